@@ -1,0 +1,33 @@
+"""The checkpoint library: one verified tar per checkpoint, saved without stopping the trainer.
+
+Knows nothing of servers, runs or catalogs, and imports torch only to make or fill torch tensors.
+"""
+
+from chockstone.checkpoints.admission import Admission
+from chockstone.checkpoints.archive import Archive, verify_archive
+from chockstone.checkpoints.checkpointer import Checkpointer, SaveOptions
+from chockstone.checkpoints.handle import Progress, Saved, SaveHandle
+from chockstone.checkpoints.random_state import RandomState
+from chockstone.checkpoints.receipt import Receipt
+from chockstone.checkpoints.retention import Best, Retention
+from chockstone.checkpoints.store import Store, open_store
+from chockstone.checkpoints.survey import Checkpoint, survey
+
+__all__ = [
+    "Admission",
+    "Archive",
+    "Best",
+    "Checkpoint",
+    "Checkpointer",
+    "Progress",
+    "RandomState",
+    "Receipt",
+    "Retention",
+    "SaveHandle",
+    "SaveOptions",
+    "Saved",
+    "Store",
+    "open_store",
+    "survey",
+    "verify_archive",
+]

@@ -1,0 +1,256 @@
+"""Archives: one checkpoint open for reading, in place and without trust.
+
+Opening checks size, manifest, COMMIT and every tar header, all small. Tensor bytes are checked
+against their block's digest before they are handed out: all blocks that a read touches ("full"),
+one in sixteen ("sampled"), or none ("off"). A read touches no other block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+import xxhash
+
+from chockstone.checkpoints.errors import (
+    DamagedArchive,
+    DigestMismatch,
+    TruncatedArchive,
+    UncommittedArchive,
+    UnsupportedArchive,
+)
+from chockstone.checkpoints.layout import MANIFEST, MANIFEST_OFFSET, Layout, Member
+from chockstone.checkpoints.manifest import (
+    DIGEST_BYTES,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    decode_manifest,
+    parse_json,
+    render_head,
+    render_tail,
+    seal_of,
+)
+from chockstone.checkpoints.memory import allocate
+from chockstone.checkpoints.snapshot import MAX_STATE_BYTES, STATE
+from chockstone.checkpoints.store import Source
+from chockstone.checkpoints.tar import BLOCK, PAGE, describe_header, render_headers, round_up
+from chockstone.checkpoints.tensorfile import LENGTH_BYTES, SUFFIX, TensorEntry, header_bytes, parse_header
+
+Verify = Literal["full", "sampled", "off"]
+SAMPLE_EVERY: Final = 16
+_FIRST_READ_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of an archive and where its bytes are in the file."""
+
+    member: str
+    entry: TensorEntry
+    offset: int  # absolute
+
+    @property
+    def path(self) -> str:
+        return f"{self.member.removesuffix(SUFFIX)}.{self.entry.key}"
+
+
+class Archive:
+    def __init__(self, source: Source, *, verify: Verify = "full") -> None:
+        """Check the structure of ``source``. Owns it from here on, also when this raises."""
+        if verify not in ("full", "sampled", "off"):
+            raise ValueError(f"verify={verify!r}: choose 'full', 'sampled' or 'off'")
+        self._source = source
+        self.verify_policy: Verify = verify
+        self._verified: set[int] = set()
+        try:
+            self.manifest, self.layout, self._digests = read_head(source)
+            self.members: dict[str, Member] = {member.name: member for member in self.layout.members}
+            self._check_headers()
+        except BaseException:
+            source.close()
+            raise
+
+    def close(self) -> None:
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def size(self) -> int:
+        return self.layout.size
+
+    @property
+    def blocks_verified(self) -> int:
+        return len(self._verified)
+
+    def read(self, member: str, start: int = 0, size: int | None = None) -> bytes:
+        """Bytes of one member, verified; touches only the blocks they lie in."""
+        place = self._member(member)
+        size = place.size - start if size is None else size
+        if start < 0 or size < 0 or start + size > place.size:
+            raise ValueError(f"bytes {start} to {start + size} are not inside {member!r} of {place.size} bytes")
+        return self.read_range(place.offset + start, size)
+
+    def read_range(self, offset: int, size: int) -> bytes:
+        """Bytes of the body by absolute offset, verified."""
+        if size == 0:
+            return b""
+        layout = self.layout
+        if not (layout.body_offset <= offset and offset + size <= layout.body_end):
+            raise ValueError(f"bytes {offset} to {offset + size} are not inside the body of the archive")
+        first = (offset - layout.body_offset) // layout.block_bytes
+        last = (offset + size - 1 - layout.body_offset) // layout.block_bytes
+        unread = [index for index in range(first, last + 1) if self.wants(index)]
+        if not unread:
+            return _read(self._source, offset, size)
+        start, end = layout.block_range(first)[0], layout.block_range(last)[1]
+        blocks = memoryview(allocate(end - start))[: end - start]
+        self._source.read_into(start, blocks)
+        for index in unread:
+            a, b = layout.block_range(index)
+            self.check_block(index, blocks[a - start : b - start])
+        return bytes(blocks[offset - start : offset - start + size])
+
+    def wants(self, index: int) -> bool:
+        """Whether the policy asks for this block, and it has not been verified yet."""
+        if self.verify_policy == "off" or index in self._verified:
+            return False
+        return self.verify_policy == "full" or index % SAMPLE_EVERY == 0 or index == self.layout.block_count - 1
+
+    def check_block(self, index: int, content: memoryview) -> None:
+        wanted = self._digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)]
+        if xxhash.xxh3_128_digest(content) != wanted:
+            start, end = self.layout.block_range(index)
+            names = [m.name for m in self.layout.members if m.header_offset < end and start < round_up(m.end, BLOCK)]
+            raise DigestMismatch(
+                f"block {index} of {self.layout.block_count}, {end - start} bytes in {', '.join(names)}, "
+                "is not what was written",
+                where=start,
+            )
+        self._verified.add(index)
+
+    def state(self) -> Any:
+        """The skeleton of the state, as JSON. See ``tree.unflatten``."""
+        if STATE not in self.members:
+            raise UnsupportedArchive(f"the archive holds files but no state: it has no member {STATE!r}")
+        if self.members[STATE].size > MAX_STATE_BYTES:
+            raise DamagedArchive(f"{STATE} claims {self.members[STATE].size} bytes, over {MAX_STATE_BYTES}")
+        return parse_json(self.read(STATE), what=STATE)
+
+    def tensors(self, member: str) -> dict[str, Tensor]:
+        """The tensors of one safetensors member by key."""
+        place = self._member(member)
+        prefix = self.read(member, 0, min(LENGTH_BYTES, place.size))
+        length = header_bytes(prefix, member=member, member_bytes=place.size)
+        header = self.read(member, 0, length)
+        entries = parse_header(header, member=member, member_bytes=place.size)
+        return {key: Tensor(member, entry, place.offset + entry.start) for key, entry in entries.items()}
+
+    def all_tensors(self) -> Iterator[Tensor]:
+        for name in self.members:
+            if name.endswith(SUFFIX):
+                yield from self.tensors(name).values()
+
+    def map(self) -> memoryview | None:
+        return self._source.map()
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Raw bytes, not verified; for readers that verify whole blocks themselves."""
+        self._source.read_into(offset, target)
+
+    def _member(self, name: str) -> Member:
+        try:
+            return self.members[name]
+        except KeyError:
+            raise KeyError(f"no member {name!r}; the archive holds {', '.join(self.members) or 'none'}") from None
+
+    def _check_headers(self) -> None:
+        """Compare every tar header with the one that must be there."""
+        for member in self.layout.members:
+            expected = render_headers(
+                member.name, size=member.size, header_offset=member.header_offset, mtime=self.manifest.mtime
+            )
+            found = _read(self._source, member.header_offset, len(expected))
+            if found != expected:
+                raise DamagedArchive(
+                    f"instead of the header of member {member.name!r} of {member.size} bytes there is "
+                    f"{describe_header(found[:BLOCK])}, then {describe_header(found[-BLOCK:])}",
+                    where=member.header_offset,
+                )
+
+
+def verify_archive(archive: Archive, *, on_bytes: Callable[[int], None] = lambda _: None) -> int:
+    """Check every block that the archive's policy asks for; returns how many. Raises on the first bad one."""
+    layout = archive.layout
+    memory = memoryview(allocate(layout.block_bytes))
+    for index in range(layout.block_count):
+        start, end = layout.block_range(index)
+        if archive.wants(index):
+            room = min(round_up(end - start, PAGE), layout.size - start)
+            archive.read_into(start, memory[:room])
+            archive.check_block(index, memory[: end - start])
+        on_bytes(end - start)
+    return archive.blocks_verified
+
+
+def read_head(source: Source) -> tuple[Manifest, Layout, bytes]:
+    """Manifest, layout and digests, checked against COMMIT and the size; two small reads as a rule."""
+    if source.size < MANIFEST_OFFSET + 2 * PAGE:
+        raise TruncatedArchive(f"{source.size} bytes are too few for an archive")
+    start = _read(source, 0, min(source.size, _FIRST_READ_BYTES))
+    end = _read(source, source.size - 2 * PAGE, 2 * PAGE)
+    size = _manifest_size(start[MANIFEST_OFFSET - BLOCK : MANIFEST_OFFSET], source.size)
+    payload = start[MANIFEST_OFFSET : MANIFEST_OFFSET + size]
+    if len(payload) < size:
+        payload = _read(source, MANIFEST_OFFSET, size)
+    try:
+        manifest, layout, digests = decode_manifest(payload)
+    except UnsupportedArchive as error:
+        if seal_of(payload) in end:
+            raise  # written so, by another version
+        raise UncommittedArchive(f"{MANIFEST} was changed after the write, or never finished: {error}") from error
+    if source.size != layout.size:
+        raise TruncatedArchive(f"the archive has {source.size} bytes and not {layout.size}", where=source.size)
+    tail = end[layout.body_end - layout.size :]
+    if tail != render_tail(payload, layout, mtime=manifest.mtime):
+        raise UncommittedArchive(_explain_tail(tail, layout), where=layout.body_end)
+    if start[:MANIFEST_OFFSET] != render_head(payload, mtime=manifest.mtime)[:MANIFEST_OFFSET]:
+        raise DamagedArchive(f"the header of {MANIFEST} is not the one its content calls for", where=0)
+    return manifest, layout, digests
+
+
+def _read(source: Source, offset: int, size: int) -> bytes:
+    content = bytearray(size)
+    source.read_into(offset, memoryview(content))
+    return bytes(content)
+
+
+def _manifest_size(header: bytes, available: int) -> int:
+    """From the one field that is read before anything can be checked."""
+    if header[257:262] != b"ustar" or not header.startswith(MANIFEST.encode() + b"\0"):
+        raise UnsupportedArchive(f"this is no Chockstone archive: its first member is {describe_header(header)}")
+    try:
+        size = int(header[124:135], 8)
+    except ValueError:
+        raise DamagedArchive(f"the size of {MANIFEST} is not a number", where=MANIFEST_OFFSET - BLOCK) from None
+    if not 0 < size <= MAX_MANIFEST_BYTES:
+        raise DamagedArchive(f"{MANIFEST} claims {size} bytes", where=MANIFEST_OFFSET - BLOCK)
+    if MANIFEST_OFFSET + size > available:
+        raise TruncatedArchive(f"{MANIFEST} claims {size} bytes and the archive ends after {available}")
+    return size
+
+
+def _explain_tail(tail: bytes, layout: Layout) -> str:
+    start = layout.commit.offset - layout.body_end
+    if not tail[start : start + layout.commit.size].strip(b"\0"):
+        return "the archive has no COMMIT member: its write was never finished"
+    return "COMMIT does not seal this manifest: one of the two was changed after the write"
+

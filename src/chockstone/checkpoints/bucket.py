@@ -1,0 +1,125 @@
+"""Buckets: objects by key. What S3 and the other object stores do differently, behind one seam.
+
+Whichever client sends a request, a failed one becomes ``RequestFailed`` where it was sent and a
+``StoreError`` in ``explained``; no exception of a client goes further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Protocol
+
+from chockstone.checkpoints.errors import CheckpointExists, StoreDenied, StoreError, StoreFull, StoreUnreachable
+from chockstone.checkpoints.store import Sink, Source
+
+_EXPIRED: Final = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
+_UNKNOWN_KEYS: Final = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"}
+_OTHER_REGION: Final = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long one request may take: three silences of 30 s and the pauses between, about two minutes."""
+
+    attempts: int = 3
+    connect_seconds: float = 5.0
+    silence_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFacts:
+    key: str
+    size: int
+    modified_at: datetime
+    etag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An upload that was begun and neither completed nor aborted."""
+
+    key: str
+    upload_id: str
+    begun_at: datetime
+
+
+class Bucket(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    def begin(self, key: str, size: int) -> Sink: ...
+
+    def source(self, facts: ObjectFacts) -> Source:
+        """The object as ``find`` saw it, and no later one of that key."""
+
+    def find(self, key: str) -> ObjectFacts | None: ...
+
+    def below(self, key: str) -> Iterator[ObjectFacts]:
+        """Objects whose key starts with ``key`` and a slash; all of them for an empty key."""
+
+    def delete(self, key: str) -> bool: ...
+
+    def copy(self, facts: ObjectFacts, target: str, *, overwrite: bool) -> None: ...
+
+    def unfinished(self, key: str) -> list[Unfinished]:
+        """Uploads below ``key``, without those that this object began and has not ended."""
+
+    def uploaded_bytes(self, upload: Unfinished) -> int: ...
+
+    def discard(self, upload: Unfinished) -> bool:
+        """Whether it was still there to be discarded."""
+
+
+class RequestFailed(Exception):
+    """A request without success. ``status`` is None when no answer came."""
+
+    def __init__(self, summary: str, *, status: int | None = None, code: str = "", was_retried: bool = False) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.status = status
+        self.code = code
+        self.was_retried = was_retried
+
+    @property
+    def is_definite(self) -> bool:
+        """Whether the store said that it did nothing."""
+        return self.status is not None and 400 <= self.status < 500 and self.status not in {404, 408, 409, 412}
+
+
+@contextmanager
+def explained(doing: str, *, bucket: str, permission: str) -> Iterator[None]:
+    """Turn a failed request into the StoreError that says what to do about it."""
+    try:
+        yield
+    except RequestFailed as failure:
+        raise explain(failure, doing, bucket=bucket, permission=permission) from failure
+
+
+def explain(failure: RequestFailed, doing: str, *, bucket: str, permission: str) -> StoreError:
+    said = f"{doing}: {failure.summary}"
+    if failure.code == "NoSuchBucket":
+        return StoreError(f"{doing}: there is no bucket {bucket!r}; create it, or correct the URL")
+    if failure.code == "NoCredentials":
+        return StoreDenied(f"{said}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role")
+    if failure.code in _EXPIRED:
+        return StoreDenied(f"{said}; the credentials have expired, renew them")
+    if failure.code in _UNKNOWN_KEYS:
+        return StoreDenied(f"{said}; these credentials are not known there, check key, secret and endpoint")
+    if failure.code == "RequestTimeTooSkewed":
+        return StoreDenied(f"{said}; set the clock of this machine")
+    if failure.code in _OTHER_REGION or failure.status == 301:
+        return StoreUnreachable(f"{said}; the bucket {bucket!r} is in another region, set AWS_REGION to it")
+    if failure.status in {401, 403}:
+        return StoreDenied(f"{said}; these credentials need {permission} on bucket {bucket!r}")
+    if failure.status == 507:
+        return StoreFull(f"{said}; free space in the store, or let `chockstone checkpoints gc` do it")
+    return StoreUnreachable(f"{said}; check the endpoint and the network, then try again")
+
+
+def exists_already(place: str) -> CheckpointExists:
+    return CheckpointExists(
+        f"there is a checkpoint at {place} already; choose another name, delete it first, or ask for overwrite"
+    )

@@ -1,0 +1,326 @@
+"""The checkpointer: saves that cost a trainer one memory copy, and restores that say what came back.
+
+    with Checkpointer("file:///checkpoints", prefix="run-1") as checkpointer:
+        handle = checkpointer.save({"model": model, "optimizer": optimizer}, step=100)
+        ...                                   # training goes on while the archive is written
+        handle.result()                       # durable
+
+Memory: ``buffers`` snapshots at most, one by default, kept for the next save. A save that finds all
+of them in use waits for its turn, in the order of the calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, MutableMapping
+from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypedDict, TypeVar, Unpack
+
+from chockstone.checkpoints.admission import Admission
+from chockstone.checkpoints.archive import Archive, Verify
+from chockstone.checkpoints.buffers import Buffers
+from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing, DamagedArchive, SaveFailed
+from chockstone.checkpoints.handle import SaveHandle
+from chockstone.checkpoints.job import SaveJob, SaveRequest
+from chockstone.checkpoints.receipt import Receipt, Skipped
+from chockstone.checkpoints.restore import restore_state
+from chockstone.checkpoints.retention import Retention
+from chockstone.checkpoints.snapshot import Snapshotter
+from chockstone.checkpoints.store import Store, check_name, open_store
+from chockstone.checkpoints.survey import Checkpoint, survey
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class SaveOptions(TypedDict, total=False):
+    """What a save may be told besides the state."""
+
+    step: int | None
+    name: str | None  # default: the step, e.g. "step-00000100"
+    kind: str  # default: "weights"
+    metrics: Mapping[str, float]  # for Retention(keep_best=…)
+    metadata: Mapping[str, Any]  # plain JSON of your own
+    files: Mapping[str, bytes]  # extra members, e.g. {"config.json": b"…"}
+    pinned: bool  # retention never removes it
+    ttl_seconds: float | None
+    overwrite: bool
+
+
+class Checkpointer:
+    """Saves to and restores from one prefix of one store. May be used from several threads."""
+
+    def __init__(
+        self,
+        store: str | Path | Store,
+        *,
+        prefix: str = "",
+        retention: Retention | None = None,
+        admission: Admission | None = None,
+        buffers: int = 1,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        if prefix:
+            check_name(prefix)
+        self.store = open_store(store)
+        self.prefix = prefix
+        self.retention = retention
+        self.admission = admission or Admission()
+        self._now = now
+        self._newest = datetime.fromtimestamp(0, UTC)
+        self._buffers = Buffers(buffers)
+        self._writing = threading.Lock()
+        self._lock = threading.Lock()
+        self._handles: list[SaveHandle] = []
+        self._closed = False
+        _open_checkpointers.add(self)
+
+    def save(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
+        """Copy ``state`` and write it in the background; returns when it may be changed again.
+
+        Raises SaveFailed when an earlier save failed and its handle was never looked at.
+        """
+        request, handle = self._open(options)
+        ticket = self._buffers.ticket()
+        try:
+            snapshotter = ticket.result()
+        except BaseException as error:
+            self._buffers.give_up(ticket)
+            handle._fail(error)
+            raise
+        self._copy_and_write(snapshotter, state, request, handle)
+        return handle
+
+    async def save_async(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
+        """As ``save``, with the copy off the event loop. Do not change ``state`` before this returns.
+
+        When the awaiting task is cancelled the save is abandoned and never becomes visible.
+        """
+        request, handle = self._open(options)
+        ticket = self._buffers.ticket()
+        try:
+            snapshotter = await asyncio.wrap_future(ticket)
+        except BaseException as error:
+            self._buffers.give_up(ticket)
+            handle._fail(error)
+            raise
+        try:
+            await _in_thread(lambda: self._copy_and_write(snapshotter, state, request, handle))
+        except asyncio.CancelledError:
+            handle.abandon()
+            raise
+        return handle
+
+    def restore(
+        self,
+        into: MutableMapping[str, Any],
+        *,
+        name: str | None = None,
+        kind: str = "weights",
+        verify: Verify = "full",
+        strict: bool = True,
+        on_bytes: Callable[[int], None] = lambda _: None,
+    ) -> Receipt:
+        """Put a checkpoint back into ``into``, in place, and say what came back.
+
+        Without ``name`` the newest one is taken; damaged ones are walked past and named in the
+        receipt. Raises CheckpointMissing when there is none, RestoreMismatch with nothing changed
+        when archive and target differ, DamagedArchive when none can be used.
+        """
+        started = time.perf_counter()
+        names, skipped = ([self._full_name(name, None)], []) if name else self._candidates(kind)
+        for candidate in names:
+            try:
+                with Archive(self.store.open(candidate), verify=verify) as archive:
+                    restored = restore_state(archive, into, strict=strict, on_bytes=on_bytes)
+                    self._newest = max(self._newest, archive.manifest.created_at)
+                    return Receipt(
+                        name=candidate,
+                        url=self.store.url,
+                        kind=archive.manifest.kind,
+                        step=archive.manifest.step,
+                        created_at=archive.manifest.created_at,
+                        parts=restored.parts,
+                        missing=restored.missing,
+                        unexpected=restored.unexpected,
+                        size_bytes=archive.size,
+                        verify=verify,
+                        blocks_verified=archive.blocks_verified,
+                        blocks=archive.layout.block_count,
+                        seconds=time.perf_counter() - started,
+                        skipped=tuple(skipped),
+                    )
+            except DamagedArchive as error:
+                if name:
+                    raise
+                log.warning("checkpoint skipped name=%s damage=%s", candidate, error)
+                skipped.append(Skipped(candidate, str(error)))
+        raise self._none_left(kind, skipped)
+
+    async def restore_async(self, into: MutableMapping[str, Any], **options: Any) -> Receipt:
+        """As ``restore``, off the event loop."""
+        return await _in_thread(lambda: self.restore(into, **options))
+
+    def load(self, *, name: str | None = None, kind: str = "weights", verify: Verify = "full") -> dict[str, Any]:
+        """The state of a checkpoint as new objects: nested containers and tensors."""
+        into: dict[str, Any] = {}
+        self.restore(into, name=name, kind=kind, verify=verify)
+        return into
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """All checkpoints below the prefix, oldest first, damaged ones included and marked."""
+        return survey(self.store, self.prefix)
+
+    def wait(self) -> None:
+        """Until every save so far has ended. Errors stay on their handles."""
+        for handle in self._pending():
+            handle._wait()
+
+    def close(self) -> None:
+        """Let running saves end; the checkpointer takes no more. Ctrl-C while waiting abandons them."""
+        self._closed = True
+        try:
+            self.wait()
+        except BaseException:
+            for handle in self._pending():
+                handle.abandon()
+            self.wait()
+            raise
+        finally:
+            _open_checkpointers.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if error is None:
+            self._raise_unseen()
+
+    def _full_name(self, name: str | None, step: int | None) -> str:
+        if name is None:
+            if step is None:
+                raise ValueError("a checkpoint needs a step or a name")
+            name = f"step-{step:08d}"
+        full = f"{self.prefix}/{name}" if self.prefix and not name.startswith(f"{self.prefix}/") else name
+        check_name(full)
+        return full
+
+    def _open(self, options: SaveOptions) -> tuple[SaveRequest, SaveHandle]:
+        if self._closed:
+            raise CheckpointError("this checkpointer is closed; make a new one to save")
+        self._raise_unseen()
+        step = options.get("step")
+        request = SaveRequest(
+            name=self._full_name(options.get("name"), step),
+            step=step,
+            kind=options.get("kind", "weights"),
+            metrics=dict(options.get("metrics", {})),
+            metadata=options.get("metadata", {}),
+            files=dict(options.get("files", {})),
+            pinned=options.get("pinned", False),
+            ttl_seconds=options.get("ttl_seconds"),
+            overwrite=options.get("overwrite", False),
+        )
+        handle = SaveHandle(request.name)
+        with self._lock:
+            self._handles.append(handle)
+        return request, handle
+
+    def _copy_and_write(
+        self, snapshotter: Snapshotter, state: Mapping[str, object], request: SaveRequest, handle: SaveHandle
+    ) -> None:
+        try:
+            snapshot = snapshotter.take(state, is_abandoned=handle.is_abandoned)
+            with self._lock:
+                self._newest = max(self._now(), self._newest + timedelta(microseconds=1))  # clocks jump; order must not
+            job = SaveJob(
+                self.store,
+                self.prefix,
+                request,
+                snapshot,
+                self._newest,
+                self.admission,
+                self.retention,
+                handle,
+                blocked_seconds=time.perf_counter() - request.started,
+            )
+            threading.Thread(target=self._write, args=(job, snapshotter), name="chockstone-save", daemon=True).start()
+        except BaseException as error:
+            self._buffers.release(snapshotter)
+            handle._fail(error)
+            handle._seen = True  # the caller gets it now
+            raise
+
+    def _write(self, job: SaveJob, snapshotter: Snapshotter) -> None:
+        try:
+            with self._writing:
+                saved = job.run()
+        except BaseException as error:  # kept on the handle, and raised by the next save if nobody looks
+            log.warning("checkpoint failed name=%s error=%s", job.request.name, error)
+            self._buffers.release(snapshotter)
+            job.handle._fail(error)
+        else:
+            self._buffers.release(snapshotter)
+            job.handle._finish(saved)
+
+    def _pending(self) -> list[SaveHandle]:
+        with self._lock:
+            return [handle for handle in self._handles if not handle.done()]
+
+    def _raise_unseen(self) -> None:
+        with self._lock:
+            ended = [handle for handle in self._handles if handle.done()]
+            self._handles = [handle for handle in self._handles if not handle.done()]
+        for handle in ended:
+            if (error := handle._unseen_error()) is not None:
+                raise SaveFailed(f"the earlier save of {handle.name!r} failed: {error}") from error
+
+    def _candidates(self, kind: str) -> tuple[list[str], list[Skipped]]:
+        found = self.checkpoints()
+        skipped = [Skipped(c.name, c.damage or "") for c in found if c.manifest is None]
+        good = [c for c in found if c.manifest is not None and c.manifest.kind == kind]
+        return [c.name for c in reversed(good)], skipped
+
+    def _none_left(self, kind: str, skipped: list[Skipped]) -> CheckpointError:
+        place = f"{self.store.url}/{self.prefix}" if self.prefix else self.store.url
+        if not skipped:
+            return CheckpointMissing(f"there is no checkpoint of kind {kind!r} in {place}")
+        listed = "".join(f"\n  {skip.name}: {skip.reason}" for skip in skipped)
+        return DamagedArchive(f"none of the checkpoints in {place} can be used:{listed}")
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Run ``work`` in a thread of its own: no pool whose other users could keep it waiting."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # carried over to the awaiting task
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="chockstone-copy", daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+_open_checkpointers: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """The end of the program waits for running saves, as leaving a ``with`` block does."""
+    for checkpointer in list(_open_checkpointers):
+        checkpointer.close()
+

@@ -1,0 +1,108 @@
+"""What can go wrong with a checkpoint, as one tree.
+
+CheckpointError
+├── UnstorableValue       the state holds something the format does not carry
+├── DamagedArchive        the bytes are not what was written
+│   ├── TruncatedArchive      shorter or longer than its manifest plans
+│   ├── UncommittedArchive    no valid COMMIT member
+│   └── DigestMismatch        a block differs from its digest
+├── UnsupportedArchive    not ours, or a newer format than this version reads
+├── RestoreMismatch       archive and target do not fit; nothing was touched
+├── SaveFailed            an earlier background save failed and nobody looked
+├── SaveAbandoned         the save was given up before its commit; nothing is visible
+├── AdmissionRefused      quota or free space; decided before the first byte
+└── StoreError            the place where archives live
+    ├── InvalidName
+    ├── CheckpointMissing
+    ├── CheckpointExists
+    ├── StoreDenied           401, 403, EACCES, EROFS
+    ├── StoreFull             ENOSPC, EDQUOT
+    └── StoreUnreachable      5xx, timeouts, I/O errors, no file descriptors: not known to be absent
+"""
+
+from __future__ import annotations
+
+
+class CheckpointError(Exception):
+    """Root of everything this library raises on purpose."""
+
+
+class UnstorableValue(CheckpointError, TypeError):
+    """A value in the state cannot be stored. ``path`` is where it stands in the tree."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+
+
+class DamagedArchive(CheckpointError):
+    """The archive is not what was written. ``where`` is a byte offset when one is known."""
+
+    def __init__(self, what: str, *, where: int | None = None) -> None:
+        super().__init__(what if where is None else f"{what} (at byte {where})")
+        self.where = where
+
+
+class TruncatedArchive(DamagedArchive):
+    pass
+
+
+class UncommittedArchive(DamagedArchive):
+    pass
+
+
+class DigestMismatch(DamagedArchive):
+    pass
+
+
+class UnsupportedArchive(CheckpointError):
+    pass
+
+
+class RestoreMismatch(CheckpointError):
+    """Archive and target differ. Raised before anything in the target was changed."""
+
+    def __init__(self, message: str, *, missing: tuple[str, ...] = (), unexpected: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.missing = missing
+        self.unexpected = unexpected
+
+
+class SaveFailed(CheckpointError):
+    pass
+
+
+class SaveAbandoned(CheckpointError):
+    pass
+
+
+class AdmissionRefused(CheckpointError):
+    pass
+
+
+class StoreError(CheckpointError):
+    pass
+
+
+class InvalidName(StoreError, ValueError):
+    pass
+
+
+class CheckpointMissing(StoreError):
+    pass
+
+
+class CheckpointExists(StoreError):
+    pass
+
+
+class StoreDenied(StoreError):
+    pass
+
+
+class StoreFull(StoreError):
+    pass
+
+
+class StoreUnreachable(StoreError):
+    pass

@@ -1,0 +1,327 @@
+"""A store in a directory: ``<root>/<name>.tar``, with writes under way in ``<root>/.partial``.
+
+A partial file is locked by its writer for as long as it writes. The lock dies with the process, so
+a partial file that can be locked is an orphan.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from chockstone.checkpoints.errors import (
+    CheckpointExists,
+    CheckpointMissing,
+    StoreFull,
+    TruncatedArchive,
+)
+from chockstone.checkpoints.posix import ensure_directory, explain, explained, fsync_directory, move_if_absent
+from chockstone.checkpoints.store import SUFFIX, Entry, Partial, Sink, Source, check_name
+from chockstone.checkpoints.tar import PAGE
+
+PARTIAL: Final = ".partial"
+_DIRECT: Final = getattr(os, "O_DIRECT", 0)
+_DIRECT_READ_BYTES: Final = 64 * 1024
+
+
+class FileStore:
+    def __init__(self, root: Path) -> None:
+        self.root = root.expanduser().absolute()
+
+    @property
+    def url(self) -> str:
+        return self.root.as_uri()
+
+    def path(self, name: str) -> Path:
+        """Where the archive of that name is, or would be."""
+        check_name(name)
+        return self.root / f"{name}{SUFFIX}"
+
+    def begin(self, name: str, size: int) -> Sink:
+        return _FileSink(self.path(name), self.root / PARTIAL, name=name, size=size)
+
+    def open(self, name: str) -> Source:
+        path = self.path(name)
+        try:
+            return FileSource(path)
+        except FileNotFoundError:
+            raise CheckpointMissing(f"checkpoint {name!r} is not in {self.url}") from None
+        except OSError as error:
+            raise explain(error, f"cannot open {path}") from error
+
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
+        if prefix:
+            check_name(prefix)
+        found: list[Entry] = []
+        if prefix:
+            found += self._entry(prefix)
+        pending = [self.root / prefix]
+        while pending:
+            directory = pending.pop()
+            try:
+                with os.scandir(directory) as items:
+                    for item in items:
+                        if item.name.startswith("."):
+                            continue
+                        path = Path(item.path)
+                        if item.is_dir(follow_symlinks=False):
+                            pending.append(path)
+                        elif path.suffix == SUFFIX:
+                            found += self._entry(path.relative_to(self.root).as_posix()[: -len(SUFFIX)])
+            except FileNotFoundError:
+                continue  # removed meanwhile, or never there: nothing is listed below it
+            except OSError as error:
+                raise explain(error, f"cannot list {directory}") from error
+        return iter(sorted(found, key=lambda entry: entry.name))
+
+    def _entry(self, name: str) -> list[Entry]:
+        try:
+            return [self.stat(name)]
+        except CheckpointMissing:
+            return []
+
+    def stat(self, name: str) -> Entry:
+        path = self.path(name)
+        try:
+            facts = os.stat(path)
+        except FileNotFoundError:
+            raise CheckpointMissing(f"checkpoint {name!r} is not in {self.url}") from None
+        except OSError as error:
+            raise explain(error, f"cannot look at {path}") from error
+        if not stat.S_ISREG(facts.st_mode):
+            raise CheckpointMissing(f"{path} is not a file")
+        return Entry(name, facts.st_size, datetime.fromtimestamp(facts.st_mtime, UTC))
+
+    def delete(self, name: str) -> bool:
+        path = self.path(name)
+        try:
+            os.unlink(path)
+            fsync_directory(path.parent)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise explain(error, f"cannot delete {path}") from error
+        return True
+
+    def copy(self, name: str, target: str, *, overwrite: bool = False) -> None:
+        source, final = self.path(name), self.path(target)
+        spare = self.root / PARTIAL / f"{secrets.token_hex(8)}.link"
+        with explained(f"cannot copy {source} to {final}"):
+            ensure_directory(final.parent)
+            try:
+                if overwrite:
+                    ensure_directory(spare.parent)
+                    os.link(source, spare)
+                    os.replace(spare, final)
+                    spare.unlink(missing_ok=True)  # rename leaves it when both are one file already
+                else:
+                    os.link(source, final)
+            except FileNotFoundError:
+                raise CheckpointMissing(f"checkpoint {name!r} is not in {self.url}") from None
+            except FileExistsError:
+                raise CheckpointExists(f"checkpoint {target!r} exists already in {self.url}") from None
+            fsync_directory(final.parent)
+
+    def free_bytes(self) -> int | None:
+        directory = self.root
+        while True:
+            try:
+                facts = os.statvfs(directory)
+            except FileNotFoundError:
+                directory = directory.parent  # not made yet: its parent's disk is the one
+                continue
+            except OSError as error:
+                raise explain(error, f"cannot ask for the free space of {directory}") from error
+            return facts.f_bavail * facts.f_frsize
+
+    def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[Partial]:
+        swept: list[Partial] = []
+        with explained(f"cannot sweep {self.root / PARTIAL}"):
+            try:
+                places = sorted(os.scandir(self.root / PARTIAL), key=lambda item: item.name)
+            except FileNotFoundError:
+                return []
+            for place in places:
+                if (found := _sweep_one(Path(place.path), min_age_seconds, dry_run=dry_run)) is not None:
+                    swept.append(found)
+        return swept
+
+
+def _sweep_one(path: Path, min_age_seconds: float, *, dry_run: bool) -> Partial | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        facts = os.fstat(descriptor)
+        age_seconds = max(0.0, time.time() - facts.st_mtime)
+        if age_seconds < min_age_seconds:
+            return None
+        if not dry_run:
+            path.unlink(missing_ok=True)
+        return Partial(str(path), facts.st_size, age_seconds)
+    except BlockingIOError:
+        return None  # its writer is alive
+    finally:
+        os.close(descriptor)
+
+
+class _FileSink:
+    def __init__(self, final: Path, partials: Path, *, name: str, size: int) -> None:
+        self._final = final
+        self._name = name
+        self._size = size
+        with explained(f"cannot write to {partials}"):
+            ensure_directory(partials)
+            self._partial, self._descriptor = _create_locked(partials, final.stem[:100])
+        try:
+            self._allocate()
+        except BaseException:
+            self.abort()
+            raise
+
+    def _allocate(self) -> None:
+        try:
+            os.posix_fallocate(self._descriptor, 0, self._size)
+        except OSError as error:
+            trouble = explain(error, f"cannot reserve {self._size} bytes for {self._final}")
+            if isinstance(trouble, StoreFull):
+                raise trouble from error  # other errors: no fallocate here, writing will tell
+
+    def write_at(self, offset: int, data: memoryview) -> None:
+        with explained(f"cannot write {self._final}"):
+            while len(data):
+                try:
+                    written = os.pwrite(self._descriptor, data, offset)
+                except OSError as error:
+                    if error.errno != errno.EINVAL or not _set_direct(self._descriptor, on=False):
+                        raise
+                    continue  # this file system only said now that it cannot write directly
+                if written % PAGE:
+                    _set_direct(self._descriptor, on=False)  # the rest is no longer aligned
+                data = data[written:]
+                offset += written
+
+    def commit(self, *, overwrite: bool) -> None:
+        with explained(f"cannot commit {self._final}"):
+            os.fsync(self._descriptor)
+            ensure_directory(self._final.parent)
+            try:
+                if overwrite:
+                    os.replace(self._partial, self._final)
+                else:
+                    move_if_absent(self._partial, self._final)
+            except FileExistsError:
+                self.abort()
+                raise CheckpointExists(
+                    f"checkpoint {self._name!r} exists already at {self._final}; choose another name, "
+                    "delete it first, or ask for overwrite"
+                ) from None
+            fsync_directory(self._final.parent)
+        self._close()
+
+    def abort(self) -> None:
+        if self._descriptor >= 0:
+            self._partial.unlink(missing_ok=True)
+        self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _create_locked(directory: Path, label: str) -> tuple[Path, int]:
+    """A new file that only this process holds the lock of."""
+    while True:
+        path = directory / f"{label}-{secrets.token_hex(8)}{SUFFIX}"
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:
+                _set_direct(descriptor, on=True)
+                return path, descriptor
+        except BlockingIOError:
+            pass  # a sweep got hold of it between the two calls; it will remove it
+        os.close(descriptor)
+
+
+def _set_direct(descriptor: int, *, on: bool) -> bool:
+    """Switch O_DIRECT; False when it already was so, or the file system has none."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    wanted = flags | _DIRECT if on else flags & ~_DIRECT
+    if wanted == flags:
+        return False
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, wanted)
+    except OSError:
+        return False
+    return True
+
+
+class FileSource:
+    """An archive file. Large reads of whole pages into aligned memory bypass the page cache."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._direct = -1
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            facts = os.fstat(self._descriptor)
+            if not stat.S_ISREG(facts.st_mode):
+                raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
+            self._size = facts.st_size
+            self._direct = _reopen_direct(self._descriptor)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def map(self) -> memoryview | None:
+        with explained(f"cannot map {self._path}"):
+            return memoryview(mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_COPY)) if self._size else None
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        whole_pages = offset % PAGE == 0 and len(target) % PAGE == 0
+        direct = self._direct >= 0 and whole_pages and len(target) >= _DIRECT_READ_BYTES
+        descriptor = self._direct if direct else self._descriptor
+        with explained(f"cannot read {self._path}"):
+            while len(target):
+                try:
+                    count = os.preadv(descriptor, [target], offset)
+                except OSError as error:
+                    if error.errno != errno.EINVAL or descriptor == self._descriptor:
+                        raise
+                    descriptor = self._descriptor  # memory that is not aligned, or a file system without direct reads
+                    continue
+                if count == 0:
+                    raise TruncatedArchive(f"{self._path} ends while it is being read", where=offset)
+                target = target[count:]
+                offset += count
+
+    def close(self) -> None:
+        for descriptor in (self._descriptor, self._direct):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptor = self._direct = -1
+
+
+def _reopen_direct(descriptor: int) -> int:
+    """A second descriptor of the same file for direct reads, or -1 where there are none."""
+    try:
+        return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC | _DIRECT) if _DIRECT else -1
+    except OSError:
+        return -1

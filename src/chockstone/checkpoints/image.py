@@ -1,0 +1,76 @@
+"""Images: an archive as page-aligned extents of memory, in file order.
+
+Tensor data stays where the snapshot put it; only headers, small members and the odd bytes at the
+end of a section are gathered into buffers of their own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+
+from chockstone.checkpoints.layout import Layout
+from chockstone.checkpoints.manifest import Manifest, render_head, render_tail
+from chockstone.checkpoints.memory import Bytes, allocate
+from chockstone.checkpoints.snapshot import Snapshot
+from chockstone.checkpoints.tar import BLOCK, PAGE, render_headers, round_up
+
+
+class Image:
+    """All bytes of one archive except head and tail, which need the digests of the rest."""
+
+    def __init__(self, manifest: Manifest, layout: Layout, files: Mapping[str, bytes], snapshot: Snapshot) -> None:
+        self.manifest = manifest
+        self.layout = layout
+        self._starts: list[int] = []
+        self._extents: list[Bytes] = []
+        sections = {section.name: section for section in snapshot.sections}
+        gap = bytearray()
+        gap_start = layout.body_offset
+        for member in layout.members:
+            gap += render_headers(
+                member.name, size=member.size, header_offset=member.header_offset, mtime=manifest.mtime
+            )
+            section = sections.get(member.name)
+            if section is None:
+                gap += files[member.name]
+            else:
+                gap += section.header
+                self._add(gap_start, _aligned(gap))
+                data = snapshot.memory[section.start : section.start + section.size]
+                whole = section.size // PAGE * PAGE
+                self._add(gap_start + len(gap), data[:whole])
+                gap_start += len(gap) + whole
+                gap = bytearray(data[whole:].tobytes())
+            gap += bytes(-len(gap) % BLOCK)
+        self.tail_start = gap_start  # a page; from here on the bytes wait for COMMIT
+        self._gap = bytes(gap)
+        self._add(gap_start, _aligned(gap))
+
+    def _add(self, start: int, extent: Bytes) -> None:
+        if len(extent):
+            self._starts.append(start)
+            self._extents.append(extent)
+
+    def pieces(self, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
+        """(offset, bytes) pairs that together are the body from ``start`` to ``end``."""
+        index = bisect_right(self._starts, start) - 1
+        while start < end:
+            extent_start, extent = self._starts[index], self._extents[index]
+            stop = min(end, extent_start + len(extent))
+            yield start, memoryview(extent[start - extent_start : stop - extent_start])
+            start = stop
+            index += 1
+
+    def head_and_tail(self, digests: bytes) -> tuple[Bytes, Bytes]:
+        """The bytes before the body, and those from ``tail_start`` to the end of the file."""
+        payload = self.manifest.encode(digests, self.layout)
+        mtime = self.manifest.mtime
+        tail = self._gap + render_tail(payload, self.layout, mtime=mtime)
+        return _aligned(render_head(payload, mtime=mtime)), _aligned(tail)
+
+
+def _aligned(content: bytes | bytearray) -> Bytes:
+    memory = allocate(len(content))[: round_up(len(content), PAGE)]
+    memory[: len(content)] = memoryview(content)
+    return memory

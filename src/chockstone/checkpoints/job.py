@@ -1,0 +1,132 @@
+"""Jobs: the background half of a save, from a snapshot in memory to a committed archive."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from chockstone.checkpoints.admission import Admission
+from chockstone.checkpoints.collect import collect
+from chockstone.checkpoints.errors import CheckpointError, CheckpointExists, CheckpointMissing, SaveAbandoned
+from chockstone.checkpoints.handle import Saved, SaveHandle
+from chockstone.checkpoints.image import Image
+from chockstone.checkpoints.manifest import Manifest
+from chockstone.checkpoints.retention import Removal, Retention
+from chockstone.checkpoints.snapshot import STATE, Snapshot
+from chockstone.checkpoints.store import Store
+from chockstone.checkpoints.writer import THREADS, Write
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRequest:
+    """What the caller said about a save; the name is the store's full one."""
+
+    name: str
+    step: int | None
+    kind: str
+    metrics: Mapping[str, float]
+    metadata: Mapping[str, Any]  # Any: plain JSON of the caller's
+    files: Mapping[str, bytes]
+    pinned: bool
+    ttl_seconds: float | None
+    overwrite: bool
+    started: float = field(default_factory=time.perf_counter)
+
+
+@dataclass(frozen=True, slots=True)
+class SaveJob:
+    """Writes one snapshot. ``run`` returns when it is durable, or raises with nothing visible."""
+
+    store: Store
+    prefix: str
+    request: SaveRequest
+    snapshot: Snapshot
+    created_at: datetime
+    admission: Admission
+    retention: Retention | None
+    handle: SaveHandle
+    blocked_seconds: float
+
+    def run(self) -> Saved:
+        request = self.request
+        files = {STATE: self.snapshot.encode_state(), **request.files}
+        manifest = self._manifest(files)
+        manifest.check()
+        layout = manifest.plan()
+        self.handle._plan(layout.size)
+        self._refuse_early(layout.size)
+        image = Image(manifest, layout, files, self.snapshot)
+        sink = self.store.begin(request.name, layout.size)
+        try:
+            write = Write(image, sink, on_bytes=self.handle._advance, is_abandoned=self.handle.is_abandoned)
+            helpers = [threading.Thread(target=write.work, daemon=True) for _ in range(THREADS - 1)]
+            for helper in helpers:
+                helper.start()
+            write.work()
+            for helper in helpers:
+                helper.join()
+            write.finish()
+            if self.handle.is_abandoned():
+                raise SaveAbandoned(f"the save of {request.name!r} was abandoned; nothing of it is visible")
+            sink.commit(overwrite=request.overwrite)
+        except BaseException:
+            sink.abort()
+            raise
+        seconds = time.perf_counter() - request.started
+        log.info("checkpoint saved name=%s step=%s bytes=%d seconds=%.3f", request.name, request.step, layout.size, seconds)
+        return Saved(
+            request.name,
+            self.store.url,
+            request.step,
+            layout.size,
+            self.snapshot.tensor_bytes,
+            self.blocked_seconds,
+            seconds,
+            self._retain(),
+        )
+
+    def _manifest(self, files: Mapping[str, bytes]) -> Manifest:
+        request = self.request
+        small = [(name, len(content)) for name, content in files.items()]
+        large = [(section.name, len(section.header) + section.size) for section in self.snapshot.sections]
+        return Manifest(
+            kind=request.kind,
+            step=request.step,
+            created_at=self.created_at,
+            members=(*small, *large),
+            metrics=request.metrics,
+            metadata=request.metadata,
+            pinned=request.pinned,
+            ttl_seconds=request.ttl_seconds,
+        )
+
+    def _refuse_early(self, size: int) -> None:
+        """Spare the write where it is bound to fail; the commit decides all the same."""
+        self.admission.check(self.store, prefix=self.prefix, name=self.request.name, size=size)
+        if self.request.overwrite:
+            return
+        try:
+            self.store.stat(self.request.name)
+        except CheckpointMissing:
+            return
+        raise CheckpointExists(
+            f"checkpoint {self.request.name!r} exists already in {self.store.url}; choose another name, "
+            "delete it first, or ask for overwrite"
+        )
+
+    def _retain(self) -> tuple[Removal, ...]:
+        """Apply the policy. The archive is safe already, so a failure here is only reported."""
+        if self.retention is None:
+            return ()
+        try:
+            return collect(self.store, self.prefix, self.retention, now=self.created_at).removed
+        except CheckpointError as error:
+            log.warning("retention failed name=%s error=%s", self.request.name, error)
+            return ()

@@ -1,0 +1,134 @@
+"""Reading objects by ranges through obstore, each range of the object that was opened or of none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    InvalidPathError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+
+from chockstone.checkpoints.bucket import ObjectFacts, Patience, RequestFailed, explained
+from chockstone.checkpoints.errors import CheckpointMissing, StoreError, TruncatedArchive
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+RANGE_BYTES: Final = 8 * 1024**2  # a request this long ends in time on slow lines too
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_STATUS_OF: Final[dict[type[Exception], int]] = {
+    FileNotFoundError: 404,
+    AlreadyExistsError: 412,
+    PreconditionError: 412,
+    PermissionDeniedError: 403,
+    UnauthenticatedError: 401,
+}
+_SILENT: Final = {
+    "kind: Timeout": "it did not answer in time",
+    "dns error": "its host name is not known",
+    "kind: Connect": "no connection could be made",
+    "kind: Interrupted": "the connection broke off",
+}
+
+
+class ObjectSource:
+    def __init__(self, store: ObjectStore, facts: ObjectFacts, *, url: str, permission: str, patience: Patience) -> None:
+        self._store = store
+        self._facts = facts
+        self._url = url
+        self._permission = permission
+        self._attempts = patience.attempts
+
+    @property
+    def size(self) -> int:
+        return self._facts.size
+
+    def map(self) -> memoryview | None:
+        return None
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """``CheckpointMissing`` when the object was deleted since, ``StoreError`` when it was replaced."""
+        place = f"{self._url}/{self._facts.key}"
+        if offset + len(target) > self.size:
+            raise TruncatedArchive(f"{place} ends while it is being read", where=self.size)
+        with explained(f"cannot read {place}", bucket=self._url, permission=self._permission):
+            for start in range(0, len(target), RANGE_BYTES):
+                piece = target[start : start + RANGE_BYTES]
+                self._fill(piece, offset + start, place)
+
+    def _fill(self, target: memoryview, offset: int, place: str) -> None:
+        for _ in range(self._attempts):
+            content = self._fetch(offset, offset + len(target), place)
+            if len(content) == len(target):
+                target[:] = content
+                return
+        raise RequestFailed(f"it sent {len(content)} bytes where {len(target)} were asked for")
+
+    def _fetch(self, start: int, end: int, place: str) -> memoryview:
+        options: GetOptions = {"range": (start, end), "if_match": self._facts.etag}
+        try:
+            with obstore_requests():
+                return memoryview(obstore.get(self._store, self._facts.key, options=options).bytes())
+        except RequestFailed as failure:
+            if failure.status == 412:
+                raise StoreError(f"{place} was replaced while it was being read; open it again") from failure
+            if failure.status == 404 and failure.code != "NoSuchBucket":
+                raise CheckpointMissing(f"{place} was deleted while it was being read") from failure
+            raise
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def obstore_requests() -> Iterator[None]:
+    """Turn obstore's exceptions into ``RequestFailed``, without its text: that can quote a credential provider."""
+    try:
+        yield
+    except InvalidPathError as error:
+        raise RequestFailed("an object there has a key with '//' or '..' in it; remove it") from error
+    except (BaseError, FileNotFoundError) as error:
+        raise _failure(error) from error
+
+
+def _failure(error: Exception) -> RequestFailed:
+    text = str(error)
+    found = _STATUS.search(text)
+    status = int(found[1]) if found else _STATUS_OF.get(type(error))
+    code = found[1] if (found := _CODE.search(text)) else ""
+    if status is not None:
+        return RequestFailed(f"the store answered {status} {code}".rstrip(), status=status, code=code)
+    silent = (words for mark, words in _SILENT.items() if mark in text)
+    return RequestFailed(next(silent, f"the request failed with {type(error).__name__}"))
+
+
+def retry_config(patience: Patience) -> RetryConfig:
+    longest = patience.attempts * (patience.connect_seconds + patience.silence_seconds)
+    return {
+        "max_retries": patience.attempts - 1,
+        "retry_timeout": timedelta(seconds=longest),
+        "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
+    }
+
+
+def client_config(patience: Patience, *, request_seconds: float, allow_http: bool) -> ClientConfig:
+    """``request_seconds`` bounds a request that never falls silent and still never ends."""
+    return {
+        "connect_timeout": timedelta(seconds=patience.connect_seconds),
+        "read_timeout": timedelta(seconds=patience.silence_seconds),
+        "timeout": timedelta(seconds=request_seconds),
+        "allow_http": allow_http,
+    }

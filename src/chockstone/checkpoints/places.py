@@ -1,0 +1,106 @@
+"""Places: the memory that restored tensors go into, whether the target has it or it must be made."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from chockstone.checkpoints.archive import Archive, Tensor
+from chockstone.checkpoints.dtypes import BY_NAME, BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
+from chockstone.checkpoints.errors import DamagedArchive
+from chockstone.checkpoints.memory import Bytes
+from chockstone.checkpoints.reader import Target
+from chockstone.checkpoints.tensorfile import SUFFIX
+from chockstone.checkpoints.tree import Reference
+
+
+class Places:
+    """Collects what must be read and where to; nothing is touched before ``targets`` are read."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._indices: dict[str, dict[str, Tensor]] = {}
+        self._made: dict[tuple[str, str, str], Any] = {}
+        self.targets: list[Target] = []
+        self.copies: list[Callable[[], object]] = []  # to be run after reading
+
+    def find(self, reference: Reference) -> tuple[Tensor, Dtype, tuple[int, ...]]:
+        """The stored tensor behind a reference. State and tensors come from one hostile file."""
+        member = reference.group + SUFFIX
+        if member not in self._indices:
+            if member not in self._archive.members:
+                raise DamagedArchive(f"state.json speaks of a member {member!r} that is not there")
+            self._indices[member] = self._archive.tensors(member)
+        tensor = self._indices[member].get(reference.key)
+        if tensor is None:
+            raise DamagedArchive(f"state.json speaks of a tensor {reference.key!r} that is not in {member!r}")
+        dtype = BY_NAME.get(reference.dtype or tensor.entry.dtype)
+        shape = tensor.entry.shape if reference.shape is None else reference.shape
+        if dtype is None or min(shape, default=0) < 0 or dtype.itemsize * math.prod(shape) != tensor.entry.size:
+            raise DamagedArchive(f"state.json describes tensor {reference.key!r} of {member!r} wrongly")
+        if dtype.numpy_name is None and reference.form != "torch":
+            raise DamagedArchive(f"state.json calls tensor {reference.key!r} of {member!r} a numpy {dtype.name}")
+        return tensor, dtype, shape
+
+    def use(self, live: Any, tensor: Tensor) -> None:
+        """Read ``tensor`` into one that the target has."""
+        if isinstance(live, np.ndarray) or (live.device.type == "cpu" and live.is_contiguous()):
+            self.targets.append(Target(tensor.offset, _memory(live)))
+            return
+        import torch
+
+        spare = torch.empty(live.shape, dtype=live.dtype)
+        self.targets.append(Target(tensor.offset, _memory(spare)))
+        self.copies.append(lambda: live.detach().copy_(spare))
+
+    def make(self, reference: Reference, tensor: Tensor, dtype: Dtype, shape: tuple[int, ...]) -> Any:
+        """Read ``tensor`` into a new one; a tied one is made once."""
+        key = (reference.group, reference.key, reference.form)
+        if key not in self._made:
+            self._made[key] = self._make(reference, tensor, dtype, shape)
+        return self._made[key]
+
+    def _make(self, reference: Reference, tensor: Tensor, dtype: Dtype, shape: tuple[int, ...]) -> Any:
+        if reference.form == "numpy.scalar":  # immutable, so it is read at once
+            content = self._archive.read_range(tensor.offset, tensor.entry.size)
+            return np.frombuffer(content, dtype=dtype.numpy_name)[0]
+        made: Any
+        if reference.form == "torch":
+            import torch
+
+            made = torch.empty(shape, dtype=getattr(torch, dtype.torch_name))
+        else:
+            made = np.empty(shape, dtype=dtype.numpy_name)
+        self.targets.append(Target(tensor.offset, _memory(made)))
+        return made
+
+
+def is_tensor(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
+
+
+def fits(live: Any, dtype: Dtype, shape: tuple[int, ...]) -> bool:
+    """Whether bytes of that type and shape can be put straight into ``live``."""
+    if isinstance(live, np.ndarray):
+        sound = live.flags.writeable and live.flags.c_contiguous and live.dtype.isnative
+        return sound and live.shape == shape and BY_NUMPY_NAME.get(live.dtype.name) == dtype
+    return is_tensor(live) and tuple(live.shape) == shape and BY_TORCH_NAME.get(str(live.dtype)[6:]) == dtype
+
+
+def show(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}".removeprefix("torch.") if is_tensor(value) else type(value).__name__
+
+
+def _memory(value: Any) -> Bytes:
+    """The bytes of a contiguous tensor or array, not copied."""
+    if isinstance(value, np.ndarray):
+        return value.reshape(-1).view(np.uint8)
+    if value.numel() == 0:
+        return np.empty(0, dtype=np.uint8)
+    array: Bytes = value.detach().reshape(-1).view(sys.modules["torch"].uint8).numpy()
+    return array

@@ -1,0 +1,62 @@
+"""Receipts: what exactly came back from a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from chockstone.checkpoints.archive import Verify
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing that was restored, e.g. ``model`` or ``optimizer``."""
+
+    path: str
+    what: str  # the type it went into
+    tensors: int
+    size_bytes: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A newer checkpoint that could not be used, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    name: str
+    url: str
+    kind: str
+    step: int | None
+    created_at: datetime
+    parts: tuple[Part, ...]
+    missing: tuple[str, ...]  # wanted by the target, not in the archive
+    unexpected: tuple[str, ...]  # in the archive, no place in the target
+    size_bytes: int
+    verify: Verify
+    blocks_verified: int
+    blocks: int
+    seconds: float
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        return not self.missing and not self.unexpected
+
+    def __str__(self) -> str:
+        lines = [f"restored {self.name} (step {self.step}, {self.created_at:%Y-%m-%d %H:%M:%S} UTC) from {self.url}"]
+        width = max((len(part.path) for part in self.parts), default=0)
+        for part in self.parts:
+            detail = f"  {part.detail}" if part.detail else ""
+            lines.append(f"  {part.path:<{width}}  {part.what}, {part.tensors} tensors, {part.size_bytes} bytes{detail}")
+        lines += [f"  missing     {path}" for path in self.missing]
+        lines += [f"  unexpected  {path}" for path in self.unexpected]
+        lines += [f"  skipped     {skipped.name}: {skipped.reason}" for skipped in self.skipped]
+        checked = f"{self.blocks_verified} of {self.blocks} blocks verified ({self.verify})"
+        lines.append(f"  {self.size_bytes} bytes in {self.seconds:.3f} s, {checked}")
+        return "\n".join(lines)

@@ -1,0 +1,231 @@
+"""Restoring: an archive's state put back into live objects.
+
+First everything is compared and every tensor gets a place; a mismatch is raised then, with nothing
+touched. Then the tensors are read, verified on the way, and last the objects are told. A tensor
+that the target already has is filled in place; others are made.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from chockstone.checkpoints.archive import Archive
+from chockstone.checkpoints.errors import RestoreMismatch
+from chockstone.checkpoints.places import Places, fits, is_tensor, show
+from chockstone.checkpoints.random_state import RandomState
+from chockstone.checkpoints.reader import read_targets
+from chockstone.checkpoints.receipt import Part
+from chockstone.checkpoints.tree import Reference, unflatten
+
+_NAMED: Final = 8  # differences that a message spells out
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    parts: tuple[Part, ...]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+
+def restore_state(
+    archive: Archive,
+    into: MutableMapping[str, Any],
+    *,
+    strict: bool = True,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> Restored:
+    """Put the archive's state into ``into``. Raises RestoreMismatch before anything is changed.
+
+    Damage found while reading is raised when some tensors are already filled: the target is then
+    neither old nor new, and must be restored from another archive or thrown away.
+    """
+    plan = _Plan(archive)
+    saved = unflatten(archive.state(), lambda reference: reference)
+    plan.place_mapping(saved, into, "")
+    if plan.wrong or (strict and (plan.missing or plan.unexpected)):
+        raise plan.mismatch()
+    read_targets(archive, plan.places.targets, on_bytes=on_bytes)
+    for step in (*plan.places.copies, *plan.early, *plan.late):
+        step()
+    return Restored(tuple(plan.parts), tuple(plan.missing), tuple(plan.unexpected))
+
+
+def load_state(archive: Archive, *, on_bytes: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
+    """The archive's state as a tree of its own, in new memory."""
+    into: dict[str, Any] = {}
+    restore_state(archive, into, on_bytes=on_bytes)
+    return into
+
+
+class _Plan:
+    """What goes where, and what does not fit."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.places = Places(archive)
+        self.early: list[Callable[[], object]] = []
+        self.late: list[Callable[[], object]] = []  # random states: loading other things may draw
+        self.parts: list[Part] = []
+        self.missing: list[str] = []
+        self.unexpected: list[str] = []
+        self.wrong: list[str] = []
+        self._tensors = 0
+        self._bytes = 0
+
+    def place_mapping(self, saved: Any, into: MutableMapping[Any, Any], path: str) -> None:
+        """Fit ``saved`` into a mapping of live things; an empty one takes everything."""
+        if not isinstance(saved, Mapping):
+            self.wrong.append(f"{path or 'state'}: the archive holds a {type(saved).__name__}, not a mapping")
+            return
+        if into:
+            self._compare(saved, into, path)
+        for key, value in saved.items():
+            if not into or key in into:
+                self._place_thing(value, into, key, _join(path, key))
+
+    def _place_thing(self, saved: Any, into: MutableMapping[Any, Any], key: Any, path: str) -> None:
+        live = into.get(key)
+        if isinstance(live, MutableMapping) and _holds_stateful(live):
+            self.place_mapping(saved, live, path)
+            return
+        self._tensors = self._bytes = 0
+        if _is_module(live):
+            self._place_module(saved, live, path)
+        elif _is_stateful(live):
+            tree = self._fill(saved, live.state_dict(), path, exact=False)
+            self._compare_groups(saved, live, path)
+            (self.late if isinstance(live, RandomState) else self.early).append(lambda: live.load_state_dict(tree))
+        else:
+            tree = self._fill(saved, live, path, exact=bool(live) if isinstance(live, dict | list) else True)
+            self.early.append(lambda: _assign(into, key, live, tree))
+        what = type(saved if live is None else live).__name__
+        what = "Tensor" if what == "Reference" else what
+        self.parts.append(Part(path, what, self._tensors, self._bytes, _describe(saved)))
+
+    def _place_module(self, saved: Any, module: Any, path: str) -> None:
+        tree = self._fill(saved, module.state_dict(), path, exact=True)
+        if not (isinstance(tree, dict) and all(map(is_tensor, tree.values()))):
+            self.early.append(lambda: module.load_state_dict(tree, strict=False))  # it has extra state
+
+    def _fill(self, saved: Any, live: Any, path: str, *, exact: bool) -> Any:
+        """``saved`` with every reference replaced by the tensor that will hold its bytes.
+
+        ``exact``: what ``live`` holds and what was saved must agree; else ``live`` is only a
+        supply of tensors to fill, as with optimizers, which make their moments late.
+        """
+        if isinstance(saved, Reference):
+            return self._tensor(saved, live, path, exact=exact)
+        if exact and is_tensor(live):
+            self.wrong.append(f"{path}: the target is {show(live)}, the archive holds a {type(saved).__name__}")
+            return live
+        if isinstance(saved, dict):
+            inner = live if isinstance(live, Mapping) else {}
+            if exact and inner:
+                self._compare(saved, inner, path)
+            wanted = {key: item for key, item in saved.items() if not (exact and inner) or key in inner}
+            items = {key: self._fill(item, inner.get(key), _join(path, key), exact=exact) for key, item in wanted.items()}
+            return _like(saved, items)
+        if isinstance(saved, list | tuple):
+            sequence = live if isinstance(live, list | tuple) and len(live) == len(saved) else [None] * len(saved)
+            if exact and sequence is not live and isinstance(live, list | tuple) and any(map(is_tensor, live)):
+                self.wrong.append(f"{path}: the target has {len(live)} items, the archive {len(saved)}")
+            filled = [self._fill(item, sequence[i], f"{path}[{i}]", exact=exact) for i, item in enumerate(saved)]
+            return filled if isinstance(saved, list) else tuple(filled)
+        return saved
+
+    def _tensor(self, reference: Reference, live: Any, path: str, *, exact: bool) -> Any:
+        tensor, dtype, shape = self.places.find(reference)
+        self._tensors += 1
+        self._bytes += tensor.entry.size
+        if fits(live, dtype, shape):
+            self.places.use(live, tensor)
+            return live
+        if exact and is_tensor(live):
+            self.wrong.append(f"{path}: the archive holds {dtype.torch_name}{list(shape)}, the target {show(live)}")
+            return live
+        return self.places.make(reference, tensor, dtype, shape)
+
+    def _compare(self, saved: Mapping[Any, Any], live: Mapping[Any, Any], path: str) -> None:
+        self.missing += [_join(path, key) for key in live if key not in saved]
+        self.unexpected += [_join(path, key) for key in saved if key not in live]
+
+    def _compare_groups(self, saved: Any, live: Any, path: str) -> None:
+        """An optimizer finds this out itself, but only after others have been restored."""
+        groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
+        live_groups = getattr(live, "param_groups", None)
+        if not (isinstance(groups, list) and isinstance(live_groups, list)):
+            return
+        counts, live_counts = _parameter_counts(groups), _parameter_counts(live_groups)
+        if counts != live_counts:
+            self.wrong.append(f"{path}: parameters per group are {counts} in the archive and {live_counts} in the target")
+
+    def mismatch(self) -> RestoreMismatch:
+        lines = [f"wrong: {line}" for line in self.wrong]
+        lines += [f"missing from the archive: {path}" for path in self.missing]
+        lines += [f"unexpected in the archive: {path}" for path in self.unexpected]
+        if len(lines) > _NAMED:
+            lines[_NAMED:] = [f"… and {len(lines) - _NAMED} more"]
+        advice = "" if self.wrong else " Pass strict=False to take what fits."
+        return RestoreMismatch(
+            "the archive does not fit what it is restored into; nothing was changed.\n  "
+            + "\n  ".join(lines)
+            + f"\nRestore into the structure that was saved.{advice}",
+            missing=tuple(self.missing),
+            unexpected=tuple(self.unexpected),
+        )
+
+
+def _join(path: str, key: object) -> str:
+    if not path:
+        return str(key)
+    return f"{path}.{key}" if isinstance(key, str) else f"{path}[{key!r}]"
+
+
+def _like(saved: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
+    if not isinstance(saved, OrderedDict):
+        return items
+    ordered = OrderedDict(items)
+    if hasattr(saved, "_metadata"):
+        ordered._metadata = saved._metadata  # type: ignore[attr-defined]  # nn.Module's own habit
+    return ordered
+
+
+def _assign(into: MutableMapping[Any, Any], key: Any, live: Any, tree: Any) -> None:
+    """Put a plain value back: into the container that is there, or in its stead."""
+    if isinstance(live, dict) and isinstance(tree, dict):
+        live.clear()
+        live.update(tree)
+    elif isinstance(live, list) and isinstance(tree, list):
+        live[:] = tree
+    elif tree is not live:
+        into[key] = tree
+
+
+def _is_stateful(value: object) -> bool:
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _is_module(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _holds_stateful(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_holds_stateful, value.values()))
+    return _is_stateful(value)
+
+
+def _parameter_counts(groups: Iterable[Any]) -> list[int]:
+    return [len(group["params"]) if isinstance(group, Mapping) and "params" in group else -1 for group in groups]
+
+
+def _describe(saved: Any) -> str:
+    """What a reader of the receipt wants to know about an optimizer."""
+    if isinstance(saved, Mapping) and isinstance(saved.get("state"), Mapping) and "param_groups" in saved:
+        moments = {name for state in saved["state"].values() if isinstance(state, Mapping) for name in state}
+        return f"{len(saved['state'])} parameters with {', '.join(sorted(map(str, moments))) or 'no state yet'}"
+    return ""

@@ -1,0 +1,127 @@
+"""Retention: which checkpoints stay, as data, decided without touching any.
+
+A checkpoint stays if any rule wants it; with no rule all stay. Expired ones go, whatever the other
+rules want, unless pinned. Damaged ones are neither counted nor removed, and the newest good one is
+never removed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from chockstone.checkpoints.survey import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """Keep the ``count`` best by a metric that was given to ``save``."""
+
+    metric: str
+    mode: Literal["min", "max"] = "min"
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    keep_last: int | None = None
+    keep_every: int | None = None  # steps divisible by this
+    keep_best: Best | None = None
+    pinned: frozenset[str] = frozenset()  # names, as the store lists them
+    ttl_seconds: float | None = None  # for all; an archive may have its own besides
+
+    def __post_init__(self) -> None:
+        for name in ("keep_last", "keep_every", "ttl_seconds"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value!r} is not positive; leave it out to have no such rule")
+        if self.keep_best is not None and self.keep_best.count < 1:
+            raise ValueError(f"keep_best.count={self.keep_best.count!r} is not positive")
+
+    @property
+    def selects(self) -> bool:
+        """Whether some rule chooses what stays; if none does, only expiry removes."""
+        return self.keep_last is not None or self.keep_every is not None or self.keep_best is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    name: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    name: str
+    size: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    keep: tuple[Kept, ...]
+    remove: tuple[Removal, ...]
+
+    @property
+    def freed_bytes(self) -> int:
+        return sum(removal.size for removal in self.remove)
+
+
+def plan_retention(checkpoints: Sequence[Checkpoint], policy: Retention, *, now: datetime) -> RetentionPlan:
+    """Decide for each checkpoint of one survey. Pure: the same survey gives the same plan."""
+    good = sorted((c for c in checkpoints if c.manifest is not None), key=lambda c: c.order)
+    reasons: dict[str, list[str]] = {c.name: [] for c in checkpoints}
+    for checkpoint in checkpoints:
+        if checkpoint.manifest is None:
+            reasons[checkpoint.name].append("damaged: kept for you to look at")
+    if good:
+        reasons[good[-1].name].append("newest good one")
+    for checkpoint in good:
+        if checkpoint.name in policy.pinned or (checkpoint.manifest and checkpoint.manifest.pinned):
+            reasons[checkpoint.name].append("pinned")
+    expired = {c.name for c in good if _is_expired(c, policy, now)}
+    for name, reason in _chosen([c for c in good if c.name not in expired], policy):
+        reasons[name].append(reason)
+    keep = tuple(Kept(name, tuple(why)) for name, why in reasons.items() if why)
+    remove = tuple(
+        Removal(c.name, c.size, "expired" if c.name in expired else "no rule keeps it")
+        for c in good
+        if not reasons[c.name]
+    )
+    return RetentionPlan(keep, remove)
+
+
+def _chosen(alive: Sequence[Checkpoint], policy: Retention) -> list[tuple[str, str]]:
+    if not policy.selects:
+        return [(c.name, "no rule removes it") for c in alive]
+    chosen: list[tuple[str, str]] = []
+    if policy.keep_last is not None:
+        chosen += [(c.name, f"among the last {policy.keep_last}") for c in alive[-policy.keep_last :]]
+    if policy.keep_every is not None:
+        every = policy.keep_every
+        chosen += [(c.name, f"step divisible by {every}") for c in alive if _step(c) is not None and _step(c) % every == 0]  # type: ignore[operator]  # not None here
+    if policy.keep_best is not None:
+        best = policy.keep_best
+        rated = [c for c in alive if not math.isnan(_metric(c, best.metric))]
+        rated.sort(key=lambda c: _metric(c, best.metric), reverse=best.mode == "max")
+        chosen += [(c.name, f"best by {best.metric}") for c in rated[: best.count]]
+    return chosen
+
+
+def _is_expired(checkpoint: Checkpoint, policy: Retention, now: datetime) -> bool:
+    manifest = checkpoint.manifest
+    if manifest is None:
+        return False
+    age_seconds = (now - manifest.created_at).total_seconds()
+    return manifest.is_expired(now) or (policy.ttl_seconds is not None and age_seconds >= policy.ttl_seconds)
+
+
+def _step(checkpoint: Checkpoint) -> int | None:
+    return checkpoint.manifest.step if checkpoint.manifest else None
+
+
+def _metric(checkpoint: Checkpoint, name: str) -> float:
+    return checkpoint.manifest.metrics.get(name, math.nan) if checkpoint.manifest else math.nan

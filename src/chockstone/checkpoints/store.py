@@ -1,0 +1,137 @@
+"""Stores: where archives live, by name, each whole or not there at all.
+
+A name is ``component/component/…``; the archive behind it is the file or object ``<name>.tar``.
+What a store must hold to:
+
+- ``Sink.commit`` makes the archive durable and visible in one step. Without ``overwrite`` it fails
+  with ``CheckpointExists`` if the name is taken, however close the race; with it, readers see the
+  old archive or the new one, whole.
+- A name that ``entries`` lists was committed. Unfinished writes are never visible under any name.
+- ``delete`` is idempotent: of any number of concurrent calls one returns True, none fails.
+- Every failure is a ``StoreError``; only ``CheckpointMissing`` means "is not there".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+from chockstone.checkpoints.errors import InvalidName
+
+SUFFIX: Final = ".tar"
+MAX_COMPONENT: Final = 251  # with the suffix, what file systems allow
+MAX_NAME: Final = 800
+
+_COMPONENT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A committed archive as the store sees it, without opening it."""
+
+    name: str
+    size: int
+    modified_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """What an interrupted write left behind."""
+
+    place: str
+    size: int
+    age_seconds: float
+
+
+class Sink(Protocol):
+    """One archive being written. ``write_at`` may be called from several threads at once."""
+
+    def write_at(self, offset: int, data: memoryview) -> None:
+        """Offsets and lengths are whole pages; every byte of the planned size is written once."""
+
+    def commit(self, *, overwrite: bool) -> None:
+        """Make everything written durable, then visible. After an error nothing is visible."""
+
+    def abort(self) -> None:
+        """Leave nothing behind. Harmless after ``commit`` and when called twice."""
+
+
+class Source(Protocol):
+    """An archive open for reading. It stays readable when its name is deleted or overwritten."""
+
+    @property
+    def size(self) -> int: ...
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fill ``target``; thread-safe. ``TruncatedArchive`` when the source ends before it is full."""
+
+    def map(self) -> memoryview | None:
+        """All of it as private, writable memory; None where bytes must be fetched to be seen."""
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    def begin(self, name: str, size: int) -> Sink: ...
+
+    def open(self, name: str) -> Source: ...
+
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
+        """Committed archives at or below ``prefix``, in order of their names."""
+
+    def stat(self, name: str) -> Entry: ...
+
+    def delete(self, name: str) -> bool:
+        """Whether this call is the one that removed it."""
+
+    def copy(self, name: str, target: str, *, overwrite: bool = False) -> None:
+        """Make ``target`` the same archive, without moving its bytes through this process."""
+
+    def free_bytes(self) -> int | None:
+        """Room left, or None where the store has no such limit."""
+
+    def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[Partial]:
+        """Remove what interrupted writes left. Writes still under way are never touched."""
+
+
+def check_name(name: str) -> None:
+    """Refuse names that could leave the store or mean different things on different systems."""
+    components = name.split("/")
+    sound = all(_COMPONENT.match(part) and len(part) <= MAX_COMPONENT for part in components)
+    if not sound or len(name) > MAX_NAME:
+        raise InvalidName(
+            f"{name[:300]!r} cannot name a checkpoint: use letters, digits, '.', '_' and '-' between slashes, "
+            f"no component that starts with '.' or exceeds {MAX_COMPONENT} characters, {MAX_NAME} in all"
+        )
+
+
+def open_store(url: str | Path | Store) -> Store:
+    """A store by URL: a path or ``file://`` for a directory, ``s3://``, ``gs://``, ``az://`` for object stores."""
+    if not isinstance(url, str | Path):
+        return url
+    text = str(url)
+    scheme = urlsplit(text).scheme if "://" in text else ""
+    if scheme in {"", "file"}:
+        from chockstone.checkpoints.file_store import FileStore
+
+        return FileStore(Path(_file_path(text)) if scheme else Path(text))
+    if scheme in {"s3", "gs", "az"}:
+        from chockstone.checkpoints.object_store import ObjectStore
+
+        return ObjectStore.from_url(text)
+    raise InvalidName(f"{text!r} is not a store: use a directory, file://, s3://, gs:// or az://")
+
+
+def _file_path(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc not in {"", "localhost"} or not parts.path or parts.query or parts.fragment:
+        raise InvalidName(f"{url!r} is not a file URL: write file:///absolute/path")
+    return unquote(parts.path)

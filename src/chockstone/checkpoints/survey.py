@@ -1,0 +1,62 @@
+"""Surveys: what a store holds, with what each archive says of itself and whether it is sound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from chockstone.checkpoints.archive import read_head
+from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, UnsupportedArchive
+from chockstone.checkpoints.manifest import Manifest
+from chockstone.checkpoints.store import Entry, Store
+
+_WIDTH: Final = 8  # heads read at once
+_NEVER: Final = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One name of a store. ``manifest`` is None and ``damage`` says why where it cannot be used."""
+
+    name: str
+    size: int
+    modified_at: datetime
+    manifest: Manifest | None
+    damage: str | None = None
+
+    @property
+    def order(self) -> tuple[datetime, int, str]:
+        """Newest last: by when it was made, then by step, then by name."""
+        if self.manifest is None:
+            return _NEVER, -1, self.name
+        return self.manifest.created_at, -1 if self.manifest.step is None else self.manifest.step, self.name
+
+
+def survey(store: Store, prefix: str = "") -> list[Checkpoint]:
+    """Every committed archive below ``prefix``, oldest first; their heads are read, not their tensors.
+
+    A store that cannot be read raises: half a survey must not look like a whole one.
+    """
+    entries = list(store.entries(prefix))
+    if not entries:
+        return []
+    with ThreadPoolExecutor(min(_WIDTH, len(entries)), "survey") as pool:
+        found: Iterable[Checkpoint | None] = pool.map(lambda entry: _look(store, entry), entries)
+        return sorted((checkpoint for checkpoint in found if checkpoint), key=lambda checkpoint: checkpoint.order)
+
+
+def _look(store: Store, entry: Entry) -> Checkpoint | None:
+    try:
+        source = store.open(entry.name)
+    except CheckpointMissing:
+        return None  # deleted since it was listed
+    try:
+        manifest, _, _ = read_head(source)
+    except (DamagedArchive, UnsupportedArchive) as error:
+        return Checkpoint(entry.name, entry.size, entry.modified_at, None, str(error))
+    finally:
+        source.close()
+    return Checkpoint(entry.name, entry.size, entry.modified_at, manifest)

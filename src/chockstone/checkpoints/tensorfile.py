@@ -1,0 +1,97 @@
+"""Safetensors headers: written so that tensor data starts on a page, read without trust.
+
+Tensors are ordered by element size, largest first, then by key: packed without holes, as the
+format demands, every tensor is aligned to its elements.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chockstone.checkpoints.dtypes import STORED_ITEMSIZE
+from chockstone.checkpoints.errors import DamagedArchive
+from chockstone.checkpoints.manifest import parse_json
+from chockstone.checkpoints.tar import PAGE, round_up
+
+SUFFIX: Final = ".safetensors"
+LENGTH_BYTES: Final = 8  # little-endian length of the JSON, first in the file
+MAX_HEADER_BYTES: Final = 100_000_000  # the safetensors package's own limit
+RESERVED_KEY: Final = "__metadata__"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor inside a member; ``start`` counts from the member's first byte."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    size: int
+
+
+def count_bytes(dtype: str, shape: Sequence[int]) -> int:
+    return STORED_ITEMSIZE[dtype] * math.prod(shape)
+
+
+def order_tensors(tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> list[int]:
+    """Indices of (key, dtype, shape) triples in file order."""
+    return sorted(range(len(tensors)), key=lambda i: (-STORED_ITEMSIZE[tensors[i][1]], tensors[i][0]))
+
+
+def render_header(
+    tensors: Sequence[tuple[str, str, tuple[int, ...]]], *, metadata: Mapping[str, str]
+) -> tuple[bytes, list[int]]:
+    """Header bytes for tensors in file order, and each one's offset from the start of the data."""
+    document: dict[str, object] = {RESERVED_KEY: dict(metadata)}
+    offsets: list[int] = []
+    position = 0
+    for key, dtype, shape in tensors:
+        end = position + count_bytes(dtype, shape)
+        document[key] = {"dtype": dtype, "shape": shape, "data_offsets": (position, end)}
+        offsets.append(position)
+        position = end
+    text = json.dumps(document, separators=(",", ":")).encode("ascii")
+    text = text.ljust(round_up(LENGTH_BYTES + len(text), PAGE) - LENGTH_BYTES, b" ")
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text, offsets
+
+
+def header_bytes(prefix: bytes, *, member: str, member_bytes: int) -> int:
+    """Length of the whole header, from the first eight bytes of a member."""
+    length = int.from_bytes(prefix[:LENGTH_BYTES], "little")
+    if len(prefix) < LENGTH_BYTES or length > min(MAX_HEADER_BYTES, member_bytes - LENGTH_BYTES):
+        raise DamagedArchive(f"member {member!r} claims a header of {length} bytes in {member_bytes}")
+    return LENGTH_BYTES + length
+
+
+def parse_header(header: bytes, *, member: str, member_bytes: int) -> dict[str, TensorEntry]:
+    """Tensors of a member by key. Together they must cover its data exactly once."""
+    document = parse_json(header[LENGTH_BYTES:], what=f"the header of {member!r}")
+    if not isinstance(document, dict):
+        raise DamagedArchive(f"the header of {member!r} is not a JSON object")
+    document.pop(RESERVED_KEY, None)
+    entries: dict[str, TensorEntry] = {}
+    spans: list[tuple[int, int]] = []
+    for key, fields in document.items():
+        try:
+            dtype, shape, (start, end) = fields["dtype"], tuple(fields["shape"]), fields["data_offsets"]
+            sound = all(type(n) is int and n >= 0 for n in (*shape, start, end)) and len(shape) <= 64
+            if not sound or end - start != count_bytes(dtype, shape):
+                raise ValueError("size and shape disagree")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedArchive(f"tensor {key[:200]!r} in {member!r} is described wrongly: {error!r}") from error
+        entries[key] = TensorEntry(key, dtype, shape, len(header) + start, end - start)
+        spans.append((start, end))
+    spans.sort()
+    position = 0
+    for start, end in spans:
+        if start != position:
+            raise DamagedArchive(f"tensors in {member!r} overlap or leave a hole at data offset {position}")
+        position = end
+    if len(header) + position != member_bytes:
+        raise DamagedArchive(f"tensors in {member!r} end at {len(header) + position} of {member_bytes} bytes")
+    return entries
