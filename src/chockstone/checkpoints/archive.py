@@ -41,6 +41,8 @@ from chockstone.checkpoints.tensorfile import LENGTH_BYTES, SUFFIX, TensorEntry,
 Verify = Literal["full", "sampled", "off"]
 SAMPLE_EVERY: Final = 16
 _FIRST_READ_BYTES: Final = 64 * 1024
+_LAST_READ_BYTES: Final = 3 * PAGE  # the longest tail: COMMIT's headers may need almost two pages
+_SMALLEST_BYTES: Final = MANIFEST_OFFSET + 3 * PAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Archive:
         self._source = source
         self.verify_policy: Verify = verify
         self._verified: set[int] = set()
+        self._window = (0, 0, memoryview(b""))
         try:
             self.manifest, self.layout, self._digests = read_head(source)
             self.members: dict[str, Member] = {member.name: member for member in self.layout.members}
@@ -106,18 +109,24 @@ class Archive:
         layout = self.layout
         if not (layout.body_offset <= offset and offset + size <= layout.body_end):
             raise ValueError(f"bytes {offset} to {offset + size} are not inside the body of the archive")
+        start, end, blocks = self._window
+        if not (start <= offset and offset + size <= end):
+            start, end, blocks = self._window = self._read_blocks(offset, size)
+        return bytes(blocks[offset - start : offset - start + size])
+
+    def _read_blocks(self, offset: int, size: int) -> tuple[int, int, memoryview]:
+        """The blocks around a range, verified; small reads mostly fall into the ones read last."""
+        layout = self.layout
         first = (offset - layout.body_offset) // layout.block_bytes
         last = (offset + size - 1 - layout.body_offset) // layout.block_bytes
-        unread = [index for index in range(first, last + 1) if self.wants(index)]
-        if not unread:
-            return _read(self._source, offset, size)
         start, end = layout.block_range(first)[0], layout.block_range(last)[1]
-        blocks = memoryview(allocate(end - start))[: end - start]
-        self._source.read_into(start, blocks)
-        for index in unread:
-            a, b = layout.block_range(index)
-            self.check_block(index, blocks[a - start : b - start])
-        return bytes(blocks[offset - start : offset - start + size])
+        memory = memoryview(allocate(end - start))
+        self._source.read_into(start, memory[: min(len(memory), layout.size - start)])
+        for index in range(first, last + 1):
+            if self.wants(index):
+                a, b = layout.block_range(index)
+                self.check_block(index, memory[a - start : b - start])
+        return start, end, memory
 
     def wants(self, index: int) -> bool:
         """Whether the policy asks for this block, and it has not been verified yet."""
@@ -149,8 +158,7 @@ class Archive:
         """The tensors of one safetensors member by key."""
         place = self._member(member)
         prefix = self.read(member, 0, min(LENGTH_BYTES, place.size))
-        length = header_bytes(prefix, member=member, member_bytes=place.size)
-        header = self.read(member, 0, length)
+        header = self.read(member, 0, header_bytes(prefix, member=member, member_bytes=place.size))
         entries = parse_header(header, member=member, member_bytes=place.size)
         return {key: Tensor(member, entry, place.offset + entry.start) for key, entry in entries.items()}
 
@@ -203,10 +211,10 @@ def verify_archive(archive: Archive, *, on_bytes: Callable[[int], None] = lambda
 
 def read_head(source: Source) -> tuple[Manifest, Layout, bytes]:
     """Manifest, layout and digests, checked against COMMIT and the size; two small reads as a rule."""
-    if source.size < MANIFEST_OFFSET + 2 * PAGE:
+    if source.size < _SMALLEST_BYTES:
         raise TruncatedArchive(f"{source.size} bytes are too few for an archive")
     start = _read(source, 0, min(source.size, _FIRST_READ_BYTES))
-    end = _read(source, source.size - 2 * PAGE, 2 * PAGE)
+    end = _read(source, source.size - _LAST_READ_BYTES, _LAST_READ_BYTES)
     size = _manifest_size(start[MANIFEST_OFFSET - BLOCK : MANIFEST_OFFSET], source.size)
     payload = start[MANIFEST_OFFSET : MANIFEST_OFFSET + size]
     if len(payload) < size:

@@ -6,14 +6,15 @@ Whichever client sends a request, a failed one becomes ``RequestFailed`` where i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
 from chockstone.checkpoints.errors import CheckpointExists, StoreDenied, StoreError, StoreFull, StoreUnreachable
-from chockstone.checkpoints.store import Sink, Source
+from chockstone.checkpoints.store import Partial, Sink, Source
 
 _EXPIRED: Final = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
 _UNKNOWN_KEYS: Final = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"}
@@ -37,15 +38,6 @@ class ObjectFacts:
     etag: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """An upload that was begun and neither completed nor aborted."""
-
-    key: str
-    upload_id: str
-    begun_at: datetime
-
-
 class Bucket(Protocol):
     @property
     def url(self) -> str: ...
@@ -64,13 +56,10 @@ class Bucket(Protocol):
 
     def copy(self, facts: ObjectFacts, target: str, *, overwrite: bool) -> None: ...
 
-    def unfinished(self, key: str) -> list[Unfinished]:
-        """Uploads below ``key``, without those that this object began and has not ended."""
-
-    def uploaded_bytes(self, upload: Unfinished) -> int: ...
-
-    def discard(self, upload: Unfinished) -> bool:
-        """Whether it was still there to be discarded."""
+    def sweep(
+        self, key: str, *, is_ours: Callable[[str], bool], min_age_seconds: float, dry_run: bool
+    ) -> list[Partial]:
+        """Discard uploads below ``key`` that nobody finished, of keys that ``is_ours`` knows."""
 
 
 class RequestFailed(Exception):
@@ -82,6 +71,10 @@ class RequestFailed(Exception):
         self.status = status
         self.code = code
         self.was_retried = was_retried
+
+    @property
+    def is_absent(self) -> bool:
+        return self.status == 404 and self.code != "NoSuchBucket"
 
     @property
     def is_definite(self) -> bool:
@@ -102,8 +95,8 @@ def explain(failure: RequestFailed, doing: str, *, bucket: str, permission: str)
     said = f"{doing}: {failure.summary}"
     if failure.code == "NoSuchBucket":
         return StoreError(f"{doing}: there is no bucket {bucket!r}; create it, or correct the URL")
-    if failure.code == "NoCredentials":
-        return StoreDenied(f"{said}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role")
+    if failure.code == "NoSuchUpload":
+        return StoreError(f"{doing}: a sweep or a lifecycle rule of the bucket discarded the upload; save it again")
     if failure.code in _EXPIRED:
         return StoreDenied(f"{said}; the credentials have expired, renew them")
     if failure.code in _UNKNOWN_KEYS:
@@ -123,3 +116,34 @@ def exists_already(place: str) -> CheckpointExists:
     return CheckpointExists(
         f"there is a checkpoint at {place} already; choose another name, delete it first, or ask for overwrite"
     )
+
+
+class GatheringSink:
+    """An archive kept in memory until ``commit`` hands it to ``send`` with whether to overwrite."""
+
+    def __init__(self, place: str, size: int, send: Callable[[bytearray, bool], None]) -> None:
+        self._place = place
+        self._content = bytearray(size)
+        self._missing = size
+        self._lock = threading.Lock()
+        self._send = send
+
+    def write_at(self, offset: int, data: memoryview) -> None:
+        if offset + len(data) > len(self._content):
+            raise StoreError(f"{self._place} was planned with {len(self._content)} bytes and got more; begin again")
+        self._content[offset : offset + len(data)] = data
+        with self._lock:
+            self._missing -= len(data)
+
+    def commit(self, *, overwrite: bool) -> None:
+        if self._missing:
+            raise incomplete(self._place, self._missing)
+        self._send(self._content, overwrite)
+        self.abort()
+
+    def abort(self) -> None:
+        self._content = bytearray()
+
+
+def incomplete(place: str, missing_bytes: int) -> StoreError:
+    return StoreError(f"cannot commit {place}: {missing_bytes} bytes of it were never written; save it again")

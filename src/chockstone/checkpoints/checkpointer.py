@@ -94,7 +94,7 @@ class Checkpointer:
             snapshotter = ticket.result()
         except BaseException as error:
             self._buffers.give_up(ticket)
-            handle._fail(error)
+            handle._fail(error, seen=True)
             raise
         self._copy_and_write(snapshotter, state, request, handle)
         return handle
@@ -110,7 +110,7 @@ class Checkpointer:
             snapshotter = await asyncio.wrap_future(ticket)
         except BaseException as error:
             self._buffers.give_up(ticket)
-            handle._fail(error)
+            handle._fail(error, seen=True)
             raise
         try:
             await _in_thread(lambda: self._copy_and_write(snapshotter, state, request, handle))
@@ -258,8 +258,7 @@ class Checkpointer:
             threading.Thread(target=self._write, args=(job, snapshotter), name="chockstone-save", daemon=True).start()
         except BaseException as error:
             self._buffers.release(snapshotter)
-            handle._fail(error)
-            handle._seen = True  # the caller gets it now
+            handle._fail(error, seen=True)
             raise
 
     def _write(self, job: SaveJob, snapshotter: Snapshotter) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from chockstone.checkpoints.errors import SaveAbandoned
 from chockstone.checkpoints.retention import Removal
 
 
@@ -103,7 +104,8 @@ class SaveHandle:
     def _finish(self, saved: Saved) -> None:
         self._future.set_result(saved)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, *, seen: bool = False) -> None:
+        self._seen = seen
         self._future.set_exception(error)
 
     def _wait(self) -> None:
@@ -113,4 +115,5 @@ class SaveHandle:
     def _unseen_error(self) -> BaseException | None:
         if self._seen or not self._future.done():
             return None
-        return self._future.exception()
+        error = self._future.exception()
+        return None if isinstance(error, SaveAbandoned) else error  # somebody asked for that

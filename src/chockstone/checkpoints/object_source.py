@@ -37,15 +37,17 @@ _STATUS_OF: Final[dict[type[Exception], int]] = {
     UnauthenticatedError: 401,
 }
 _SILENT: Final = {
-    "kind: Timeout": "it did not answer in time",
+    "kind: Timeout,": "it did not answer in time",
     "dns error": "its host name is not known",
-    "kind: Connect": "no connection could be made",
-    "kind: Interrupted": "the connection broke off",
+    "kind: Connect,": "no connection could be made",
+    "kind: Interrupted,": "the connection broke off",
 }
 
 
 class ObjectSource:
-    def __init__(self, store: ObjectStore, facts: ObjectFacts, *, url: str, permission: str, patience: Patience) -> None:
+    def __init__(
+        self, store: ObjectStore, facts: ObjectFacts, *, url: str, permission: str, patience: Patience
+    ) -> None:
         self._store = store
         self._facts = facts
         self._url = url
@@ -109,10 +111,14 @@ def _failure(error: Exception) -> RequestFailed:
     found = _STATUS.search(text)
     status = int(found[1]) if found else _STATUS_OF.get(type(error))
     code = found[1] if (found := _CODE.search(text)) else ""
+    if "credential provider" in text:
+        return RequestFailed("the credentials could not be renewed", status=401, code="ExpiredToken")
     if status is not None:
         return RequestFailed(f"the store answered {status} {code}".rstrip(), status=status, code=code)
+    if "BareRedirect" in text:
+        return RequestFailed("the store answered with a redirect", status=301)
     silent = (words for mark, words in _SILENT.items() if mark in text)
-    return RequestFailed(next(silent, f"the request failed with {type(error).__name__}"))
+    return RequestFailed(next(silent, f"the request broke off with {type(error).__name__}"))
 
 
 def retry_config(patience: Patience) -> RetryConfig:

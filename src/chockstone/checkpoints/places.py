@@ -38,6 +38,8 @@ class Places:
         tensor = self._indices[member].get(reference.key)
         if tensor is None:
             raise DamagedArchive(f"state.json speaks of a tensor {reference.key!r} that is not in {member!r}")
+        if reference.dtype is None and reference.form == "torch":
+            return tensor, BY_NAME[tensor.entry.dtype], tensor.entry.shape
         dtype = BY_NAME.get(reference.dtype or tensor.entry.dtype)
         shape = tensor.entry.shape if reference.shape is None else reference.shape
         if dtype is None or min(shape, default=0) < 0 or dtype.itemsize * math.prod(shape) != tensor.entry.size:
@@ -88,8 +90,8 @@ def fits(live: Any, dtype: Dtype, shape: tuple[int, ...]) -> bool:
     """Whether bytes of that type and shape can be put straight into ``live``."""
     if isinstance(live, np.ndarray):
         sound = live.flags.writeable and live.flags.c_contiguous and live.dtype.isnative
-        return sound and live.shape == shape and BY_NUMPY_NAME.get(live.dtype.name) == dtype
-    return is_tensor(live) and tuple(live.shape) == shape and BY_TORCH_NAME.get(str(live.dtype)[6:]) == dtype
+        return sound and live.shape == shape and BY_NUMPY_NAME.get(live.dtype.name) is dtype
+    return is_tensor(live) and live.shape == shape and BY_TORCH_NAME.get(str(live.dtype)[6:]) is dtype
 
 
 def show(value: Any) -> str:
@@ -100,7 +102,13 @@ def _memory(value: Any) -> Bytes:
     """The bytes of a contiguous tensor or array, not copied."""
     if isinstance(value, np.ndarray):
         return value.reshape(-1).view(np.uint8)
-    if value.numel() == 0:
-        return np.empty(0, dtype=np.uint8)
-    array: Bytes = value.detach().reshape(-1).view(sys.modules["torch"].uint8).numpy()
-    return array
+    return np.asarray(_Address(value)) if value.numel() else np.empty(0, dtype=np.uint8)
+
+
+class _Address:
+    """A CPU tensor's memory in numpy's terms, for element types numpy does not know, too."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value  # keeps the memory alive as long as the array
+        shape = (value.numel() * value.element_size(),)
+        self.__array_interface__ = {"shape": shape, "typestr": "|u1", "data": (value.data_ptr(), False), "version": 3}

@@ -8,29 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 import obstore
 from obstore.store import AzureStore, GCSStore
 
 from chockstone.checkpoints.bucket import (
+    GatheringSink,
     ObjectFacts,
     Patience,
     RequestFailed,
-    Unfinished,
     exists_already,
     explained,
 )
 from chockstone.checkpoints.errors import CheckpointMissing, StoreError
 from chockstone.checkpoints.object_source import ObjectSource, client_config, obstore_requests, retry_config
-from chockstone.checkpoints.store import Sink, Source
+from chockstone.checkpoints.store import Partial, Sink, Source
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
+    from obstore import ObjectMeta, PutMode
     from obstore.store import ObjectStore
 
 MAX_BYTES: Final = 4 * 1024**3
 _REQUEST_SECONDS: Final = 3600.0  # an archive of MAX_BYTES at 10 Mbit/s
+_READ: Final = "the right to read objects"
+_WRITE: Final = "the right to write objects"
 
 
 class PlainBucket:
@@ -62,55 +65,66 @@ class PlainBucket:
                 f"an archive of {size} bytes is too large for {self.url}/{key}: only file:// and s3:// take more "
                 f"than {MAX_BYTES}; save there, or split the state"
             )
-        return _PlainSink(self, key, size)
+        return GatheringSink(f"{self.url}/{key}", size, partial(self._put, key))
 
     def source(self, facts: ObjectFacts) -> Source:
-        return ObjectSource(
-            self._store, facts, url=self.url, permission="the right to read objects", patience=self._patience
-        )
+        return ObjectSource(self._store, facts, url=self.url, permission=_READ, patience=self._patience)
 
     def find(self, key: str) -> ObjectFacts | None:
-        try:
-            with self._asking(f"cannot look at {self.url}/{key}", "the right to read objects"):
-                return _facts(obstore.head(self._store, key))
-        except _Absent:
-            return None
+        with self._explained("look at", key, _READ):
+            try:
+                with obstore_requests():
+                    return _facts(obstore.head(self._store, key))
+            except RequestFailed as failure:
+                if failure.is_absent:
+                    return None
+                raise
 
     def below(self, key: str) -> Iterator[ObjectFacts]:
-        with self._asking(f"cannot list {self.url}/{key}", "the right to list objects"):
+        with self._explained("list", key, "the right to list objects"), obstore_requests():
             for batch in obstore.list(self._store, key or None, chunk_size=1000):
                 yield from map(_facts, batch)
 
     def delete(self, key: str) -> bool:
-        try:
-            with self._asking(f"cannot delete {self.url}/{key}", "the right to delete objects"):
-                obstore.delete(self._store, key)
-        except _Absent:
-            return False
+        with self._explained("delete", key, "the right to delete objects"):
+            try:
+                with obstore_requests():
+                    obstore.delete(self._store, key)
+            except RequestFailed as failure:
+                if failure.is_absent:
+                    return False
+                raise
         return True
 
     def copy(self, facts: ObjectFacts, target: str, *, overwrite: bool) -> None:
-        try:
-            with self._asking(f"cannot copy {self.url}/{facts.key} to {target}", "the right to write objects"):
-                obstore.copy(self._store, facts.key, target, overwrite=overwrite)
-        except _Absent:
-            raise CheckpointMissing(f"{self.url}/{facts.key} was deleted while it was being copied") from None
-        except _Taken:
-            raise exists_already(f"{self.url}/{target}") from None
+        with self._explained("write", target, _WRITE):
+            try:
+                with obstore_requests():
+                    obstore.copy(self._store, facts.key, target, overwrite=overwrite)
+            except RequestFailed as failure:
+                if failure.is_absent:
+                    raise CheckpointMissing(f"{self.url}/{facts.key} was deleted while it was being copied") from None
+                if failure.status == 412:
+                    raise exists_already(f"{self.url}/{target}") from None
+                raise
 
-    def put(self, key: str, content: bytearray, *, overwrite: bool) -> None:
-        mode = "overwrite" if overwrite else "create"
-        try:
-            with self._asking(f"cannot write {self.url}/{key}", "the right to write objects"):
-                obstore.put(self._store, key, content, mode=mode, use_multipart=False)
-        except _Taken:
-            raise exists_already(f"{self.url}/{key}") from None
+    def _put(self, key: str, content: bytearray, overwrite: bool) -> None:
+        with self._explained("write", key, _WRITE):
+            try:
+                with obstore_requests():
+                    mode: PutMode = "overwrite" if overwrite else "create"
+                    obstore.put(self._store, key, content, mode=mode, use_multipart=False)
+            except RequestFailed as failure:
+                if failure.status == 412:
+                    raise exists_already(f"{self.url}/{key}") from None
+                raise
 
-    def unfinished(self, key: str) -> list[Unfinished]:
+    def sweep(self, *_key: object, **_options: object) -> list[Partial]:
         return []
 
-    def uploaded_bytes(self, upload: Unfinished) -> int:
-        return 0
+    def _explained(self, verb: str, key: str, permission: str) -> AbstractContextManager[None]:
+        return explained(f"cannot {verb} {self.url}/{key}", bucket=self.url, permission=permission)
 
-    def discard(self, upload: Unfinished) -> bool:
-        return False
+
+def _facts(meta: ObjectMeta) -> ObjectFacts:
+    return ObjectFacts(meta["path"], meta["size"], meta["last_modified"], meta["e_tag"])

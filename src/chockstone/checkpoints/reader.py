@@ -16,10 +16,11 @@ import numpy as np
 
 from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.memory import Bytes, allocate
+from chockstone.checkpoints.prefetch import Prefetch
 from chockstone.checkpoints.tar import PAGE, round_up
 
-RUN_BYTES: Final = 8 * 1024**2
-THREADS: Final = 4  # two keep the disk busy while two check and copy
+RUN_BYTES: Final = 2 * 1024**2  # what was read is still in the cache when it is checked and copied
+THREADS: Final = 4  # while some wait for the disk, others check and copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,15 @@ class Target:
 
 
 def read_targets(
-    archive: Archive, targets: Sequence[Target], *, on_bytes: Callable[[int], None] = lambda _: None
+    archive: Archive,
+    targets: Sequence[Target],
+    *,
+    prefetch: Prefetch | None = None,
+    on_bytes: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Fill every target. When it raises, some may be filled and some not."""
     ordered = sorted((target for target in targets if len(target.memory)), key=lambda target: target.offset)
-    runs = list(_runs(archive, ordered))
-    _Reading(archive, ordered, runs, on_bytes).run()
+    _Reading(archive, ordered, prefetch, on_bytes).run()
 
 
 def _runs(archive: Archive, targets: Sequence[Target]) -> Iterator[tuple[int, int]]:
@@ -54,13 +58,15 @@ def _runs(archive: Archive, targets: Sequence[Target]) -> Iterator[tuple[int, in
 
 class _Reading:
     def __init__(
-        self, archive: Archive, targets: Sequence[Target], runs: list[tuple[int, int]], on_bytes: Callable[[int], None]
+        self, archive: Archive, targets: Sequence[Target], prefetch: Prefetch | None, on_bytes: Callable[[int], None]
     ) -> None:
+        runs = list(_runs(archive, targets))
         self._archive = archive
         self._targets = targets
         self._starts = [target.offset for target in targets]
         self._runs = iter(runs)
         self._threads = min(THREADS, len(runs))
+        self._prefetch = prefetch
         self._on_bytes = on_bytes
         self._lock = threading.Lock()
         self._error: BaseException | None = None
@@ -78,11 +84,14 @@ class _Reading:
     def _work(self) -> None:
         try:
             layout = self._archive.layout
-            memory = allocate(max(RUN_BYTES, layout.block_bytes))
+            spare: Bytes | None = None
             while (run := self._take()) is not None:
                 start, end = layout.block_range(run[0])[0], layout.block_range(run[1] - 1)[1]
-                room = min(round_up(end - start, PAGE), layout.size - start)
-                self._archive.read_into(start, memoryview(memory[:room]))
+                memory = self._prefetch.view(start, end) if self._prefetch else None
+                if memory is None:
+                    memory = spare = allocate(max(RUN_BYTES, layout.block_bytes)) if spare is None else spare
+                    room = min(round_up(end - start, PAGE), layout.size - start)
+                    self._archive.read_into(start, memoryview(memory[:room]))
                 self._check(run, start, memory)
                 self._copy(start, end, memory)
                 self._on_bytes(end - start)

@@ -16,9 +16,11 @@ from typing import Any, Final
 from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.errors import RestoreMismatch
 from chockstone.checkpoints.places import Places, fits, is_tensor, show
+from chockstone.checkpoints.prefetch import Prefetch
 from chockstone.checkpoints.random_state import RandomState
 from chockstone.checkpoints.reader import read_targets
 from chockstone.checkpoints.receipt import Part
+from chockstone.checkpoints.tar import PAGE
 from chockstone.checkpoints.tree import Reference, unflatten
 
 _NAMED: Final = 8  # differences that a message spells out
@@ -44,14 +46,19 @@ def restore_state(
     neither old nor new, and must be restored from another archive or thrown away.
     """
     plan = _Plan(archive)
-    saved = unflatten(archive.state(), lambda reference: reference)
-    plan.place_mapping(saved, into, "")
-    if plan.wrong or (strict and (plan.missing or plan.unexpected)):
-        raise plan.mismatch()
-    read_targets(archive, plan.places.targets, on_bytes=on_bytes)
+    prefetch = Prefetch(archive, archive.layout.body_offset, archive.layout.body_end // PAGE * PAGE)
+    try:
+        saved = unflatten(archive.state(), lambda reference: reference)
+        plan.place_mapping(saved, into, "")
+        if plan.wrong or (strict and (plan.missing or plan.unexpected)):
+            raise plan.mismatch()
+        read_targets(archive, plan.places.targets, prefetch=prefetch, on_bytes=on_bytes)
+    finally:
+        prefetch.close()
     for step in (*plan.places.copies, *plan.early, *plan.late):
         step()
-    return Restored(tuple(plan.parts), tuple(plan.missing), tuple(plan.unexpected))
+    parts = tuple(Part(*facts, _describe(tree)) for *facts, tree in plan.parts)
+    return Restored(parts, tuple(plan.missing), tuple(plan.unexpected))
 
 
 def load_state(archive: Archive, *, on_bytes: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
@@ -68,7 +75,7 @@ class _Plan:
         self.places = Places(archive)
         self.early: list[Callable[[], object]] = []
         self.late: list[Callable[[], object]] = []  # random states: loading other things may draw
-        self.parts: list[Part] = []
+        self.parts: list[tuple[str, str, int, int, Any]] = []  # path, type, tensors, bytes, restored tree
         self.missing: list[str] = []
         self.unexpected: list[str] = []
         self.wrong: list[str] = []
@@ -93,22 +100,21 @@ class _Plan:
             return
         self._tensors = self._bytes = 0
         if _is_module(live):
-            self._place_module(saved, live, path)
+            tree = self._place_module(saved, live, path)
         elif _is_stateful(live):
             tree = self._fill(saved, live.state_dict(), path, exact=False)
             self._compare_groups(saved, live, path)
             (self.late if isinstance(live, RandomState) else self.early).append(lambda: live.load_state_dict(tree))
         else:
-            tree = self._fill(saved, live, path, exact=bool(live) if isinstance(live, dict | list) else True)
+            tree = self._fill(saved, live, path, exact=True)
             self.early.append(lambda: _assign(into, key, live, tree))
-        what = type(saved if live is None else live).__name__
-        what = "Tensor" if what == "Reference" else what
-        self.parts.append(Part(path, what, self._tensors, self._bytes, _describe(saved)))
+        self.parts.append((path, type(tree if live is None else live).__name__, self._tensors, self._bytes, tree))
 
-    def _place_module(self, saved: Any, module: Any, path: str) -> None:
+    def _place_module(self, saved: Any, module: Any, path: str) -> Any:
         tree = self._fill(saved, module.state_dict(), path, exact=True)
         if not (isinstance(tree, dict) and all(map(is_tensor, tree.values()))):
             self.early.append(lambda: module.load_state_dict(tree, strict=False))  # it has extra state
+        return tree
 
     def _fill(self, saved: Any, live: Any, path: str, *, exact: bool) -> Any:
         """``saved`` with every reference replaced by the tensor that will hold its bytes.
@@ -125,8 +131,11 @@ class _Plan:
             inner = live if isinstance(live, Mapping) else {}
             if exact and inner:
                 self._compare(saved, inner, path)
-            wanted = {key: item for key, item in saved.items() if not (exact and inner) or key in inner}
-            items = {key: self._fill(item, inner.get(key), _join(path, key), exact=exact) for key, item in wanted.items()}
+            items = {
+                key: self._fill(item, inner.get(key), _join(path, key), exact=exact)
+                for key, item in saved.items()
+                if key in inner or not (exact and inner)
+            }
             return _like(saved, items)
         if isinstance(saved, list | tuple):
             sequence = live if isinstance(live, list | tuple) and len(live) == len(saved) else [None] * len(saved)
@@ -149,6 +158,8 @@ class _Plan:
         return self.places.make(reference, tensor, dtype, shape)
 
     def _compare(self, saved: Mapping[Any, Any], live: Mapping[Any, Any], path: str) -> None:
+        if live.keys() == saved.keys():
+            return
         self.missing += [_join(path, key) for key in live if key not in saved]
         self.unexpected += [_join(path, key) for key in saved if key not in live]
 
@@ -223,9 +234,13 @@ def _parameter_counts(groups: Iterable[Any]) -> list[int]:
     return [len(group["params"]) if isinstance(group, Mapping) and "params" in group else -1 for group in groups]
 
 
-def _describe(saved: Any) -> str:
+def _describe(tree: Any) -> str:
     """What a reader of the receipt wants to know about an optimizer."""
-    if isinstance(saved, Mapping) and isinstance(saved.get("state"), Mapping) and "param_groups" in saved:
-        moments = {name for state in saved["state"].values() if isinstance(state, Mapping) for name in state}
-        return f"{len(saved['state'])} parameters with {', '.join(sorted(map(str, moments))) or 'no state yet'}"
-    return ""
+    states = tree.get("state") if isinstance(tree, Mapping) and "param_groups" in tree else None
+    if not isinstance(states, Mapping):
+        return ""
+    slots = [state for state in states.values() if isinstance(state, Mapping)]
+    names = sorted({str(name) for state in slots for name in state})
+    counts = sorted({int(state["step"]) for state in slots if "step" in state})
+    steps = f"; step counts {', '.join(map(str, counts))}" if counts else ""
+    return f"{len(slots)} parameters with {', '.join(names) or 'no state yet'}{steps}"

@@ -78,11 +78,12 @@ def parse_header(header: bytes, *, member: str, member_bytes: int) -> dict[str, 
     spans: list[tuple[int, int]] = []
     for key, fields in document.items():
         try:
-            dtype, shape, (start, end) = fields["dtype"], tuple(fields["shape"]), fields["data_offsets"]
-            sound = all(type(n) is int and n >= 0 for n in (*shape, start, end)) and len(shape) <= 64
-            if not sound or end - start != count_bytes(dtype, shape):
-                raise ValueError("size and shape disagree")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            dtype, (start, end) = fields["dtype"], fields["data_offsets"]
+            shape = tuple(fields["shape"])
+            sound = type(start) is type(end) is int and all(type(extent) is int and extent >= 0 for extent in shape)
+            if not sound or start < 0 or end - start != STORED_ITEMSIZE[dtype] * math.prod(shape):
+                raise ValueError("its size and its shape disagree")
+        except (KeyError, TypeError, ValueError) as error:
             raise DamagedArchive(f"tensor {key[:200]!r} in {member!r} is described wrongly: {error!r}") from error
         entries[key] = TensorEntry(key, dtype, shape, len(header) + start, end - start)
         spans.append((start, end))

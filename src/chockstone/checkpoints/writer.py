@@ -13,7 +13,7 @@ from chockstone.checkpoints.image import Image
 from chockstone.checkpoints.manifest import DIGEST_BYTES
 from chockstone.checkpoints.store import Sink
 
-CHUNK_BYTES: Final = 16 * 1024**2
+CHUNK_BYTES: Final = 32 * 1024**2
 THREADS: Final = 2
 
 

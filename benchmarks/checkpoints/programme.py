@@ -1,0 +1,136 @@
+"""Programme: which measures run on which state, in which order, with how many repeats."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.checkpoints import limits, ours, peers, states
+from benchmarks.checkpoints.contestant import Absent, Contestant
+from benchmarks.checkpoints.durability import settle
+from benchmarks.checkpoints.memory import measure_memory
+from benchmarks.checkpoints.restoring import measure_restoring
+from benchmarks.checkpoints.results import Results, StateFacts
+from benchmarks.checkpoints.saving import SlowTurns, measure_saving
+from benchmarks.checkpoints.scaling import measure_scaling
+from benchmarks.checkpoints.stage import Stage
+from benchmarks.checkpoints.stalling import leaks_later_changes, measure_stalling
+from benchmarks.checkpoints.volume import measure_volume
+
+MEASURES = ("save", "stall", "restore", "bytes", "scaling")
+
+REPEATS = {"L": 7, "F": 5}
+QUICK_REPEATS = {"L": 5, "F": 1}
+SCALING_REPEATS, QUICK_SCALING_REPEATS = 5, 2
+
+TOUCHED_BYTES, QUICK_TOUCHED_BYTES = 14 << 30, 1 << 30
+SPARED_BYTES = 4 << 30  # of the memory available, for whoever else works on this machine
+
+StateMaker = Callable[[], states.State]
+Say = Callable[[str], None]
+
+
+def perform(results: Results, *, wanted: frozenset[str], directory: Path, say: Say) -> None:
+    """Run the wanted measures and add them to ``results``."""
+    say("touching memory once, so that nobody pays for the first touch")
+    spare = max(1, limits.available_memory_bytes() - SPARED_BYTES)
+    limits.touch_memory(min(spare, QUICK_TOUCHED_BYTES if results.quick else TOUCHED_BYTES))
+
+    makers: list[StateMaker] = [states.small_tensors]
+    makers.append(states.small_training if results.quick else states.full_training)
+    if wanted - {"scaling"}:
+        say("starting the peers")
+        rivals = peers.gather(directory)
+        gc.freeze()  # so that collecting between contestants does not walk every module they imported
+        try:
+            for make_state in makers:
+                _perform_on(make_state, results, rivals, wanted=wanted, directory=directory, say=say)
+        finally:
+            for rival in rivals:
+                if isinstance(rival, Contestant):
+                    rival.close()
+    if "scaling" in wanted:
+        repeats = QUICK_SCALING_REPEATS if results.quick else SCALING_REPEATS
+        results.scaling = measure_scaling(directory, repeats=repeats, quick=results.quick, say=say)
+
+
+def _perform_on(
+    make_state: StateMaker,
+    results: Results,
+    rivals: list[Contestant | Absent],
+    *,
+    wanted: frozenset[str],
+    directory: Path,
+    say: Say,
+) -> None:
+    say("filling the state")
+    state = make_state()
+    name = state.name
+    results.states[name] = StateFacts.of(state)
+    everyone = [_ours(directory / f"chockstone-{name}"), *rivals]
+    contestants = [one for one in everyone if isinstance(one, Contestant)]
+    stage = Stage(
+        state=state,
+        target=state.zeros_like(),
+        limits=limits.Limits(state),
+        directory=directory,
+        contestants=contestants,
+        absent=[one for one in everyone if isinstance(one, Absent)],
+        repeats=(QUICK_REPEATS if results.quick else REPEATS)[name],
+        say=lambda line: say(f"{name}: {line}"),
+    )
+    try:
+        if "save" in wanted:
+            results.measured["save", name] = measure_saving(
+                stage, slow=_slow_turns(name, quick=results.quick)
+            )
+        if "stall" in wanted:
+            results.measured["stall", name] = measure_stalling(stage)
+            if name == "L":
+                _note_leaks(results, stage)
+        if "restore" in wanted:
+            results.measured["restore", name] = measure_restoring(stage)
+        if "bytes" in wanted:
+            results.measured["bytes", name] = measure_volume(stage)
+    finally:
+        for contestant in contestants:
+            if contestant.name == ours.NAME:
+                contestant.close()
+
+    if "stall" in wanted and name == "F":
+        background = [one.name for one in contestants if one.start is not None]
+        names = (
+            [ours.NAME] if results.quick else [ours.NAME, *(one for one in background if one != ours.NAME)]
+        )
+        del stage, state, contestants, everyone
+        settle()
+        results.measured["memory", name] = measure_memory(
+            names, make_state=make_state, directory=directory, say=say
+        )
+
+
+def _slow_turns(state_name: str, *, quick: bool) -> SlowTurns:
+    if state_name == "L":
+        return "once" if quick else "every round"
+    return "never" if quick else "once"
+
+
+def _note_leaks(results: Results, stage: Stage) -> None:
+    """A save that lets later changes through blocks for less time because it does not do the job."""
+    to_check = stage.contestants[:1] if results.quick else stage.contestants
+    for contestant in to_check:
+        series = results.measured["stall", stage.state.name].get(contestant.name)
+        if series is None or series.failure is not None:
+            continue
+        stage.say(f"does a later change leak into the save? {contestant.name}")
+        if leaks_later_changes(contestant, stage.state, stage.target):
+            series.failure = "no snapshot: a change made after save() returned reached the checkpoint"
+
+
+def _ours(directory: Path) -> Contestant | Absent:
+    directory.mkdir()
+    try:
+        return ours.contestant(directory)
+    except ImportError as error:
+        return Absent(ours.NAME, f"ImportError: {error}")

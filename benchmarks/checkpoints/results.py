@@ -1,0 +1,111 @@
+"""Results: everything one run of the benchmark measured, and its form as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.checkpoints.durability import filesystem_of
+from benchmarks.checkpoints.rounds import Series
+from benchmarks.checkpoints.scaling import Point
+from benchmarks.checkpoints.states import State
+
+Measure = Literal["save", "stall", "restore", "bytes", "memory"]
+
+PACKAGES = (
+    "torch",
+    "safetensors",
+    "torchsnapshot",
+    "orbax-checkpoint",
+    "jax",
+    "numpy",
+    "xxhash",
+    "chockstone",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StateFacts:
+    title: str
+    size_bytes: int
+    tensor_count: int
+
+    @classmethod
+    def of(cls, state: State) -> StateFacts:
+        return cls(state.title, state.size_bytes, state.tensor_count)
+
+
+@dataclass(slots=True)
+class Results:
+    quick: bool
+    environment: dict[str, str]
+    states: dict[str, StateFacts] = field(default_factory=dict)
+    measured: dict[tuple[Measure, str], dict[str, Series]] = field(default_factory=dict)
+    scaling: list[Point] = field(default_factory=list)
+
+    def median(self, measure: Measure, state: str, name: str, metric: str = "seconds") -> float | None:
+        series = self.measured.get((measure, state), {}).get(name)
+        return None if series is None else series.median(metric)
+
+    def medians(
+        self, measure: Measure, state: str, metric: str = "seconds", *, without: Iterable[str]
+    ) -> dict[str, float]:
+        """All contestants that have this metric, save the named ones."""
+        names = self.measured.get((measure, state), {}).keys() - set(without)
+        found = {name: self.median(measure, state, name, metric) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def as_json(self) -> dict[str, Any]:  # Any: JSON
+        measures: dict[str, dict[str, Any]] = {}
+        for (measure, state), rows in self.measured.items():
+            measures.setdefault(measure, {})[state] = {
+                name: _series_json(series) for name, series in rows.items()
+            }
+        return {
+            "quick": self.quick,
+            "environment": self.environment,
+            "states": {
+                name: {
+                    "title": facts.title,
+                    "size_bytes": facts.size_bytes,
+                    "tensor_count": facts.tensor_count,
+                }
+                for name, facts in self.states.items()
+            },
+            "measures": measures,
+            "scaling": [
+                {"axis": point.axis, "at": point.at, **_series_json(point.series)} for point in self.scaling
+            ],
+        }
+
+
+def describe_environment(directory: Path, *, now: datetime) -> dict[str, str]:
+    return {
+        "date": now.isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
+        "filesystem": filesystem_of(directory),
+        "python": platform.python_version(),
+    } | {package: _version_of(package) for package in PACKAGES}
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _series_json(series: Series) -> dict[str, Any]:  # Any: JSON
+    if series.failure is not None:
+        return {"not_run": series.failure}
+    metrics = {
+        metric: {"median": series.median(metric), "samples": values}
+        for metric, values in series.samples.items()
+    }
+    return {"metrics": metrics} | ({"note": series.note} if series.note else {})

@@ -1,0 +1,247 @@
+"""Differences: what changed from one archive to another, found by comparing bytes.
+
+Two archives are the same when restoring either gives the same state and extracting either gives the
+same files. Names, steps, times and metrics are facts about a checkpoint and not compared, nor is how
+the bytes are laid out. No torch is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from chockstone.checkpoints.archive import Archive, Tensor
+from chockstone.checkpoints.dtypes import BY_NAME, Dtype
+from chockstone.checkpoints.layout import Member
+from chockstone.checkpoints.outline import Node, Place, outline, walk
+from chockstone.checkpoints.places import Places
+from chockstone.checkpoints.snapshot import STATE
+from chockstone.checkpoints.tensorfile import SUFFIX
+
+_CHUNK_BYTES: Final = 8 * 1024**2  # a whole number of elements of any type
+_FLOATS: Final = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a tensor or file of unchanged type differs. The elements of a file are its bytes."""
+
+    elements: int
+    of_elements: int
+    differing_bytes: int
+    of_bytes: int
+    max_difference: float | None = None  # of floats; nan where a nan came or went
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    what: Literal["tensor", "value", "file"]
+    path: str
+    kind: Literal["added", "removed", "retyped", "changed"]
+    before: str | None  # None: was not there
+    after: str | None
+    extent: Extent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    changes: tuple[Change, ...]  # in the order of the state; what was added comes last
+    same: Mapping[str, int]  # how many tensors, values and files did not change
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.changes
+
+
+def compare(before: Archive, after: Archive, *, on_bytes: Callable[[int], None] = lambda _: None) -> Difference:
+    """Every tensor, value and file that differs. ``on_bytes`` counts bytes of ``before``.
+
+    Bytes are verified as each archive's policy asks; damage is raised, not reported as a change.
+    """
+    old, new = _Contents(before), _Contents(after)
+    changes: list[Change] = []
+    same = {
+        "tensors": _compare_tensors(old, new, changes, on_bytes),
+        "values": _compare_values(old.nodes, new.nodes, changes),
+        "files": _compare_files(old, new, changes, on_bytes),
+    }
+    return Difference(tuple(changes), same)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A tensor under the path it has in the state; a tied one is found under each of its paths."""
+
+    path: str
+    tensor: Tensor
+    dtype: Dtype
+    shape: tuple[int, ...]
+    form: str
+
+    @property
+    def description(self) -> str:
+        form = "" if self.form == "torch" else f"{self.form} "
+        return f"{form}{self.dtype.name}{list(self.shape)}"
+
+
+class _Contents:
+    """What one archive holds, by where it stands in the state."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.window = _Window(archive)
+        self.tensors: dict[Place, _Found] = {}
+        self.nodes: dict[Place, tuple[str, Node]] = {}
+        places = Places(archive)
+        for path, place, node in walk(outline(archive.state()) if STATE in archive.members else ()):
+            if node.reference is None:
+                self.nodes[place] = (path, node)
+                continue
+            tensor, dtype, shape = places.find(node.reference)
+            self.tensors[place] = _Found(path, tensor, dtype, shape, node.reference.form)
+        spoken_of = {(found.tensor.member, found.tensor.entry.key) for found in self.tensors.values()}
+        for tensor in archive.all_tensors():
+            if (tensor.member, tensor.entry.key) not in spoken_of:
+                entry = tensor.entry
+                found = _Found(tensor.path, tensor, BY_NAME[entry.dtype], entry.shape, "torch")
+                self.tensors[tensor.member, entry.key] = found
+        self.files: dict[str, Member] = {
+            name: member for name, member in archive.members.items() if name != STATE and not name.endswith(SUFFIX)
+        }
+
+
+class _Window:
+    """Reads of whole blocks, the last one kept: neighbouring tensors share it."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._start = self._end = 0
+        self._content = memoryview(b"")
+
+    def read(self, offset: int, size: int) -> memoryview:
+        if not (self._start <= offset and offset + size <= self._end):
+            layout = self._archive.layout
+            first = (offset - layout.body_offset) // layout.block_bytes
+            last = (offset + max(size, 1) - 1 - layout.body_offset) // layout.block_bytes
+            self._start, self._end = layout.block_range(first)[0], layout.block_range(last)[1]
+            self._content = memoryview(self._archive.read_range(self._start, self._end - self._start))
+        return self._content[offset - self._start : offset + size - self._start]
+
+
+def _compare_tensors(old: _Contents, new: _Contents, changes: list[Change], on_bytes: Callable[[int], None]) -> int:
+    pairs = [(found, new.tensors[place]) for place, found in old.tensors.items() if place in new.tensors]
+    alike = [(a, b) for a, b in pairs if a.description == b.description]
+    extents: dict[tuple[int, int, int], Extent] = {}
+    for a, b in sorted(alike, key=lambda pair: pair[0].tensor.offset):
+        key = (a.tensor.offset, b.tensor.offset, a.tensor.entry.size)
+        if key not in extents:  # tied tensors are compared once
+            extents[key] = _measure(old.window, new.window, *key, a.dtype, on_bytes)
+    same = 0
+    for place, a in old.tensors.items():
+        b_or_none = new.tensors.get(place)
+        if b_or_none is None:
+            changes.append(Change("tensor", a.path, "removed", a.description, None))
+        elif a.description != b_or_none.description:
+            changes.append(Change("tensor", a.path, "retyped", a.description, b_or_none.description))
+        elif (extent := extents[a.tensor.offset, b_or_none.tensor.offset, a.tensor.entry.size]).differing_bytes:
+            changes.append(Change("tensor", a.path, "changed", a.description, a.description, extent))
+        else:
+            same += 1
+    changes += [
+        Change("tensor", b.path, "added", None, b.description)
+        for place, b in new.tensors.items()
+        if place not in old.tensors
+    ]
+    return same
+
+
+def _compare_values(
+    old: Mapping[Place, tuple[str, Node]], new: Mapping[Place, tuple[str, Node]], changes: list[Change]
+) -> int:
+    same = 0
+    for place, (path, a) in old.items():
+        _, b = new.get(place, ("", None))
+        if b is None:
+            if not a.children:  # those of a container speak for it
+                changes.append(Change("value", path, "removed", _describe(a), None))
+        elif a.kind != b.kind:
+            changes.append(Change("value", path, "retyped", _describe(a), _describe(b)))
+        elif a.text != b.text:
+            changes.append(Change("value", path, "changed", a.text, b.text))
+        else:
+            same += not a.is_container
+    changes += [
+        Change("value", path, "added", None, _describe(b))
+        for place, (path, b) in new.items()
+        if place not in old and not b.children
+    ]
+    return same
+
+
+def _compare_files(old: _Contents, new: _Contents, changes: list[Change], on_bytes: Callable[[int], None]) -> int:
+    same = 0
+    for name, a in old.files.items():
+        b = new.files.get(name)
+        if b is None:
+            changes.append(Change("file", name, "removed", f"{a.size} bytes", None))
+        elif a.size != b.size:
+            changes.append(Change("file", name, "changed", f"{a.size} bytes", f"{b.size} bytes"))
+        else:
+            extent = _measure(old.window, new.window, a.offset, b.offset, a.size, BY_NAME["U8"], on_bytes)
+            if extent.differing_bytes:
+                changes.append(Change("file", name, "changed", f"{a.size} bytes", f"{b.size} bytes", extent))
+            else:
+                same += 1
+    changes += [
+        Change("file", name, "added", None, f"{b.size} bytes") for name, b in new.files.items() if name not in old.files
+    ]
+    return same
+
+
+def _describe(node: Node) -> str:
+    return node.kind if node.is_container else node.text
+
+
+@dataclass(slots=True)
+class _Tally:
+    elements: int = 0
+    differing_bytes: int = 0
+    differences: list[float] = field(default_factory=list)
+
+
+def _measure(
+    old: _Window, new: _Window, offset: int, new_offset: int, size: int, dtype: Dtype, on_bytes: Callable[[int], None]
+) -> Extent:
+    tally = _Tally()
+    for start, length in _spans(size):
+        a, b = old.read(offset + start, length), new.read(new_offset + start, length)
+        if a != b:
+            _count(a, b, dtype, tally)
+        on_bytes(length)
+    largest = float(np.max(tally.differences)) if tally.differences else None
+    return Extent(tally.elements, size // dtype.itemsize, tally.differing_bytes, size, largest)
+
+
+def _spans(size: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, size, _CHUNK_BYTES):
+        yield start, min(_CHUNK_BYTES, size - start)
+
+
+def _count(a: memoryview, b: memoryview, dtype: Dtype, tally: _Tally) -> None:
+    differing = np.frombuffer(a, np.uint8) != np.frombuffer(b, np.uint8)
+    elements = differing.reshape(-1, dtype.itemsize).any(axis=1)
+    tally.differing_bytes += int(np.count_nonzero(differing))
+    tally.elements += int(np.count_nonzero(elements))
+    x, y = _floats(a, dtype), _floats(b, dtype)
+    if x is not None and y is not None:
+        with np.errstate(invalid="ignore", over="ignore"):
+            distances = np.abs(x[elements].astype(np.float64) - y[elements].astype(np.float64))
+        tally.differences.append(float(distances.max()))
+
+
+def _floats(content: memoryview, dtype: Dtype) -> np.ndarray[Any, np.dtype[Any]] | None:
+    if dtype.name == "BF16":  # the upper half of a float32
+        return (np.frombuffer(content, "<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(content, _FLOATS[dtype.name]) if dtype.name in _FLOATS else None

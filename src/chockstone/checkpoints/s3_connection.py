@@ -1,0 +1,129 @@
+"""One S3 bucket through boto3: who we are, where it is, and requests whose failures are ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final, Self
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ReadTimeoutError,
+    SSOError,
+    TokenRetrievalError,
+)
+from obstore.auth.boto3 import Boto3CredentialProvider
+from obstore.store import S3Store
+
+from chockstone.checkpoints.bucket import Patience, RequestFailed
+from chockstone.checkpoints.errors import StoreDenied, StoreError
+from chockstone.checkpoints.object_source import client_config, retry_config
+
+_REQUEST_SECONDS: Final = 300.0  # for one range
+_CONNECTIONS: Final = 32
+_CREDENTIAL_LIFE: Final = timedelta(minutes=10)  # boto3 renews those that live less
+
+_NO_CREDENTIALS: Final = (CredentialRetrievalError, NoCredentialsError, SSOError, TokenRetrievalError)
+
+Answer = dict[str, Any]  # boto3 builds its answers at run time, from S3's own description of them
+
+
+class S3Connection:
+    """Two clients with the same endpoint, region, credentials and patience. Thread-safe."""
+
+    def __init__(self, client: Any, reader: S3Store, bucket: str, *, patience: Patience) -> None:  # as Answer
+        self._client = client
+        self.reader = reader
+        self.bucket = bucket
+        self.patience = patience
+
+    @classmethod
+    def connect(cls, bucket: str, *, patience: Patience) -> Self:
+        """Endpoint and credentials come from where the AWS tools take them. Sends no request to S3."""
+        try:
+            session = boto3.session.Session()
+            region = os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
+            client = session.client("s3", region_name=region, config=_client_settings(patience))
+            if (credentials := session.get_credentials()) is None:
+                raise NoCredentialsError
+            credentials.get_frozen_credentials()  # asks whoever gives them out
+        except _NO_CREDENTIALS as error:
+            raise StoreDenied(
+                f"cannot use s3://{bucket}: there are no valid AWS credentials ({type(error).__name__}); log in, set "
+                "AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role"
+            ) from error
+        except BotoCoreError as error:
+            raise StoreError(f"cannot use s3://{bucket}: {error}; correct the AWS configuration") from error
+        except ValueError as error:
+            raise StoreError(
+                f"cannot use s3://{bucket}: its endpoint is no URL; correct AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL"
+            ) from error
+        endpoint: str = client.meta.endpoint_url
+        plain_http = endpoint.startswith("http://")
+        reader = S3Store(
+            bucket,
+            config={"endpoint": endpoint, "region": region},
+            client_options=client_config(patience, request_seconds=_REQUEST_SECONDS, allow_http=plain_http),
+            retry_config=retry_config(patience),
+            credential_provider=Boto3CredentialProvider(session, ttl=_CREDENTIAL_LIFE),
+        )
+        return cls(client, reader, bucket, patience=patience)
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}"
+
+    def request(self, operation: str, **parameters: object) -> Answer:
+        """Send one request for this bucket; ``RequestFailed`` unless it succeeds."""
+        with _boto_requests():
+            answer: Answer = getattr(self._client, operation)(Bucket=self.bucket, **parameters)
+            return answer
+
+    def pages(self, operation: str, **parameters: object) -> Iterator[Answer]:
+        with _boto_requests():
+            yield from self._client.get_paginator(operation).paginate(Bucket=self.bucket, **parameters)
+
+
+def _client_settings(patience: Patience) -> Config:
+    return Config(
+        retries={"total_max_attempts": patience.attempts, "mode": "standard"},
+        connect_timeout=patience.connect_seconds,
+        read_timeout=patience.silence_seconds,
+        max_pool_connections=_CONNECTIONS,
+        s3={"addressing_style": "path"},  # as obstore does, and servers without wildcard DNS need
+    )
+
+
+@contextmanager
+def _boto_requests() -> Iterator[None]:
+    try:
+        yield
+    except ClientError as error:
+        raise _refusal(error.response) from error
+    except _NO_CREDENTIALS as error:
+        raise RequestFailed(f"{type(error).__name__} before it was sent", status=401, code="ExpiredToken") from error
+    except (ReadTimeoutError, ConnectTimeoutError) as error:
+        raise RequestFailed("it did not answer in time") from error
+    except EndpointConnectionError as error:
+        raise RequestFailed("no connection could be made") from error
+    except BotoCoreError as error:
+        raise RequestFailed(f"the request broke off with {type(error).__name__}") from error
+
+
+def _refusal(response: Answer) -> RequestFailed:
+    code = str(response.get("Error", {}).get("Code", ""))
+    facts = response.get("ResponseMetadata", {})
+    status = facts.get("HTTPStatusCode")
+    words = f"{status}" if code == str(status) else f"{status} {code}"
+    retries = facts.get("RetryAttempts", 0)
+    again = f" after {retries + 1} attempts" if retries else ""
+    return RequestFailed(f"the store answered {words}{again}", status=status, code=code, was_retried=retries > 0)

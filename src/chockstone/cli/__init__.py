@@ -1,0 +1,21 @@
+"""The command line: words in, tables or JSON out.
+
+A command reads its words, asks a room below, and prints; it decides nothing that the library does not
+offer to everyone. It must not know how archives and stores work inside. Importing this room loads
+neither torch nor numpy: a command imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+
+
+def main() -> None:
+    """The program ``chockstone``. Ends the process."""
+    from chockstone.cli.app import app
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still gets the rest
+    app(prog_name="chockstone")

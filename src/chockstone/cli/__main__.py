@@ -1,0 +1,3 @@
+from chockstone.cli import main
+
+main()

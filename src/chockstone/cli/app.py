@@ -1,0 +1,33 @@
+"""The program: its rooms as groups of commands, and what is true of all of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+import typer
+
+import chockstone
+from chockstone.cli.checkpoints import commands as checkpoints
+
+# No rich help: it reflows the examples. No rich tracebacks: they print local variables.
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+app.add_typer(checkpoints, name="checkpoints")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"chockstone {chockstone.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def chockstone_program(
+    version: Annotated[  # noqa: ARG001  # its callback does the work
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Chockstone: a training server that holds your fall, and the checkpoint library under it."""
+    logging.getLogger("chockstone").addHandler(logging.NullHandler())  # commands report what the library logs

@@ -1,0 +1,88 @@
+"""Words: how sizes, ages, metrics and text from archives are spelled for people, and read from them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, Literal
+
+_UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])\Z")
+_BEST = re.compile(r"(?P<metric>.+?)(?::(?P<mode>min|max)(?::(?P<count>[1-9]\d{0,8}))?)?\Z")
+_DEEPEST: Final = 300
+
+
+def printable(text: str) -> str:
+    """``text`` with everything escaped that could move a cursor, change a colour or hide a letter."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
+def shorten(text: str, width: int = 60) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def spell_size(size_bytes: int) -> str:
+    if size_bytes < 1000:
+        return f"{size_bytes} B"
+    number = float(size_bytes)
+    for unit in _UNITS:
+        number /= 1000
+        if number < 999.95 or unit == _UNITS[-1]:
+            break
+    return f"{number:.1f} {unit}"
+
+
+def spell_duration(seconds: float) -> str:
+    """One unit, rounded down; enough to tell this morning's checkpoint from last week's."""
+    seconds = max(0.0, seconds)
+    for limit, unit_seconds, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{int(seconds // unit_seconds)} {unit}"
+    return f"{int(seconds // 86_400)} days"
+
+
+def spell_time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def spell_metrics(metrics: Mapping[str, float]) -> str:
+    return " ".join(f"{printable(name)}={value:.6g}" for name, value in metrics.items())
+
+
+def spell_count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from ``90s``, ``15m``, ``12h``, ``7d`` or ``2w``."""
+    match = _DURATION.match(text)
+    if match is None or not (seconds := float(match[1]) * _SECONDS[match[2]]):
+        raise ValueError(f"{text!r} is not a duration: write a number and a unit, such as 90s, 15m, 12h, 7d or 2w")
+    return seconds
+
+
+def parse_best(text: str) -> tuple[str, Literal["min", "max"], int]:
+    """Metric, mode and count from ``METRIC[:min|max[:COUNT]]``."""
+    match = _BEST.match(text)
+    if match is None:
+        raise ValueError("name a metric, such as loss, accuracy:max or loss:min:3")
+    return match["metric"], "max" if match["mode"] == "max" else "min", int(match["count"] or 1)
+
+
+def plain(value: Any, depth: int = 0) -> Any:  # Any: JSON in, JSON out
+    """``value`` as strict JSON: times in ISO form, nan and infinities as strings, bounded depth."""
+    if depth > _DEEPEST:
+        return "…"
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, depth + 1) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,396 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chockstone.checkpoints import Checkpointer
+from chockstone.checkpoints.errors import (
+    CheckpointError,
+    CheckpointExists,
+    InvalidName,
+    SaveAbandoned,
+    SaveFailed,
+    UnstorableValue,
+)
+from chockstone.checkpoints.file_store import FileStore
+from chockstone.checkpoints.store import Sink
+
+
+class GatedStore(FileStore):
+    """A real store whose commits wait for a gate; what it measures is order and concurrency."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.gate = threading.Event()
+        self.begun: list[str] = []
+
+    def begin(self, name: str, size: int) -> Sink:
+        self.begun.append(name)
+        sink = super().begin(name, size)
+        commit = sink.commit
+
+        def commit_after_gate(*, overwrite: bool) -> None:
+            assert self.gate.wait(60)
+            commit(overwrite=overwrite)
+
+        sink.commit = commit_after_gate  # type: ignore[method-assign]
+        return sink
+
+
+class FailingStore(FileStore):
+    def begin(self, name: str, size: int) -> Sink:
+        raise CheckpointError("the disk is on fire")
+
+
+@pytest.fixture
+def gated(tmp_path: Path) -> Iterator[GatedStore]:
+    store = GatedStore(tmp_path / "store")
+    yield store
+    store.gate.set()
+
+
+def partials(root: Path) -> list[Path]:
+    directory = root / ".partial"
+    return list(directory.iterdir()) if directory.is_dir() else []
+
+
+def test_the_state_may_change_as_soon_as_save_returns(gated: GatedStore) -> None:
+    value = torch.zeros(1000)
+    with Checkpointer(gated) as checkpointer:
+        handle = checkpointer.save({"x": value, "plain": (plain := [1])}, step=1)
+        value.fill_(9.0)
+        plain.append(2)
+
+        assert not handle.done()
+        gated.gate.set()
+        handle.result()
+        loaded = checkpointer.load()
+
+    assert loaded["x"].sum() == 0
+    assert loaded["plain"] == [1]
+
+
+def test_nothing_is_visible_before_the_commit(gated: GatedStore) -> None:
+    with Checkpointer(gated) as checkpointer:
+        handle = checkpointer.save({"x": torch.zeros(10)}, step=1)
+
+        assert list(gated.entries()) == []
+        assert not handle.done()
+
+        gated.gate.set()
+        handle.result()
+        assert [entry.name for entry in gated.entries()] == ["step-00000001"]
+        assert partials(gated.root) == []
+
+
+def test_progress_counts_every_byte_of_the_archive(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        handle = checkpointer.save({"x": torch.zeros(1000, 1000)}, step=1)
+        saved = handle.result()
+
+    assert handle.progress.bytes_done == handle.progress.bytes_total == saved.size_bytes
+    assert handle.progress.fraction == 1.0
+    assert (tmp_path / "step-00000001.tar").stat().st_size == saved.size_bytes
+
+
+def test_archives_cost_under_one_percent_more_than_their_tensors(tmp_path: Path) -> None:
+    state = {"model": {f"layer.{i}.weight": torch.zeros(30_000) for i in range(500)}}
+    with Checkpointer(tmp_path) as checkpointer:
+        saved = checkpointer.save(state, step=1).result()
+
+    assert saved.size_bytes < 1.01 * saved.tensor_bytes
+
+
+def test_a_second_save_waits_for_the_first_and_memory_stays_one_snapshot(gated: GatedStore) -> None:
+    with Checkpointer(gated) as checkpointer:
+        first = checkpointer.save({"x": torch.zeros(10)}, step=1)
+        second: list[Any] = []
+        thread = threading.Thread(target=lambda: second.append(checkpointer.save({"x": torch.ones(10)}, step=2)))
+        thread.start()
+        thread.join(0.2)
+
+        assert thread.is_alive()
+        assert gated.begun == ["step-00000001"]
+
+        gated.gate.set()
+        thread.join(60)
+        assert second[0].result().step == 2
+        assert first.result().step == 1
+
+
+def test_two_buffers_let_a_second_save_return_at_once(gated: GatedStore) -> None:
+    with Checkpointer(gated, buffers=2) as checkpointer:
+        handles = [checkpointer.save({"x": torch.full((10,), float(step))}, step=step) for step in (1, 2)]
+        gated.gate.set()
+
+        assert [handle.result().step for handle in handles] == [1, 2]
+        assert checkpointer.load()["x"][0] == 2.0
+
+
+def test_saves_from_many_threads_all_arrive(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        threads = [
+            threading.Thread(target=lambda step=step: checkpointer.save({"x": torch.full((100,), float(step))}, step=step))
+            for step in range(12)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        checkpointer.wait()
+
+        values = {c.name: checkpointer.load(name=c.name)["x"][0].item() for c in checkpointer.checkpoints()}
+
+    assert values == {f"step-{step:08d}": float(step) for step in range(12)}
+
+
+def test_a_name_is_never_written_twice(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"x": 1}, name="best").result()
+
+        with pytest.raises(CheckpointExists, match="'best' exists already"):
+            checkpointer.save({"x": 2}, name="best").result()
+
+        assert checkpointer.load(name="best") == {"x": 1}
+
+
+def test_overwrite_replaces_it_whole(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"x": 1}, name="best").result()
+        checkpointer.save({"x": 2}, name="best", overwrite=True).result()
+
+        assert checkpointer.load(name="best") == {"x": 2}
+
+
+def test_an_error_is_on_the_handle(tmp_path: Path) -> None:
+    with Checkpointer(FailingStore(tmp_path)) as checkpointer:
+        handle = checkpointer.save({"x": 1}, step=1)
+
+        with pytest.raises(CheckpointError, match="on fire"):
+            handle.result()
+
+
+def test_an_error_nobody_looked_at_is_raised_by_the_next_save(tmp_path: Path) -> None:
+    with Checkpointer(FailingStore(tmp_path)) as checkpointer:
+        checkpointer.save({"x": 1}, step=1)
+        checkpointer.wait()
+
+        with pytest.raises(SaveFailed, match="the earlier save of 'step-00000001' failed: the disk is on fire"):
+            checkpointer.save({"x": 1}, step=2)
+
+
+def test_an_error_that_was_seen_is_not_raised_again(tmp_path: Path) -> None:
+    with Checkpointer(FailingStore(tmp_path)) as checkpointer:
+        assert checkpointer.save({"x": 1}, step=1).exception() is not None
+
+        assert checkpointer.save({"x": 1}, step=2).exception() is not None
+
+
+def test_leaving_the_block_raises_an_unseen_error(tmp_path: Path) -> None:
+    with pytest.raises(SaveFailed), Checkpointer(FailingStore(tmp_path)) as checkpointer:
+        checkpointer.save({"x": 1}, step=1)
+
+
+def test_an_unstorable_value_is_refused_at_once_and_the_next_save_works(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        with pytest.raises(UnstorableValue, match=r"optimizer\.param_groups\[0\]\.foo: <builtins\.object>"):
+            checkpointer.save({"optimizer": {"param_groups": [{"foo": object()}]}}, step=1)
+
+        checkpointer.save({"x": 1}, step=1).result()
+
+    assert partials(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["../up", "/abs", "a//b", "", ".hidden", "a/../b", "ü", "a b", "x" * 300, "a\x00b"])
+def test_names_that_could_leave_the_store_are_refused(name: str, tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer, pytest.raises(InvalidName):
+        checkpointer.save({"x": 1}, name=name)
+
+
+def test_an_abandoned_save_leaves_nothing(gated: GatedStore) -> None:
+    with Checkpointer(gated) as checkpointer:
+        handle = checkpointer.save({"x": torch.zeros(8_000_000)}, step=1)
+        handle.abandon()
+        gated.gate.set()
+
+        error = handle.exception()
+        names = [entry.name for entry in gated.entries()]
+
+    assert (isinstance(error, SaveAbandoned) and names == []) or (error is None and names == ["step-00000001"])
+    assert partials(gated.root) == []
+
+
+def test_a_closed_checkpointer_takes_no_saves(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.close()
+
+    with pytest.raises(CheckpointError, match="closed"):
+        checkpointer.save({"x": 1}, step=1)
+
+
+async def test_awaiting_never_blocks_the_loop(gated: GatedStore) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    with Checkpointer(gated) as checkpointer:
+        ticking = asyncio.create_task(tick())
+        handle = await checkpointer.save_async({"x": torch.zeros(4_000_000)}, step=1)
+        second = asyncio.create_task(checkpointer.save_async({"x": torch.zeros(10)}, step=2))
+        before = ticks
+        while ticks < before + 100:
+            await asyncio.sleep(0)
+        assert not second.done()
+        gated.gate.set()
+        saved = await handle
+        second_saved = await (await second)
+        ticking.cancel()
+
+    assert (saved.step, second_saved.step) == (1, 2)
+
+
+async def test_the_copy_of_an_async_save_runs_in_another_thread(tmp_path: Path) -> None:
+    seen: list[threading.Thread] = []
+
+    class Spy:
+        def state_dict(self) -> dict[str, int]:
+            seen.append(threading.current_thread())
+            return {"x": 1}
+
+    with Checkpointer(tmp_path) as checkpointer:
+        await (await checkpointer.save_async({"spy": Spy()}, step=1))
+
+    assert seen and threading.main_thread() not in seen
+
+
+async def test_cancelling_a_queued_save_frees_its_turn(gated: GatedStore) -> None:
+    with Checkpointer(gated) as checkpointer:
+        first = await checkpointer.save_async({"x": 1}, step=1)
+        queued = asyncio.create_task(checkpointer.save_async({"x": 2}, step=2))
+        await asyncio.sleep(0.01)
+        queued.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await queued
+        gated.gate.set()
+        await first
+        third = await (await checkpointer.save_async({"x": 3}, step=3))
+
+    assert third.step == 3
+    assert [entry.name for entry in gated.entries()] == ["step-00000001", "step-00000003"]
+
+
+async def test_cancelling_during_the_copy_never_commits(tmp_path: Path) -> None:
+    copying, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def state_dict(self) -> dict[str, Any]:
+            copying.set()
+            assert go_on.wait(60)
+            return {"x": torch.zeros(10)}
+
+    with Checkpointer(tmp_path) as checkpointer:
+        task = asyncio.create_task(checkpointer.save_async({"slow": Slow()}, step=1))
+        await asyncio.to_thread(copying.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        await asyncio.to_thread(checkpointer.wait)
+
+        assert list(checkpointer.store.entries()) == []
+    assert partials(tmp_path) == []
+
+
+async def test_cancelling_a_waiter_does_not_cancel_the_save(gated: GatedStore) -> None:
+    with Checkpointer(gated) as checkpointer:
+        handle = checkpointer.save({"x": 1}, step=1)
+
+        async def wait() -> None:
+            await handle
+
+        waiter = asyncio.create_task(wait())
+        await asyncio.sleep(0.01)
+        waiter.cancel()
+        gated.gate.set()
+
+        assert (await handle).step == 1
+
+
+async def test_restore_async_runs_off_the_loop(tmp_path: Path) -> None:
+    target = {"x": torch.zeros(10)}
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"x": torch.ones(10)}, step=1).result()
+
+        receipt = await checkpointer.restore_async(target)
+
+    assert receipt.step == 1
+    assert target["x"].sum() == 10
+
+
+EXIT_SCRIPT = """
+import sys, torch
+from chockstone.checkpoints import Checkpointer
+checkpointer = Checkpointer(sys.argv[1])
+checkpointer.save({"x": torch.ones(4_000_000)}, step=1)
+print("saving", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "raise RuntimeError('crash')", "raise KeyboardInterrupt"])
+def test_the_end_of_the_program_waits_for_running_saves(ending: str, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", EXIT_SCRIPT + ending, str(tmp_path)], capture_output=True)
+
+    with Checkpointer(tmp_path) as checkpointer:
+        assert checkpointer.load()["x"].sum() == 4_000_000
+    assert partials(tmp_path) == []
+
+
+SLOW_EXIT_SCRIPT = """
+import sys, threading, torch
+from chockstone.checkpoints import Checkpointer
+from chockstone.checkpoints.file_store import _FileSink
+write_at = _FileSink.write_at
+wait = threading.Event()
+def slow(self, offset, data):
+    wait.wait(0.2)
+    write_at(self, offset, data)
+_FileSink.write_at = slow
+checkpointer = Checkpointer(sys.argv[1])
+checkpointer.save({"x": torch.ones(100_000_000)}, step=1)
+print("saving", flush=True)
+wait.wait(60)
+"""
+
+
+def test_a_second_ctrl_c_abandons_the_save_and_leaves_nothing(tmp_path: Path) -> None:
+    import signal
+
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_EXIT_SCRIPT, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+
+    _, errors = process.communicate(timeout=120)
+
+    assert "KeyboardInterrupt" in errors
+    names = [entry.name for entry in FileStore(tmp_path).entries()]
+    assert names in ([], ["step-00000001"])
+    assert partials(tmp_path) == []
