@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -40,12 +39,6 @@ def remove(path: Path) -> None:
 
 def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in _files(path))
-
-
-def settle() -> None:
-    """Leave nothing of the last contestant's work for the next one to wait for."""
-    gc.collect()
-    os.sync()
 
 
 def filesystem_of(path: Path) -> str:

@@ -7,7 +7,6 @@ the best median counts, whoever it favours.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from benchmarks.checkpoints.free_memory import touched_buffer
 from benchmarks.checkpoints.states import State
 
 ALIGNMENT = 4096
@@ -42,8 +41,8 @@ class Limits:
 
     def __init__(self, state: State) -> None:
         self.size_bytes = -(-state.size_bytes // ALIGNMENT) * ALIGNMENT
-        self._source = _touched_buffer(self.size_bytes)
-        self._destination = _touched_buffer(self.size_bytes)
+        self._source = touched_buffer(self.size_bytes)
+        self._destination = touched_buffer(self.size_bytes)
         offset = 0
         for tensor in state.flat().values():
             raw = tensor.reshape(-1).view(torch.uint8).numpy()
@@ -85,27 +84,3 @@ class Limits:
             return
         with ThreadPoolExecutor(variant.threads) as pool:
             list(pool.map(work, range(variant.threads)))
-
-
-def touch_memory(size_bytes: int) -> None:
-    """Touch memory once and give it back.
-
-    On virtual machines the very first touch of a page is served by the host and can be thirty times slower
-    than any later one; without this, whoever first grows the page cache or a buffer would pay for it.
-    """
-    _touched_buffer(size_bytes)
-
-
-def available_memory_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/meminfo has no MemAvailable line")
-
-
-def _touched_buffer(size_bytes: int) -> NDArray[np.uint8]:
-    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)  # as numpy does for its own large arrays
-    buffer = np.frombuffer(memory, dtype=np.uint8)
-    buffer[::ALIGNMENT] = 1
-    return buffer

@@ -53,7 +53,7 @@ def measure_restoring(stage: Stage) -> dict[str, Series]:
             zero(stage)
             return None if restored else "the restored tensors differ from the saved ones"
 
-        series |= run_rounds(actions, repeats=stage.repeats, say=stage.say, check=check)
+        series |= run_rounds(actions, repeats=stage.repeats, memory=stage.memory, say=stage.say, check=check)
     finally:
         for path in (limit_file, *paths.values()):
             remove(path)

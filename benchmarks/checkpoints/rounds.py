@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.checkpoints.durability import settle
+from benchmarks.checkpoints.free_memory import FreeMemory
 
 Metrics = dict[str, float]
 Action = Callable[[], Metrics]
@@ -41,6 +41,7 @@ def run_rounds(
     actions: Mapping[str, Action],
     *,
     repeats: int,
+    memory: FreeMemory,
     say: Callable[[str], None],
     check: Callable[[str], str | None] = lambda name: None,
 ) -> dict[str, Series]:
@@ -56,9 +57,8 @@ def run_rounds(
             if series[name].failure is not None:
                 continue
             say(f"{'warm-up' if number == 0 else f'round {number} of {repeats}'}: {name}")
-            settle()
             try:
-                metrics = actions[name]()
+                metrics = take_turn(actions[name], memory)
             except Exception as error:  # recorded: reported as "not run" with its reason
                 series[name].failure = _reason(error)
                 continue
@@ -67,6 +67,14 @@ def run_rounds(
             else:
                 series[name].add(metrics)
     return series
+
+
+def take_turn(action: Action, memory: FreeMemory) -> Metrics:
+    memory.prepare()
+    try:
+        return action()
+    finally:
+        memory.recover()
 
 
 def _reason(error: Exception) -> str:

@@ -6,9 +6,9 @@ from time import perf_counter
 from typing import Literal
 
 from benchmarks.checkpoints.contestant import FreshNames, Save
-from benchmarks.checkpoints.durability import remove, settle
+from benchmarks.checkpoints.durability import remove
 from benchmarks.checkpoints.limits import VARIANTS, Variant
-from benchmarks.checkpoints.rounds import Action, Metrics, Series, run_rounds
+from benchmarks.checkpoints.rounds import Action, Metrics, Series, run_rounds, take_turn
 from benchmarks.checkpoints.stage import Stage, keep_best, variant_name
 
 LIMIT = "limit: O_DIRECT write + fsync"
@@ -49,7 +49,7 @@ def measure_saving(stage: Stage, *, slow: SlowTurns) -> dict[str, Series]:
             group = once if contestant.slow and slow != "every round" else actions
             group[contestant.name] = saving(contestant.save)
 
-    series = keep_best(run_rounds(actions, repeats=stage.repeats, say=stage.say), LIMIT)
+    series = keep_best(run_rounds(actions, repeats=stage.repeats, memory=stage.memory, say=stage.say), LIMIT)
     for name, action in once.items():
         too_slow = Series(failure="too slow for a quick run")
         series[name] = too_slow if slow == "never" else _single(name, action, stage)
@@ -58,7 +58,6 @@ def measure_saving(stage: Stage, *, slow: SlowTurns) -> dict[str, Series]:
 
 def _single(name: str, action: Action, stage: Stage) -> Series:
     stage.say(f"once: {name}")
-    settle()
     single = Series(note="1 run")
-    single.add(action())
+    single.add(take_turn(action, stage.memory))
     return single

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.checkpoints.contestant import Absent, Contestant
+from benchmarks.checkpoints.free_memory import FreeMemory
 from benchmarks.checkpoints.limits import VARIANTS, Limits, Variant
 from benchmarks.checkpoints.rounds import Series
 from benchmarks.checkpoints.states import State
@@ -21,6 +22,7 @@ class Stage:
     contestants: list[Contestant]
     absent: list[Absent]
     repeats: int
+    memory: FreeMemory
     say: Callable[[str], None]
 
     def with_absent(self, series: dict[str, Series]) -> dict[str, Series]:

@@ -39,7 +39,7 @@ def measure_stalling(stage: Stage) -> dict[str, Series]:
         for contestant in stage.contestants
         if contestant.start is not None
     }
-    return stage.with_absent(run_rounds(actions, repeats=stage.repeats, say=stage.say))
+    return stage.with_absent(run_rounds(actions, repeats=stage.repeats, memory=stage.memory, say=stage.say))
 
 
 def leaks_later_changes(contestant: Contestant, state: State, target: State) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.checkpoints import ours
 from benchmarks.checkpoints.accounting import traffic
-from benchmarks.checkpoints.durability import remove, settle, size_of
+from benchmarks.checkpoints.durability import remove, size_of
 from benchmarks.checkpoints.rounds import Series
 from benchmarks.checkpoints.stage import Stage
 
@@ -18,7 +18,6 @@ def measure_volume(stage: Stage) -> dict[str, Series]:
         if contestant.name not in NAMES or contestant.save is None:
             continue
         stage.say(f"counting bytes: {contestant.name}")
-        settle()
         before = traffic()
         path = contestant.save(stage.state)
         written = traffic().since(before).write_bytes

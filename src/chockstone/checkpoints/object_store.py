@@ -1,7 +1,8 @@
 """A store in a bucket: the object ``<prefix>/<name>.tar``, on S3, Google Cloud Storage or Azure.
 
 An object appears whole when its upload is completed, so nothing unfinished has a name. What an
-interrupted upload left is not listed but is paid for: ``sweep`` discards it.
+interrupted upload left is not listed but is paid for: ``sweep`` discards it. That a name is taken
+once rests on the server: it must heed If-None-Match on writes, as AWS does since 2024.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ from botocore.exceptions import (
 from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.store import S3Store
 
-from chockstone.checkpoints.bucket import Patience, RequestFailed
+from chockstone.checkpoints.bucket import Patience, RequestFailed, explained
 from chockstone.checkpoints.errors import StoreDenied, StoreError
-from chockstone.checkpoints.object_source import client_config, retry_config
+from chockstone.checkpoints.object_source import client_config, obstore_requests, retry_config
 
 _REQUEST_SECONDS: Final = 300.0  # for one range
 _CONNECTIONS: Final = 32
@@ -69,13 +69,14 @@ class S3Connection:
             ) from error
         endpoint: str = client.meta.endpoint_url
         plain_http = endpoint.startswith("http://")
-        reader = S3Store(
-            bucket,
-            config={"endpoint": endpoint, "region": region},
-            client_options=client_config(patience, request_seconds=_REQUEST_SECONDS, allow_http=plain_http),
-            retry_config=retry_config(patience),
-            credential_provider=Boto3CredentialProvider(session, ttl=_CREDENTIAL_LIFE),
-        )
+        with explained(f"cannot use s3://{bucket}", bucket=bucket, permission="access"), obstore_requests():
+            reader = S3Store(
+                bucket,
+                config={"endpoint": endpoint, "region": region},
+                client_options=client_config(patience, request_seconds=_REQUEST_SECONDS, allow_http=plain_http),
+                retry_config=retry_config(patience),
+                credential_provider=Boto3CredentialProvider(session, ttl=_CREDENTIAL_LIFE),
+            )
         return cls(client, reader, bucket, patience=patience)
 
     @property

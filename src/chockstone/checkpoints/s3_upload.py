@@ -33,7 +33,7 @@ def part_bytes(size: int, *, smallest: int = PART_BYTES) -> int:
 
 
 class Upload:
-    """One multipart upload. ``add`` may be called from several threads; ``end`` runs once, last."""
+    """One multipart upload. Parts may be added from several threads; ``complete`` or ``abort`` ends it."""
 
     def __init__(self, s3: S3Connection, key: str, *, under_way: set[str]) -> None:
         """Begin it. ``under_way`` names it until it has ended, for sweeps to spare it."""

@@ -11,9 +11,7 @@ import chockstone
 from chockstone.cli.checkpoints import commands as checkpoints
 
 # No rich help: it reflows the examples. No rich tracebacks: they print local variables.
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(checkpoints, name="checkpoints")
 
 

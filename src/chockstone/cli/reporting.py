@@ -40,7 +40,7 @@ def reporting(*, as_json: bool, debug: bool) -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
         _silence_stdout()

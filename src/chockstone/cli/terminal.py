@@ -6,9 +6,13 @@ import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
 from chockstone.cli.words import plain, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _ALARM: Final = "red"
 
@@ -22,10 +26,16 @@ def print_line(text: str = "", *, style: str = "") -> None:
     if not sys.stdout.isatty():
         sys.stdout.write(f"{text}\n")
         return
-    from rich.console import Console
     from rich.text import Text
 
-    Console().print(Text(text, style=style), soft_wrap=True)
+    _console().print(Text(text, style=style), soft_wrap=True)
+
+
+@cache
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
 
 
 def print_alarm(text: str) -> None:

@@ -1,0 +1,92 @@
+"""Free memory: whether it is warm or cold when a contestant asks for some.
+
+Many virtual machines hand free memory back to their host after a second or two, and the next touch of it is
+then some thirty times slower. Whoever writes through the page cache or allocates a new buffer pays for that,
+and how much depends on what happened to run before. So it is one of two things, chosen and named:
+
+``warm``  as on bare metal: memory is held between the turns and freed just before each. Nobody pays.
+``cold``  as a checkpoint every few minutes finds it on such a machine: a pause before each turn lets the host
+          take its memory back. Whoever needs fresh memory pays.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import time
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Temperature = Literal["warm", "cold"]
+
+PAGE_BYTES = 4096
+SPARED_BYTES = 4 << 30  # of the memory available, for whoever else works on this machine
+HAND_BACK_SECONDS = 3.0
+
+
+class FreeMemory(Protocol):
+    temperature: Temperature
+
+    def prepare(self) -> None:
+        """Just before a turn: leave nothing of the last contestant's work, and memory as promised."""
+
+    def recover(self) -> None:
+        """Just after a turn."""
+
+
+class WarmMemory:
+    """Holds ``size_bytes`` while nobody runs, so that the host cannot take them."""
+
+    temperature: Temperature = "warm"
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._held: NDArray[np.uint8] | None = None
+        self.recover()
+
+    def prepare(self) -> None:
+        _settle()
+        self._held = None
+
+    def recover(self) -> None:
+        affordable = available_memory_bytes() - SPARED_BYTES
+        if affordable > PAGE_BYTES:
+            self._held = touched_buffer(min(self._size_bytes, affordable))
+
+
+class ColdMemory:
+    """Waits until the host has taken back what it will."""
+
+    temperature: Temperature = "cold"
+
+    def prepare(self) -> None:
+        _settle()
+        time.sleep(HAND_BACK_SECONDS)
+
+    def recover(self) -> None:
+        pass
+
+
+def touched_buffer(size_bytes: int) -> NDArray[np.uint8]:
+    """Page-aligned memory of its own, every page of which exists."""
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)  # as numpy does for its own large arrays
+    buffer = np.frombuffer(memory, dtype=np.uint8)
+    buffer[::PAGE_BYTES] = 1
+    return buffer
+
+
+def available_memory_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/meminfo has no MemAvailable line")
+
+
+def _settle() -> None:
+    gc.collect()
+    os.sync()

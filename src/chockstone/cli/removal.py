@@ -1,0 +1,72 @@
+"""Removals: what ``rm`` does, checkpoints deleted by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+import typer
+
+from chockstone.checkpoints import Store
+from chockstone.checkpoints.errors import CheckpointMissing, StoreError
+from chockstone.checkpoints.store import Entry, check_name
+from chockstone.cli.reporting import FOUND, UNREACHABLE
+from chockstone.cli.terminal import complain, print_json, print_line
+from chockstone.cli.words import spell_count, spell_duration, spell_size
+
+
+def remove_names(store: Store, names: Sequence[str], *, now: datetime, yes: bool, dry_run: bool, as_json: bool) -> int:
+    """Remove each name that is there, and return the exit code. One failing delete stops no other."""
+    for name in names:
+        check_name(name)
+    found, missing = _look(store, dict.fromkeys(names))
+    for name in missing:
+        complain(f"chockstone: checkpoint {name!r} is not in {store.url}")
+    if found and not (dry_run or yes or _is_confirmed(found, now)):
+        complain("nothing was removed")
+        found = []
+    removed: list[Entry] = []
+    failed: list[dict[str, str]] = []
+    for entry in found:
+        try:
+            if not dry_run and not store.delete(entry.name):
+                complain(f"chockstone: checkpoint {entry.name!r} was removed by someone else meanwhile")
+                missing.append(entry.name)
+                continue
+        except StoreError as error:
+            complain(f"chockstone: {error}")
+            failed.append({"name": entry.name, "error": str(error)})
+            continue
+        removed.append(entry)
+        if not as_json:
+            print_line(f"{'would remove' if dry_run else 'removed'} {entry.name}, {spell_size(entry.size)}")
+    if as_json:
+        listed = [{"name": entry.name, "size_bytes": entry.size} for entry in removed]
+        print_json(
+            {"store": store.url, "dry_run": dry_run, "removed": listed, "missing": missing, "failed": failed},
+        )
+    if failed:
+        return UNREACHABLE
+    return FOUND if missing else 0
+
+
+def _look(store: Store, names: Iterable[str]) -> tuple[list[Entry], list[str]]:
+    found: list[Entry] = []
+    missing: list[str] = []
+    for name in names:
+        try:
+            found.append(store.stat(name))
+        except CheckpointMissing:
+            missing.append(name)
+    return found, missing
+
+
+def _is_confirmed(found: Sequence[Entry], now: datetime) -> bool:
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("nobody is there to confirm; pass --yes to remove, or --dry-run to see what would go")
+    for entry in found:
+        age = spell_duration((now - entry.modified_at).total_seconds())
+        complain(f"{entry.name}  {spell_size(entry.size)}, {age} old")
+    total = spell_size(sum(entry.size for entry in found))
+    return typer.confirm(f"Remove {spell_count(len(found), 'checkpoint')}, {total}?", err=True)
