@@ -33,6 +33,10 @@ class BytesSource:
     def size(self) -> int:
         return len(self._content)
 
+    @property
+    def run_bytes(self) -> int:
+        return 1024 * 1024
+
     def read_into(self, offset: int, target: memoryview) -> None:
         self.reads.append((offset, len(target)))
         if offset + len(target) > len(self._content):

@@ -91,6 +91,10 @@ class Archive:
         return self.layout.size
 
     @property
+    def run_bytes(self) -> int:
+        return self._source.run_bytes
+
+    @property
     def blocks_verified(self) -> int:
         return len(self._verified)
 

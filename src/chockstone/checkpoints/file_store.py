@@ -14,6 +14,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,7 @@ from typing import Final
 from chockstone.checkpoints.errors import (
     CheckpointExists,
     CheckpointMissing,
+    InvalidName,
     StoreFull,
     TruncatedArchive,
 )
@@ -31,6 +33,7 @@ from chockstone.checkpoints.tar import PAGE
 PARTIAL: Final = ".partial"
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 _DIRECT_READ_BYTES: Final = 64 * 1024
+_RUN_BYTES: Final = 2 * 1024**2  # what was read is still in the cache when it is checked and copied
 
 
 class FileStore:
@@ -86,8 +89,8 @@ class FileStore:
     def _entry(self, name: str) -> list[Entry]:
         try:
             return [self.stat(name)]
-        except CheckpointMissing:
-            return []
+        except (CheckpointMissing, InvalidName):
+            return []  # gone meanwhile, or a file that is not ours
 
     def stat(self, name: str) -> Entry:
         path = self.path(name)
@@ -200,15 +203,17 @@ class _FileSink:
 
     def write_at(self, offset: int, data: memoryview) -> None:
         with explained(f"cannot write {self._final}"):
+            direct = True
             while len(data):
                 try:
                     written = os.pwrite(self._descriptor, data, offset)
                 except OSError as error:
-                    if error.errno != errno.EINVAL or not _set_direct(self._descriptor, on=False):
+                    if error.errno != errno.EINVAL or not direct:
                         raise
-                    continue  # this file system only said now that it cannot write directly
+                    direct = _set_direct(self._descriptor, on=False)  # this file system only said so now
+                    continue
                 if written % PAGE:
-                    _set_direct(self._descriptor, on=False)  # the rest is no longer aligned
+                    direct = _set_direct(self._descriptor, on=False)  # the rest is no longer aligned
                 data = data[written:]
                 offset += written
 
@@ -257,16 +262,13 @@ def _create_locked(directory: Path, label: str) -> tuple[Path, int]:
 
 
 def _set_direct(descriptor: int, *, on: bool) -> bool:
-    """Switch O_DIRECT; False when it already was so, or the file system has none."""
+    """Switch O_DIRECT as far as the file system lets us; whether it is on now."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     wanted = flags | _DIRECT if on else flags & ~_DIRECT
-    if wanted == flags:
-        return False
-    try:
+    with suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_SETFL, wanted)
-    except OSError:
-        return False
-    return True
+        flags = wanted
+    return bool(flags & _DIRECT)
 
 
 class FileSource:
@@ -289,6 +291,10 @@ class FileSource:
     @property
     def size(self) -> int:
         return self._size
+
+    @property
+    def run_bytes(self) -> int:
+        return _RUN_BYTES
 
     def map(self) -> memoryview | None:
         with explained(f"cannot map {self._path}"):

@@ -58,6 +58,10 @@ class ObjectSource:
     def size(self) -> int:
         return self._facts.size
 
+    @property
+    def run_bytes(self) -> int:
+        return RANGE_BYTES
+
     def map(self) -> memoryview | None:
         return None
 

@@ -16,6 +16,7 @@ from chockstone.checkpoints.tree import MAX_DEPTH, TAG, Reference
 
 VALUE: Final = "value"
 TENSOR: Final = "tensor"
+MODULE_VERSIONS: Final = "._metadata"  # label of what nn.Module keeps beside a state dict
 
 Place = tuple[str, ...]  # labels from the top: unlike a path, {"a.b": 1} and {"a": {"b": 1}} differ in it
 
@@ -76,7 +77,7 @@ def _node(label: str, item: Any, depth: int) -> Node:
     if tag in ("dict", "OrderedDict"):
         children = [_node(_key_label(key), inner, depth + 1) for key, inner in item["items"]]
         if "metadata" in item:
-            children.append(_node("._metadata", item["metadata"], depth + 1))
+            children.append(_node(MODULE_VERSIONS, item["metadata"], depth + 1))
         return Node(label, tag, children=tuple(children))
     return Node(label, VALUE, text=_text(item))
 

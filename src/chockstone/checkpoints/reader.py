@@ -19,7 +19,6 @@ from chockstone.checkpoints.memory import Bytes, allocate
 from chockstone.checkpoints.prefetch import Prefetch
 from chockstone.checkpoints.tar import PAGE, round_up
 
-RUN_BYTES: Final = 2 * 1024**2  # what was read is still in the cache when it is checked and copied
 THREADS: Final = 4  # while some wait for the disk, others check and copy
 
 
@@ -46,7 +45,7 @@ def read_targets(
 def _runs(archive: Archive, targets: Sequence[Target]) -> Iterator[tuple[int, int]]:
     """Block ranges that hold the targets, cut to what one read takes."""
     layout = archive.layout
-    longest = max(1, RUN_BYTES // layout.block_bytes)
+    longest = max(1, archive.run_bytes // layout.block_bytes)
     covered = 0
     for target in targets:
         first = max(covered, (target.offset - layout.body_offset) // layout.block_bytes)
@@ -89,7 +88,7 @@ class _Reading:
                 start, end = layout.block_range(run[0])[0], layout.block_range(run[1] - 1)[1]
                 memory = self._prefetch.view(start, end) if self._prefetch else None
                 if memory is None:
-                    memory = spare = allocate(max(RUN_BYTES, layout.block_bytes)) if spare is None else spare
+                    memory = spare = allocate(max(self._archive.run_bytes, layout.block_bytes)) if spare is None else spare
                     room = min(round_up(end - start, PAGE), layout.size - start)
                     self._archive.read_into(start, memoryview(memory[:room]))
                 self._check(run, start, memory)

@@ -53,10 +53,19 @@ class Receipt:
         width = max((len(part.path) for part in self.parts), default=0)
         for part in self.parts:
             detail = f"  {part.detail}" if part.detail else ""
-            lines.append(f"  {part.path:<{width}}  {part.what}, {part.tensors} tensors, {part.size_bytes} bytes{detail}")
+            tensors = f", {part.tensors} tensors, {_size(part.size_bytes)}" if part.tensors else ""
+            lines.append(f"  {part.path:<{width}}  {part.what}{tensors}{detail}")
         lines += [f"  missing     {path}" for path in self.missing]
         lines += [f"  unexpected  {path}" for path in self.unexpected]
         lines += [f"  skipped     {skipped.name}: {skipped.reason}" for skipped in self.skipped]
         checked = f"{self.blocks_verified} of {self.blocks} blocks verified ({self.verify})"
-        lines.append(f"  {self.size_bytes} bytes in {self.seconds:.3f} s, {checked}")
+        lines.append(f"  {_size(self.size_bytes)} in {self.seconds:.3f} s, {checked}")
         return "\n".join(lines)
+
+
+def _size(count: int) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count = count / 1000  # type: ignore[assignment]  # the rest is only shown
+    return f"{count:.3g} GB"

@@ -7,7 +7,8 @@ What a store must hold to:
   with ``CheckpointExists`` if the name is taken, however close the race; with it, readers see the
   old archive or the new one, whole.
 - A name that ``entries`` lists was committed. Unfinished writes are never visible under any name.
-- ``delete`` is idempotent: of any number of concurrent calls one returns True, none fails.
+- ``delete`` is idempotent: of any number of concurrent calls one returns True, none fails. (An object
+  store that ignores If-Match on DELETE may say True to several that overlap.)
 - Every failure is a ``StoreError``; only ``CheckpointMissing`` means "is not there".
 """
 
@@ -55,17 +56,28 @@ class Sink(Protocol):
         """Offsets and lengths are whole pages; every byte of the planned size is written once."""
 
     def commit(self, *, overwrite: bool) -> None:
-        """Make everything written durable, then visible. After an error nothing is visible."""
+        """Make everything written durable, then visible.
+
+        After an error nothing is visible, unless a StoreUnreachable says that it cannot tell.
+        """
 
     def abort(self) -> None:
         """Leave nothing behind. Harmless after ``commit`` and when called twice."""
 
 
 class Source(Protocol):
-    """An archive open for reading. It stays readable when its name is deleted or overwritten."""
+    """An archive open for reading.
+
+    It stays readable when its name is deleted or overwritten, where the store can keep it; elsewhere
+    reading then fails, and never mixes two archives.
+    """
 
     @property
     def size(self) -> int: ...
+
+    @property
+    def run_bytes(self) -> int:
+        """How much to ask for at once when reading a lot."""
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill ``target``; thread-safe. ``TruncatedArchive`` when the source ends before it is full."""
@@ -99,7 +111,10 @@ class Store(Protocol):
         """Room left, or None where the store has no such limit."""
 
     def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[Partial]:
-        """Remove what interrupted writes left. Writes still under way are never touched."""
+        """Remove what interrupted writes left. Writes still under way are never touched.
+
+        Where no lock dies with its writer, only age tells: object stores spare a day.
+        """
 
 
 def check_name(name: str) -> None:

@@ -13,9 +13,12 @@ import sys
 
 def main() -> None:
     """The program ``chockstone``. Ends the process."""
-    from chockstone.cli.app import app
-
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still gets the rest
-    app(prog_name="chockstone")
+    try:
+        from chockstone.cli.app import app
+
+        app(prog_name="chockstone")
+    except KeyboardInterrupt:  # between commands; within one it is ``reporting`` that answers
+        sys.exit(130)

@@ -40,10 +40,11 @@ def checkpoints() -> None:
 
 @commands.command(epilog=EXIT_CODES)
 def ls(store: StoreWord, prefix: Prefix = "", as_json: AsJson = False, debug: Debug = False) -> None:
-    """List checkpoints, oldest first: step, size, age, metrics and state.
+    """List checkpoints with step, size, age and state.
 
     Reads only the start and the end of each archive: "good" means complete and committed. Use `verify`
-    to check every byte. Damaged ones are listed first, with the reason, and do not change the exit code.
+    to check every byte. The oldest comes first; damaged ones stand before all, with the reason,
+    and do not change the exit code.
 
     \b
     Example:
@@ -59,12 +60,12 @@ def ls(store: StoreWord, prefix: Prefix = "", as_json: AsJson = False, debug: De
 @commands.command(epilog=EXIT_CODES)
 def show(
     where: Annotated[str, typer.Argument(metavar="STORE|FILE", help="A store, or one archive file.")],
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The checkpoint, when a store is given.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The checkpoint, when a store is given.")] = None,
     values: Annotated[bool, typer.Option("--values", help="Print every value of the state, and each whole.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Show one checkpoint: its facts, its members and tensors, and the values that are no tensors.
+    """Show one checkpoint: facts, members, tensors, values.
 
     Offsets count from the start of the archive file. Only the blocks that hold headers and values are read.
 
@@ -88,7 +89,7 @@ def show(
 def verify(
     where: Annotated[str, typer.Argument(metavar="STORE|FILE", help="A store, or an archive file.")],
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME|FILE]...", help="More files, or checkpoints of the store.")
+        list[str] | None, typer.Argument(metavar="NAME|FILE", help="Checkpoints of the store, or more files.")
     ] = None,
     prefix: Prefix = "",
     policy: Annotated[
@@ -97,9 +98,9 @@ def verify(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Check checkpoints against their digests; all of the store when none is named.
+    """Check checkpoints against their digests.
 
-    Prints a verdict for each and exits with 1 when one of them is not good.
+    All of the store when none is named. Prints a verdict for each and exits with 1 when one of them is not good.
 
     \b
     Examples:
@@ -112,6 +113,10 @@ def verify(
         from chockstone.cli.verdicts import verify_targets
 
         named = names or []
+        if prefix and (named or is_archive(where)):
+            raise typer.BadParameter(
+                "a prefix chooses among all of a store; leave it out or name none", param_hint="--prefix"
+            )
         if is_archive(where):
             targets = [find_archive(word) for word in (where, *named)]
         else:
@@ -124,15 +129,17 @@ def verify(
 @commands.command(epilog=EXIT_CODES)
 def export(
     where: Annotated[str, typer.Argument(metavar="STORE|FILE", help="A store, or one archive file.")],
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="The checkpoint, when a store is given.")],
-    directory: Annotated[str | None, typer.Argument(metavar="DIRECTORY", help="To be made; must not exist.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME|DIRECTORY", help="The checkpoint, when a store is given.")],
+    directory: Annotated[
+        str | None, typer.Argument(metavar="DIRECTORY", help="Where to; will be made and must not exist. Always last.")
+    ] = None,
     member: Annotated[
         list[str] | None, typer.Option(metavar="NAME|PATTERN", help="Only these members; may be repeated.")
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Extract the members of a checkpoint into a new directory, verified on the way.
+    """Extract a checkpoint into a new directory, verified.
 
     The directory appears whole and durable at the end, or not at all. `tar xf` works on an archive, too,
     but checks nothing.
@@ -153,16 +160,16 @@ def export(
 @commands.command(epilog=EXIT_CODES)
 def rm(
     store: StoreWord,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Checkpoints, as `ls` shows them.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Checkpoints, as `ls` shows them.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed where nobody can answer.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Remove checkpoints by name, for good. Pinned ones go, too: naming one is enough.
+    """Remove checkpoints by name, for good.
 
-    Like rm(1): a name that is not there is reported and makes the exit code 1, the others are removed.
-    Saying no when asked removes nothing and exits with 0.
+    Pinned ones go, too: naming one is enough. Like rm(1), a name that is not there is reported and makes
+    the exit code 1, and the others are removed. Saying no when asked removes nothing and exits with 0.
 
     \b
     Example:
@@ -197,10 +204,11 @@ def gc(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Remove checkpoints that no rule keeps, and expired ones. Asks nothing: try --dry-run first.
+    """Remove checkpoints that no rule keeps.
 
-    A checkpoint stays if any --keep rule wants it; with no such rule only expired ones go. Pinned ones and
-    the newest good one always stay. "Good" is certain: the newest is read in full before anything is removed.
+    Asks nothing: try --dry-run first. A checkpoint stays if any --keep rule wants it; with no such rule
+    only expired ones go. Pinned ones and the newest good one always stay; the newest is read in full
+    first, so that "good" is certain.
 
     \b
     Examples:
@@ -228,11 +236,11 @@ def gc(
 def diff(
     where: Annotated[str, typer.Argument(metavar="STORE|FILE", help="A store, or the first archive file.")],
     before: Annotated[str, typer.Argument(metavar="NAME|FILE", help="The first checkpoint, or the second file.")],
-    after: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The second checkpoint of the store.")] = None,
+    after: Annotated[str | None, typer.Argument(metavar="NAME", help="The second checkpoint of the store.")] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Say which tensors, values and files changed from one checkpoint to another.
+    """Say which tensors, values and files changed.
 
     Compares what would be restored or extracted; step, time, metrics and metadata are not compared. Exits
     with 0 when both are the same and with 1 when they differ or one is damaged.

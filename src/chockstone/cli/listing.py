@@ -11,11 +11,11 @@ from typing import Any, Final
 from chockstone.checkpoints import Archive
 from chockstone.checkpoints.archive import Tensor
 from chockstone.checkpoints.errors import DamagedArchive
-from chockstone.checkpoints.outline import TENSOR, Node, count_tensors, outline, walk
+from chockstone.checkpoints.outline import MODULE_VERSIONS, TENSOR, VALUE, Node, count_tensors, outline, walk
 from chockstone.checkpoints.snapshot import STATE
 from chockstone.checkpoints.tensorfile import SUFFIX
 from chockstone.cli.inventory import expires_at
-from chockstone.cli.terminal import print_alarm, print_json, print_line, print_table
+from chockstone.cli.terminal import complain, print_json, print_line, print_table
 from chockstone.cli.words import (
     plain,
     printable,
@@ -29,7 +29,8 @@ from chockstone.cli.words import (
 
 _BROAD: Final = 10  # children of a container that are shown
 _DEEP: Final = 5
-_INLINE: Final = 60  # characters
+_LONG: Final = 60  # characters of a value
+_BRACKETS: Final = {"list": ("[", "]"), "tuple": ("(", ")"), "set": ("{", "}"), "frozenset": ("{", "}")}
 
 
 @dataclass(slots=True)
@@ -49,20 +50,23 @@ def list_archive(name: str, archive: Archive, *, now: datetime, as_json: bool, a
     listing = _read(name, archive)
     if as_json:
         print_json(_document(listing))
-        return listing.damage
+    else:
+        _print(listing, now, all_values=all_values)
+    if listing.damage:
+        complain(f"chockstone: {name} is damaged, and only in part listed: {listing.damage}")
+    return listing.damage
+
+
+def _print(listing: Listing, now: datetime, *, all_values: bool) -> None:
     for label, text in _facts(listing, now):
         print_line(f"{label:<10}{text}")
     print_line()
-    rows = list(_rows(listing))
-    print_table(("OFFSET", "SIZE", "DTYPE", "SHAPE", "NAME"), rows, right=("OFFSET", "SIZE"))
+    print_table(("OFFSET", "SIZE", "DTYPE", "SHAPE", "NAME"), list(_rows(listing)), right=("OFFSET", "SIZE"))
     if listing.nodes:
         print_line()
         print_line("VALUES", style="bold")
         for line in _tree(listing.nodes, all_values=all_values):
             print_line(line)
-    if listing.damage:
-        print_alarm(f"damaged: {printable(listing.damage)}")
-    return listing.damage
 
 
 def _read(name: str, archive: Archive) -> Listing:
@@ -123,40 +127,42 @@ def _real_types(nodes: Sequence[Node]) -> dict[tuple[str, str], tuple[str, tuple
 
 def _tree(nodes: Sequence[Node], *, all_values: bool, depth: int = 1) -> Iterator[str]:
     indent = "  " * depth
-    shown = [node for node in nodes if node.kind != TENSOR]
-    broad = len(shown) if all_values or depth == 1 else _BROAD
-    width = max((len(printable(node.label)) for node in shown[:broad]), default=0)
-    for node in shown[:broad]:
-        label = printable(node.label.removeprefix("."))
-        text = _inline(node) if all_values else shorten(_inline(node), _INLINE)
-        yield f"{indent}{label:<{width}}  {text}".rstrip()
-        if _is_inline(node) or count_tensors(node) == len(node.children):
+    shown = [node for node in nodes if node.kind != TENSOR and (all_values or node.label != MODULE_VERSIONS)]
+    rest = [] if all_values or depth == 1 else shown[_BROAD:]
+    shown = shown[: len(shown) - len(rest)]
+    labels = [printable(node.label.removeprefix(".")) for node in shown]
+    width = max(map(len, labels), default=0)
+    for label, node in zip(labels, shown, strict=True):
+        text = _summary(node)
+        yield f"{indent}{label:<{width}}  {text if all_values else shorten(text, _LONG)}"
+        if _is_flat(node) or not _holds_values(node):
             continue
-        if depth < _DEEP or all_values:
+        if all_values or depth < _DEEP:
             yield from _tree(node.children, all_values=all_values, depth=depth + 1)
         else:
             yield f"{indent}  … deeper; --values shows all"
-    if len(shown) > broad:
-        yield f"{indent}… {len(shown) - broad:,} more; --values shows all"
+    if rest:
+        yield f"{indent}… {len(rest):,} more; --values shows all"
 
 
-def _inline(node: Node) -> str:
+def _summary(node: Node) -> str:
     if not node.is_container:
         return printable(node.text)
-    if _is_inline(node):
-        inner = ", ".join(printable(child.text) for child in node.children)
-        return f"[{inner}]" if node.kind == "list" else f"{node.kind}({inner})"
+    if _is_flat(node):
+        opening, closing = _BRACKETS[node.kind]
+        return opening + ", ".join(printable(child.text) for child in node.children) + closing
     tensors = count_tensors(node)
-    return f"{node.kind} of {len(node.children):,}" + (f", {spell_count(tensors, 'tensor')}" if tensors else "")
+    counted = f", {spell_count(tensors, 'tensor')}" if tensors else ""
+    return f"{node.kind} of {sum(child.label != MODULE_VERSIONS for child in node.children):,}{counted}"
 
 
-def _is_inline(node: Node) -> bool:
-    """A short sequence of plain values reads best on one line."""
-    if node.kind not in ("list", "tuple", "set", "frozenset") or any(child.children for child in node.children):
-        return False
-    if any(child.kind == TENSOR or child.is_container for child in node.children):
-        return False
-    return sum(len(child.text) + 2 for child in node.children) <= _INLINE
+def _is_flat(node: Node) -> bool:
+    """A sequence of plain values reads best on one line."""
+    return node.kind in _BRACKETS and all(child.kind == VALUE for child in node.children)
+
+
+def _holds_values(node: Node) -> bool:
+    return any(inner.kind == VALUE for _, _, inner in walk([node]))
 
 
 def _document(listing: Listing) -> dict[str, Any]:

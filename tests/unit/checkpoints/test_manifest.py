@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -28,7 +27,7 @@ from chockstone.checkpoints.manifest import (
     render_tail,
     seal_of,
 )
-from chockstone.checkpoints.store import Entry, Partial, Sink, Source
+from chockstone.checkpoints.store import Sink
 from chockstone.checkpoints.tar import PAGE
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -167,38 +166,16 @@ def test_a_metric_that_is_no_number_is_refused(tmp_path: Path, metrics: dict[str
         checkpointer.save({"a": 1}, step=1, metrics=metrics).result()
 
 
-class _Busy:
-    """A file store during whose first write the training loop goes on and changes its own objects."""
+class Busy(FileStore):
+    """A file store; as a write begins, the training loop has gone on and changed its own objects."""
 
     def __init__(self, root: Path, history: list[int]) -> None:
-        self._store = FileStore(root)
+        super().__init__(root)
         self._history = history
-        self.url = self._store.url
 
     def begin(self, name: str, size: int) -> Sink:
         self._history.extend(range(10_000))
-        return self._store.begin(name, size)
-
-    def open(self, name: str) -> Source:
-        return self._store.open(name)
-
-    def entries(self, prefix: str = "") -> Iterator[Entry]:
-        return self._store.entries(prefix)
-
-    def stat(self, name: str) -> Entry:
-        return self._store.stat(name)
-
-    def delete(self, name: str) -> bool:
-        return self._store.delete(name)
-
-    def copy(self, name: str, target: str, *, overwrite: bool = False) -> None:
-        self._store.copy(name, target, overwrite=overwrite)
-
-    def free_bytes(self) -> int | None:
-        return self._store.free_bytes()
-
-    def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[Partial]:
-        return self._store.sweep(min_age_seconds=min_age_seconds, dry_run=dry_run)
+        return super().begin(name, size)
 
 
 @pytest.mark.xfail(
@@ -206,7 +183,7 @@ class _Busy:
 )
 def test_metadata_may_be_changed_as_soon_as_save_returns(tmp_path: Path) -> None:
     history = [1, 2, 3]
-    with Checkpointer(_Busy(tmp_path, history)) as checkpointer:
+    with Checkpointer(Busy(tmp_path, history)) as checkpointer:
         name = checkpointer.save({"a": torch.ones(2)}, step=1, metadata={"history": history}).result().name
 
         with Archive(checkpointer.store.open(name)) as archive:
