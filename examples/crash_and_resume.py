@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -44,7 +45,13 @@ def train(directory: Path) -> None:
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "random": RandomState(), "step": 0}
+    state: dict[str, Any] = {
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": scheduler,
+        "random": RandomState(),
+        "step": 0,
+    }
 
     with Checkpointer(directory, prefix="run", retention=Retention(keep_last=3)) as checkpointer:
         try:
@@ -56,7 +63,7 @@ def train(directory: Path) -> None:
             words = torch.randint(0, 64, (32, 8))
             loss = torch.nn.functional.cross_entropy(model(words), words[:, 0])
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
             optimizer.step()
             scheduler.step()
             if step % SAVE_EVERY == 0:
@@ -129,7 +136,9 @@ def demonstrate(console: Console, directory: Path) -> bool:
     console.print(f"loss  {sparkline(crashed)}  {crashed[1]:.3f} → {crashed[STEPS]:.3f}")
 
     console.rule("[bold]3. what is left, verified")
-    subprocess.run([sys.executable, "-m", "chockstone.cli", "checkpoints", "verify", str(directory / "crashed")], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "chockstone.cli", "checkpoints", "verify", str(directory / "crashed")], check=True
+    )
 
     console.rule("[bold]4. a flipped bit in the newest checkpoint")
     flip_a_bit(max((directory / "crashed" / "run").glob("*.tar")))
@@ -138,7 +147,12 @@ def demonstrate(console: Console, directory: Path) -> bool:
 
     same = alone == crashed and alone_digest == crashed_digest
     console.rule("[bold]result")
-    console.print(f"undisturbed  sha256 {alone_digest}", f"killed {len(KILLS)}×    sha256 {crashed_digest}", sep="\n", soft_wrap=True)
+    console.print(
+        f"undisturbed  sha256 {alone_digest}",
+        f"killed {len(KILLS)}×    sha256 {crashed_digest}",
+        sep="\n",
+        soft_wrap=True,
+    )
     console.print(
         "[bold green]weights, moments and every loss are bit-identical[/]" if same else "[bold red]the runs differ[/]"
     )

@@ -176,8 +176,7 @@ class Broken(FileStore):
 
 
 def test_a_disk_that_does_not_write_makes_nothing_visible(tmp_path: Path) -> None:
-    with Checkpointer(Broken(tmp_path)) as checkpointer:
-        with pytest.raises(StoreError):
-            checkpointer.save(state(1), step=1).result()
+    with Checkpointer(Broken(tmp_path)) as checkpointer, pytest.raises(StoreError):
+        checkpointer.save(state(1), step=1).result()
 
     assert used_files(tmp_path) == []

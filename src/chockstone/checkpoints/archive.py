@@ -124,7 +124,7 @@ class Archive:
         first = (offset - layout.body_offset) // layout.block_bytes
         last = (offset + size - 1 - layout.body_offset) // layout.block_bytes
         start, end = layout.block_range(first)[0], layout.block_range(last)[1]
-        memory = memoryview(allocate(end - start))
+        memory = allocate(end - start).data
         self._source.read_into(start, memory[: min(len(memory), layout.size - start)])
         for index in range(first, last + 1):
             if self.wants(index):
@@ -202,7 +202,7 @@ class Archive:
 def verify_archive(archive: Archive, *, on_bytes: Callable[[int], None] = lambda _: None) -> int:
     """Check every block that the archive's policy asks for; returns how many. Raises on the first bad one."""
     layout = archive.layout
-    memory = memoryview(allocate(layout.block_bytes))
+    memory = allocate(layout.block_bytes).data
     for index in range(layout.block_count):
         start, end = layout.block_range(index)
         if archive.wants(index):
@@ -265,4 +265,3 @@ def _explain_tail(tail: bytes, layout: Layout) -> str:
     if not tail[start : start + layout.commit.size].strip(b"\0"):
         return "the archive has no COMMIT member: its write was never finished"
     return "COMMIT does not seal this manifest: one of the two was changed after the write"
-

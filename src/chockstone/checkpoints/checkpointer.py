@@ -265,7 +265,7 @@ class Checkpointer:
         try:
             with self._writing:
                 saved = job.run()
-        except BaseException as error:  # kept on the handle, and raised by the next save if nobody looks
+        except BaseException as error:  # noqa: BLE001  # kept on the handle, and raised by the next save if nobody looks
             log.warning("checkpoint failed name=%s error=%s", job.request.name, error)
             self._buffers.release(snapshotter)
             job.handle._fail(error)
@@ -307,7 +307,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # carried over to the awaiting task
+        except BaseException as error:  # noqa: BLE001  # carried over to the awaiting task
             future.set_exception(error)
 
     threading.Thread(target=run, name="chockstone-copy", daemon=True).start()
@@ -322,4 +322,3 @@ def _close_all() -> None:
     """The end of the program waits for running saves, as leaving a ``with`` block does."""
     for checkpointer in list(_open_checkpointers):
         checkpointer.close()
-

@@ -16,13 +16,15 @@ import numpy as np
 from chockstone.checkpoints.archive import Archive, Tensor
 from chockstone.checkpoints.dtypes import BY_NAME, Dtype
 from chockstone.checkpoints.layout import Member
+from chockstone.checkpoints.memory import Bytes, allocate
 from chockstone.checkpoints.outline import Node, Place, outline, walk
 from chockstone.checkpoints.places import Places
 from chockstone.checkpoints.snapshot import STATE
+from chockstone.checkpoints.tar import PAGE, round_up
 from chockstone.checkpoints.tensorfile import SUFFIX
 
 _CHUNK_BYTES: Final = 8 * 1024**2  # a whole number of elements of any type
-_FLOATS: Final = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
+_FLOATS: Final = {"F16": "<f2", "BF16": "", "F32": "<f4", "F64": "<f8"}  # numpy has no name for bf16
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +120,28 @@ class _Window:
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
         self._start = self._end = 0
-        self._content = memoryview(b"")
+        self._memory = allocate(_CHUNK_BYTES + 2 * archive.layout.block_bytes)
 
-    def read(self, offset: int, size: int) -> memoryview:
+    def read(self, offset: int, size: int) -> Bytes:
+        """Verified bytes, at most a chunk of them; valid until the next read."""
         if not (self._start <= offset and offset + size <= self._end):
-            layout = self._archive.layout
-            first = (offset - layout.body_offset) // layout.block_bytes
-            last = (offset + max(size, 1) - 1 - layout.body_offset) // layout.block_bytes
-            self._start, self._end = layout.block_range(first)[0], layout.block_range(last)[1]
-            self._content = memoryview(self._archive.read_range(self._start, self._end - self._start))
-        return self._content[offset - self._start : offset + size - self._start]
+            self._load(offset, size)
+        return self._memory[offset - self._start : offset + size - self._start]
+
+    def _load(self, offset: int, size: int) -> None:
+        layout = self._archive.layout
+        first = (offset - layout.body_offset) // layout.block_bytes
+        last = (offset + size - 1 - layout.body_offset) // layout.block_bytes
+        start, end = layout.block_range(first)[0], layout.block_range(last)[1]
+        self._start = self._end = 0  # nothing is valid while this may raise
+        room = min(round_up(end - start, PAGE), layout.size - start)
+        memory = memoryview(self._memory.data)
+        self._archive.read_into(start, memory[:room])
+        for index in range(first, last + 1):
+            if self._archive.wants(index):
+                block_start, block_end = layout.block_range(index)
+                self._archive.check_block(index, memory[block_start - start : block_end - start])
+        self._start, self._end = start, end
 
 
 def _compare_tensors(old: _Contents, new: _Contents, changes: list[Change], on_bytes: Callable[[int], None]) -> int:
@@ -216,9 +230,7 @@ def _measure(
 ) -> Extent:
     tally = _Tally()
     for start, length in _spans(size):
-        a, b = old.read(offset + start, length), new.read(new_offset + start, length)
-        if a != b:
-            _count(a, b, dtype, tally)
+        _count(old.read(offset + start, length), new.read(new_offset + start, length), dtype, tally)
         on_bytes(length)
     largest = float(np.max(tally.differences)) if tally.differences else None
     return Extent(tally.elements, size // dtype.itemsize, tally.differing_bytes, size, largest)
@@ -229,19 +241,23 @@ def _spans(size: int) -> Iterator[tuple[int, int]]:
         yield start, min(_CHUNK_BYTES, size - start)
 
 
-def _count(a: memoryview, b: memoryview, dtype: Dtype, tally: _Tally) -> None:
-    differing = np.frombuffer(a, np.uint8) != np.frombuffer(b, np.uint8)
-    elements = differing.reshape(-1, dtype.itemsize).any(axis=1)
-    tally.differing_bytes += int(np.count_nonzero(differing))
-    tally.elements += int(np.count_nonzero(elements))
-    x, y = _floats(a, dtype), _floats(b, dtype)
-    if x is not None and y is not None:
-        with np.errstate(invalid="ignore", over="ignore"):
-            distances = np.abs(x[elements].astype(np.float64) - y[elements].astype(np.float64))
+def _count(a: Bytes, b: Bytes, dtype: Dtype, tally: _Tally) -> None:
+    word = min(dtype.itemsize, 8)
+    differing = a.view(f"<u{word}") != b.view(f"<u{word}")
+    if not differing.any():
+        return
+    if dtype.itemsize > word:
+        differing = differing.reshape(-1, dtype.itemsize // word).any(axis=1)
+    x, y = a.reshape(-1, dtype.itemsize)[differing], b.reshape(-1, dtype.itemsize)[differing]
+    tally.elements += len(x)
+    tally.differing_bytes += int(np.count_nonzero(x != y))
+    if dtype.name in _FLOATS:
+        with np.errstate(invalid="ignore"):
+            distances = np.abs(_floats(x, dtype.name) - _floats(y, dtype.name))
         tally.differences.append(float(distances.max()))
 
 
-def _floats(content: memoryview, dtype: Dtype) -> np.ndarray[Any, np.dtype[Any]] | None:
-    if dtype.name == "BF16":  # the upper half of a float32
-        return (np.frombuffer(content, "<u2").astype(np.uint32) << 16).view(np.float32)
-    return np.frombuffer(content, _FLOATS[dtype.name]) if dtype.name in _FLOATS else None
+def _floats(elements: Bytes, dtype_name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    if dtype_name == "BF16":  # the upper half of a float32
+        return (elements.view("<u2").astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return elements.view(_FLOATS[dtype_name]).astype(np.float64)

@@ -147,16 +147,13 @@ class FileStore:
             return facts.f_bavail * facts.f_frsize
 
     def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[Partial]:
-        swept: list[Partial] = []
         with explained(f"cannot sweep {self.root / PARTIAL}"):
             try:
                 places = sorted(os.scandir(self.root / PARTIAL), key=lambda item: item.name)
             except FileNotFoundError:
                 return []
-            for place in places:
-                if (found := _sweep_one(Path(place.path), min_age_seconds, dry_run=dry_run)) is not None:
-                    swept.append(found)
-        return swept
+            found = [_sweep_one(Path(place.path), min_age_seconds, dry_run=dry_run) for place in places]
+        return [partial for partial in found if partial is not None]
 
 
 def _sweep_one(path: Path, min_age_seconds: float, *, dry_run: bool) -> Partial | None:

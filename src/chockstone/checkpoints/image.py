@@ -58,7 +58,7 @@ class Image:
         while start < end:
             extent_start, extent = self._starts[index], self._extents[index]
             stop = min(end, extent_start + len(extent))
-            yield start, memoryview(extent[start - extent_start : stop - extent_start])
+            yield start, extent[start - extent_start : stop - extent_start].data
             start = stop
             index += 1
 

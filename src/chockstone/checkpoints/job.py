@@ -80,7 +80,9 @@ class SaveJob:
             sink.abort()
             raise
         seconds = time.perf_counter() - request.started
-        log.info("checkpoint saved name=%s step=%s bytes=%d seconds=%.3f", request.name, request.step, layout.size, seconds)
+        log.info(
+            "checkpoint saved name=%s step=%s bytes=%d seconds=%.3f", request.name, request.step, layout.size, seconds
+        )
         return Saved(
             request.name,
             self.store.url,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,8 @@ def allocate(size: int) -> Bytes:
     """Zeroed, page-aligned memory of at least ``size`` bytes, rounded up to whole pages."""
     block = mmap.mmap(-1, max(round_up(size, PAGE), PAGE))
     if size >= 4 * 1024**2 and hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        with suppress(OSError):  # a kernel without huge pages; only slower
             block.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            pass  # a kernel without huge pages; only slower
     return np.frombuffer(block, dtype=np.uint8)
 
 

@@ -52,10 +52,11 @@ def ensure_directory(path: Path) -> None:
     try:
         os.mkdir(path)
     except FileExistsError:
-        return
+        return None
     except FileNotFoundError:
         ensure_directory(path.parent)
-        return ensure_directory(path)
+        ensure_directory(path)
+        return
     fsync_directory(path.parent)
 
 

@@ -59,6 +59,6 @@ class Prefetch:
 
     def _read(self, start: int, end: int) -> None:
         try:
-            self._source.read_into(start, memoryview(self._memory[start - self._start : end - self._start]))
+            self._source.read_into(start, self._memory[start - self._start : end - self._start].data)
         except CheckpointError:
             self._failed = True  # whoever needs the bytes reads them again, and gets the error

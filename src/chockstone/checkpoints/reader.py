@@ -88,13 +88,15 @@ class _Reading:
                 start, end = layout.block_range(run[0])[0], layout.block_range(run[1] - 1)[1]
                 memory = self._prefetch.view(start, end) if self._prefetch else None
                 if memory is None:
-                    memory = spare = allocate(max(self._archive.run_bytes, layout.block_bytes)) if spare is None else spare
+                    memory = spare = (
+                        allocate(max(self._archive.run_bytes, layout.block_bytes)) if spare is None else spare
+                    )
                     room = min(round_up(end - start, PAGE), layout.size - start)
-                    self._archive.read_into(start, memoryview(memory[:room]))
+                    self._archive.read_into(start, memory[:room].data)
                 self._check(run, start, memory)
                 self._copy(start, end, memory)
                 self._on_bytes(end - start)
-        except BaseException as error:  # recorded; run() raises it
+        except BaseException as error:  # noqa: BLE001  # recorded; run() raises it
             self._error = self._error or error
 
     def _take(self) -> tuple[int, int] | None:
@@ -105,7 +107,7 @@ class _Reading:
         for index in range(*run):
             if self._archive.wants(index):
                 a, b = self._archive.layout.block_range(index)
-                self._archive.check_block(index, memoryview(memory[a - start : b - start]))
+                self._archive.check_block(index, memory[a - start : b - start].data)
 
     def _copy(self, start: int, end: int, memory: Bytes) -> None:
         index = max(0, bisect_right(self._starts, start) - 1)

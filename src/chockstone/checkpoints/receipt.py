@@ -63,9 +63,10 @@ class Receipt:
         return "\n".join(lines)
 
 
-def _size(count: int) -> str:
+def _size(size_bytes: int) -> str:
+    number = float(size_bytes)
     for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count = count / 1000  # type: ignore[assignment]  # the rest is only shown
-    return f"{count:.3g} GB"
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} GB"

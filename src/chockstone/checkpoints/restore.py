@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from chockstone.checkpoints.archive import Archive
@@ -57,7 +57,7 @@ def restore_state(
         prefetch.close()
     for step in (*plan.places.copies, *plan.early, *plan.late):
         step()
-    parts = tuple(Part(*facts, _describe(tree)) for *facts, tree in plan.parts)
+    parts = tuple(replace(part, detail=_describe(tree)) for part, tree in plan.parts)
     return Restored(parts, tuple(plan.missing), tuple(plan.unexpected))
 
 
@@ -75,7 +75,7 @@ class _Plan:
         self.places = Places(archive)
         self.early: list[Callable[[], object]] = []
         self.late: list[Callable[[], object]] = []  # random states: loading other things may draw
-        self.parts: list[tuple[str, str, int, int, Any]] = []  # path, type, tensors, bytes, restored tree
+        self.parts: list[tuple[Part, Any]] = []  # with the tree that was restored
         self.missing: list[str] = []
         self.unexpected: list[str] = []
         self.wrong: list[str] = []
@@ -94,7 +94,7 @@ class _Plan:
                 self._place_thing(value, into, key, _join(path, key))
 
     def _place_thing(self, saved: Any, into: MutableMapping[Any, Any], key: Any, path: str) -> None:
-        live = into.get(key)
+        live: Any = into.get(key)
         if isinstance(live, MutableMapping) and _holds_stateful(live):
             self.place_mapping(saved, live, path)
             return
@@ -108,7 +108,8 @@ class _Plan:
         else:
             tree = self._fill(saved, live, path, exact=True)
             self.early.append(lambda: _assign(into, key, live, tree))
-        self.parts.append((path, type(tree if live is None else live).__name__, self._tensors, self._bytes, tree))
+        what = type(tree if live is None else live).__name__
+        self.parts.append((Part(path, what, self._tensors, self._bytes), tree))
 
     def _place_module(self, saved: Any, module: Any, path: str) -> Any:
         tree = self._fill(saved, module.state_dict(), path, exact=True)
@@ -171,7 +172,9 @@ class _Plan:
             return
         counts, live_counts = _parameter_counts(groups), _parameter_counts(live_groups)
         if counts != live_counts:
-            self.wrong.append(f"{path}: parameters per group are {counts} in the archive and {live_counts} in the target")
+            self.wrong.append(
+                f"{path}: parameters per group are {counts} in the archive and {live_counts} in the target"
+            )
 
     def mismatch(self) -> RestoreMismatch:
         lines = [f"wrong: {line}" for line in self.wrong]

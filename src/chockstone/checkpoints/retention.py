@@ -102,7 +102,9 @@ def _chosen(alive: Sequence[Checkpoint], policy: Retention) -> list[tuple[str, s
         chosen += [(c.name, f"among the last {policy.keep_last}") for c in alive[-policy.keep_last :]]
     if policy.keep_every is not None:
         every = policy.keep_every
-        chosen += [(c.name, f"step divisible by {every}") for c in alive if _step(c) is not None and _step(c) % every == 0]  # type: ignore[operator]  # not None here
+        chosen += [
+            (c.name, f"step divisible by {every}") for c in alive if _step(c) is not None and _step(c) % every == 0
+        ]  # type: ignore[operator]  # not None here
     if policy.keep_best is not None:
         best = policy.keep_best
         rated = [c for c in alive if not math.isnan(_metric(c, best.metric))]

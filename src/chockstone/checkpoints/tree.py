@@ -107,7 +107,7 @@ class _Flattener:
             }
 
     def flatten(self, state: Mapping[str, object]) -> Tree:
-        if not isinstance(state, Mapping) or not all(type(key) is str for key in state):
+        if not all(type(key) is str for key in state):
             raise UnstorableValue("state", "the state must be a mapping with strings as keys")
         skeleton: dict[str, Json] = {}
         grouped = len(state) <= MAX_GROUPS

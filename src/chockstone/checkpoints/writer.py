@@ -37,7 +37,7 @@ class Write:
         try:
             while (chunk := self._take()) is not None:
                 self._write(*chunk)
-        except BaseException as error:  # recorded; finish() raises it
+        except BaseException as error:  # noqa: BLE001  # recorded; finish() raises it
             with self._lock:
                 self._error = self._error or error
 
@@ -46,8 +46,8 @@ class Write:
         if self._error is not None:
             raise self._error
         head, tail = self._image.head_and_tail(bytes(self._digests))
-        self._put(self._image.tail_start, memoryview(tail))
-        self._put(0, memoryview(head))
+        self._put(self._image.tail_start, tail.data)
+        self._put(0, head.data)
 
     def _take(self) -> tuple[int, int] | None:
         layout = self._image.layout

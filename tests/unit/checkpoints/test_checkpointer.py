@@ -139,7 +139,9 @@ def test_two_buffers_let_a_second_save_return_at_once(gated: GatedStore) -> None
 def test_saves_from_many_threads_all_arrive(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         threads = [
-            threading.Thread(target=lambda step=step: checkpointer.save({"x": torch.full((100,), float(step))}, step=step))
+            threading.Thread(
+                target=lambda step=step: checkpointer.save({"x": torch.full((100,), float(step))}, step=step)
+            )
             for step in range(12)
         ]
         for thread in threads:
@@ -349,7 +351,9 @@ print("saving", flush=True)
 """
 
 
-@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "raise RuntimeError('crash')", "raise KeyboardInterrupt"])
+@pytest.mark.parametrize(
+    "ending", ["", "raise SystemExit(3)", "raise RuntimeError('crash')", "raise KeyboardInterrupt"]
+)
 def test_the_end_of_the_program_waits_for_running_saves(ending: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", EXIT_SCRIPT + ending, str(tmp_path)], capture_output=True)
 
@@ -379,7 +383,10 @@ def test_a_second_ctrl_c_abandons_the_save_and_leaves_nothing(tmp_path: Path) ->
     import signal
 
     process = subprocess.Popen(
-        [sys.executable, "-c", SLOW_EXIT_SCRIPT, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SLOW_EXIT_SCRIPT, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     process.stdout.readline()

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from training import Training
 
 from chockstone.checkpoints import Archive, Checkpointer, RandomState
 from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, DigestMismatch, RestoreMismatch
+from training import Training
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -189,7 +189,9 @@ def test_an_optimizer_of_another_size_is_refused_before_the_model_is_touched(tmp
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save({"model": training.model, "optimizer": training.optimizer}, step=0).result()
 
-        with pytest.raises(RestoreMismatch, match=r"optimizer: parameters per group are \[6\] in the archive and \[2\]"):
+        with pytest.raises(
+            RestoreMismatch, match=r"optimizer: parameters per group are \[6\] in the archive and \[2\]"
+        ):
             checkpointer.restore({"model": other.model, "optimizer": fewer})
 
     assert other.bits() == before

@@ -91,7 +91,9 @@ def test_the_plan_says_why() -> None:
     assert plan.keep[0].reasons == ("newest good one", "among the last 1")
 
 
-@pytest.mark.parametrize("rules", [{"keep_last": 0}, {"keep_every": -1}, {"ttl_seconds": 0}, {"keep_best": Best("x", count=0)}])
+@pytest.mark.parametrize(
+    "rules", [{"keep_last": 0}, {"keep_every": -1}, {"ttl_seconds": 0}, {"keep_best": Best("x", count=0)}]
+)
 def test_rules_that_make_no_sense_are_refused(rules: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="not positive"):
         Retention(**rules)  # type: ignore[arg-type]
