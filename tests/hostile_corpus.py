@@ -283,7 +283,9 @@ def _manifests(found: _Corpus) -> None:
         "created-at": {"created_at": "k" * MEBIBYTE},
     }.items():
         found.add(f"long-winded-{label}", _fields(**changed), DamagedArchive, sense, flaw=_LONG_WINDED)
-    found.add("long-winded-block-bytes", _fields(block_bytes="k" * MEBIBYTE), DamagedArchive, impossible, flaw=_LONG_WINDED)
+    found.add(
+        "long-winded-block-bytes", _fields(block_bytes="k" * MEBIBYTE), DamagedArchive, impossible, flaw=_LONG_WINDED
+    )
     for key in ("version", "digest"):
         found.add(
             f"long-winded-{key}",

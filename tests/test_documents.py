@@ -6,9 +6,11 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from loopback_s3 import make_bucket, s3_server, set_environment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -20,9 +22,18 @@ def with_code() -> list[Path]:
     return [page for page in PAGES if BLOCK.search(page.read_text())]
 
 
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """Pages that speak of S3 find their bucket on loopback."""
+    with s3_server() as url:
+        make_bucket(url, "my-bucket")
+        yield url
+
+
 @pytest.mark.parametrize("page", with_code(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_code_on_the_page_runs(page: Path, tmp_path: Path) -> None:
+def test_the_code_on_the_page_runs(page: Path, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "\n".join(BLOCK.findall(page.read_text()))
+    set_environment(monkeypatch, bucket)
 
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, env=dict(os.environ)

@@ -40,7 +40,7 @@ def main() -> int:
         print(f"{str(parent)!r} is in memory, not on a disk: name another --directory", file=sys.stderr)
         return 2
 
-    results = Results(arguments.quick, describe_environment(parent, now=datetime.now(UTC)))
+    results = Results(arguments.quick, arguments.memory, describe_environment(parent, now=datetime.now(UTC)))
     with (
         Console(stderr=True).status("starting") as status,
         TemporaryDirectory(dir=parent, prefix="chockstone-benchmark-") as scratch,
@@ -63,7 +63,8 @@ def _print(results: Results, promised: list[Figure]) -> None:
     console.print(
         "Medians of interleaved rounds after one uncounted warm-up round. Every save is fsynced, files and "
         "directories; before every restore its files are dropped from the page cache.\n"
-        f"{results.environment['machine']}, {results.environment['filesystem']}."
+        f"{results.environment['machine']}, {results.environment['filesystem']}; "
+        f"{results.temperature} free memory (--memory)."
     )
 
 
@@ -97,6 +98,14 @@ def _parse() -> argparse.Namespace:
         type=Path,
         metavar="DIR",
         help="where to write; on a disk, with 15 GB free for a full run",
+    )
+    parser.add_argument(
+        "--memory",
+        choices=("warm", "cold"),
+        default="warm",
+        help="the free memory that contestants find: warm, as on bare metal (default), or cold, as virtual "
+        "machines leave it that hand free memory back to their host; there, cold is slower for whoever needs "
+        "fresh memory or page cache, and the same elsewhere",
     )
     parser.add_argument(
         "--only",

@@ -26,6 +26,8 @@ Temperature = Literal["warm", "cold"]
 PAGE_BYTES = 4096
 SPARED_BYTES = 4 << 30  # of the memory available, for whoever else works on this machine
 HAND_BACK_SECONDS = 3.0
+LEAST_WARM_BYTES = 256 << 20
+WARM_STATES = 3  # what the hungriest contestant needs: page cache, and a copy or two
 
 
 class FreeMemory(Protocol):
@@ -69,6 +71,13 @@ class ColdMemory:
 
     def recover(self) -> None:
         pass
+
+
+def free_memory(temperature: Temperature, state_bytes: int) -> FreeMemory:
+    """What the contestants on a state of this size will find."""
+    if temperature == "cold":
+        return ColdMemory()
+    return WarmMemory(max(LEAST_WARM_BYTES, WARM_STATES * state_bytes))
 
 
 def touched_buffer(size_bytes: int) -> NDArray[np.uint8]:

@@ -32,6 +32,7 @@ def draw(results: Results, path: Path) -> None:
     _draw_curve(panels[0][3], results, "size")
     _draw_curve(panels[1][3], results, "count")
     machine = f"{results.environment['machine']}, {results.environment['filesystem']}"
+    machine += f", {results.temperature} free memory"
     quick = " · QUICK RUN, not the published sizes" if results.quick else ""
     picture.suptitle(f"Checkpoints: medians on {machine}{quick}", fontsize=14, x=0.01, ha="left")
     path.parent.mkdir(parents=True, exist_ok=True)

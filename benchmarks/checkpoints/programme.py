@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.checkpoints import limits, ours, peers, states
 from benchmarks.checkpoints.contestant import Absent, Contestant
-from benchmarks.checkpoints.durability import settle
+from benchmarks.checkpoints.free_memory import free_memory
 from benchmarks.checkpoints.memory import measure_memory
 from benchmarks.checkpoints.restoring import measure_restoring
 from benchmarks.checkpoints.results import Results, StateFacts
@@ -24,8 +24,6 @@ REPEATS = {"L": 7, "F": 5}
 QUICK_REPEATS = {"L": 5, "F": 1}
 SCALING_REPEATS, QUICK_SCALING_REPEATS = 5, 2
 
-TOUCHED_BYTES, QUICK_TOUCHED_BYTES = 14 << 30, 1 << 30
-SPARED_BYTES = 4 << 30  # of the memory available, for whoever else works on this machine
 
 StateMaker = Callable[[], states.State]
 Say = Callable[[str], None]
@@ -33,10 +31,6 @@ Say = Callable[[str], None]
 
 def perform(results: Results, *, wanted: frozenset[str], directory: Path, say: Say) -> None:
     """Run the wanted measures and add them to ``results``."""
-    say("touching memory once, so that nobody pays for the first touch")
-    spare = max(1, limits.available_memory_bytes() - SPARED_BYTES)
-    limits.touch_memory(min(spare, QUICK_TOUCHED_BYTES if results.quick else TOUCHED_BYTES))
-
     makers: list[StateMaker] = [states.small_tensors]
     makers.append(states.small_training if results.quick else states.full_training)
     if wanted - {"scaling"}:
@@ -52,7 +46,9 @@ def perform(results: Results, *, wanted: frozenset[str], directory: Path, say: S
                     rival.close()
     if "scaling" in wanted:
         repeats = QUICK_SCALING_REPEATS if results.quick else SCALING_REPEATS
-        results.scaling = measure_scaling(directory, repeats=repeats, quick=results.quick, say=say)
+        results.scaling = measure_scaling(
+            directory, repeats=repeats, temperature=results.temperature, quick=results.quick, say=say
+        )
 
 
 def _perform_on(
@@ -78,6 +74,7 @@ def _perform_on(
         contestants=contestants,
         absent=[one for one in everyone if isinstance(one, Absent)],
         repeats=(QUICK_REPEATS if results.quick else REPEATS)[name],
+        memory=free_memory(results.temperature, state.size_bytes),
         say=lambda line: say(f"{name}: {line}"),
     )
     try:
@@ -104,7 +101,7 @@ def _perform_on(
             [ours.NAME] if results.quick else [ours.NAME, *(one for one in background if one != ours.NAME)]
         )
         del stage, state, contestants, everyone
-        settle()
+        gc.collect()
         results.measured["memory", name] = measure_memory(
             names, make_state=make_state, directory=directory, say=say
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.checkpoints.durability import filesystem_of
+from benchmarks.checkpoints.free_memory import Temperature
 from benchmarks.checkpoints.rounds import Series
 from benchmarks.checkpoints.scaling import Point
 from benchmarks.checkpoints.states import State
@@ -44,6 +45,7 @@ class StateFacts:
 @dataclass(slots=True)
 class Results:
     quick: bool
+    temperature: Temperature  # of the free memory that contestants found
     environment: dict[str, str]
     states: dict[str, StateFacts] = field(default_factory=dict)
     measured: dict[tuple[Measure, str], dict[str, Series]] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Results:
             }
         return {
             "quick": self.quick,
+            "free_memory": self.temperature,
             "environment": self.environment,
             "states": {
                 name: {

@@ -16,6 +16,7 @@ from typing import Literal
 
 from benchmarks.checkpoints import ours, states
 from benchmarks.checkpoints.durability import evict, remove
+from benchmarks.checkpoints.free_memory import Temperature, free_memory
 from benchmarks.checkpoints.rounds import Metrics, Series, run_rounds
 
 Axis = Literal["size", "count"]
@@ -26,6 +27,7 @@ COUNTS = (10, 100, 1_000, 5_000, 20_000)
 QUICK_COUNTS = (10, 1_000, 20_000)
 TENSORS_OF_SIZES = 100
 BYTES_OF_COUNTS = 100_000_000
+SCALING_MEMORY_BYTES = 100_000_000  # ours needs no fresh memory per save, whatever the size
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,14 @@ class Point:
     series: Series
 
 
-def measure_scaling(directory: Path, *, repeats: int, quick: bool, say: Callable[[str], None]) -> list[Point]:
+def measure_scaling(
+    directory: Path, *, repeats: int, temperature: Temperature, quick: bool, say: Callable[[str], None]
+) -> list[Point]:
     wanted: list[tuple[Axis, int]] = [
         ("size", size) for size in (QUICK_SIZES_BYTES if quick else SIZES_BYTES)
     ]
     wanted += [("count", tensor_count) for tensor_count in (QUICK_COUNTS if quick else COUNTS)]
-    return [Point(axis, at, _measure(axis, at, directory, repeats, say)) for axis, at in wanted]
+    return [Point(axis, at, _measure(axis, at, directory, repeats, temperature, say)) for axis, at in wanted]
 
 
 def growth_exponent(points: list[Point], axis: Axis, metric: str) -> float | None:
@@ -53,7 +57,9 @@ def growth_exponent(points: list[Point], axis: Axis, metric: str) -> float | Non
     return math.log(after / before) / math.log(largest / middle)
 
 
-def _measure(axis: Axis, at: int, directory: Path, repeats: int, say: Callable[[str], None]) -> Series:
+def _measure(
+    axis: Axis, at: int, directory: Path, repeats: int, temperature: Temperature, say: Callable[[str], None]
+) -> Series:
     size_bytes, tensor_count = (at, TENSORS_OF_SIZES) if axis == "size" else (BYTES_OF_COUNTS, at)
     state = states.of_size(size_bytes, tensor_count)
     scratch = directory / f"scaling-{axis}-{at}"
@@ -78,7 +84,10 @@ def _measure(axis: Axis, at: int, directory: Path, repeats: int, say: Callable[[
 
     try:
         return run_rounds(
-            {ours.NAME: action}, repeats=repeats, say=lambda line: say(f"{state.title}, {line}")
+            {ours.NAME: action},
+            repeats=repeats,
+            memory=free_memory(temperature, SCALING_MEMORY_BYTES),
+            say=lambda line: say(f"{state.title}, {line}"),
         )[ours.NAME]
     finally:
         contestant.close()

@@ -7,7 +7,7 @@ the bytes are laid out. No torch is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -29,12 +29,15 @@ _FLOATS: Final = {"F16": "<f2", "BF16": "", "F32": "<f4", "F64": "<f8"}  # numpy
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much of a tensor or file of unchanged type differs. The elements of a file are its bytes."""
+    """How much differs in a tensor, file or sequence of unchanged type and size.
+
+    The elements of a file are its bytes; a sequence of values has elements but no bytes.
+    """
 
     elements: int
     of_elements: int
-    differing_bytes: int
-    of_bytes: int
+    differing_bytes: int = 0
+    of_bytes: int = 0
     max_difference: float | None = None  # of floats; nan where a nan came or went
 
 
@@ -98,6 +101,8 @@ class _Contents:
         self.nodes: dict[Place, tuple[str, Node]] = {}
         places = Places(archive)
         for path, place, node in walk(outline(archive.state()) if STATE in archive.members else ()):
+            if place[:-1] in self.nodes and self.nodes[place[:-1]][1].is_flat:
+                continue  # compared as one
             if node.reference is None:
                 self.nodes[place] = (path, node)
                 continue
@@ -178,20 +183,31 @@ def _compare_values(
     for place, (path, a) in old.items():
         _, b = new.get(place, ("", None))
         if b is None:
-            if not a.children:  # those of a container speak for it
-                changes.append(Change("value", path, "removed", _describe(a), None))
-        elif a.kind != b.kind:
-            changes.append(Change("value", path, "retyped", _describe(a), _describe(b)))
-        elif a.text != b.text:
-            changes.append(Change("value", path, "changed", a.text, b.text))
+            if _speaks(a):
+                changes.append(Change("value", path, "removed", a.summary, None))
+        elif (a.kind, a.is_flat) != (b.kind, b.is_flat):
+            changes.append(Change("value", path, "retyped", a.summary, b.summary))
+        elif a.summary != b.summary:
+            changes.append(Change("value", path, "changed", a.summary, b.summary, _extent(a.children, b.children)))
         else:
-            same += not a.is_container
+            same += _speaks(a)
     changes += [
-        Change("value", path, "added", None, _describe(b))
+        Change("value", path, "added", None, b.summary)
         for place, (path, b) in new.items()
-        if place not in old and not b.children
+        if place not in old and _speaks(b)
     ]
     return same
+
+
+def _speaks(node: Node) -> bool:
+    """Whether a node stands for itself; for other containers their children do."""
+    return not node.is_container or node.is_flat or not node.children
+
+
+def _extent(a: Sequence[Node], b: Sequence[Node]) -> Extent | None:
+    if not a or len(a) != len(b):
+        return None
+    return Extent(sum(x.text != y.text for x, y in zip(a, b, strict=True)), len(a))
 
 
 def _compare_files(old: _Contents, new: _Contents, changes: list[Change], on_bytes: Callable[[int], None]) -> int:
@@ -212,10 +228,6 @@ def _compare_files(old: _Contents, new: _Contents, changes: list[Change], on_byt
         Change("file", name, "added", None, f"{b.size} bytes") for name, b in new.files.items() if name not in old.files
     ]
     return same
-
-
-def _describe(node: Node) -> str:
-    return node.kind if node.is_container else node.text
 
 
 @dataclass(slots=True)

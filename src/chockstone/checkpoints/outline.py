@@ -17,6 +17,7 @@ from chockstone.checkpoints.tree import MAX_DEPTH, TAG, Reference
 VALUE: Final = "value"
 TENSOR: Final = "tensor"
 MODULE_VERSIONS: Final = "._metadata"  # label of what nn.Module keeps beside a state dict
+_BRACKETS: Final = {"list": ("[", "]"), "tuple": ("(", ")"), "set": ("{", "}"), "frozenset": ("frozenset{", "}")}
 
 Place = tuple[str, ...]  # labels from the top: unlike a path, {"a.b": 1} and {"a": {"b": 1}} differ in it
 
@@ -34,6 +35,19 @@ class Node:
     @property
     def is_container(self) -> bool:
         return self.kind not in (VALUE, TENSOR)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether this is a sequence of plain values, which reads best on one line."""
+        return self.kind in _BRACKETS and all(child.kind == VALUE for child in self.children)
+
+    @property
+    def summary(self) -> str:
+        """A value or a flat sequence whole, of other containers the type."""
+        if not self.is_flat:
+            return self.text or self.kind
+        opening, closing = _BRACKETS[self.kind]
+        return opening + ", ".join(child.text for child in self.children) + closing
 
 
 def outline(skeleton: Any) -> tuple[Node, ...]:  # Any: JSON that may be hostile

@@ -52,12 +52,12 @@ def ensure_directory(path: Path) -> None:
     try:
         os.mkdir(path)
     except FileExistsError:
-        return None
+        return
     except FileNotFoundError:
         ensure_directory(path.parent)
         ensure_directory(path)
-        return
-    fsync_directory(path.parent)
+    else:
+        fsync_directory(path.parent)
 
 
 def move_if_absent(source: Path, target: Path) -> None:

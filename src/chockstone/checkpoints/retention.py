@@ -101,10 +101,7 @@ def _chosen(alive: Sequence[Checkpoint], policy: Retention) -> list[tuple[str, s
     if policy.keep_last is not None:
         chosen += [(c.name, f"among the last {policy.keep_last}") for c in alive[-policy.keep_last :]]
     if policy.keep_every is not None:
-        every = policy.keep_every
-        chosen += [
-            (c.name, f"step divisible by {every}") for c in alive if _step(c) is not None and _step(c) % every == 0
-        ]  # type: ignore[operator]  # not None here
+        chosen += [(c.name, f"step divisible by {policy.keep_every}") for c in alive if _divides(policy.keep_every, c)]
     if policy.keep_best is not None:
         best = policy.keep_best
         rated = [c for c in alive if not math.isnan(_metric(c, best.metric))]
@@ -121,8 +118,9 @@ def _is_expired(checkpoint: Checkpoint, policy: Retention, now: datetime) -> boo
     return manifest.is_expired(now) or (policy.ttl_seconds is not None and age_seconds >= policy.ttl_seconds)
 
 
-def _step(checkpoint: Checkpoint) -> int | None:
-    return checkpoint.manifest.step if checkpoint.manifest else None
+def _divides(every: int, checkpoint: Checkpoint) -> bool:
+    step = checkpoint.manifest.step if checkpoint.manifest else None
+    return step is not None and step % every == 0
 
 
 def _metric(checkpoint: Checkpoint, name: str) -> float:

@@ -30,7 +30,6 @@ from chockstone.cli.words import (
 _BROAD: Final = 10  # children of a container that are shown
 _DEEP: Final = 5
 _LONG: Final = 60  # characters of a value
-_BRACKETS: Final = {"list": ("[", "]"), "tuple": ("(", ")"), "set": ("{", "}"), "frozenset": ("{", "}")}
 
 
 @dataclass(slots=True)
@@ -135,7 +134,7 @@ def _tree(nodes: Sequence[Node], *, all_values: bool, depth: int = 1) -> Iterato
     for label, node in zip(labels, shown, strict=True):
         text = _summary(node)
         yield f"{indent}{label:<{width}}  {text if all_values else shorten(text, _LONG)}"
-        if _is_flat(node) or not _holds_values(node):
+        if node.is_flat or not _holds_values(node):
             continue
         if all_values or depth < _DEEP:
             yield from _tree(node.children, all_values=all_values, depth=depth + 1)
@@ -146,19 +145,11 @@ def _tree(nodes: Sequence[Node], *, all_values: bool, depth: int = 1) -> Iterato
 
 
 def _summary(node: Node) -> str:
-    if not node.is_container:
-        return printable(node.text)
-    if _is_flat(node):
-        opening, closing = _BRACKETS[node.kind]
-        return opening + ", ".join(printable(child.text) for child in node.children) + closing
+    if not node.is_container or node.is_flat:
+        return printable(node.summary)
     tensors = count_tensors(node)
     counted = f", {spell_count(tensors, 'tensor')}" if tensors else ""
     return f"{node.kind} of {sum(child.label != MODULE_VERSIONS for child in node.children):,}{counted}"
-
-
-def _is_flat(node: Node) -> bool:
-    """A sequence of plain values reads best on one line."""
-    return node.kind in _BRACKETS and all(child.kind == VALUE for child in node.children)
 
 
 def _holds_values(node: Node) -> bool:

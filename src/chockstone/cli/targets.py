@@ -68,6 +68,10 @@ def find_archive(word: str) -> Target:
     if "://" not in word:
         return Target(word, lambda: _open_file(word))
     place, _, name = word.removesuffix(SUFFIX).rpartition("/")
+    if "://" not in place:
+        raise typer.BadParameter(
+            f"{word!r} names no archive: write the store, a slash and the file, s3://bucket/x{SUFFIX}"
+        )
     return Target(word, lambda: open_store(place).open(name))
 
 

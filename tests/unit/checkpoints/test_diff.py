@@ -136,12 +136,25 @@ def test_values_differ_by_type_and_not_only_by_number(diff: Diff) -> None:
     assert [(change.kind, change.path, change.before, change.after) for change in difference.changes] == [
         ("changed", "a", "1", "1.0"),
         ("changed", "b", "True", "1"),
-        ("retyped", "c", "list", "tuple"),
+        ("retyped", "c", "[1]", "(1)"),
         ("changed", "d", "0.0", "-0.0"),
-        ("retyped", "e", "dict", "list"),
+        ("retyped", "e", "dict", "[]"),
         ("removed", "gone", "None", None),
         ("added", "new", None, "'y'"),
     ]
+
+
+def test_a_sequence_of_values_is_one_change(diff: Diff) -> None:
+    before = {"random": (3, tuple(range(625))), "rates": [0.1], "ragged": [1, 2]}
+    after = {"random": (3, tuple(range(1, 626))), "rates": [0.1], "ragged": [1]}
+
+    difference = diff(before, after)
+
+    assert [(change.kind, change.path, change.extent) for change in difference.changes] == [
+        ("changed", "random[1]", Extent(625, 625)),
+        ("changed", "ragged", None),
+    ]
+    assert difference.same["values"] == 2
 
 
 def test_files_are_compared_byte_by_byte(diff: Diff) -> None:

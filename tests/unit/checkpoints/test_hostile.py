@@ -359,4 +359,3 @@ def test_a_file_whose_name_is_none_of_ours_does_not_hide_the_others(tmp_path: Pa
 
     with Checkpointer(tmp_path) as checkpointer:
         assert checkpointer.load() == {"epoch": 7}
-

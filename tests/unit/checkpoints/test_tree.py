@@ -122,7 +122,7 @@ def keys_of(tree: Tree) -> list[tuple[str, str]]:
         {"__metadata__": 1},
         {"k" * 10_000: 1},
     ],
-    ids=lambda value: f"{value!r:.40}",
+    ids=lambda value: type(value).__name__,
 )
 def test_a_plain_value_comes_back_as_it_was(value: object) -> None:
     tree = flatten({"x": value})

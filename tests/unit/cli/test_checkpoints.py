@@ -354,7 +354,7 @@ def test_diff_says_what_changed(store: Path) -> None:
     changed = run("diff", store, "run-1/step-00000000", "run-1/step-00000200")
 
     assert (same.exit_code, changed.exit_code) == (0, 1)
-    assert "the same: 2 tensors, 4 values, 1 file" in same.stdout
+    assert "the same: 2 tensors, 3 values, 1 file" in same.stdout
     extent = r"100 of 100 elements, 100 of 400 bytes, largest change 2"
     assert re.search(rf"changed +tensor +model.w +numpy F32\[100\] +{extent}", changed.stdout)
     assert re.search(r"changed +value +epoch +0 -> 2", changed.stdout)
@@ -393,6 +393,7 @@ def test_diff_of_a_damaged_one_says_so(store: Path) -> None:
         (["verify", "{store}", "--policy", "off"], 2, "policy"),
         (["export", "{store}", "run-1/step-00000000", "{store}/no/where"], 2, "to export into"),
         (["diff", "{store}", "run-1/step-00000000"], 2, "is not an archive file"),
+        (["show", "s3://only-a.tar"], 2, "names no archive"),
     ],
 )
 def test_mistakes_are_explained_in_a_sentence(store: Path, words: list[str], code: int, complaint: str) -> None:
