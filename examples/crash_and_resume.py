@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -136,9 +137,9 @@ def demonstrate(console: Console, directory: Path) -> bool:
     console.print(f"loss  {sparkline(crashed)}  {crashed[1]:.3f} → {crashed[STEPS]:.3f}")
 
     console.rule("[bold]3. what is left, verified")
-    subprocess.run(
-        [sys.executable, "-m", "chockstone.cli", "checkpoints", "verify", str(directory / "crashed")], check=True
-    )
+    command = [sys.executable, "-m", "chockstone.cli", "checkpoints", "verify", str(directory / "crashed")]
+    verified = subprocess.run(command, check=True, capture_output=True, text=True)
+    console.print(verified.stdout.rstrip(), markup=False)
 
     console.rule("[bold]4. a flipped bit in the newest checkpoint")
     flip_a_bit(max((directory / "crashed" / "run").glob("*.tar")))
@@ -167,17 +168,27 @@ def flip_a_bit(path: Path) -> None:
         file.write(bytes([byte ^ 1]))
 
 
+def draw(console: Console, path: Path) -> None:
+    picture = console.export_svg(title="make demo")
+    path.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))  # fonts the reader has will do
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, metavar="DIRECTORY", help="be the training process")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the report into this file")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the checkpoints there")
     arguments = parser.parse_args()
     if arguments.train:
         train(arguments.train)
         return 0
     directory = arguments.keep or Path(tempfile.mkdtemp(prefix="chockstone-demo-"))
+    console = Console(record=arguments.svg is not None, width=104 if arguments.svg else None)
     try:
-        return 0 if demonstrate(Console(), directory) else 1
+        same = demonstrate(console, directory)
+        if arguments.svg:
+            draw(console, arguments.svg)
+        return 0 if same else 1
     finally:
         if not arguments.keep:
             shutil.rmtree(directory, ignore_errors=True)

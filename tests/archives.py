@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from chockstone.checkpoints import Archive, Checkpointer, verify_archive
+from chockstone.checkpoints import Archive, Checkpointer, open_store, verify_archive
 from chockstone.checkpoints.archive import Verify
 from chockstone.checkpoints.errors import TruncatedArchive
-from chockstone.checkpoints.file_store import FileSource
 from chockstone.checkpoints.restore import load_state
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -72,7 +71,7 @@ def write_archive(root: Path, state: Mapping[str, object] | None = None, *, step
 
 
 def open_file(path: Path, *, verify: Verify = "full") -> Archive:
-    return Archive(FileSource(path), verify=verify)
+    return Archive(open_store(path.parent).open(path.name.removesuffix(".tar")), verify=verify)
 
 
 def load_bytes(content: bytes | bytearray, *, verify: Verify = "full") -> dict[str, Any]:
@@ -115,5 +114,5 @@ def assert_same(found: Any, wanted: Any, path: str = "state") -> None:
 
 
 def _bits(tensor: torch.Tensor) -> bytes:
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    plain = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    return plain.view(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from loopback_s3 import make_bucket, s3_server, set_environment
 
 ROOT = Path(__file__).parents[1]

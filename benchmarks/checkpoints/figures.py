@@ -83,9 +83,7 @@ def _save_figures(results: Results, state: str) -> list[Figure]:
     }[state]
     limit_bound = {"F": 1.6, "L": 2.0}[state]
     return [
-        _times_limit(
-            results, "save", state, "durable save against O_DIRECT write", saving.LIMIT, limit_bound
-        ),
+        _times_limit(results, "save", state, "durable save against O_DIRECT write", saving.LIMIT, limit_bound),
         *(
             _times_faster(results, "save", state, f"durable save faster than {peer}", peer, bound)
             for peer, bound in bounds.items()
@@ -116,9 +114,7 @@ def _stall_figures(results: Results, state: str) -> list[Figure]:
 def _memory_figure(results: Results, state: str) -> Figure:
     extra = results.median("memory", state, ours.NAME, "extra_bytes")
     value = _ratio(extra, float(results.states[state].size_bytes))
-    return _figure(
-        results, "memory", state, "extra host memory in snapshots", "at most", 1.0 + MEMORY_SLACK, value
-    )
+    return _figure(results, "memory", state, "extra host memory in snapshots", "at most", 1.0 + MEMORY_SLACK, value)
 
 
 def _restore_figures(results: Results, state: str) -> list[Figure]:
@@ -151,16 +147,12 @@ def _scaling_figures(results: Results) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _times_limit(
-    results: Results, measure: Measure, state: str, title: str, limit: str, bound: float
-) -> Figure:
+def _times_limit(results: Results, measure: Measure, state: str, title: str, limit: str, bound: float) -> Figure:
     value = _ratio(results.median(measure, state, ours.NAME), results.median(measure, state, limit))
     return _figure(results, measure, state, title, "at most", bound, value)
 
 
-def _times_faster(
-    results: Results, measure: Measure, state: str, title: str, peer: str, bound: float
-) -> Figure:
+def _times_faster(results: Results, measure: Measure, state: str, title: str, peer: str, bound: float) -> Figure:
     value = _ratio(results.median(measure, state, peer), results.median(measure, state, ours.NAME))
     return _figure(results, measure, state, title, "at least", bound, value)
 

@@ -42,9 +42,7 @@ def draw(results: Results, path: Path) -> None:
 def _draw_bars(panel: Axes, results: Results, measure: Measure, state: str) -> None:
     title, limit_name = COLUMNS[measure]
     facts = results.states.get(state)
-    size = (
-        "" if facts is None else f"{state}: {facts.size_bytes / 1e6:,.0f} MB in {facts.tensor_count} tensors"
-    )
+    size = "" if facts is None else f"{state}: {facts.size_bytes / 1e6:,.0f} MB in {facts.tensor_count} tensors"
     panel.set_title(f"{title}\n{size}", loc="left", fontsize=11)
     bars = results.medians(measure, state, without=(limit_name,))
     if not bars:
@@ -52,9 +50,7 @@ def _draw_bars(panel: Axes, results: Results, measure: Measure, state: str) -> N
         return
     ordered = sorted(bars, key=lambda name: bars[name], reverse=True)
     lengths = sorted(bars.values())
-    cut = (
-        lengths[-2] * 1.15 if len(lengths) > 1 and lengths[-1] > OFF_THE_SCALE * lengths[-2] else lengths[-1]
-    )
+    cut = lengths[-2] * 1.15 if len(lengths) > 1 and lengths[-1] > OFF_THE_SCALE * lengths[-2] else lengths[-1]
     panel.barh(
         ordered,
         [min(bars[name], cut) for name in ordered],

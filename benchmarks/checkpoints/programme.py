@@ -79,9 +79,7 @@ def _perform_on(
     )
     try:
         if "save" in wanted:
-            results.measured["save", name] = measure_saving(
-                stage, slow=_slow_turns(name, quick=results.quick)
-            )
+            results.measured["save", name] = measure_saving(stage, slow=_slow_turns(name, quick=results.quick))
         if "stall" in wanted:
             results.measured["stall", name] = measure_stalling(stage)
             if name == "L":
@@ -97,14 +95,10 @@ def _perform_on(
 
     if "stall" in wanted and name == "F":
         background = [one.name for one in contestants if one.start is not None]
-        names = (
-            [ours.NAME] if results.quick else [ours.NAME, *(one for one in background if one != ours.NAME)]
-        )
+        names = [ours.NAME] if results.quick else [ours.NAME, *(one for one in background if one != ours.NAME)]
         del stage, state, contestants, everyone
         gc.collect()
-        results.measured["memory", name] = measure_memory(
-            names, make_state=make_state, directory=directory, say=say
-        )
+        results.measured["memory", name] = measure_memory(names, make_state=make_state, directory=directory, say=say)
 
 
 def _slow_turns(state_name: str, *, quick: bool) -> SlowTurns:

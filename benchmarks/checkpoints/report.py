@@ -166,6 +166,4 @@ def _times(value: float | None, base: float | None) -> str:
 
 
 def _remark(series: Series) -> str:
-    return (
-        f"[yellow]not run: {escape(series.failure)}[/]" if series.failure is not None else escape(series.note)
-    )
+    return f"[yellow]not run: {escape(series.failure)}[/]" if series.failure is not None else escape(series.note)

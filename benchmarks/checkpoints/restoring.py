@@ -17,9 +17,7 @@ from benchmarks.checkpoints.rounds import Action, Metrics, Series, run_rounds
 from benchmarks.checkpoints.stage import Stage, keep_best, variant_name
 
 LIMIT = "limit: O_DIRECT read"
-COLD_SHARE = (
-    0.85  # below this share of the state's bytes, a restore was served from memory (orbax compresses)
-)
+COLD_SHARE = 0.85  # below this share of the state's bytes, a restore was served from memory (orbax compresses)
 
 
 def measure_restoring(stage: Stage) -> dict[str, Series]:

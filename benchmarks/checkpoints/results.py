@@ -66,9 +66,7 @@ class Results:
     def as_json(self) -> dict[str, Any]:  # Any: JSON
         measures: dict[str, dict[str, Any]] = {}
         for (measure, state), rows in self.measured.items():
-            measures.setdefault(measure, {})[state] = {
-                name: _series_json(series) for name, series in rows.items()
-            }
+            measures.setdefault(measure, {})[state] = {name: _series_json(series) for name, series in rows.items()}
         return {
             "quick": self.quick,
             "free_memory": self.temperature,
@@ -82,9 +80,7 @@ class Results:
                 for name, facts in self.states.items()
             },
             "measures": measures,
-            "scaling": [
-                {"axis": point.axis, "at": point.at, **_series_json(point.series)} for point in self.scaling
-            ],
+            "scaling": [{"axis": point.axis, "at": point.at, **_series_json(point.series)} for point in self.scaling],
         }
 
 
@@ -108,7 +104,6 @@ def _series_json(series: Series) -> dict[str, Any]:  # Any: JSON
     if series.failure is not None:
         return {"not_run": series.failure}
     metrics = {
-        metric: {"median": series.median(metric), "samples": values}
-        for metric, values in series.samples.items()
+        metric: {"median": series.median(metric), "samples": values} for metric, values in series.samples.items()
     }
     return {"metrics": metrics} | ({"note": series.note} if series.note else {})

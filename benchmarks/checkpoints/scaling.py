@@ -40,9 +40,7 @@ class Point:
 def measure_scaling(
     directory: Path, *, repeats: int, temperature: Temperature, quick: bool, say: Callable[[str], None]
 ) -> list[Point]:
-    wanted: list[tuple[Axis, int]] = [
-        ("size", size) for size in (QUICK_SIZES_BYTES if quick else SIZES_BYTES)
-    ]
+    wanted: list[tuple[Axis, int]] = [("size", size) for size in (QUICK_SIZES_BYTES if quick else SIZES_BYTES)]
     wanted += [("count", tensor_count) for tensor_count in (QUICK_COUNTS if quick else COUNTS)]
     return [Point(axis, at, _measure(axis, at, directory, repeats, temperature, say)) for axis, at in wanted]
 

@@ -30,9 +30,7 @@ class Stage:
         return series | {absence.name: Series(failure=absence.reason) for absence in self.absent}
 
 
-def keep_best(
-    series: dict[str, Series], limit_name: str, variants: Iterable[Variant] = VARIANTS
-) -> dict[str, Series]:
+def keep_best(series: dict[str, Series], limit_name: str, variants: Iterable[Variant] = VARIANTS) -> dict[str, Series]:
     """Replace the variants of a limit by the one with the lowest median."""
     kept = dict(series)
     tried = {variant: kept.pop(variant_name(limit_name, variant)) for variant in variants}

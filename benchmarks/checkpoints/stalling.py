@@ -35,9 +35,7 @@ def measure_stalling(stage: Stage) -> dict[str, Series]:
 
     actions: dict[str, Action] = {LIMIT: copying}
     actions |= {
-        contestant.name: stalling(contestant.start)
-        for contestant in stage.contestants
-        if contestant.start is not None
+        contestant.name: stalling(contestant.start) for contestant in stage.contestants if contestant.start is not None
     }
     return stage.with_absent(run_rounds(actions, repeats=stage.repeats, memory=stage.memory, say=stage.say))
 

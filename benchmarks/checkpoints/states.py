@@ -30,11 +30,7 @@ class State:
         return sum(len(group) for group in self.tree.values())
 
     def flat(self) -> dict[str, torch.Tensor]:
-        return {
-            f"{group}.{name}": tensor
-            for group, tensors in self.tree.items()
-            for name, tensor in tensors.items()
-        }
+        return {f"{group}.{name}": tensor for group, tensors in self.tree.items() for name, tensor in tensors.items()}
 
     def zeros_like(self) -> State:
         """The same shapes, all zero and already touched: somewhere to restore into."""
@@ -58,9 +54,7 @@ def small_tensors() -> State:
 
 def full_training() -> State:
     """State F: float32 weights and Adam moments of a GPT-2-like model of 125M parameters, about 1.5 GB."""
-    return _training_state(
-        "F", "125M weights + Adam moments", vocabulary=50_257, positions=1_024, width=768, layers=12
-    )
+    return _training_state("F", "125M weights + Adam moments", vocabulary=50_257, positions=1_024, width=768, layers=12)
 
 
 def small_training() -> State:
@@ -74,14 +68,10 @@ def of_size(size_bytes: int, tensor_count: int) -> State:
     """A state for the scaling curves: equal float32 tensors that together take about ``size_bytes``."""
     length = max(1, size_bytes // (4 * tensor_count))
     shapes: Shapes = {f"tensor.{index:05d}": (length,) for index in range(tensor_count)}
-    return State(
-        "S", f"{tensor_count} tensors, {size_bytes / 1e6:.0f} MB", {"model": _random_group(shapes, seed=3)}
-    )
+    return State("S", f"{tensor_count} tensors, {size_bytes / 1e6:.0f} MB", {"model": _random_group(shapes, seed=3)})
 
 
-def _training_state(
-    name: str, title: str, *, vocabulary: int, positions: int, width: int, layers: int
-) -> State:
+def _training_state(name: str, title: str, *, vocabulary: int, positions: int, width: int, layers: int) -> State:
     shapes = _gpt2_shapes(vocabulary=vocabulary, positions=positions, width=width, layers=layers)
     groups = ("model", "exp_avg", "exp_avg_sq")
     return State(name, title, {group: _random_group(shapes, seed=seed) for seed, group in enumerate(groups)})
@@ -112,6 +102,5 @@ def _random_group(shapes: Shapes, *, seed: int) -> dict[str, torch.Tensor]:
     """Each tensor has storage of its own, as parameters of a model have."""
     generator = np.random.default_rng(seed)
     return {
-        name: torch.from_numpy(generator.standard_normal(shape, dtype=np.float32))
-        for name, shape in shapes.items()
+        name: torch.from_numpy(generator.standard_normal(shape, dtype=np.float32)) for name, shape in shapes.items()
     }

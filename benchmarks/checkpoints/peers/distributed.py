@@ -32,9 +32,7 @@ def contestants(directory: Path) -> list[Contestant]:
     def start_with(kind: AsyncCheckpointerType) -> Start:
         def start(state: State) -> Callable[[], Path]:
             path = names.next(f"dcp-{kind.value}")
-            response = state_dict_saver.async_save(
-                state.tree, checkpoint_id=path, async_checkpointer_type=kind
-            )
+            response = state_dict_saver.async_save(state.tree, checkpoint_id=path, async_checkpointer_type=kind)
 
             def wait() -> Path:
                 _upload_of(response).result()

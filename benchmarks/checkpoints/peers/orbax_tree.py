@@ -54,7 +54,4 @@ def contestants(directory: Path) -> list[Contestant]:
 
 
 def _arrays(state: State) -> Arrays:
-    return {
-        group: {name: tensor.numpy() for name, tensor in tensors.items()}
-        for group, tensors in state.tree.items()
-    }
+    return {group: {name: tensor.numpy() for name, tensor in tensors.items()} for group, tensors in state.tree.items()}

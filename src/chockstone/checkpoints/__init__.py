@@ -9,6 +9,7 @@ from chockstone.checkpoints.checkpointer import Checkpointer, SaveOptions
 from chockstone.checkpoints.handle import Progress, Saved, SaveHandle
 from chockstone.checkpoints.random_state import RandomState
 from chockstone.checkpoints.receipt import Receipt
+from chockstone.checkpoints.restore import load_state, load_tensor, restore_state
 from chockstone.checkpoints.retention import Best, Retention
 from chockstone.checkpoints.store import Store, open_store
 from chockstone.checkpoints.survey import Checkpoint, survey
@@ -27,7 +28,10 @@ __all__ = [
     "SaveOptions",
     "Saved",
     "Store",
+    "load_state",
+    "load_tensor",
     "open_store",
+    "restore_state",
     "survey",
     "verify_archive",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
@@ -17,10 +18,12 @@ import xxhash
 from chockstone.checkpoints.errors import (
     DamagedArchive,
     DigestMismatch,
+    ForeignArchive,
     TruncatedArchive,
     UncommittedArchive,
     UnsupportedArchive,
 )
+from chockstone.checkpoints.file_source import open_file
 from chockstone.checkpoints.layout import MANIFEST, MANIFEST_OFFSET, Layout, Member
 from chockstone.checkpoints.manifest import (
     DIGEST_BYTES,
@@ -74,6 +77,11 @@ class Archive:
         except BaseException:
             source.close()
             raise
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: Verify = "full") -> Self:
+        """An archive that is a file, wherever it lies."""
+        return cls(open_file(Path(path)), verify=verify)
 
     def close(self) -> None:
         self._source.close()
@@ -153,7 +161,7 @@ class Archive:
     def state(self) -> Any:
         """The skeleton of the state, as JSON. See ``tree.unflatten``."""
         if STATE not in self.members:
-            raise UnsupportedArchive(f"the archive holds files but no state: it has no member {STATE!r}")
+            raise ForeignArchive(f"the archive holds files but no state: it has no member {STATE!r}")
         if self.members[STATE].size > MAX_STATE_BYTES:
             raise DamagedArchive(f"{STATE} claims {self.members[STATE].size} bytes, over {MAX_STATE_BYTES}")
         return parse_json(self.read(STATE), what=STATE)
@@ -225,7 +233,7 @@ def read_head(source: Source) -> tuple[Manifest, Layout, bytes]:
         payload = _read(source, MANIFEST_OFFSET, size)
     try:
         manifest, layout, digests = decode_manifest(payload)
-    except UnsupportedArchive as error:
+    except (ForeignArchive, UnsupportedArchive) as error:
         if seal_of(payload) in end:
             raise  # written so, by another version
         raise UncommittedArchive(f"{MANIFEST} was changed after the write, or never finished: {error}") from error
@@ -248,7 +256,7 @@ def _read(source: Source, offset: int, size: int) -> bytes:
 def _manifest_size(header: bytes, available: int) -> int:
     """From the one field that is read before anything can be checked."""
     if header[257:262] != b"ustar" or not header.startswith(MANIFEST.encode() + b"\0"):
-        raise UnsupportedArchive(f"this is no Chockstone archive: its first member is {describe_header(header)}")
+        raise ForeignArchive(f"this is no Chockstone archive: its first member is {describe_header(header)}")
     try:
         size = int(header[124:135], 8)
     except ValueError:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import operator
 import threading
 import time
 import weakref
@@ -27,11 +28,18 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 from chockstone.checkpoints.admission import Admission
 from chockstone.checkpoints.archive import Archive, Verify
 from chockstone.checkpoints.buffers import Buffers
-from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing, DamagedArchive, SaveFailed
+from chockstone.checkpoints.errors import (
+    CheckpointError,
+    CheckpointMissing,
+    DamagedArchive,
+    ForeignArchive,
+    SaveFailed,
+    UnsupportedArchive,
+)
 from chockstone.checkpoints.handle import SaveHandle
-from chockstone.checkpoints.job import SaveJob, SaveRequest
+from chockstone.checkpoints.job import SaveJob, SaveRequest, copy_files, copy_metadata
 from chockstone.checkpoints.receipt import Receipt, Skipped
-from chockstone.checkpoints.restore import restore_state
+from chockstone.checkpoints.restore import load_state, restore_state
 from chockstone.checkpoints.retention import Retention
 from chockstone.checkpoints.snapshot import Snapshotter
 from chockstone.checkpoints.store import Store, check_name, open_store
@@ -81,6 +89,7 @@ class Checkpointer:
         self._lock = threading.Lock()
         self._handles: list[SaveHandle] = []
         self._closed = False
+        self._swept = False  # once, with the first save
         _open_checkpointers.add(self)
 
     def save(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
@@ -133,7 +142,8 @@ class Checkpointer:
 
         Without ``name`` the newest one is taken; damaged ones are walked past and named in the
         receipt. Raises CheckpointMissing when there is none, RestoreMismatch with nothing changed
-        when archive and target differ, DamagedArchive when none can be used.
+        when archive and target differ, DamagedArchive when none can be used, UnsupportedArchive
+        when one is of a newer format.
         """
         started = time.perf_counter()
         names, skipped = ([self._full_name(name, None)], []) if name else self._candidates(kind)
@@ -158,11 +168,10 @@ class Checkpointer:
                         seconds=time.perf_counter() - started,
                         skipped=tuple(skipped),
                     )
-            except DamagedArchive as error:
+            except (DamagedArchive, ForeignArchive) as error:
                 if name:
                     raise
-                log.warning("checkpoint skipped name=%s damage=%s", candidate, error)
-                skipped.append(Skipped(candidate, str(error)))
+                self._skip(candidate, error, skipped)
         raise self._none_left(kind, skipped)
 
     async def restore_async(self, into: MutableMapping[str, Any], **options: Any) -> Receipt:
@@ -170,10 +179,21 @@ class Checkpointer:
         return await _in_thread(lambda: self.restore(into, **options))
 
     def load(self, *, name: str | None = None, kind: str = "weights", verify: Verify = "full") -> dict[str, Any]:
-        """The state of a checkpoint as new objects: nested containers and tensors."""
-        into: dict[str, Any] = {}
-        self.restore(into, name=name, kind=kind, verify=verify)
-        return into
+        """The state of a checkpoint as new objects: nested containers and tensors.
+
+        Walks past damaged ones as ``restore`` does. From a directory the tensors are views of the
+        file, mapped privately; see ``restore.load_state``.
+        """
+        names, skipped = ([self._full_name(name, None)], []) if name else self._candidates(kind)
+        for candidate in names:
+            try:
+                with Archive(self.store.open(candidate), verify=verify) as archive:
+                    return load_state(archive)
+            except (DamagedArchive, ForeignArchive) as error:
+                if name:
+                    raise
+                self._skip(candidate, error, skipped)
+        raise self._none_left(kind, skipped)
 
     def checkpoints(self) -> list[Checkpoint]:
         """All checkpoints below the prefix, oldest first, damaged ones included and marked."""
@@ -220,14 +240,14 @@ class Checkpointer:
         if self._closed:
             raise CheckpointError("this checkpointer is closed; make a new one to save")
         self._raise_unseen()
-        step = options.get("step")
+        step = None if options.get("step") is None else operator.index(options["step"])  # type: ignore[arg-type]  # not None
         request = SaveRequest(
             name=self._full_name(options.get("name"), step),
             step=step,
             kind=options.get("kind", "weights"),
-            metrics=dict(options.get("metrics", {})),
-            metadata=options.get("metadata", {}),
-            files=dict(options.get("files", {})),
+            metrics={name: float(value) for name, value in options.get("metrics", {}).items()},
+            metadata=copy_metadata(options.get("metadata", {})),
+            files=copy_files(options.get("files", {})),
             pinned=options.get("pinned", False),
             ttl_seconds=options.get("ttl_seconds"),
             overwrite=options.get("overwrite", False),
@@ -254,7 +274,9 @@ class Checkpointer:
                 self.retention,
                 handle,
                 blocked_seconds=time.perf_counter() - request.started,
+                sweeps=not self._swept,
             )
+            self._swept = True
             threading.Thread(target=self._write, args=(job, snapshotter), name="chockstone-save", daemon=True).start()
         except BaseException as error:
             self._buffers.release(snapshotter)
@@ -287,9 +309,15 @@ class Checkpointer:
 
     def _candidates(self, kind: str) -> tuple[list[str], list[Skipped]]:
         found = self.checkpoints()
+        if newer := [c for c in found if c.is_newer]:  # to go back behind it would lose steps silently
+            raise UnsupportedArchive(f"checkpoint {newer[-1].name!r}: {newer[-1].damage}")
         skipped = [Skipped(c.name, c.damage or "") for c in found if c.manifest is None]
         good = [c for c in found if c.manifest is not None and c.manifest.kind == kind]
         return [c.name for c in reversed(good)], skipped
+
+    def _skip(self, name: str, error: CheckpointError, skipped: list[Skipped]) -> None:
+        log.warning("checkpoint skipped name=%s damage=%s", name, error)
+        skipped.append(Skipped(name, str(error)))
 
     def _none_left(self, kind: str, skipped: list[Skipped]) -> CheckpointError:
         place = f"{self.store.url}/{self.prefix}" if self.prefix else self.store.url

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from chockstone.checkpoints.archive import Archive, verify_archive
@@ -23,17 +24,29 @@ class Collection:
 
 
 def collect(
-    store: Store, prefix: str, policy: Retention, *, now: datetime, dry_run: bool = False, verify: bool = False
+    store: Store,
+    prefix: str,
+    policy: Retention,
+    *,
+    now: datetime,
+    dry_run: bool = False,
+    verify: bool = False,
+    on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Collection:
     """Remove what ``policy`` does not keep below ``prefix``. One failing delete does not stop the others.
 
-    ``verify`` reads the newest archives in full first, so that "the newest good one" is one whose
-    every digest was right a moment ago; without it the heads must do.
+    ``verify`` reads in full whatever the plan would keep, and plans again without those that turn out
+    to be damaged, so that only archives whose every digest was right a moment ago count. Without it
+    their heads must do.
     """
     checkpoints = survey(store, prefix)
-    if verify:
-        checkpoints = _with_newest_verified(store, checkpoints)
     plan = plan_retention(checkpoints, policy, now=now)
+    trusted: set[str] = set()
+    while verify and (doubtful := _doubtful(checkpoints, plan, trusted)):
+        checkpoint = doubtful[-1]
+        trusted.add(checkpoint.name)
+        checkpoints = _looked_at(store, checkpoint, checkpoints, on_bytes)
+        plan = plan_retention(checkpoints, policy, now=now)
     removed: list[Removal] = []
     failed: list[tuple[Removal, str]] = []
     for removal in () if dry_run else plan.remove:
@@ -47,19 +60,24 @@ def collect(
     return Collection(plan, tuple(removed), tuple(failed))
 
 
-def _with_newest_verified(store: Store, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Mark archives as damaged, newest first, until one turns out to be good."""
-    out = list(checkpoints)
-    for index in reversed(range(len(out))):
-        checkpoint = out[index]
-        if checkpoint.manifest is None:
-            continue
-        try:
-            with Archive(store.open(checkpoint.name)) as archive:
-                verify_archive(archive)
-            return out
-        except CheckpointMissing:
-            continue
-        except DamagedArchive as error:
-            out[index] = Checkpoint(checkpoint.name, checkpoint.size, checkpoint.modified_at, None, str(error))
-    return out
+def _doubtful(checkpoints: Sequence[Checkpoint], plan: RetentionPlan, trusted: set[str]) -> list[Checkpoint]:
+    """What a plan relies on and nobody has read yet; nothing where it removes nothing."""
+    if not plan.remove:
+        return []
+    kept = {kept.name for kept in plan.keep} - trusted
+    return [c for c in checkpoints if c.manifest is not None and c.name in kept]
+
+
+def _looked_at(
+    store: Store, checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint], on_bytes: Callable[[int], None]
+) -> list[Checkpoint]:
+    """The survey, with this one read in full: unchanged if good, marked if damaged, without it if gone."""
+    try:
+        with Archive(store.open(checkpoint.name)) as archive:
+            verify_archive(archive, on_bytes=on_bytes)
+        return list(checkpoints)
+    except CheckpointMissing:
+        return [c for c in checkpoints if c is not checkpoint]
+    except DamagedArchive as error:
+        marked = replace(checkpoint, manifest=None, damage=str(error))
+        return [marked if c is checkpoint else c for c in checkpoints]

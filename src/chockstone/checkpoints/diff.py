@@ -7,7 +7,7 @@ the bytes are laid out. No torch is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -29,15 +29,12 @@ _FLOATS: Final = {"F16": "<f2", "BF16": "", "F32": "<f4", "F64": "<f8"}  # numpy
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much differs in a tensor, file or sequence of unchanged type and size.
-
-    The elements of a file are its bytes; a sequence of values has elements but no bytes.
-    """
+    """How much of a tensor or file of unchanged type differs. The elements of a file are its bytes."""
 
     elements: int
     of_elements: int
-    differing_bytes: int = 0
-    of_bytes: int = 0
+    differing_bytes: int
+    of_bytes: int
     max_difference: float | None = None  # of floats; nan where a nan came or went
 
 
@@ -101,8 +98,6 @@ class _Contents:
         self.nodes: dict[Place, tuple[str, Node]] = {}
         places = Places(archive)
         for path, place, node in walk(outline(archive.state()) if STATE in archive.members else ()):
-            if place[:-1] in self.nodes and self.nodes[place[:-1]][1].is_flat:
-                continue  # compared as one
             if node.reference is None:
                 self.nodes[place] = (path, node)
                 continue
@@ -183,31 +178,24 @@ def _compare_values(
     for place, (path, a) in old.items():
         _, b = new.get(place, ("", None))
         if b is None:
-            if _speaks(a):
-                changes.append(Change("value", path, "removed", a.summary, None))
-        elif (a.kind, a.is_flat) != (b.kind, b.is_flat):
-            changes.append(Change("value", path, "retyped", a.summary, b.summary))
-        elif a.summary != b.summary:
-            changes.append(Change("value", path, "changed", a.summary, b.summary, _extent(a.children, b.children)))
+            if not a.is_inner:
+                changes.append(Change("value", path, "removed", _describe(a), None))
+        elif a.kind != b.kind:
+            changes.append(Change("value", path, "retyped", _describe(a), _describe(b)))
+        elif a.text != b.text:
+            changes.append(Change("value", path, "changed", _describe(a), _describe(b)))
         else:
-            same += _speaks(a)
+            same += not a.is_inner
     changes += [
-        Change("value", path, "added", None, b.summary)
+        Change("value", path, "added", None, _describe(b))
         for place, (path, b) in new.items()
-        if place not in old and _speaks(b)
+        if place not in old and not b.is_inner
     ]
     return same
 
 
-def _speaks(node: Node) -> bool:
-    """Whether a node stands for itself; for other containers their children do."""
-    return not node.is_container or node.is_flat or not node.children
-
-
-def _extent(a: Sequence[Node], b: Sequence[Node]) -> Extent | None:
-    if not a or len(a) != len(b):
-        return None
-    return Extent(sum(x.text != y.text for x, y in zip(a, b, strict=True)), len(a))
+def _describe(node: Node) -> str:
+    return node.text or node.kind
 
 
 def _compare_files(old: _Contents, new: _Contents, changes: list[Change], on_bytes: Callable[[int], None]) -> int:

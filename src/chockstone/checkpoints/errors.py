@@ -6,8 +6,10 @@ CheckpointError
 │   ├── TruncatedArchive      shorter or longer than its manifest plans
 │   ├── UncommittedArchive    no valid COMMIT member
 │   └── DigestMismatch        a block differs from its digest
-├── UnsupportedArchive    not ours, or a newer format than this version reads
+├── ForeignArchive        not an archive of ours at all
+├── UnsupportedArchive    a newer format than this version reads
 ├── RestoreMismatch       archive and target do not fit; nothing was touched
+├── ExportRefused         the target of an export exists, or cannot be made
 ├── SaveFailed            an earlier background save failed and nobody looked
 ├── SaveAbandoned         the save was given up before its commit; nothing is visible
 ├── AdmissionRefused      quota or free space; decided before the first byte
@@ -55,6 +57,10 @@ class DigestMismatch(DamagedArchive):
     pass
 
 
+class ForeignArchive(CheckpointError):
+    pass
+
+
 class UnsupportedArchive(CheckpointError):
     pass
 
@@ -66,6 +72,10 @@ class RestoreMismatch(CheckpointError):
         super().__init__(message)
         self.missing = missing
         self.unexpected = unexpected
+
+
+class ExportRefused(CheckpointError):
+    pass
 
 
 class SaveFailed(CheckpointError):

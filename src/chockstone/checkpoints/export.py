@@ -17,17 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from chockstone.checkpoints.archive import Archive
-from chockstone.checkpoints.errors import CheckpointError
+from chockstone.checkpoints.errors import ExportRefused
 from chockstone.checkpoints.layout import Member
 from chockstone.checkpoints.posix import explained, fsync_directory, move_if_absent
 
 _RUN_BYTES: Final = 8 * 1024**2
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class ExportRefused(CheckpointError):
-    """The export was not begun, or lost its name to another; nothing of it is left."""
 
 
 def export_members(

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import secrets
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -24,16 +23,15 @@ from chockstone.checkpoints.errors import (
     CheckpointMissing,
     InvalidName,
     StoreFull,
-    TruncatedArchive,
 )
+from chockstone.checkpoints.file_source import open_file
 from chockstone.checkpoints.posix import ensure_directory, explain, explained, fsync_directory, move_if_absent
 from chockstone.checkpoints.store import SUFFIX, Entry, Partial, Sink, Source, check_name
 from chockstone.checkpoints.tar import PAGE
 
 PARTIAL: Final = ".partial"
+_UNLOCKED_ORPHAN_SECONDS: Final = 24 * 3600.0
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
-_DIRECT_READ_BYTES: Final = 64 * 1024
-_RUN_BYTES: Final = 2 * 1024**2  # what was read is still in the cache when it is checked and copied
 
 
 class FileStore:
@@ -53,13 +51,10 @@ class FileStore:
         return _FileSink(self.path(name), self.root / PARTIAL, name=name, size=size)
 
     def open(self, name: str) -> Source:
-        path = self.path(name)
         try:
-            return FileSource(path)
-        except FileNotFoundError:
+            return open_file(self.path(name))
+        except CheckpointMissing:
             raise CheckpointMissing(f"checkpoint {name!r} is not in {self.url}") from None
-        except OSError as error:
-            raise explain(error, f"cannot open {path}") from error
 
     def entries(self, prefix: str = "") -> Iterator[Entry]:
         if prefix:
@@ -123,9 +118,10 @@ class FileStore:
             try:
                 if overwrite:
                     ensure_directory(spare.parent)
-                    os.link(source, spare)
-                    os.replace(spare, final)
-                    spare.unlink(missing_ok=True)  # rename leaves it when both are one file already
+                    with _held(source):
+                        os.link(source, spare)
+                        os.replace(spare, final)
+                        spare.unlink(missing_ok=True)  # rename leaves it when both are one file already
                 else:
                     os.link(source, final)
             except FileNotFoundError:
@@ -159,10 +155,18 @@ class FileStore:
 def _sweep_one(path: Path, min_age_seconds: float, *, dry_run: bool) -> Partial | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ELOOP}:
+            return None  # gone meanwhile, or a link: no writer makes those
+        raise
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        try:
+            if not _lock(descriptor):
+                return None  # its writer is alive
+        except OSError:
+            min_age_seconds = max(min_age_seconds, _UNLOCKED_ORPHAN_SECONDS)  # no locks here: only age tells
         facts = os.fstat(descriptor)
         age_seconds = max(0.0, time.time() - facts.st_mtime)
         if age_seconds < min_age_seconds:
@@ -170,10 +174,29 @@ def _sweep_one(path: Path, min_age_seconds: float, *, dry_run: bool) -> Partial 
         if not dry_run:
             path.unlink(missing_ok=True)
         return Partial(str(path), facts.st_size, age_seconds)
-    except BlockingIOError:
-        return None  # its writer is alive
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """A lock on the file that no sweep can take meanwhile, under whatever name it finds it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a file system without locks; sweeps go by age there
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether nobody else holds the lock of this file."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class _FileSink:
@@ -229,7 +252,12 @@ class _FileSink:
                     f"checkpoint {self._name!r} exists already at {self._final}; choose another name, "
                     "delete it first, or ask for overwrite"
                 ) from None
-            fsync_directory(self._final.parent)
+            try:
+                fsync_directory(self._final.parent)
+            except OSError:
+                if not overwrite:
+                    self._final.unlink(missing_ok=True)  # not known to be durable, so not to be seen
+                raise
         self._close()
 
     def abort(self) -> None:
@@ -249,13 +277,13 @@ def _create_locked(directory: Path, label: str) -> tuple[Path, int]:
         path = directory / f"{label}-{secrets.token_hex(8)}{SUFFIX}"
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_nlink:
-                _set_direct(descriptor, on=True)
-                return path, descriptor
-        except BlockingIOError:
-            pass  # a sweep got hold of it between the two calls; it will remove it
-        os.close(descriptor)
+            mine = _lock(descriptor)
+        except OSError:
+            mine = True  # a file system without locks; sweeps go by age there
+        if mine and os.fstat(descriptor).st_nlink:
+            _set_direct(descriptor, on=True)
+            return path, descriptor
+        os.close(descriptor)  # a sweep got hold of it between the two calls, and removes it
 
 
 def _set_direct(descriptor: int, *, on: bool) -> bool:
@@ -266,65 +294,3 @@ def _set_direct(descriptor: int, *, on: bool) -> bool:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, wanted)
         flags = wanted
     return bool(flags & _DIRECT)
-
-
-class FileSource:
-    """An archive file. Large reads of whole pages into aligned memory bypass the page cache."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._direct = -1
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            facts = os.fstat(self._descriptor)
-            if not stat.S_ISREG(facts.st_mode):
-                raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
-            self._size = facts.st_size
-            self._direct = _reopen_direct(self._descriptor)
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    @property
-    def run_bytes(self) -> int:
-        return _RUN_BYTES
-
-    def map(self) -> memoryview | None:
-        with explained(f"cannot map {self._path}"):
-            return memoryview(mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_COPY)) if self._size else None
-
-    def read_into(self, offset: int, target: memoryview) -> None:
-        whole_pages = offset % PAGE == 0 and len(target) % PAGE == 0
-        direct = self._direct >= 0 and whole_pages and len(target) >= _DIRECT_READ_BYTES
-        descriptor = self._direct if direct else self._descriptor
-        with explained(f"cannot read {self._path}"):
-            while len(target):
-                try:
-                    count = os.preadv(descriptor, [target], offset)
-                except OSError as error:
-                    if error.errno != errno.EINVAL or descriptor == self._descriptor:
-                        raise
-                    descriptor = self._descriptor  # memory that is not aligned, or a file system without direct reads
-                    continue
-                if count == 0:
-                    raise TruncatedArchive(f"{self._path} ends while it is being read", where=offset)
-                target = target[count:]
-                offset += count
-
-    def close(self) -> None:
-        for descriptor in (self._descriptor, self._direct):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._descriptor = self._direct = -1
-
-
-def _reopen_direct(descriptor: int) -> int:
-    """A second descriptor of the same file for direct reads, or -1 where there are none."""
-    try:
-        return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC | _DIRECT) if _DIRECT else -1
-    except OSError:
-        return -1

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from chockstone.checkpoints.admission import Admission
 from chockstone.checkpoints.collect import collect
-from chockstone.checkpoints.errors import CheckpointError, CheckpointExists, CheckpointMissing, SaveAbandoned
+from chockstone.checkpoints.errors import (
+    CheckpointError,
+    CheckpointExists,
+    CheckpointMissing,
+    SaveAbandoned,
+    StoreError,
+)
 from chockstone.checkpoints.handle import Saved, SaveHandle
 from chockstone.checkpoints.image import Image
+from chockstone.checkpoints.layout import check_members
 from chockstone.checkpoints.manifest import Manifest
 from chockstone.checkpoints.retention import Removal, Retention
 from chockstone.checkpoints.snapshot import STATE, Snapshot
@@ -22,6 +30,7 @@ from chockstone.checkpoints.store import Store
 from chockstone.checkpoints.writer import THREADS, Write
 
 log = logging.getLogger(__name__)
+_ORPHAN_SECONDS: Final = 3600.0  # locks tell orphans from writes, age does where locks do not reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,24 @@ class SaveRequest:
     started: float = field(default_factory=time.perf_counter)
 
 
+def copy_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy the caller cannot change any more; refuses what is not plain JSON."""
+    try:
+        copied: dict[str, Any] = json.loads(json.dumps(dict(metadata), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"metadata is not plain JSON: {error}") from error
+    return copied
+
+
+def copy_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """A copy the caller cannot change any more; refuses names that cannot stand in an archive."""
+    copied = {name: bytes(content) for name, content in files.items()}
+    members = [(STATE, 0), *((name, len(content)) for name, content in copied.items())]
+    if why := check_members(members):
+        raise CheckpointError(f"files: {why}")
+    return copied
+
+
 @dataclass(frozen=True, slots=True)
 class SaveJob:
     """Writes one snapshot. ``run`` returns when it is durable, or raises with nothing visible."""
@@ -53,6 +80,7 @@ class SaveJob:
     retention: Retention | None
     handle: SaveHandle
     blocked_seconds: float
+    sweeps: bool
 
     def run(self) -> Saved:
         request = self.request
@@ -61,6 +89,7 @@ class SaveJob:
         manifest.check()
         layout = manifest.plan()
         self.handle._plan(layout.size)
+        self._sweep()
         self._refuse_early(layout.size)
         image = Image(manifest, layout, files, self.snapshot)
         sink = self.store.begin(request.name, layout.size)
@@ -122,6 +151,14 @@ class SaveJob:
             f"checkpoint {self.request.name!r} exists already in {self.store.url}; choose another name, "
             "delete it first, or ask for overwrite"
         )
+
+    def _sweep(self) -> None:
+        """What killed processes left must not fill the disk; but it must not fail a save either."""
+        try:
+            for partial in self.store.sweep(min_age_seconds=_ORPHAN_SECONDS) if self.sweeps else ():
+                log.info("partial write swept place=%s bytes=%d", partial.place, partial.size)
+        except StoreError as error:
+            log.warning("sweep failed url=%s error=%s", self.store.url, error)
 
     def _retain(self) -> tuple[Removal, ...]:
         """Apply the policy. The archive is safe already, so a failure here is only reported."""

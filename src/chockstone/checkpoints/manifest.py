@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, UnsupportedArchive
+from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, ForeignArchive, UnsupportedArchive
 from chockstone.checkpoints.layout import (
     COMMIT_BYTES,
     MANIFEST,
@@ -122,7 +122,7 @@ def decode_manifest(payload: bytes) -> tuple[Manifest, Layout, bytes]:
     """Parse and check a manifest's payload. Returns it with its layout and the digests of its blocks."""
     document = parse_json(payload, what="manifest.json")
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise UnsupportedArchive("manifest.json is not that of a Chockstone archive")
+        raise ForeignArchive("manifest.json is not that of a Chockstone archive")
     version = document.get("version")
     if version != VERSION:
         raise UnsupportedArchive(

@@ -17,7 +17,10 @@ from chockstone.checkpoints.tree import MAX_DEPTH, TAG, Reference
 VALUE: Final = "value"
 TENSOR: Final = "tensor"
 MODULE_VERSIONS: Final = "._metadata"  # label of what nn.Module keeps beside a state dict
-_BRACKETS: Final = {"list": ("[", "]"), "tuple": ("(", ")"), "set": ("{", "}"), "frozenset": ("frozenset{", "}")}
+MAX_NODES: Final = 2_000_000
+
+_SEQUENCES: Final = {"list": ("[", "]"), "tuple": ("(", ")"), "set": ("{", "}"), "frozenset": ("frozenset{", "}")}
+_MAPPINGS: Final = ("dict", "OrderedDict")
 
 Place = tuple[str, ...]  # labels from the top: unlike a path, {"a.b": 1} and {"a": {"b": 1}} differ in it
 
@@ -28,26 +31,14 @@ class Node:
 
     label: str  # how it continues the path of its parent: ".lr", "[0]"
     kind: str  # VALUE, TENSOR, or the type of a container
-    text: str = ""  # of a value: as Python spells it, whole; texts are equal only where values are
-    children: tuple[Node, ...] = ()
+    text: str = ""  # of a value or a sequence of plain values, as Python spells it: equal only if they are
+    children: tuple[Node, ...] = ()  # of other containers
     reference: Reference | None = None  # of a tensor
 
     @property
-    def is_container(self) -> bool:
-        return self.kind not in (VALUE, TENSOR)
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether this is a sequence of plain values, which reads best on one line."""
-        return self.kind in _BRACKETS and all(child.kind == VALUE for child in self.children)
-
-    @property
-    def summary(self) -> str:
-        """A value or a flat sequence whole, of other containers the type."""
-        if not self.is_flat:
-            return self.text or self.kind
-        opening, closing = _BRACKETS[self.kind]
-        return opening + ", ".join(child.text for child in self.children) + closing
+    def is_inner(self) -> bool:
+        """Whether this is a container that its children speak for."""
+        return bool(self.children)
 
 
 def outline(skeleton: Any) -> tuple[Node, ...]:  # Any: JSON that may be hostile
@@ -55,7 +46,8 @@ def outline(skeleton: Any) -> tuple[Node, ...]:  # Any: JSON that may be hostile
     try:
         if not isinstance(skeleton, dict):
             raise TypeError("it is not an object")
-        return tuple(_node(label, item, 1) for label, item in skeleton.items())
+        reader = _Reader()
+        return tuple(reader.node(label, item, 1) for label, item in skeleton.items())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedArchive(f"state.json does not make sense: {type(error).__name__}: {str(error)[:200]}") from error
 
@@ -74,32 +66,46 @@ def count_tensors(node: Node) -> int:
     return sum(1 for _, _, inner in walk([node]) if inner.kind == TENSOR)
 
 
-def _node(label: str, item: Any, depth: int) -> Node:
-    if depth > MAX_DEPTH + 1:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
-    if isinstance(item, list):
-        return Node(label, "list", children=_indexed(item, depth))
-    if not isinstance(item, dict):
+class _Reader:
+    def __init__(self) -> None:
+        self._nodes = 0
+
+    def node(self, label: str, item: Any, depth: int) -> Node:
+        self._nodes += 1
+        if depth > MAX_DEPTH + 1 or self._nodes > MAX_NODES:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep or has more than {MAX_NODES} entries")
+        if isinstance(item, list):
+            return self._sequence(label, "list", item, depth)
+        if not isinstance(item, dict):
+            return Node(label, VALUE, text=_text(item))
+        if TAG not in item:
+            inner = tuple(self.node(f".{key}", value, depth + 1) for key, value in item.items())
+            return Node(label, "dict", children=inner)
+        tag = item[TAG]
+        if tag == TENSOR:
+            return Node(label, TENSOR, reference=_reference(item))
+        if tag in _SEQUENCES:
+            return self._sequence(label, tag, item["items"], depth)
+        if tag in _MAPPINGS:
+            children = [self.node(_key_label(key), value, depth + 1) for key, value in item["items"]]
+            if "metadata" in item:
+                children.append(self.node(MODULE_VERSIONS, item["metadata"], depth + 1))
+            return Node(label, tag, children=tuple(children))
         return Node(label, VALUE, text=_text(item))
-    if TAG not in item:
-        return Node(label, "dict", children=tuple(_node(f".{key}", inner, depth + 1) for key, inner in item.items()))
-    tag = item[TAG]
-    if tag == "tensor":
-        return Node(label, TENSOR, reference=_reference(item))
-    if tag in ("tuple", "set", "frozenset"):
-        return Node(label, tag, children=_indexed(item["items"], depth))
-    if tag in ("dict", "OrderedDict"):
-        children = [_node(_key_label(key), inner, depth + 1) for key, inner in item["items"]]
-        if "metadata" in item:
-            children.append(_node(MODULE_VERSIONS, item["metadata"], depth + 1))
-        return Node(label, tag, children=tuple(children))
-    return Node(label, VALUE, text=_text(item))
+
+    def _sequence(self, label: str, kind: str, items: Any, depth: int) -> Node:
+        if not isinstance(items, list):
+            raise TypeError("items are not a list")
+        if all(map(_is_plain, items)):  # one node for what may be millions of numbers
+            opening, closing = _SEQUENCES[kind]
+            return Node(label, kind, text=f"{opening}{', '.join(map(_text, items))}{closing}")
+        return Node(label, kind, children=tuple(self.node(f"[{i}]", item, depth + 1) for i, item in enumerate(items)))
 
 
-def _indexed(items: Any, depth: int) -> tuple[Node, ...]:
-    if not isinstance(items, list):
-        raise TypeError("items are not a list")
-    return tuple(_node(f"[{index}]", item, depth + 1) for index, item in enumerate(items))
+def _is_plain(item: Any) -> bool:
+    if not isinstance(item, dict):
+        return not isinstance(item, list)
+    return TAG in item and item[TAG] not in (TENSOR, *_SEQUENCES, *_MAPPINGS)
 
 
 def _reference(item: dict[str, Any]) -> Reference:

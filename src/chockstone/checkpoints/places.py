@@ -13,7 +13,7 @@ from chockstone.checkpoints.archive import Archive, Tensor
 from chockstone.checkpoints.dtypes import BY_NAME, BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
 from chockstone.checkpoints.errors import DamagedArchive
 from chockstone.checkpoints.memory import Bytes
-from chockstone.checkpoints.reader import Target
+from chockstone.checkpoints.reader import FileMapping, Target
 from chockstone.checkpoints.tensorfile import SUFFIX
 from chockstone.checkpoints.tree import Reference
 
@@ -21,8 +21,11 @@ from chockstone.checkpoints.tree import Reference
 class Places:
     """Collects what must be read and where to; nothing is touched before ``targets`` are read."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: Archive, mapping: FileMapping | None = None) -> None:
+        """With a ``mapping``, tensors that must be made are views of it."""
         self._archive = archive
+        self._mapping = mapping
+        self.spans: list[tuple[int, int]] = []  # of the mapping, to be verified
         self._indices: dict[str, dict[str, Tensor]] = {}
         self._made: dict[tuple[str, str, str], Any] = {}
         self.targets: list[Target] = []
@@ -71,14 +74,27 @@ class Places:
             content = self._archive.read_range(tensor.offset, tensor.entry.size)
             return np.frombuffer(content, dtype=dtype.numpy_name)[0]
         made: Any
+        mapped = self._map(tensor, dtype)
         if reference.form == "torch":
             import torch
 
+            if mapped is not None:
+                return torch.from_numpy(mapped).view(getattr(torch, dtype.torch_name)).view(shape)
             made = torch.empty(shape, dtype=getattr(torch, dtype.torch_name))
         else:
+            if mapped is not None:
+                return mapped.view(np.dtype(dtype.numpy_name)).reshape(shape)
             made = np.empty(shape, dtype=dtype.numpy_name)
         self.targets.append(Target(tensor.offset, _memory(made)))
         return made
+
+    def _map(self, tensor: Tensor, dtype: Dtype) -> Bytes | None:
+        """The tensor's bytes in the mapping, if there is one and they are aligned to their elements."""
+        offset, size = tensor.offset, tensor.entry.size
+        if self._mapping is None or size == 0 or offset % dtype.itemsize:
+            return None
+        self.spans.append((offset, size))
+        return self._mapping.memory[offset : offset + size]
 
 
 def is_tensor(value: object) -> bool:

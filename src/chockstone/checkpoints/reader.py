@@ -7,10 +7,10 @@ in it to its targets. Each byte of the file is read once and copied once.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -39,17 +39,45 @@ def read_targets(
 ) -> None:
     """Fill every target. When it raises, some may be filled and some not."""
     ordered = sorted((target for target in targets if len(target.memory)), key=lambda target: target.offset)
-    _Reading(archive, ordered, prefetch, on_bytes).run()
+    spans = [(target.offset, len(target.memory)) for target in ordered]
+    _Reading(archive, spans, ordered, prefetch, on_bytes).run()
 
 
-def _runs(archive: Archive, targets: Sequence[Target]) -> Iterator[tuple[int, int]]:
-    """Block ranges that hold the targets, cut to what one read takes."""
+def verify_spans(
+    archive: Archive,
+    spans: Sequence[tuple[int, int]],
+    mapping: FileMapping,
+    *,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Check the blocks that hold these (offset, size) spans, where they are mapped."""
+    _Reading(archive, sorted(spans), (), mapping, on_bytes).run()
+
+
+class FileMapping:
+    """An archive seen through a mapping of its file; it lives as long as a tensor over it does."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self.memory = np.frombuffer(memory, dtype=np.uint8)
+
+    def view(self, start: int, end: int) -> Bytes | None:
+        return self.memory[start:end]
+
+
+class _Front(Protocol):
+    """Bytes that need not be read any more."""
+
+    def view(self, start: int, end: int) -> Bytes | None: ...
+
+
+def _runs(archive: Archive, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Block ranges that hold the spans, cut to what one read takes."""
     layout = archive.layout
     longest = max(1, archive.run_bytes // layout.block_bytes)
     covered = 0
-    for target in targets:
-        first = max(covered, (target.offset - layout.body_offset) // layout.block_bytes)
-        last = (target.offset + len(target.memory) - 1 - layout.body_offset) // layout.block_bytes
+    for offset, size in spans:
+        first = max(covered, (offset - layout.body_offset) // layout.block_bytes)
+        last = (offset + size - 1 - layout.body_offset) // layout.block_bytes
         for start in range(first, last + 1, longest):
             covered = min(start + longest, last + 1)
             yield start, covered
@@ -57,15 +85,20 @@ def _runs(archive: Archive, targets: Sequence[Target]) -> Iterator[tuple[int, in
 
 class _Reading:
     def __init__(
-        self, archive: Archive, targets: Sequence[Target], prefetch: Prefetch | None, on_bytes: Callable[[int], None]
+        self,
+        archive: Archive,
+        spans: Sequence[tuple[int, int]],
+        targets: Sequence[Target],
+        front: _Front | None,
+        on_bytes: Callable[[int], None],
     ) -> None:
-        runs = list(_runs(archive, targets))
+        runs = list(_runs(archive, spans))
         self._archive = archive
         self._targets = targets
         self._starts = [target.offset for target in targets]
         self._runs = iter(runs)
         self._threads = min(THREADS, len(runs))
-        self._prefetch = prefetch
+        self._front = front
         self._on_bytes = on_bytes
         self._lock = threading.Lock()
         self._error: BaseException | None = None
@@ -86,7 +119,7 @@ class _Reading:
             spare: Bytes | None = None
             while (run := self._take()) is not None:
                 start, end = layout.block_range(run[0])[0], layout.block_range(run[1] - 1)[1]
-                memory = self._prefetch.view(start, end) if self._prefetch else None
+                memory = self._front.view(start, end) if self._front else None
                 if memory is None:
                     memory = spare = (
                         allocate(max(self._archive.run_bytes, layout.block_bytes)) if spare is None else spare
@@ -111,6 +144,7 @@ class _Reading:
 
     def _copy(self, start: int, end: int, memory: Bytes) -> None:
         index = max(0, bisect_right(self._starts, start) - 1)
+        index = bisect_left(self._starts, self._starts[index]) if self._starts else 0  # tied ones start together
         while index < len(self._targets) and self._starts[index] < end:
             target = self._targets[index]
             a, b = max(start, target.offset), min(end, target.offset + len(target.memory))

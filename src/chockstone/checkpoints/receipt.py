@@ -21,7 +21,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A newer checkpoint that could not be used, and why."""
+    """A checkpoint that could not be used, and why."""
 
     name: str
     reason: str

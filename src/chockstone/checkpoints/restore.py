@@ -18,9 +18,10 @@ from chockstone.checkpoints.errors import RestoreMismatch
 from chockstone.checkpoints.places import Places, fits, is_tensor, show
 from chockstone.checkpoints.prefetch import Prefetch
 from chockstone.checkpoints.random_state import RandomState
-from chockstone.checkpoints.reader import read_targets
+from chockstone.checkpoints.reader import FileMapping, read_targets, verify_spans
 from chockstone.checkpoints.receipt import Part
 from chockstone.checkpoints.tar import PAGE
+from chockstone.checkpoints.tensorfile import SUFFIX
 from chockstone.checkpoints.tree import Reference, unflatten
 
 _NAMED: Final = 8  # differences that a message spells out
@@ -62,17 +63,40 @@ def restore_state(
 
 
 def load_state(archive: Archive, *, on_bytes: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
-    """The archive's state as a tree of its own, in new memory."""
+    """The archive's state as a tree of its own, verified.
+
+    Where the archive is a file, its tensors are views of it, mapped privately: nothing is copied,
+    writing to them does not change the file, and they outlive ``archive``.
+    """
+    memory = archive.map()
+    mapping = None if memory is None else FileMapping(memory)
+    plan = _Plan(archive, mapping)
     into: dict[str, Any] = {}
-    restore_state(archive, into, on_bytes=on_bytes)
+    plan.place_mapping(unflatten(archive.state(), lambda reference: reference), into, "")
+    if plan.wrong:
+        raise plan.mismatch()
+    if mapping is not None:
+        verify_spans(archive, plan.places.spans, mapping, on_bytes=on_bytes)
+    read_targets(archive, plan.places.targets, on_bytes=on_bytes)
+    for step in plan.early:
+        step()
     return into
+
+
+def load_tensor(archive: Archive, member: str, key: str) -> Any:
+    """One tensor, verified, without reading the rest: ``load_tensor(archive, "model", "embed.weight")``."""
+    places = Places(archive)
+    reference = Reference(member.removesuffix(SUFFIX), key, None, None, "torch")
+    made = places.make(reference, *places.find(reference))
+    read_targets(archive, places.targets)
+    return made
 
 
 class _Plan:
     """What goes where, and what does not fit."""
 
-    def __init__(self, archive: Archive) -> None:
-        self.places = Places(archive)
+    def __init__(self, archive: Archive, mapping: FileMapping | None = None) -> None:
+        self.places = Places(archive, mapping)
         self.early: list[Callable[[], object]] = []
         self.late: list[Callable[[], object]] = []  # random states: loading other things may draw
         self.parts: list[tuple[Part, Any]] = []  # with the tree that was restored

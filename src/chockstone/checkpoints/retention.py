@@ -64,6 +64,7 @@ class Removal:
 class RetentionPlan:
     keep: tuple[Kept, ...]
     remove: tuple[Removal, ...]
+    damaged: tuple[str, ...] = ()  # among those kept
 
     @property
     def freed_bytes(self) -> int:
@@ -76,7 +77,8 @@ def plan_retention(checkpoints: Sequence[Checkpoint], policy: Retention, *, now:
     reasons: dict[str, list[str]] = {c.name: [] for c in checkpoints}
     for checkpoint in checkpoints:
         if checkpoint.manifest is None:
-            reasons[checkpoint.name].append("damaged: kept for you to look at")
+            why = "of a newer format" if checkpoint.is_newer else "damaged: kept for you to look at"
+            reasons[checkpoint.name].append(why)
     if good:
         reasons[good[-1].name].append("newest good one")
     for checkpoint in good:
@@ -91,7 +93,8 @@ def plan_retention(checkpoints: Sequence[Checkpoint], policy: Retention, *, now:
         for c in good
         if not reasons[c.name]
     )
-    return RetentionPlan(keep, remove)
+    damaged = tuple(c.name for c in checkpoints if c.manifest is None and not c.is_newer)
+    return RetentionPlan(keep, remove, damaged)
 
 
 def _chosen(alive: Sequence[Checkpoint], policy: Retention) -> list[tuple[str, str]]:

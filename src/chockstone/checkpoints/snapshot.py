@@ -24,7 +24,7 @@ from chockstone.checkpoints.tree import Leaf, Tree, flatten
 STATE: Final = "state.json"
 MAX_STATE_BYTES: Final = 64 * 1024**2
 
-Signature = tuple[tuple[str, str, str, tuple[int, ...], tuple[str, ...]], ...]
+Signature = tuple[tuple[str, str, str, tuple[int, ...], bool, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,13 @@ class Snapshotter:
         """Copy ``state``. On return the caller may change it; nothing of it is referred to."""
         tree = flatten(state)
         signature: Signature = tuple(
-            (leaf.group, leaf.key, leaf.dtype.name, leaf.shape, tuple(leaf.aliases)) for leaf in tree.leaves
+            (leaf.group, leaf.key, leaf.dtype.name, leaf.shape, type(leaf.value) is np.ndarray, tuple(leaf.aliases))
+            for leaf in tree.leaves
         )
         if signature != self._signature:
             self._arrangement = arrange(tree.leaves)
             self._signature = None
+            self._targets = []  # they would keep the old memory alive while the new is made
         memory = self._buffer.reserve(self._arrangement.size)
         if self._signature is None or self._generation != self._buffer.generation:
             places = self._arrangement.places

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from chockstone.checkpoints.archive import read_head
-from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, UnsupportedArchive
+from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, ForeignArchive, UnsupportedArchive
 from chockstone.checkpoints.manifest import Manifest
 from chockstone.checkpoints.store import Entry, Store
 
@@ -19,13 +19,17 @@ _NEVER: Final = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One name of a store. ``manifest`` is None and ``damage`` says why where it cannot be used."""
+    """One name of a store. ``manifest`` is None and ``damage`` says why where it cannot be used.
+
+    ``is_newer``: it is whole, but of a format this version does not read.
+    """
 
     name: str
     size: int
     modified_at: datetime
     manifest: Manifest | None
     damage: str | None = None
+    is_newer: bool = False
 
     @property
     def order(self) -> tuple[datetime, int, str]:
@@ -55,8 +59,9 @@ def _look(store: Store, entry: Entry) -> Checkpoint | None:
         return None  # deleted since it was listed
     try:
         manifest, _, _ = read_head(source)
-    except (DamagedArchive, UnsupportedArchive) as error:
-        return Checkpoint(entry.name, entry.size, entry.modified_at, None, str(error))
+    except (DamagedArchive, ForeignArchive, UnsupportedArchive) as error:
+        newer = isinstance(error, UnsupportedArchive)
+        return Checkpoint(entry.name, entry.size, entry.modified_at, None, str(error), newer)
     finally:
         source.close()
     return Checkpoint(entry.name, entry.size, entry.modified_at, manifest)

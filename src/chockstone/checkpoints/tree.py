@@ -259,13 +259,16 @@ class Reference:
     key: str
     dtype: str | None  # set where safetensors has no name for the type
     shape: tuple[int, ...] | None
-    form: str  # "torch", "numpy" or "numpy.scalar"
+    form: str  # one of _FORMS
+
+
+_FORMS: Final = ("torch", "numpy", "numpy.scalar")
 
 
 def unflatten(skeleton: Json, tensor: Callable[[Reference], object]) -> Any:
     """Rebuild the state; ``tensor`` supplies each tensor, and is asked again for a tied one."""
     try:
-        return _decode(skeleton, tensor)
+        return {key: _decode(item, tensor) for key, item in skeleton.items()}  # the top is plain, whatever its keys
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise DamagedArchive(f"state.json does not make sense: {type(error).__name__}: {str(error)[:200]}") from error
 
@@ -300,7 +303,10 @@ def _decode_pairs(node: Json, tensor: Callable[[Reference], object]) -> Iterable
 
 def _decode_tensor(node: Json, tensor: Callable[[Reference], object]) -> object:
     shape = tuple(int(n) for n in node["shape"]) if "shape" in node else None
-    return tensor(Reference(str(node["group"]), str(node["key"]), node.get("dtype"), shape, node.get("as", "torch")))
+    dtype, form = node.get("dtype"), node.get("as", "torch")
+    if not (dtype is None or isinstance(dtype, str)) or form not in _FORMS:
+        raise ValueError(f"a tensor of dtype {dtype!r} as {form!r}")
+    return tensor(Reference(str(node["group"]), str(node["key"]), dtype, shape, form))
 
 
 def _decode_ordered(node: Json, tensor: Callable[[Reference], object]) -> OrderedDict[Any, Any]:

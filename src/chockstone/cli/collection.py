@@ -11,7 +11,13 @@ import typer
 
 from chockstone.checkpoints import Archive, Retention, Store, survey, verify_archive
 from chockstone.checkpoints.collect import collect
-from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, StoreError, UnsupportedArchive
+from chockstone.checkpoints.errors import (
+    CheckpointMissing,
+    DamagedArchive,
+    ForeignArchive,
+    StoreError,
+    UnsupportedArchive,
+)
 from chockstone.checkpoints.retention import Kept, Removal, RetentionPlan
 from chockstone.checkpoints.store import Partial
 from chockstone.cli.reporting import UNREACHABLE
@@ -94,7 +100,7 @@ def _refuse_typos(store: Store, policy: Retention, prefix: str) -> None:
 
 def _damaged(store: Store, plan: RetentionPlan) -> Iterator[Removal]:
     """Archives to remove as damaged: read once more, in full, and only where a good one remains."""
-    suspects = [kept.name for kept in plan.keep if any(reason.startswith("damaged") for reason in kept.reasons)]
+    suspects = plan.damaged
     if suspects and len(suspects) == len(plan.keep):
         complain("chockstone: no good checkpoint is left, so the damaged ones are kept; `rm` removes them by name")
         return
@@ -104,7 +110,7 @@ def _damaged(store: Store, plan: RetentionPlan) -> Iterator[Removal]:
                 verify_archive(archive)
         except DamagedArchive as error:
             yield Removal(name, _size(store, name), f"damaged: {error}")
-        except (CheckpointMissing, UnsupportedArchive):
+        except (CheckpointMissing, ForeignArchive, UnsupportedArchive):
             continue  # gone already, or not ours to judge
 
 

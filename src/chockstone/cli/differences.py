@@ -46,11 +46,8 @@ def _headline(name: str, archive: Archive) -> str:
 
 def _detail(change: Change) -> str:
     extent = change.extent
-    sides = " -> ".join(shorten(printable(side)) for side in (change.before, change.after) if side is not None)
     if extent is None:
-        return sides
-    if change.what == "value":
-        return f"{extent.elements:,} of {extent.of_elements:,} items, {sides}"
+        return " -> ".join(shorten(printable(side)) for side in (change.before, change.after) if side is not None)
     counted = f"{extent.differing_bytes:,} of {extent.of_bytes:,} bytes"
     if change.what == "tensor":
         counted = f"{change.before}  {extent.elements:,} of {extent.of_elements:,} elements, {counted}"

@@ -31,7 +31,7 @@ def list_store(store: Store, prefix: str, *, now: datetime, as_json: bool) -> No
         right=("STEP", "SIZE", "AGE"),
         alarming={index for index, checkpoint in enumerate(found) if checkpoint.manifest is None},
     )
-    damaged = sum(checkpoint.manifest is None for checkpoint in found)
+    damaged = sum(_state_word(checkpoint) == "damaged" for checkpoint in found)
     total = spell_size(sum(checkpoint.size for checkpoint in found))
     alarm = f", {damaged:,} damaged" if damaged else ""
     print_line(f"{spell_count(len(found), 'checkpoint')}, {total}{alarm} in {place}")
@@ -52,10 +52,24 @@ def _row(checkpoint: Checkpoint, now: datetime) -> tuple[str, ...]:
     size = spell_size(checkpoint.size)
     if manifest is None:
         age = spell_duration((now - checkpoint.modified_at).total_seconds())
-        return checkpoint.name, "?", "?", size, age, "", f"damaged: {printable(checkpoint.damage or '')}"
+        return (
+            checkpoint.name,
+            "?",
+            "?",
+            size,
+            age,
+            "",
+            f"{_state_word(checkpoint)}: {printable(checkpoint.damage or '')}",
+        )
     age = spell_duration((now - manifest.created_at).total_seconds())
     step = "" if manifest.step is None else str(manifest.step)
     return checkpoint.name, manifest.kind, step, size, age, spell_metrics(manifest.metrics), _state(manifest, now)
+
+
+def _state_word(checkpoint: Checkpoint) -> str:
+    if checkpoint.manifest is not None:
+        return "good"
+    return "newer" if checkpoint.is_newer else "damaged"
 
 
 def _state(manifest: Manifest, now: datetime) -> str:
@@ -73,7 +87,7 @@ def _document(store: Store, prefix: str, found: Sequence[Checkpoint], now: datet
         "prefix": prefix,
         "checkpoints": [_entry(checkpoint, now) for checkpoint in found],
         "total_bytes": sum(checkpoint.size for checkpoint in found),
-        "damaged": sum(checkpoint.manifest is None for checkpoint in found),
+        "damaged": sum(_state_word(checkpoint) == "damaged" for checkpoint in found),
     }
 
 
@@ -82,7 +96,7 @@ def _entry(checkpoint: Checkpoint, now: datetime) -> dict[str, Any]:
     created_at = checkpoint.modified_at if manifest is None else manifest.created_at
     return {
         "name": checkpoint.name,
-        "state": "damaged" if manifest is None else "good",
+        "state": _state_word(checkpoint),
         "damage": checkpoint.damage,
         "size_bytes": checkpoint.size,
         "modified_at": checkpoint.modified_at,

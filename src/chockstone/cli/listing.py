@@ -11,7 +11,7 @@ from typing import Any, Final
 from chockstone.checkpoints import Archive
 from chockstone.checkpoints.archive import Tensor
 from chockstone.checkpoints.errors import DamagedArchive
-from chockstone.checkpoints.outline import MODULE_VERSIONS, TENSOR, VALUE, Node, count_tensors, outline, walk
+from chockstone.checkpoints.outline import MODULE_VERSIONS, TENSOR, Node, count_tensors, outline, walk
 from chockstone.checkpoints.snapshot import STATE
 from chockstone.checkpoints.tensorfile import SUFFIX
 from chockstone.cli.inventory import expires_at
@@ -134,7 +134,7 @@ def _tree(nodes: Sequence[Node], *, all_values: bool, depth: int = 1) -> Iterato
     for label, node in zip(labels, shown, strict=True):
         text = _summary(node)
         yield f"{indent}{label:<{width}}  {text if all_values else shorten(text, _LONG)}"
-        if node.is_flat or not _holds_values(node):
+        if not _holds_values(node.children):
             continue
         if all_values or depth < _DEEP:
             yield from _tree(node.children, all_values=all_values, depth=depth + 1)
@@ -145,15 +145,15 @@ def _tree(nodes: Sequence[Node], *, all_values: bool, depth: int = 1) -> Iterato
 
 
 def _summary(node: Node) -> str:
-    if not node.is_container or node.is_flat:
-        return printable(node.summary)
+    if node.text:
+        return printable(node.text)
     tensors = count_tensors(node)
     counted = f", {spell_count(tensors, 'tensor')}" if tensors else ""
     return f"{node.kind} of {sum(child.label != MODULE_VERSIONS for child in node.children):,}{counted}"
 
 
-def _holds_values(node: Node) -> bool:
-    return any(inner.kind == VALUE for _, _, inner in walk([node]))
+def _holds_values(nodes: Sequence[Node]) -> bool:
+    return any(inner.kind != TENSOR and not inner.is_inner for _, _, inner in walk(nodes))
 
 
 def _document(listing: Listing) -> dict[str, Any]:

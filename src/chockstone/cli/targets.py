@@ -16,8 +16,8 @@ import typer
 from chockstone.checkpoints import Archive, Store, open_store
 from chockstone.checkpoints.archive import Verify
 from chockstone.checkpoints.errors import CheckpointMissing, StoreUnreachable
-from chockstone.checkpoints.file_store import FileSource, FileStore
-from chockstone.checkpoints.posix import explain
+from chockstone.checkpoints.file_source import open_file
+from chockstone.checkpoints.file_store import FileStore
 from chockstone.checkpoints.store import SUFFIX, Entry, Source, check_name
 
 
@@ -66,7 +66,7 @@ def find_archive(word: str) -> Target:
             f"(`chockstone checkpoints ls {word}` lists them), or the path of a {SUFFIX} file."
         )
     if "://" not in word:
-        return Target(word, lambda: _open_file(word))
+        return Target(word, lambda: open_file(Path(word)))
     place, _, name = word.removesuffix(SUFFIX).rpartition("/")
     if "://" not in place:
         raise typer.BadParameter(
@@ -91,12 +91,3 @@ def require_store(store: Store) -> None:
     """Tell an empty store from a mistyped one; to the library both hold nothing."""
     if isinstance(store, FileStore) and not store.root.is_dir():
         raise StoreUnreachable(f"there is no directory {str(store.root)!r}; check the path of the store")
-
-
-def _open_file(path: str) -> Source:
-    try:
-        return FileSource(Path(path))
-    except FileNotFoundError:
-        raise CheckpointMissing(f"there is no archive file {path!r}") from None
-    except OSError as error:
-        raise explain(error, f"cannot open {path!r}") from error

@@ -9,7 +9,7 @@ from typing import Literal
 
 from chockstone.checkpoints import verify_archive
 from chockstone.checkpoints.archive import Verify
-from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, UnsupportedArchive
+from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, ForeignArchive, UnsupportedArchive
 from chockstone.cli.reporting import FOUND
 from chockstone.cli.targets import Target
 from chockstone.cli.terminal import bytes_bar, print_alarm, print_json, print_line
@@ -19,7 +19,7 @@ from chockstone.cli.words import printable, spell_count, spell_size
 @dataclass(frozen=True, slots=True)
 class Verdict:
     name: str
-    state: Literal["good", "damaged", "unsupported", "missing"]
+    state: Literal["good", "damaged", "foreign", "unsupported", "missing"]
     reason: str | None = None
     size_bytes: int | None = None
     blocks: int | None = None
@@ -56,6 +56,8 @@ def _verify(target: Target, policy: Verify) -> Verdict:
             verified = verify_archive(archive, on_bytes=on_bytes)
     except CheckpointMissing as error:
         return Verdict(target.name, "missing", str(error))
+    except ForeignArchive as error:
+        return Verdict(target.name, "foreign", str(error))
     except UnsupportedArchive as error:
         return Verdict(target.name, "unsupported", str(error))
     except DamagedArchive as error:

@@ -17,6 +17,8 @@ _DEEPEST: Final = 300
 
 def printable(text: str) -> str:
     """``text`` with everything escaped that could move a cursor, change a colour or hide a letter."""
+    if text.isprintable():
+        return text
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in text

@@ -16,6 +16,8 @@ from chockstone.checkpoints.archive import SAMPLE_EVERY, Verify
 from chockstone.checkpoints.errors import CheckpointError, DigestMismatch, UnsupportedArchive
 from chockstone.checkpoints.layout import MIN_BLOCK_BYTES
 from chockstone.checkpoints.restore import load_state, restore_state
+from chockstone.checkpoints.snapshot import arrange
+from chockstone.checkpoints.tree import flatten
 
 BLOCKS = 20
 
@@ -336,6 +338,21 @@ def test_a_value_may_change_from_numpy_to_torch_between_saves(tmp_path: Path, or
             checkpointer.save({"x": {"y": value}}, step=step).result()
 
             assert_same(checkpointer.load(), {"x": {"y": value}})
+
+
+@pytest.mark.parametrize("odd", [torch.bool, torch.uint8, torch.float8_e5m2])
+@pytest.mark.parametrize("raw", [torch.complex128, torch.complex32])
+@pytest.mark.xfail(
+    strict=True, reason="ordered as the bytes they travel as: copying complex128 to an odd place is a SIGSEGV"
+)
+def test_every_tensor_is_copied_to_a_place_aligned_to_its_elements(raw: torch.dtype, odd: torch.dtype) -> None:
+    leaves = flatten(
+        {"m": {"a": torch.zeros(3, dtype=odd), "b": torch.zeros(48, dtype=torch.uint8).view(raw), "c": torch.ones(1)}}
+    ).leaves
+
+    places = arrange(leaves).places
+
+    assert [place % leaf.dtype.itemsize for place, leaf in zip(places, leaves, strict=True)] == [0, 0, 0]
 
 
 @pytest.mark.xfail(strict=True, reason="a file called state.json takes the place of the state")

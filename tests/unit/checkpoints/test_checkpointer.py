@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -212,6 +214,42 @@ def test_an_unstorable_value_is_refused_at_once_and_the_next_save_works(tmp_path
     assert partials(tmp_path) == []
 
 
+@pytest.mark.parametrize("name", ["state.json", "STATE.json", "../x", "manifest.json", "COMMIT", "a//b"])
+def test_extra_files_cannot_stand_for_ours_or_leave_the_archive(name: str, tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer, pytest.raises(CheckpointError, match="files: member"):
+        checkpointer.save({"x": 1}, step=1, files={name: b"{}"})
+
+
+def test_metadata_is_copied_and_must_be_json(tmp_path: Path) -> None:
+    metadata = {"tags": ["a"]}
+    with Checkpointer(tmp_path) as checkpointer:
+        handle = checkpointer.save({"x": 1}, step=1, metadata=metadata, metrics={"loss": float("nan")})
+        metadata["tags"].append("b")
+        handle.result()
+        with pytest.raises(CheckpointError, match="metadata is not plain JSON"):
+            checkpointer.save({"x": 1}, step=2, metadata={"tags": object()})
+
+        manifest = checkpointer.checkpoints()[0].manifest
+
+    assert manifest is not None
+    assert manifest.metadata == {"tags": ["a"]}
+    assert str(manifest.metrics["loss"]) == "nan"
+
+
+def test_what_killed_processes_left_is_swept_by_the_first_save(tmp_path: Path) -> None:
+    directory = tmp_path / ".partial"
+    directory.mkdir()
+    old, young = directory / "old.tar", directory / "young.tar"
+    for path in (old, young):
+        path.write_bytes(b"left")
+    os.utime(old, (0, 0))
+
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"x": 1}, step=1).result()
+
+    assert partials(tmp_path) == [young]
+
+
 @pytest.mark.parametrize("name", ["../up", "/abs", "a//b", "", ".hidden", "a/../b", "ü", "a b", "x" * 300, "a\x00b"])
 def test_names_that_could_leave_the_store_are_refused(name: str, tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer, pytest.raises(InvalidName):
@@ -380,8 +418,6 @@ wait.wait(60)
 
 
 def test_a_second_ctrl_c_abandons_the_save_and_leaves_nothing(tmp_path: Path) -> None:
-    import signal
-
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW_EXIT_SCRIPT, str(tmp_path)],
         stdout=subprocess.PIPE,

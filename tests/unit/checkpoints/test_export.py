@@ -10,8 +10,8 @@ import pytest
 
 from chockstone.checkpoints import Archive, Checkpointer, open_store
 from chockstone.checkpoints import export as export_module
-from chockstone.checkpoints.errors import DigestMismatch, StoreDenied
-from chockstone.checkpoints.export import ExportRefused, export_members
+from chockstone.checkpoints.errors import DigestMismatch, ExportRefused, StoreDenied
+from chockstone.checkpoints.export import export_members
 
 WEIGHTS = np.arange(5_000_000, dtype=np.float32)  # several blocks
 

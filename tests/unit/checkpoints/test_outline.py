@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chockstone.checkpoints import outline as outline_module
 from chockstone.checkpoints.errors import DamagedArchive
-from chockstone.checkpoints.outline import TENSOR, VALUE, count_tensors, outline, walk
+from chockstone.checkpoints.outline import TENSOR, count_tensors, outline, walk
 from chockstone.checkpoints.tree import flatten
 
 
 def spelled(state: dict[str, Any]) -> dict[str, str]:
     nodes = outline(flatten(state).skeleton)
-    return {path: node.text if node.kind == VALUE else node.kind for path, _, node in walk(nodes)}
+    return {path: node.text or node.kind for path, _, node in walk(nodes)}
 
 
 def test_every_kind_of_value_is_spelled_as_python_does() -> None:
@@ -21,13 +22,19 @@ def test_every_kind_of_value_is_spelled_as_python_does() -> None:
         "plain": [None, True, 3, 3.0, "3"],
         "odd": (float("nan"), 2**70, 1 - 2j, b"\x00raw"),
         "sets": {"a", "b"},
+        "mixed": [1, [2]],
+        "empty": {},
     }
 
-    found = spelled(state)
-
-    assert [found[f"plain[{i}]"] for i in range(5)] == ["None", "True", "3", "3.0", "'3'"]
-    assert [found[f"odd[{i}]"] for i in range(4)] == ["nan", hex(2**70), "complex(1.0, -2.0)", "b'\\x00raw'"]
-    assert (found["plain"], found["odd"], found["sets"]) == ("list", "tuple", "set")
+    assert spelled(state) == {
+        "plain": "[None, True, 3, 3.0, '3']",
+        "odd": f"(nan, {hex(2**70)}, complex(1.0, -2.0), b'\\x00raw')",
+        "sets": "{'a', 'b'}",
+        "mixed": "list",
+        "mixed[0]": "1",
+        "mixed[1]": "[2]",
+        "empty": "dict",
+    }
 
 
 def test_keys_that_are_no_strings_stand_in_brackets() -> None:
@@ -71,6 +78,13 @@ def test_tensors_are_counted_and_referred_to() -> None:
 def test_a_skeleton_that_makes_no_sense_is_damage(skeleton: Any) -> None:
     with pytest.raises(DamagedArchive, match=r"state\.json does not make sense"):
         outline(skeleton)
+
+
+def test_more_entries_than_memory_should_hold_are_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outline_module, "MAX_NODES", 1000)
+
+    with pytest.raises(DamagedArchive, match="entries"):
+        outline({"a": [[]] * 1000})
 
 
 def test_bottomless_nesting_is_damage() -> None:

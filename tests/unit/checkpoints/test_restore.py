@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import random
+import tarfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from chockstone.checkpoints import Archive, Checkpointer, RandomState
-from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, DigestMismatch, RestoreMismatch
+from chockstone.checkpoints import Archive, Checkpointer, RandomState, load_tensor
+from chockstone.checkpoints.errors import (
+    CheckpointMissing,
+    DamagedArchive,
+    DigestMismatch,
+    RestoreMismatch,
+    UnsupportedArchive,
+)
 from training import Training
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -262,6 +270,103 @@ def test_a_tied_archive_fills_an_untied_target(tmp_path: Path) -> None:
     assert torch.equal(target["head"], weight)
 
 
+def test_a_large_tied_archive_fills_every_untied_target(tmp_path: Path) -> None:
+    weight = torch.randn(3_000_000)  # more than one read
+    target = {name: torch.zeros(3_000_000) for name in "abc"}
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"model": dict.fromkeys("abc", weight)}, step=0).result()
+
+        checkpointer.restore({"model": target})
+
+    assert all(torch.equal(tensor, weight) for tensor in target.values())
+
+
+def test_a_tensor_that_becomes_an_array_is_saved_as_one(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        for step, value in enumerate((torch.ones(3), np.ones(3, dtype=np.float32), torch.ones(3))):
+            checkpointer.save({"x": value}, step=step).result()
+
+            assert type(checkpointer.load()["x"]) is type(value)
+
+
+@pytest.mark.parametrize("key", ["$", "$type", "", ".", "..", "a/b", "ü", "state", "STATE", "manifest.json", "COMMIT"])
+def test_any_string_may_be_a_key_of_the_state(key: str, tmp_path: Path) -> None:
+    state = {key: {"x": torch.arange(3)}, "other": {"x": torch.arange(4)}}
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(state, step=0).result()
+
+        loaded = checkpointer.load()
+
+    assert loaded.keys() == state.keys()
+    assert torch.equal(loaded[key]["x"], torch.arange(3))
+    assert torch.equal(loaded["other"]["x"], torch.arange(4))
+
+
+def test_loading_maps_the_file_and_never_changes_it(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"x": torch.zeros(1000)}, step=0).result()
+        before = (tmp_path / "step-00000000.tar").read_bytes()
+
+        loaded = checkpointer.load()
+        checkpointer.store.delete("step-00000000")
+        (tmp_path / "step-00000000.tar").write_bytes(before)
+        loaded["x"].fill_(7.0)
+
+    assert (tmp_path / "step-00000000.tar").read_bytes() == before
+    assert loaded["x"].sum() == 7000
+
+
+def test_loading_checks_digests_before_it_hands_anything_out(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        save_three(checkpointer)
+        flip(tmp_path / "step-00000002.tar", first_tensor(checkpointer, "step-00000002") + 7)
+
+        assert checkpointer.load()["x"][0] == 1.0
+        with pytest.raises(DigestMismatch):
+            checkpointer.load(name="step-00000002")
+        assert checkpointer.load(name="step-00000002", verify="off")["x"].shape == (1000,)
+
+
+def test_one_tensor_is_read_without_touching_the_rest(tmp_path: Path) -> None:
+    state = {"model": {"a": torch.zeros(1_000_000), "b": torch.arange(1000.0), "c": torch.zeros(1_000_000)}}
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(state, step=0).result()
+
+    with Archive.open(tmp_path / "step-00000000.tar") as archive:
+        tensor = load_tensor(archive, "model", "b")
+
+        assert torch.equal(tensor, state["model"]["b"])
+        assert archive.blocks_verified < archive.layout.block_count / 2
+
+
+def test_a_checkpoint_of_a_newer_format_stops_a_restore(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        save_three(checkpointer)
+        path = tmp_path / "step-00000002.tar"
+        content = path.read_bytes()
+        payload = content[4096:8192]
+        newer = payload.replace(b'"version": 1,', b'"version": 2,')
+        seal, new_seal = (hashlib.sha256(p).hexdigest().encode() for p in (payload, newer))
+        path.write_bytes(content.replace(payload, newer).replace(seal, new_seal))
+
+        with pytest.raises(UnsupportedArchive, match="has format version 2"):
+            checkpointer.restore({"x": torch.zeros(1000)})
+
+
+def test_a_foreign_tar_in_the_directory_is_walked_past(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        save_three(checkpointer)
+        with tarfile.open(tmp_path / "zz-dataset.tar", "w") as tar:
+            tar.add(__file__)
+
+        assert checkpointer.load()["x"][0] == 2.0
+
+
+def first_tensor(checkpointer: Checkpointer, name: str) -> int:
+    with Archive(checkpointer.store.open(name)) as archive:
+        return next(archive.all_tensors()).offset
+
+
 def flip(path: Path, offset: int) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
@@ -278,8 +383,7 @@ def save_three(checkpointer: Checkpointer) -> None:
 def test_damaged_checkpoints_are_walked_past_and_named(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         save_three(checkpointer)
-        tensor_offset = next(Archive(checkpointer.store.open("step-00000002")).all_tensors()).offset
-        flip(tmp_path / "step-00000002.tar", tensor_offset + 5)
+        flip(tmp_path / "step-00000002.tar", first_tensor(checkpointer, "step-00000002") + 5)
         (tmp_path / "step-00000001.tar").write_bytes(b"")
         target = {"x": torch.zeros(1000)}
 
@@ -294,8 +398,7 @@ def test_damaged_checkpoints_are_walked_past_and_named(tmp_path: Path) -> None:
 def test_a_named_checkpoint_that_is_damaged_is_an_error(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         save_three(checkpointer)
-        tensor_offset = next(Archive(checkpointer.store.open("step-00000002")).all_tensors()).offset
-        flip(tmp_path / "step-00000002.tar", tensor_offset)
+        flip(tmp_path / "step-00000002.tar", first_tensor(checkpointer, "step-00000002"))
 
         with pytest.raises(DigestMismatch):
             checkpointer.restore({"x": torch.zeros(1000)}, name="step-00000002")

@@ -7,8 +7,10 @@ import pytest
 
 from chockstone.checkpoints import Best, Checkpoint, Checkpointer, Retention
 from chockstone.checkpoints.collect import collect
+from chockstone.checkpoints.file_store import FileStore
 from chockstone.checkpoints.manifest import Manifest
 from chockstone.checkpoints.retention import plan_retention
+from chockstone.checkpoints.store import Source
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -130,14 +132,47 @@ def test_a_dry_run_removes_nothing(tmp_path: Path) -> None:
         assert len(checkpointer.checkpoints()) == 3
 
 
+def damage_values(path: Path, value: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(b'{"x":%d}' % value) + 5] = ord("7")
+    path.write_bytes(content)
+
+
+def test_only_archives_whose_digests_are_right_count_when_verifying(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        for step in range(4):
+            checkpointer.save({"x": step}, step=step).result()
+        damage_values(tmp_path / "step-00000002.tar", 2)
+
+        collection = collect(checkpointer.store, "", Retention(keep_last=2), now=START, verify=True)
+
+        assert [removal.name for removal in collection.removed] == ["step-00000000"]
+        assert collection.plan.damaged == ("step-00000002",)
+
+
+def test_a_newest_one_that_vanishes_meanwhile_does_not_cost_the_others(tmp_path: Path) -> None:
+    class Vanishing(FileStore):
+        def open(self, name: str) -> Source:
+            source = super().open(name)
+            if name == "step-00000002":
+                self.delete(name)
+            return source
+
+    with Checkpointer(tmp_path) as checkpointer:
+        for step in range(3):
+            checkpointer.save({"x": step}, step=step).result()
+
+        collection = collect(Vanishing(tmp_path), "", Retention(keep_last=1), now=START, verify=True)
+
+        assert [removal.name for removal in collection.removed] == ["step-00000000"]
+        assert checkpointer.load() == {"x": 1}
+
+
 def test_a_newest_one_whose_digests_are_wrong_does_not_count_when_verifying(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         for step in range(3):
             checkpointer.save({"x": step}, step=step).result()
-        path = tmp_path / "step-00000002.tar"
-        content = bytearray(path.read_bytes())
-        content[content.index(b'{"x":2}') + 5] = ord("7")
-        path.write_bytes(content)
+        damage_values(tmp_path / "step-00000002.tar", 2)
 
         collection = collect(checkpointer.store, "", Retention(keep_last=1), now=START, verify=True)
 

@@ -157,7 +157,9 @@ def test_keys_that_make_no_file_name_share_a_file(key: str) -> None:
 
 
 @pytest.mark.parametrize("value", [1, "tuple", {"w": torch.ones(1)}], ids=repr)
-@pytest.mark.xfail(strict=True, reason="a top-level '$' is taken for a tag when the state is read: saved, and never loads")
+@pytest.mark.xfail(
+    strict=True, reason="a top-level '$' is taken for a tag when the state is read: saved, and never loads"
+)
 def test_a_dollar_may_be_a_top_level_key(value: object) -> None:
     state = {"$": value, "other": 2}
 
@@ -405,8 +407,8 @@ def test_the_deepest_state_that_can_be_saved_can_be_loaded(tmp_path: Path, wrap:
         assert_same(checkpointer.load(), {"x": state})
 
 
-@pytest.mark.parametrize("state", [None, [], {1: 2}, {"a": 1, b"b": 2}, 5, "text", torch.ones(1)], ids=repr)
-def test_a_state_that_is_no_mapping_of_names_is_refused(state: Any) -> None:
+@pytest.mark.parametrize("state", [{1: 2}, {"a": 1, b"b": 2}, {None: 1}], ids=repr)
+def test_a_state_whose_keys_are_no_strings_is_refused(state: Any) -> None:
     with pytest.raises(UnstorableValue, match="the state must be a mapping with strings as keys"):
         flatten(state)
 

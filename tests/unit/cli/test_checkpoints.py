@@ -197,7 +197,7 @@ def test_verify_tells_missing_from_damaged_from_foreign(store: Path) -> None:
 
     document = run_json("verify", store, "nowhere", "foreign")
 
-    assert [entry["state"] for entry in document["checkpoints"]] == ["missing", "unsupported"]
+    assert [entry["state"] for entry in document["checkpoints"]] == ["missing", "foreign"]
     assert run("verify", store, "nowhere").exit_code == 1
 
 

@@ -1,0 +1,84 @@
+"""A coverage-guided fuzzer of everything that reads archives, to be run by hand for as long as you like.
+
+    pip install atheris
+    PYTHONPATH=src:tests python tests/fuzz/fuzz_archive.py -max_total_time=600 /tmp/fuzz-corpus
+
+Seeds are written into the directory when it is empty. All options are libFuzzer's: ``-runs=10000``,
+``-max_len=70000``, ``-rss_limit_mb=2048``, ``-timeout=10``. It stops at the first input that ends in
+anything but a CheckpointError, runs too long or takes too much memory, and writes that input to
+``crash-…``; give the file in place of the directory to see it again.
+
+The first byte of an input says what the rest is: an archive as it is, one to be sealed again, or
+the bytes of one hostile part in an archive that is sound otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from mutations import reseal
+
+from archives import BytesSource
+from chockstone.checkpoints.archive import Archive, verify_archive
+from chockstone.checkpoints.errors import CheckpointError
+from chockstone.checkpoints.restore import load_state
+from hostile_archives import GOOD_STATE, GOOD_TENSORS, forge, pad_manifest, with_state, with_tensors
+
+MODES: Final[dict[int, Callable[[bytes], bytes]]] = {
+    0: lambda content: content,
+    1: reseal,
+    2: with_state,
+    3: with_tensors,
+    4: lambda text: forge([("state.json", b"{}")], encode=lambda _: pad_manifest(text)),
+}
+
+
+def look(content: bytes) -> None:
+    """Open, load and verify what ``content`` stands for; refusals are fine, anything else comes through."""
+    archive_bytes = MODES[content[0] % len(MODES)](content[1:]) if content else b""
+    try:
+        with Archive(BytesSource(archive_bytes)) as archive:
+            load_state(archive)
+            verify_archive(archive)
+    except CheckpointError:
+        return
+
+
+def write_seeds(directory: Path) -> list[Path]:
+    """One sound input for every mode."""
+    state = json.dumps(GOOD_STATE).encode("ascii")
+    whole = with_state(GOOD_STATE)
+    manifest = forge([("state.json", b"{}")])[4096:8192].rstrip()
+    tagged = json.dumps({"x": {"$": "tuple", "items": [{"$": "int", "hex": "0x1f"}, {"$": "bytes", "base64": "YQ=="}]}})
+    seeds = {
+        "whole": b"\0" + whole,
+        "sealed-again": b"\1" + whole,
+        "state": b"\2" + state,
+        "tagged-state": b"\2" + tagged.encode("ascii"),
+        "tensors": b"\3" + GOOD_TENSORS,
+        "manifest": b"\4" + manifest,
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in seeds.items():
+        (directory / name).write_bytes(content)
+    return sorted(directory / name for name in seeds)
+
+
+def main() -> None:
+    import atheris
+
+    atheris.instrument_all()
+    for argument in sys.argv[1:]:
+        directory = Path(argument)
+        if not argument.startswith("-") and not directory.is_file() and not any(directory.glob("*")):
+            write_seeds(directory)
+    atheris.Setup(sys.argv, look)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
