@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: help demo test lint types check soak bench clean
+.PHONY: help demo test lint types check soak reference bench clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -19,7 +19,10 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-$(VENV)/installed-bench: $(VENV)/installed-dev
+$(VENV)/installed-reference: $(VENV)/installed-dev ## write docs/reference from --help
+	$(BIN)/python docs/reference/command_line.py
+
+bench: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	@touch $@
 
@@ -40,6 +43,9 @@ check: lint types test ## all that CI asks for
 
 soak: $(VENV)/installed-dev ## the long sweeps
 	$(BIN)/python -m pytest -m soak --override-ini timeout=0
+
+reference: $(VENV)/installed-dev ## write docs/reference from --help
+	$(BIN)/python docs/reference/command_line.py
 
 bench: $(VENV)/installed-bench ## the figures, ours and the peers'; about half an hour
 	$(BIN)/python benchmarks/checkpoints/run.py

@@ -94,9 +94,7 @@ def explained(doing: str, *, bucket: str, permission: str) -> Iterator[None]:
 def explain(failure: RequestFailed, doing: str, *, bucket: str, permission: str) -> StoreError:
     said = f"{doing}: {failure.summary}"
     if failure.code == "NoSuchBucket":
-        return StoreError(
-            f"{doing}: there is no bucket {bucket.partition('://')[2] or bucket!r}; create it, or correct the URL"
-        )
+        return StoreError(f"{doing}: there is no bucket {bucket!r}; create it, or correct the URL")
     if failure.code == "NoSuchUpload":
         return StoreError(f"{doing}: a sweep or a lifecycle rule of the bucket discarded the upload; save it again")
     if failure.code in _EXPIRED:

@@ -22,7 +22,7 @@ def open_file(path: Path) -> FileSource:
     try:
         return FileSource(path)
     except FileNotFoundError:
-        raise CheckpointMissing(f"there is no archive {str(path)!r}") from None
+        raise CheckpointMissing(f"there is no archive file {str(path)!r}") from None
     except OSError as error:
         raise explain(error, f"cannot open {path}") from error
 

@@ -13,7 +13,7 @@ import torch
 from archives import BytesSource, assert_same, load_bytes, open_file, small_state, write_archive
 from chockstone.checkpoints import Archive, Checkpointer, verify_archive
 from chockstone.checkpoints.archive import SAMPLE_EVERY, Verify
-from chockstone.checkpoints.errors import CheckpointError, DigestMismatch, UnsupportedArchive
+from chockstone.checkpoints.errors import CheckpointError, DigestMismatch, ForeignArchive
 from chockstone.checkpoints.layout import MIN_BLOCK_BYTES
 from chockstone.checkpoints.restore import load_state, restore_state
 from chockstone.checkpoints.snapshot import arrange
@@ -101,7 +101,7 @@ def test_a_closed_archive_has_closed_its_source(large: bytes) -> None:
 def test_an_archive_that_cannot_be_opened_has_closed_its_source() -> None:
     source = BytesSource(bytes(65536))
 
-    with pytest.raises(UnsupportedArchive):
+    with pytest.raises(ForeignArchive):
         Archive(source)
 
     assert source.closed
@@ -312,7 +312,6 @@ def test_bytes_are_verified_on_the_read_that_hands_them_out(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("form", ["torch", "numpy"])
-@pytest.mark.xfail(strict=True, reason="of targets with one offset only the last gets the runs after the first")
 def test_a_tied_tensor_fills_every_tensor_it_is_restored_into(tmp_path: Path, form: str) -> None:
     weight: Any = torch.arange(3_000_000, dtype=torch.int32)
     weight = weight.numpy() if form == "numpy" else weight
@@ -326,7 +325,6 @@ def test_a_tied_tensor_fills_every_tensor_it_is_restored_into(tmp_path: Path, fo
     assert_same(into["model"]["head"], weight)
 
 
-@pytest.mark.xfail(strict=True, reason="the snapshot's copies are planned by name, type and shape, not by library")
 @pytest.mark.parametrize("order", ["numpy-first", "torch-first"])
 def test_a_value_may_change_from_numpy_to_torch_between_saves(tmp_path: Path, order: str) -> None:
     values: list[Any] = [np.arange(3.0), torch.arange(3, dtype=torch.float64)]
@@ -355,10 +353,45 @@ def test_every_tensor_is_copied_to_a_place_aligned_to_its_elements(raw: torch.dt
     assert [place % leaf.dtype.itemsize for place, leaf in zip(places, leaves, strict=True)] == [0, 0, 0]
 
 
-@pytest.mark.xfail(strict=True, reason="a file called state.json takes the place of the state")
 def test_a_file_of_the_callers_cannot_replace_the_state(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer, pytest.raises(CheckpointError, match=r"state\.json"):
         checkpointer.save({"a": 1}, step=1, files={"state.json": b'{"a": 2}'}).result()
+
+
+@pytest.mark.xfail(strict=True, reason="None is taken for what is there already, where nothing is")
+def test_none_is_loaded_as_none(tmp_path: Path) -> None:
+    path = write_archive(tmp_path, {"a": None, "b": [None]})
+
+    with open_file(path) as archive:
+        assert load_state(archive) == {"a": None, "b": [None]}
+
+
+@pytest.mark.parametrize(
+    "target",
+    [torch.zeros(4)[::2][:1], torch.zeros(3, 3)[:1, :1], torch.zeros(2, 2).t()[:, :1]],
+    ids=["strided", "corner", "column"],
+)
+def test_a_restore_fills_a_view_of_any_strides(tmp_path: Path, target: torch.Tensor) -> None:
+    state = {"model": {"x": torch.full(target.shape, 7.0)}}
+    path = write_archive(tmp_path, state)
+
+    with open_file(path) as archive:
+        restore_state(archive, {"model": {"x": target}})
+
+    assert_same(target, state["model"]["x"])
+
+
+def test_a_loaded_tensor_outlives_its_archive_and_is_private(tmp_path: Path) -> None:
+    path = write_archive(tmp_path)
+    before = path.read_bytes()
+
+    with open_file(path) as archive:
+        state = load_state(archive)
+    state["model"]["weight"].fill_(0)
+    path.unlink()
+
+    assert_same(state["model"]["bias"], small_state()["model"]["bias"])
+    assert before == write_archive(tmp_path).read_bytes(), "and what it was loaded from has not changed"
 
 
 def test_files_of_the_callers_are_members_of_the_archive(tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""Writes command-line.md from the command line's own help. `make reference` runs it; a test holds it current."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).with_name("command-line.md")
+COMMANDS = (
+    "",
+    "checkpoints",
+    *(f"checkpoints {name}" for name in ("ls", "show", "verify", "export", "rm", "gc", "diff")),
+)
+
+
+def render() -> str:
+    parts = ["# The command line\n\nWritten by `make reference` from the `--help` of each command.\n"]
+    for command in COMMANDS:
+        parts.append(f"## `{f'chockstone {command}'.rstrip()}`\n\n```text\n{ask(command)}\n```\n")
+    return "\n".join(parts)
+
+
+def ask(command: str) -> str:
+    environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+    words = [sys.executable, "-m", "chockstone.cli", *command.split(), "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    return done.stdout.rstrip().replace("Usage: python -m chockstone.cli", "Usage: chockstone")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
