@@ -4,10 +4,11 @@ Knows nothing of servers, runs or catalogs, and imports torch only to make or fi
 """
 
 from chockstone.checkpoints.admission import Admission
-from chockstone.checkpoints.archive import Archive, verify_archive
+from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.checkpointer import Checkpointer, SaveOptions
 from chockstone.checkpoints.handle import Progress, Saved, SaveHandle
 from chockstone.checkpoints.random_state import RandomState
+from chockstone.checkpoints.reader import verify_archive
 from chockstone.checkpoints.receipt import Receipt
 from chockstone.checkpoints.restore import load_state, load_tensor, restore_state
 from chockstone.checkpoints.retention import Best, Retention

@@ -7,11 +7,10 @@ one in sixteen ("sampled"), or none ("off"). A read touches no other block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import xxhash
 
@@ -48,8 +47,7 @@ _LAST_READ_BYTES: Final = 3 * PAGE  # the longest tail: COMMIT's headers may nee
 _SMALLEST_BYTES: Final = MANIFEST_OFFSET + 3 * PAGE
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(NamedTuple):
     """One tensor of an archive and where its bytes are in the file."""
 
     member: str
@@ -101,6 +99,10 @@ class Archive:
     @property
     def run_bytes(self) -> int:
         return self._source.run_bytes
+
+    @property
+    def readers(self) -> int:
+        return self._source.readers
 
     @property
     def blocks_verified(self) -> int:
@@ -205,20 +207,6 @@ class Archive:
                     f"{describe_header(found[:BLOCK])}, then {describe_header(found[-BLOCK:])}",
                     where=member.header_offset,
                 )
-
-
-def verify_archive(archive: Archive, *, on_bytes: Callable[[int], None] = lambda _: None) -> int:
-    """Check every block that the archive's policy asks for; returns how many. Raises on the first bad one."""
-    layout = archive.layout
-    memory = allocate(layout.block_bytes).data
-    for index in range(layout.block_count):
-        start, end = layout.block_range(index)
-        if archive.wants(index):
-            room = min(round_up(end - start, PAGE), layout.size - start)
-            archive.read_into(start, memory[:room])
-            archive.check_block(index, memory[: end - start])
-        on_bytes(end - start)
-    return archive.blocks_verified
 
 
 def read_head(source: Source) -> tuple[Manifest, Layout, bytes]:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from chockstone.checkpoints.archive import Archive, verify_archive
+from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, StoreError
+from chockstone.checkpoints.reader import verify_archive
 from chockstone.checkpoints.retention import Removal, Retention, RetentionPlan, plan_retention
 from chockstone.checkpoints.store import Store
 from chockstone.checkpoints.survey import Checkpoint, survey

@@ -15,7 +15,7 @@ from chockstone.checkpoints.tar import PAGE
 
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 _DIRECT_READ_BYTES: Final = 64 * 1024
-_RUN_BYTES: Final = 2 * 1024**2  # what was read is still in the cache when it is checked and copied
+_RUN_BYTES: Final = 4 * 1024**2  # what was read is still in the cache when it is checked and copied
 
 
 def open_file(path: Path) -> FileSource:
@@ -51,6 +51,10 @@ class FileSource:
     @property
     def run_bytes(self) -> int:
         return _RUN_BYTES
+
+    @property
+    def readers(self) -> int:
+        return 2
 
     def map(self) -> memoryview | None:
         with explained(f"cannot map {self._path}"):

@@ -62,6 +62,10 @@ class ObjectSource:
     def run_bytes(self) -> int:
         return RANGE_BYTES
 
+    @property
+    def readers(self) -> int:
+        return 8  # a request waits far longer than its bytes take
+
     def map(self) -> memoryview | None:
         return None
 

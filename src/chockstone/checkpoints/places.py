@@ -13,7 +13,7 @@ from chockstone.checkpoints.archive import Archive, Tensor
 from chockstone.checkpoints.dtypes import BY_NAME, BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
 from chockstone.checkpoints.errors import DamagedArchive
 from chockstone.checkpoints.memory import Bytes
-from chockstone.checkpoints.reader import FileMapping, Target
+from chockstone.checkpoints.reader import FileMapping, Reader, Target
 from chockstone.checkpoints.tensorfile import SUFFIX
 from chockstone.checkpoints.tree import Reference
 
@@ -30,6 +30,12 @@ class Places:
         self._made: dict[tuple[str, str, str], Any] = {}
         self.targets: list[Target] = []
         self.copies: list[Callable[[], object]] = []  # to be run after reading
+
+    def read(self) -> None:
+        """Read what has been collected, where nothing else needs to be known first."""
+        if self.targets:
+            with Reader(self._archive) as reader:
+                reader.deliver(self.targets)
 
     def find(self, reference: Reference) -> tuple[Tensor, Dtype, tuple[int, ...]]:
         """The stored tensor behind a reference. State and tensors come from one hostile file."""

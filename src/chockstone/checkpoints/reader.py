@@ -1,7 +1,9 @@
 """The reader: verified bytes from an archive straight to where they are wanted.
 
-Threads read runs of blocks into a small buffer of their own, check each block, and copy what lies
-in it to its targets. Each byte of the file is read once and copied once.
+A few threads do nothing but read runs of blocks into buffers; two more, one of them the caller's,
+check each run and copy what lies in it to its targets while it is still in the processor's cache.
+Each byte of the file is read once and copied once. Reading starts before it is known where the
+bytes go, because finding that out takes time, too.
 """
 
 from __future__ import annotations
@@ -10,144 +12,228 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.memory import Bytes, allocate
-from chockstone.checkpoints.prefetch import Prefetch
 from chockstone.checkpoints.tar import PAGE, round_up
 
-THREADS: Final = 4  # while some wait for the disk, others check and copy
+BUFFER_BYTES: Final = 32 * 1024**2  # read ahead at most; kept for the next reader
+
+_spare: list[Bytes] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """Bytes of the archive from ``offset`` on belong into ``memory``."""
 
     offset: int
     memory: Bytes
 
 
-def read_targets(
-    archive: Archive,
-    targets: Sequence[Target],
-    *,
-    prefetch: Prefetch | None = None,
-    on_bytes: Callable[[int], None] = lambda _: None,
-) -> None:
-    """Fill every target. When it raises, some may be filled and some not."""
-    ordered = sorted((target for target in targets if len(target.memory)), key=lambda target: target.offset)
-    spans = [(target.offset, len(target.memory)) for target in ordered]
-    _Reading(archive, spans, ordered, prefetch, on_bytes).run()
+@dataclass(slots=True)
+class _Delivery:
+    wanted: Sequence[int]  # blocks
+    targets: Sequence[Target]
+    starts: Sequence[int]  # of the targets
+    on_bytes: Callable[[int], None]
+    runs: int = 0  # still to come
+    error: BaseException | None = None
 
 
-def verify_spans(
-    archive: Archive,
-    spans: Sequence[tuple[int, int]],
-    mapping: FileMapping,
-    *,
-    on_bytes: Callable[[int], None] = lambda _: None,
-) -> None:
-    """Check the blocks that hold these (offset, size) spans, where they are mapped."""
-    _Reading(archive, sorted(spans), (), mapping, on_bytes).run()
+class Reader:
+    """Reads an archive's body in the background from the moment it is made. Close it when done."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        layout = archive.layout
+        self._run_blocks = max(1, archive.run_bytes // layout.block_bytes)
+        self._runs = iter(_cut(range(layout.block_count), self._run_blocks))
+        self._lock = threading.Lock()
+        self._closed = False
+        self._taken = 0  # runs handed to threads
+        self._free: SimpleQueue[Bytes | None] = SimpleQueue()
+        self._read: SimpleQueue[tuple[range, Bytes, BaseException | None]] = SimpleQueue()
+        self._buffers = _borrow(max(archive.run_bytes, layout.block_bytes), archive.readers)
+        for buffer in self._buffers:
+            self._free.put(buffer)
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(archive.readers)]
+        for thread in self._threads:
+            thread.start()
+
+    def deliver(self, targets: Sequence[Target], *, on_bytes: Callable[[int], None] = lambda _: None) -> None:
+        """Fill every target. When it raises, some may be filled and some not."""
+        ordered = sorted((target for target in targets if len(target.memory)), key=lambda target: target.offset)
+        wanted = _blocks_of(self._archive, [(target.offset, len(target.memory)) for target in ordered])
+        self._deliver(wanted, ordered, on_bytes)
+
+    def verify(self, *, on_bytes: Callable[[int], None] = lambda _: None) -> None:
+        """Check every block that the archive's policy asks for."""
+        self._deliver(range(self._archive.layout.block_count), (), on_bytes)
+
+    def close(self) -> None:
+        self._closed = True
+        for _ in self._threads:
+            self._free.put(None)
+        for thread in self._threads:
+            thread.join()
+        _give_back(self._buffers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _work(self) -> None:
+        while (buffer := self._free.get()) is not None and (run := self._take()) is not None:
+            error = None
+            try:
+                start, end = self._range(run)
+                room = min(round_up(end - start, PAGE), self._archive.size - start)
+                self._archive.read_into(start, buffer[:room].data)
+            except BaseException as caught:  # noqa: BLE001  # carried over to the caller
+                error = caught
+            self._read.put((run, buffer, error))
+
+    def _take(self) -> range | None:
+        with self._lock:
+            run = None if self._closed else next(self._runs, None)
+            self._taken += run is not None
+            return run
+
+    def _deliver(self, wanted: Sequence[int], targets: Sequence[Target], on_bytes: Callable[[int], None]) -> None:
+        delivery = _Delivery(wanted, targets, [target.offset for target in targets], on_bytes)
+        delivery.runs = self._narrow(wanted)
+        helper = threading.Thread(target=self._consume, args=(delivery,), daemon=True)
+        helper.start()
+        self._consume(delivery)
+        helper.join()
+        if delivery.error is not None:
+            raise delivery.error
+
+    def _consume(self, delivery: _Delivery) -> None:
+        """Check and copy runs as they come in, until none is left or one is bad."""
+        while True:
+            with self._lock:
+                if delivery.runs == 0 or delivery.error is not None:
+                    return
+                delivery.runs -= 1
+            run, buffer, error = self._read.get()
+            try:
+                if error is not None:
+                    raise error
+                self._hand_out(run, buffer, delivery)
+            except BaseException as caught:  # noqa: BLE001  # _deliver raises it
+                delivery.error = caught
+            self._free.put(buffer)
+
+    def _hand_out(self, run: range, buffer: Bytes, delivery: _Delivery) -> None:
+        wanted = delivery.wanted
+        needed = wanted[bisect_left(wanted, run.start) : bisect_left(wanted, run.stop)]
+        if not needed:
+            return  # read before it was known that nobody wants it
+        start, end = self._range(run)
+        self._check(needed, start, buffer)
+        _copy(delivery.targets, delivery.starts, start, end, buffer)
+        delivery.on_bytes(end - start)
+
+    def _narrow(self, wanted: Sequence[int]) -> int:
+        """Leave unread what nobody wants. Returns how many runs will have been read in the end."""
+        with self._lock:
+            ahead = self._taken * self._run_blocks
+            rest = _cut(wanted[bisect_left(wanted, ahead) :], self._run_blocks)
+            self._runs = iter(rest)
+            return self._taken + len(rest)
+
+    def _range(self, run: range) -> tuple[int, int]:
+        layout = self._archive.layout
+        return layout.block_range(run.start)[0], layout.block_range(run.stop - 1)[1]
+
+    def _check(self, indices: Sequence[int], start: int, memory: Bytes) -> None:
+        for index in indices:
+            if self._archive.wants(index):
+                a, b = self._archive.layout.block_range(index)
+                self._archive.check_block(index, memory[a - start : b - start].data)
+
+
+def verify_archive(archive: Archive, *, on_bytes: Callable[[int], None] = lambda _: None) -> int:
+    """Check every block that the archive's policy asks for; returns how many. Raises on the first bad one."""
+    with Reader(archive) as reader:
+        reader.verify(on_bytes=on_bytes)
+    return archive.blocks_verified
 
 
 class FileMapping:
     """An archive seen through a mapping of its file; it lives as long as a tensor over it does."""
 
     def __init__(self, memory: memoryview) -> None:
-        self.memory = np.frombuffer(memory, dtype=np.uint8)
+        self.memory: Bytes = np.frombuffer(memory, dtype=np.uint8)
 
-    def view(self, start: int, end: int) -> Bytes | None:
-        return self.memory[start:end]
-
-
-class _Front(Protocol):
-    """Bytes that need not be read any more."""
-
-    def view(self, start: int, end: int) -> Bytes | None: ...
+    def verify(self, archive: Archive, spans: Sequence[tuple[int, int]]) -> None:
+        """Check the blocks that hold these (offset, size) spans, where they are mapped."""
+        for index in _blocks_of(archive, sorted(spans)):
+            if archive.wants(index):
+                start, end = archive.layout.block_range(index)
+                archive.check_block(index, self.memory[start:end].data)
 
 
-def _runs(archive: Archive, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Block ranges that hold the spans, cut to what one read takes."""
+def _blocks_of(archive: Archive, spans: Sequence[tuple[int, int]]) -> list[int]:
+    """The blocks that hold these sorted spans, each once."""
     layout = archive.layout
-    longest = max(1, archive.run_bytes // layout.block_bytes)
-    covered = 0
+    blocks: list[int] = []
+    following = 0
     for offset, size in spans:
-        first = max(covered, (offset - layout.body_offset) // layout.block_bytes)
+        first = (offset - layout.body_offset) // layout.block_bytes
         last = (offset + size - 1 - layout.body_offset) // layout.block_bytes
-        for start in range(first, last + 1, longest):
-            covered = min(start + longest, last + 1)
-            yield start, covered
+        blocks.extend(range(max(following, first), last + 1))
+        following = max(following, last + 1)
+    return blocks
 
 
-class _Reading:
-    def __init__(
-        self,
-        archive: Archive,
-        spans: Sequence[tuple[int, int]],
-        targets: Sequence[Target],
-        front: _Front | None,
-        on_bytes: Callable[[int], None],
-    ) -> None:
-        runs = list(_runs(archive, spans))
-        self._archive = archive
-        self._targets = targets
-        self._starts = [target.offset for target in targets]
-        self._runs = iter(runs)
-        self._threads = min(THREADS, len(runs))
-        self._front = front
-        self._on_bytes = on_bytes
-        self._lock = threading.Lock()
-        self._error: BaseException | None = None
+def _cut(blocks: Sequence[int], longest: int) -> list[range]:
+    """Runs of adjacent blocks, none longer than one read takes."""
+    return list(_runs(blocks, longest))
 
-    def run(self) -> None:
-        helpers = [threading.Thread(target=self._work, daemon=True) for _ in range(self._threads - 1)]
-        for helper in helpers:
-            helper.start()
-        self._work()
-        for helper in helpers:
-            helper.join()
-        if self._error is not None:
-            raise self._error
 
-    def _work(self) -> None:
-        try:
-            layout = self._archive.layout
-            spare: Bytes | None = None
-            while (run := self._take()) is not None:
-                start, end = layout.block_range(run[0])[0], layout.block_range(run[1] - 1)[1]
-                memory = self._front.view(start, end) if self._front else None
-                if memory is None:
-                    memory = spare = (
-                        allocate(max(self._archive.run_bytes, layout.block_bytes)) if spare is None else spare
-                    )
-                    room = min(round_up(end - start, PAGE), layout.size - start)
-                    self._archive.read_into(start, memory[:room].data)
-                self._check(run, start, memory)
-                self._copy(start, end, memory)
-                self._on_bytes(end - start)
-        except BaseException as error:  # noqa: BLE001  # recorded; run() raises it
-            self._error = self._error or error
+def _runs(blocks: Sequence[int], longest: int) -> Iterator[range]:
+    position = 0
+    while position < len(blocks):
+        first = blocks[position]
+        length = 1
+        while length < longest and position + length < len(blocks) and blocks[position + length] == first + length:
+            length += 1
+        yield range(first, first + length)
+        position += length
 
-    def _take(self) -> tuple[int, int] | None:
-        with self._lock:
-            return None if self._error is not None else next(self._runs, None)
 
-    def _check(self, run: tuple[int, int], start: int, memory: Bytes) -> None:
-        for index in range(*run):
-            if self._archive.wants(index):
-                a, b = self._archive.layout.block_range(index)
-                self._archive.check_block(index, memory[a - start : b - start].data)
+def _copy(targets: Sequence[Target], starts: Sequence[int], start: int, end: int, memory: Bytes) -> None:
+    if not targets:
+        return
+    index = max(0, bisect_right(starts, start) - 1)
+    index = bisect_left(starts, starts[index])  # tied ones start together
+    while index < len(targets) and starts[index] < end:
+        offset, target = targets[index]
+        a, b = max(start, offset), min(end, offset + len(target))
+        if a < b:
+            np.copyto(target[a - offset : b - offset], memory[a - start : b - start])
+        index += 1
 
-    def _copy(self, start: int, end: int, memory: Bytes) -> None:
-        index = max(0, bisect_right(self._starts, start) - 1)
-        index = bisect_left(self._starts, self._starts[index]) if self._starts else 0  # tied ones start together
-        while index < len(self._targets) and self._starts[index] < end:
-            target = self._targets[index]
-            a, b = max(start, target.offset), min(end, target.offset + len(target.memory))
-            if a < b:
-                np.copyto(target.memory[a - target.offset : b - target.offset], memory[a - start : b - start])
-            index += 1
+
+def _borrow(run_bytes: int, readers: int) -> list[Bytes]:
+    """Buffers for one reader: as many runs as fit, and at least one more than there are threads."""
+    count = max(readers + 1, BUFFER_BYTES // run_bytes)
+    memory = next((_spare.pop(i) for i, spare in enumerate(_spare) if len(spare) >= count * run_bytes), None)
+    memory = allocate(count * run_bytes) if memory is None else memory
+    return [memory[i * run_bytes : (i + 1) * run_bytes] for i in range(count)]
+
+
+def _give_back(buffers: list[Bytes]) -> None:
+    memory = buffers[0].base
+    if not _spare and isinstance(memory, np.ndarray):
+        _spare.append(memory)

@@ -16,11 +16,9 @@ from typing import Any, Final
 from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.errors import RestoreMismatch
 from chockstone.checkpoints.places import Places, fits, is_tensor, show
-from chockstone.checkpoints.prefetch import Prefetch
 from chockstone.checkpoints.random_state import RandomState
-from chockstone.checkpoints.reader import FileMapping, read_targets, verify_spans
+from chockstone.checkpoints.reader import FileMapping, Reader
 from chockstone.checkpoints.receipt import Part
-from chockstone.checkpoints.tar import PAGE
 from chockstone.checkpoints.tensorfile import SUFFIX
 from chockstone.checkpoints.tree import Reference, unflatten
 
@@ -47,22 +45,19 @@ def restore_state(
     neither old nor new, and must be restored from another archive or thrown away.
     """
     plan = _Plan(archive)
-    prefetch = Prefetch(archive, archive.layout.body_offset, archive.layout.body_end // PAGE * PAGE)
-    try:
-        saved = unflatten(archive.state(), lambda reference: reference)
-        plan.place_mapping(saved, into, "")
+    skeleton = archive.state()
+    with Reader(archive) as reader:
+        plan.place_mapping(unflatten(skeleton, lambda reference: reference), into, "")
         if plan.wrong or (strict and (plan.missing or plan.unexpected)):
             raise plan.mismatch()
-        read_targets(archive, plan.places.targets, prefetch=prefetch, on_bytes=on_bytes)
-    finally:
-        prefetch.close()
+        reader.deliver(plan.places.targets, on_bytes=on_bytes)
     for step in (*plan.places.copies, *plan.early, *plan.late):
         step()
     parts = tuple(replace(part, detail=_describe(tree)) for part, tree in plan.parts)
     return Restored(parts, tuple(plan.missing), tuple(plan.unexpected))
 
 
-def load_state(archive: Archive, *, on_bytes: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
+def load_state(archive: Archive) -> dict[str, Any]:
     """The archive's state as a tree of its own, verified.
 
     Where the archive is a file, its tensors are views of it, mapped privately: nothing is copied,
@@ -76,8 +71,8 @@ def load_state(archive: Archive, *, on_bytes: Callable[[int], None] = lambda _: 
     if plan.wrong:
         raise plan.mismatch()
     if mapping is not None:
-        verify_spans(archive, plan.places.spans, mapping, on_bytes=on_bytes)
-    read_targets(archive, plan.places.targets, on_bytes=on_bytes)
+        mapping.verify(archive, plan.places.spans)
+    plan.places.read()
     for step in plan.early:
         step()
     return into
@@ -88,7 +83,7 @@ def load_tensor(archive: Archive, member: str, key: str) -> Any:
     places = Places(archive)
     reference = Reference(member.removesuffix(SUFFIX), key, None, None, "torch")
     made = places.make(reference, *places.find(reference))
-    read_targets(archive, places.targets)
+    places.read()
     return made
 
 

@@ -79,6 +79,10 @@ class Source(Protocol):
     def run_bytes(self) -> int:
         """How much to ask for at once when reading a lot."""
 
+    @property
+    def readers(self) -> int:
+        """How many threads it takes to read as fast as there are bytes to be had."""
+
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill ``target``; thread-safe. ``TruncatedArchive`` when the source ends before it is full."""
 

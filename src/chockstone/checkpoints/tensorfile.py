@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from chockstone.checkpoints.dtypes import STORED_ITEMSIZE
 from chockstone.checkpoints.errors import DamagedArchive
@@ -23,8 +22,7 @@ MAX_HEADER_BYTES: Final = 100_000_000  # the safetensors package's own limit
 RESERVED_KEY: Final = "__metadata__"
 
 
-@dataclass(frozen=True, slots=True)
-class TensorEntry:
+class TensorEntry(NamedTuple):
     """One tensor inside a member; ``start`` counts from the member's first byte."""
 
     key: str

@@ -17,8 +17,8 @@ import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class Leaf:
     dtype: Dtype
     shape: tuple[int, ...]
     value: Any  # Any: a torch tensor or a numpy array
-    aliases: list[str] = field(default_factory=list)  # other keys of the same group it stands for
+    aliases: tuple[str, ...] = ()  # other keys of the same group it stands for
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -76,8 +76,8 @@ class _Refused(Exception):
 class _Flattener:
     def __init__(self) -> None:
         self.leaves: list[Leaf] = []
-        self.taken: dict[tuple[str, str], int] = {}
-        self.seen: dict[tuple[object, ...], Leaf] = {}
+        self.taken: set[tuple[str, str]] = set()
+        self.seen: dict[int, list[Leaf]] = {}  # by address
         self.group = SHARED_GROUP
         self.depth = 0
         self.handlers: dict[type, Callable[[Any, str], Json]] = {
@@ -97,6 +97,8 @@ class _Flattener:
             np.ndarray: self._array,
         }
         if (torch := sys.modules.get("torch")) is not None:  # not imported: no torch value can be here
+            self.strided = torch.strided
+            self.torch_dtypes = {getattr(torch, n): d for n, d in BY_TORCH_NAME.items() if hasattr(torch, n)}
             self.handlers |= {
                 torch.Tensor: self._tensor,
                 torch.nn.Parameter: self._tensor,
@@ -202,16 +204,14 @@ class _Flattener:
         dtype = BY_NUMPY_NAME.get(value.dtype.name) if value.dtype.isnative else None
         if dtype is None:
             raise _Refused(f"<numpy.ndarray of {value.dtype!s}> cannot be stored")
-        place = (value.__array_interface__["data"][0], dtype.name, value.shape, value.strides)
-        return {**self._refer(value, dtype, value.shape, prefix, place, size=value.size), "as": "numpy"}
+        address = value.__array_interface__["data"][0] if value.size else 0
+        return {**self._refer(value, dtype, prefix, address, value.strides), "as": "numpy"}
 
     def _tensor(self, value: Any, prefix: str) -> Json:  # Any: torch is not imported here
-        dtype = BY_TORCH_NAME.get(str(value.dtype)[6:])
-        if dtype is None or value.layout is not sys.modules["torch"].strided or value.device.type == "meta":
+        dtype = self.torch_dtypes.get(value.dtype)
+        if dtype is None or value.layout is not self.strided or value.device.type == "meta":
             raise _Refused(f"<torch.Tensor, {value.dtype}, {value.layout}, on {value.device}> cannot be stored")
-        shape = tuple(value.shape)
-        place = (value.data_ptr(), dtype.name, shape, value.stride(), value.device)
-        return self._refer(value, dtype, shape, prefix, place, size=value.numel())
+        return self._refer(value, dtype, prefix, value.data_ptr(), value.stride())
 
     def _dtype(self, value: object, _: str) -> Json:
         name = str(value).removeprefix("torch.")
@@ -219,29 +219,42 @@ class _Flattener:
             raise _Refused(f"<{value}> cannot be stored")
         return {TAG: "torch.dtype", "name": name}
 
-    def _refer(
-        self, value: object, dtype: Dtype, shape: tuple[int, ...], prefix: str, place: tuple[object, ...], *, size: int
-    ) -> dict[str, Json]:
+    def _refer(self, value: Any, dtype: Dtype, prefix: str, address: int, strides: tuple[int, ...]) -> dict[str, Json]:
         key = prefix[:-1] or "value"
-        leaf = self.seen.get(place) if size else None
+        leaf = self._find_tied(value, dtype, address, strides) if address in self.seen else None
         if leaf is None:
-            leaf = Leaf(self.group, self._unique(key), dtype, shape, value)
+            leaf = Leaf(self.group, self._unique(key), dtype, value.shape, value)
             self.leaves.append(leaf)
-            self.seen[place] = leaf
+            if address:  # empty ones have none
+                self.seen.setdefault(address, []).append(leaf)
         elif leaf.group == self.group:
-            leaf.aliases.append(key)
+            leaf.aliases = (*leaf.aliases, key)
         reference: dict[str, Json] = {TAG: "tensor", "group": leaf.group, "key": leaf.key}
         if dtype.stored != dtype.name:
-            reference |= {"dtype": dtype.name, "shape": list(shape)}
+            reference |= {"dtype": dtype.name, "shape": list(value.shape)}
         return reference
+
+    def _find_tied(self, value: Any, dtype: Dtype, address: int, strides: tuple[int, ...]) -> Leaf | None:
+        """The leaf that is the same view of the same memory, if there is one."""
+        for leaf in self.seen[address]:
+            other = leaf.value
+            if type(other) is np.ndarray or type(value) is np.ndarray:
+                same = type(other) is type(value) and other.strides == strides
+            else:
+                same = other.stride() == strides and other.device == value.device
+            if same and leaf.dtype is dtype and leaf.shape == value.shape:
+                return leaf
+        return None
 
     def _unique(self, key: str) -> str:
         """Different paths may spell the same key ({'a.b': …} and {'a': {'b': …}})."""
-        count = self.taken.get((self.group, key), 0) + 1
-        self.taken[self.group, key] = count
-        if count == 1 and key != RESERVED_KEY:
-            return key
-        return self._unique(f"{key}#{count}")
+        unique = key if key != RESERVED_KEY else f"{key}#1"
+        count = 1
+        while (self.group, unique) in self.taken:
+            count += 1
+            unique = f"{key}#{count}"
+        self.taken.add((self.group, unique))
+        return unique
 
 
 def _same(value: Json, _: str) -> Json:
@@ -251,8 +264,7 @@ def _same(value: Json, _: str) -> Json:
 _KEY_TYPES = (str, int, float, bool, type(None), bytes, tuple)
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """A tensor that a skeleton speaks of."""
 
     group: str
