@@ -36,6 +36,10 @@ class BytesSource:
     def run_bytes(self) -> int:
         return 1024 * 1024
 
+    @property
+    def readers(self) -> int:
+        return 2
+
     def read_into(self, offset: int, target: memoryview) -> None:
         self.reads.append((offset, len(target)))
         if offset + len(target) > len(self._content):

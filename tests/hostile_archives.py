@@ -12,6 +12,7 @@ import struct
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import xxhash
@@ -20,8 +21,8 @@ from chockstone.checkpoints.layout import Layout, body_bytes, choose_block_bytes
 from chockstone.checkpoints.manifest import render_head, render_tail
 from chockstone.checkpoints.tar import BLOCK, PAGE, render_headers, round_up
 
-CREATED_AT: Final = "2026-03-01T12:00:00.000000+00:00"
-MTIME: Final = 1_772_366_400  # the same moment
+CREATED_AT: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MTIME: Final = int(CREATED_AT.timestamp())
 MEBIBYTE: Final = 1024 * 1024
 
 Document = dict[str, Any]
@@ -42,12 +43,14 @@ def forge(
     edit: Callable[[Document], object] = lambda _: None,
     edit_body: Callable[[bytearray, Layout], object] = lambda *_: None,
     encode: Callable[[Document], bytes] = encode_manifest,
+    created_at: datetime = CREATED_AT,
 ) -> bytes:
     """A sealed archive of ``members``, whatever they are. ``edit_body`` sees the body at its final offsets.
 
     The library's checks are never asked; digests and seal are made after both edits.
     """
     sizes = [(name, len(content)) for name, content in members]
+    mtime = int(created_at.timestamp())
     length = body_bytes(sizes)
     block_bytes = choose_block_bytes(length)
     document: Document = {
@@ -55,7 +58,7 @@ def forge(
         "version": 1,
         "kind": "weights",
         "step": 1,
-        "created_at": CREATED_AT,
+        "created_at": created_at.isoformat(timespec="microseconds"),
         "pinned": False,
         "ttl_seconds": None,
         "metrics": {},
@@ -70,7 +73,7 @@ def forge(
     layout = plan_layout(sizes, manifest_bytes=len(encode(probe)), block_bytes=block_bytes)
     body = bytearray()
     for member, (_, content) in zip(layout.members, members, strict=True):
-        body += render_headers(member.name, size=member.size, header_offset=member.header_offset, mtime=MTIME)
+        body += render_headers(member.name, size=member.size, header_offset=member.header_offset, mtime=mtime)
         body += content + bytes(-len(content) % BLOCK)
     whole = bytearray(layout.body_offset) + body
     edit_body(whole, layout)
@@ -80,7 +83,7 @@ def forge(
     )
     edit(document)
     payload = encode(document)
-    return render_head(payload, mtime=MTIME) + whole[layout.body_offset :] + render_tail(payload, layout, mtime=MTIME)
+    return render_head(payload, mtime=mtime) + whole[layout.body_offset :] + render_tail(payload, layout, mtime=mtime)
 
 
 def tensor_file(header: object, data: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import warnings
 from datetime import UTC, datetime
@@ -15,8 +16,8 @@ from rich.console import Console
 from benchmarks.checkpoints.durability import MEMORY_FILESYSTEMS, default_directory, filesystem_of
 from benchmarks.checkpoints.figures import Figure, figures
 from benchmarks.checkpoints.plot import draw
-from benchmarks.checkpoints.programme import MEASURES, perform
-from benchmarks.checkpoints.report import print_figures, print_results
+from benchmarks.checkpoints.programme import MEASURES, Programme, perform
+from benchmarks.checkpoints.report import print_figures, print_measure, print_scaling
 from benchmarks.checkpoints.results import Results, describe_environment
 
 FIGURES_PNG = Path(__file__).resolve().parent / "figures.png"
@@ -27,12 +28,13 @@ Exit code: 0 when every figure is reached; 1 when one is missed or could not be 
 
 With --quick, L keeps its size and at least five repeats, so its figures count. F is replaced by a small
 state of the same structure and scaling is cut short: their figures are printed with a ~ and do not fail the
-run. Bytes written are exact at any size and always count.
+run. Bytes written are exact at any size and always count. The slowest peers (gzip, DCP in a process) sit it out.
 """
 
 
 def main() -> int:
     arguments = _parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the files are removed
     warnings.simplefilter("ignore")  # the peers' deprecations are not ours to show
     parent: Path = arguments.directory or default_directory()
     parent.mkdir(parents=True, exist_ok=True)
@@ -41,14 +43,21 @@ def main() -> int:
         return 2
 
     results = Results(arguments.quick, arguments.memory, describe_environment(parent, now=datetime.now(UTC)))
+    console = Console() if sys.stdout.isatty() else Console(width=150)
     with (
         Console(stderr=True).status("starting") as status,
         TemporaryDirectory(dir=parent, prefix="chockstone-benchmark-") as scratch,
     ):
-        perform(results, wanted=arguments.only, directory=Path(scratch), say=status.update)
+        programme = Programme(
+            wanted=arguments.only,
+            directory=Path(scratch),
+            say=status.update,
+            finished=lambda measure, state: print_measure(console, results, measure, state),
+        )
+        perform(programme, results)
 
     promised = figures(results)
-    _print(results, promised)
+    _conclude(console, results, promised)
     _write(arguments, results, promised)
     missed = [figure for figure in promised if figure.missed]
     for figure in missed:
@@ -56,15 +65,16 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def _print(results: Results, promised: list[Figure]) -> None:
-    console = Console() if sys.stdout.isatty() else Console(width=150)
-    print_results(console, results)
+def _conclude(console: Console, results: Results, promised: list[Figure]) -> None:
+    if results.scaling:
+        print_scaling(console, results)
     print_figures(console, promised, quick=results.quick)
     console.print(
         "Medians of interleaved rounds after one uncounted warm-up round. Every save is fsynced, files and "
         "directories; before every restore its files are dropped from the page cache.\n"
         f"{results.environment['machine']}, {results.environment['filesystem']}; "
-        f"{results.temperature} free memory (--memory)."
+        f"{results.temperature} free memory (--memory); load average {results.environment['load_before']} before "
+        "the run: above half a core, something else was at work and the ratios are worth less."
     )
 
 

@@ -30,7 +30,7 @@ class Contestant:
     start: Start | None = None
     restore: Restore | None = None
     in_place: bool = True  # False: ``restore`` reads every byte but leaves the state alone
-    slow: bool = False  # measured fewer times where it would take minutes
+    slow: bool = False  # left out of quick runs, and measured fewer times where it takes a minute
     close: Callable[[], None] = lambda: None
 
 

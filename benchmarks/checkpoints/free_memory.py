@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 Temperature = Literal["warm", "cold"]
 
 PAGE_BYTES = 4096
-SPARED_BYTES = 4 << 30  # of the memory available, for whoever else works on this machine
+SPARED_BYTES = 6 << 30  # of the memory available, for whoever else works on this machine
 HAND_BACK_SECONDS = 3.0
-LEAST_WARM_BYTES = 256 << 20
-WARM_STATES = 3  # what the hungriest contestant needs: page cache, and a copy or two
+LEAST_WARM_BYTES = 128 << 20
+WARM_STATES = 2  # page cache, and a copy
 
 
 class FreeMemory(Protocol):

@@ -1,7 +1,8 @@
 """Memory: how far a save in the background raises the peak memory of the process.
 
 Each contestant is measured in a fresh process, where nothing has grown before: import, one tiny save, then
-the peak over two full saves against the resident memory just before them.
+the peak over two full saves against the resident memory just before them. What a peer keeps in a process of
+its own is not counted.
 """
 
 from __future__ import annotations
@@ -65,13 +66,16 @@ def _probe(name: str, make_state: Callable[[], states.State], directory: Path, s
 
 
 def _extra_bytes(name: str, state: states.State, scratch: Path) -> int:
-    _save(_find(name, scratch / "tiny"), states.of_size(1_000_000, 10))
-    contestant = _find(name, scratch / "full")
-    before = resident_bytes()
-    reset_peak()
-    _save(contestant, state)
-    _save(contestant, state)
-    return peak_resident_bytes() - before
+    contestant = _find(name, scratch)
+    try:
+        _save(contestant, states.of_size(1_000_000, 10))
+        before = resident_bytes()
+        reset_peak()
+        _save(contestant, state)
+        _save(contestant, state)
+        return peak_resident_bytes() - before
+    finally:
+        contestant.close()
 
 
 def _save(contestant: Contestant, state: states.State) -> None:
@@ -81,7 +85,6 @@ def _save(contestant: Contestant, state: states.State) -> None:
 
 
 def _find(name: str, directory: Path) -> Contestant:
-    directory.mkdir()
     if name == ours.NAME:
         return ours.contestant(directory)
     for entry in peers.gather(directory):

@@ -19,16 +19,14 @@ TITLES: dict[Measure, str] = {
 LIMITS: dict[Measure, str] = {"save": saving.LIMIT, "stall": stalling.LIMIT, "restore": restoring.LIMIT}
 
 
-def print_results(console: Console, results: Results) -> None:
-    for (measure, state), rows in results.measured.items():
-        if measure in TITLES:
-            console.print(_timing_table(results, measure, state, rows))
-        elif measure == "memory":
-            console.print(_memory_table(results, state, rows))
-        else:
-            console.print(_bytes_table(results, state, rows))
-    if results.scaling:
-        console.print(_scaling_table(results))
+def print_measure(console: Console, results: Results, measure: Measure, state: str) -> None:
+    rows = results.measured[measure, state]
+    if measure in TITLES:
+        console.print(_timing_table(results, measure, state, rows))
+    elif measure == "memory":
+        console.print(_memory_table(results, state, rows))
+    else:
+        console.print(_bytes_table(results, state, rows))
 
 
 def print_figures(console: Console, figures: list[Figure], *, quick: bool) -> None:
@@ -133,7 +131,7 @@ def _bytes_table(results: Results, state: str, rows: dict[str, Series]) -> Table
     return table
 
 
-def _scaling_table(results: Results) -> Table:
+def print_scaling(console: Console, results: Results) -> None:
     mark = "~ quick: " if results.quick else ""
     table = Table(title=f"{mark}Scaling of {ours.NAME}", title_justify="left")
     table.add_column("")
@@ -152,7 +150,7 @@ def _scaling_table(results: Results) -> Table:
             _timed(None if restore is None else restore / megabytes),
             _remark(point.series),
         )
-    return table
+    console.print(table)
 
 
 def _timed(seconds: float | None) -> str:

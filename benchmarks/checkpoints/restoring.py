@@ -76,7 +76,8 @@ def _save_once(contestant: Contestant, paths: dict[Save, Path], stage: Stage) ->
 
 def _restoring(contestant: Contestant, paths: dict[Save, Path], stage: Stage) -> Action:
     save, restore = contestant.save, contestant.restore
-    assert save is not None and restore is not None
+    assert save is not None
+    assert restore is not None
 
     def action() -> Metrics:
         evict(paths[save])

@@ -89,6 +89,7 @@ def describe_environment(directory: Path, *, now: datetime) -> dict[str, str]:
         "date": now.isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
         "filesystem": filesystem_of(directory),
+        "load_before": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
     } | {package: _version_of(package) for package in PACKAGES}
 

@@ -43,7 +43,7 @@ def run_rounds(
     repeats: int,
     memory: FreeMemory,
     say: Callable[[str], None],
-    check: Callable[[str], str | None] = lambda name: None,
+    check: Callable[[str], str | None] = lambda _name: None,
 ) -> dict[str, Series]:
     """Measure all actions. One that raises is out of later rounds and its series says why.
 

@@ -9,7 +9,7 @@ from benchmarks.checkpoints.contestant import FreshNames, Save
 from benchmarks.checkpoints.durability import remove
 from benchmarks.checkpoints.limits import VARIANTS, Variant
 from benchmarks.checkpoints.rounds import Action, Metrics, Series, run_rounds, take_turn
-from benchmarks.checkpoints.stage import Stage, keep_best, variant_name
+from benchmarks.checkpoints.stage import TOO_SLOW, Stage, keep_best, variant_name
 
 LIMIT = "limit: O_DIRECT write + fsync"
 
@@ -51,8 +51,7 @@ def measure_saving(stage: Stage, *, slow: SlowTurns) -> dict[str, Series]:
 
     series = keep_best(run_rounds(actions, repeats=stage.repeats, memory=stage.memory, say=stage.say), LIMIT)
     for name, action in once.items():
-        too_slow = Series(failure="too slow for a quick run")
-        series[name] = too_slow if slow == "never" else _single(name, action, stage)
+        series[name] = Series(failure=TOO_SLOW) if slow == "never" else _single(name, action, stage)
     return stage.with_absent(series)
 
 

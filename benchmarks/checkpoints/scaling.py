@@ -67,7 +67,8 @@ def _measure(
     except ImportError as error:
         return Series(failure=f"ImportError: {error}")
     save, restore = contestant.save, contestant.restore
-    assert save is not None and restore is not None
+    assert save is not None
+    assert restore is not None
 
     def action() -> Metrics:
         started = perf_counter()

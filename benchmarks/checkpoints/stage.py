@@ -12,6 +12,8 @@ from benchmarks.checkpoints.limits import VARIANTS, Limits, Variant
 from benchmarks.checkpoints.rounds import Series
 from benchmarks.checkpoints.states import State
 
+TOO_SLOW = "too slow for a quick run"
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:

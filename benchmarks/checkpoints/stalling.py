@@ -9,13 +9,16 @@ import torch
 from benchmarks.checkpoints.contestant import Contestant, Start
 from benchmarks.checkpoints.durability import remove
 from benchmarks.checkpoints.rounds import Action, Metrics, Series, run_rounds
-from benchmarks.checkpoints.stage import Stage
+from benchmarks.checkpoints.stage import TOO_SLOW, Stage
 from benchmarks.checkpoints.states import State
 
 LIMIT = "limit: warm memcpy"
 
 
-def measure_stalling(stage: Stage) -> dict[str, Series]:
+def measure_stalling(stage: Stage, *, with_slow: bool) -> dict[str, Series]:
+    background = {one.name: one for one in stage.contestants if one.start is not None}
+    left_out = set() if with_slow else {name for name, one in background.items() if one.slow}
+
     def stalling(start: Start) -> Action:
         def action() -> Metrics:
             started = perf_counter()
@@ -34,10 +37,12 @@ def measure_stalling(stage: Stage) -> dict[str, Series]:
         return {"seconds": perf_counter() - started}
 
     actions: dict[str, Action] = {LIMIT: copying}
-    actions |= {
-        contestant.name: stalling(contestant.start) for contestant in stage.contestants if contestant.start is not None
-    }
-    return stage.with_absent(run_rounds(actions, repeats=stage.repeats, memory=stage.memory, say=stage.say))
+    for name, contestant in background.items():
+        if contestant.start is not None and name not in left_out:
+            actions[name] = stalling(contestant.start)
+    series = run_rounds(actions, repeats=stage.repeats, memory=stage.memory, say=stage.say)
+    series |= {name: Series(failure=TOO_SLOW) for name in left_out}
+    return stage.with_absent(series)
 
 
 def leaks_later_changes(contestant: Contestant, state: State, target: State) -> bool:

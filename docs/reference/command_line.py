@@ -16,10 +16,9 @@ COMMANDS = (
 
 
 def render() -> str:
-    parts = ["# The command line\n\nWritten by `make reference` from the `--help` of each command.\n"]
-    for command in COMMANDS:
-        parts.append(f"## `{f'chockstone {command}'.rstrip()}`\n\n```text\n{ask(command)}\n```\n")
-    return "\n".join(parts)
+    title = "# The command line\n\nWritten by `make reference` from the `--help` of each command.\n"
+    sections = (f"## `{f'chockstone {command}'.rstrip()}`\n\n```text\n{ask(command)}\n```\n" for command in COMMANDS)
+    return "\n".join((title, *sections))
 
 
 def ask(command: str) -> str:

@@ -14,16 +14,27 @@ the bytes of one hostile part in an archive that is sound otherwise.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+if __name__ == "__main__":
+    import atheris
+
+    watched = atheris.instrument_imports(include=["chockstone.checkpoints"])
+else:
+    watched = contextlib.nullcontext()
+with watched:  # what is imported first in here reports which branches it takes
+    importlib.import_module("chockstone.checkpoints.restore")
+
 from mutations import reseal
 
 from archives import BytesSource
-from chockstone.checkpoints.archive import Archive, verify_archive
+from chockstone.checkpoints import Archive, verify_archive
 from chockstone.checkpoints.errors import CheckpointError
 from chockstone.checkpoints.restore import load_state
 from hostile_archives import GOOD_STATE, GOOD_TENSORS, forge, pad_manifest, with_state, with_tensors
@@ -53,12 +64,20 @@ def write_seeds(directory: Path) -> list[Path]:
     state = json.dumps(GOOD_STATE).encode("ascii")
     whole = with_state(GOOD_STATE)
     manifest = forge([("state.json", b"{}")])[4096:8192].rstrip()
-    tagged = json.dumps({"x": {"$": "tuple", "items": [{"$": "int", "hex": "0x1f"}, {"$": "bytes", "base64": "YQ=="}]}})
+    tagged = {
+        "a": {"$": "tuple", "items": [{"$": "int", "hex": "0x1f"}, {"$": "bytes", "base64": "YQ=="}]},
+        "b": {"$": "dict", "items": [[1, {"$": "float", "value": "inf"}], [None, {"$": "complex", "parts": [1, 2]}]]},
+        "c": {"$": "OrderedDict", "items": [["k", {"$": "set", "items": [1]}]], "metadata": {}},
+        "d": [{"$": "torch.Size", "items": [2]}, {"$": "torch.dtype", "name": "int8"}],
+        "e": {"$": "torch.device", "name": "cpu"},
+    }
+    raw = {"$": "tensor", "group": "model", "key": "w", "dtype": "F64", "shape": [1], "as": "numpy"}
     seeds = {
         "whole": b"\0" + whole,
         "sealed-again": b"\1" + whole,
         "state": b"\2" + state,
-        "tagged-state": b"\2" + tagged.encode("ascii"),
+        "tagged-state": b"\2" + json.dumps(tagged).encode("ascii"),
+        "raw-state": b"\2" + json.dumps({"x": [raw, {**raw, "as": "numpy.scalar"}]}).encode("ascii"),
         "tensors": b"\3" + GOOD_TENSORS,
         "manifest": b"\4" + manifest,
     }
@@ -69,9 +88,6 @@ def write_seeds(directory: Path) -> list[Path]:
 
 
 def main() -> None:
-    import atheris
-
-    atheris.instrument_all()
     for argument in sys.argv[1:]:
         directory = Path(argument)
         if not argument.startswith("-") and not directory.is_file() and not any(directory.glob("*")):

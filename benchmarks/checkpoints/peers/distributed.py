@@ -50,6 +50,7 @@ def contestants(directory: Path) -> list[Contestant]:
             "DCP async, process",
             start=start_with(AsyncCheckpointerType.PROCESS),
             restore=restore,
+            slow=True,
             close=_end_daemon,
         ),
     ]

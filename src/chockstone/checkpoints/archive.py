@@ -62,13 +62,13 @@ class Tensor(NamedTuple):
 class Archive:
     def __init__(self, source: Source, *, verify: Verify = "full") -> None:
         """Check the structure of ``source``. Owns it from here on, also when this raises."""
-        if verify not in ("full", "sampled", "off"):
-            raise ValueError(f"verify={verify!r}: choose 'full', 'sampled' or 'off'")
         self._source = source
         self.verify_policy: Verify = verify
         self._verified: set[int] = set()
         self._window = (0, 0, memoryview(b""))
         try:
+            if verify not in ("full", "sampled", "off"):
+                raise ValueError(f"verify={verify!r}: choose 'full', 'sampled' or 'off'")
             self.manifest, self.layout, self._digests = read_head(source)
             self.members: dict[str, Member] = {member.name: member for member in self.layout.members}
             self._check_headers()
@@ -143,10 +143,10 @@ class Archive:
         return start, end, memory
 
     def wants(self, index: int) -> bool:
-        """Whether the policy asks for this block, and it has not been verified yet."""
-        if self.verify_policy == "off" or index in self._verified:
-            return False
-        return self.verify_policy == "full" or index % SAMPLE_EVERY == 0 or index == self.layout.block_count - 1
+        """Whether the policy asks for this block. It is checked each time it is read, not only once."""
+        if self.verify_policy == "sampled":
+            return index % SAMPLE_EVERY == 0 or index == self.layout.block_count - 1
+        return self.verify_policy == "full"
 
     def check_block(self, index: int, content: memoryview) -> None:
         wanted = self._digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)]

@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import Future
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
@@ -28,6 +28,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 from chockstone.checkpoints.admission import Admission
 from chockstone.checkpoints.archive import Archive, Verify
 from chockstone.checkpoints.buffers import Buffers
+from chockstone.checkpoints.clock import Clock
 from chockstone.checkpoints.errors import (
     CheckpointError,
     CheckpointMissing,
@@ -37,7 +38,7 @@ from chockstone.checkpoints.errors import (
     UnsupportedArchive,
 )
 from chockstone.checkpoints.handle import SaveHandle
-from chockstone.checkpoints.job import SaveJob, SaveRequest, copy_files, copy_metadata
+from chockstone.checkpoints.job import SaveJob, SaveRequest, check_ttl, copy_files, copy_metadata
 from chockstone.checkpoints.receipt import Receipt, Skipped
 from chockstone.checkpoints.restore import load_state, restore_state
 from chockstone.checkpoints.retention import Retention
@@ -82,14 +83,12 @@ class Checkpointer:
         self.prefix = prefix
         self.retention = retention
         self.admission = admission or Admission()
-        self._now = now
-        self._newest = datetime.fromtimestamp(0, UTC)
+        self._clock = Clock(now)
         self._buffers = Buffers(buffers)
-        self._writing = threading.Lock()
+        self._last: SaveHandle | None = None  # saves are written one after the other
         self._lock = threading.Lock()
         self._handles: list[SaveHandle] = []
         self._closed = False
-        self._swept = False  # once, with the first save
         _open_checkpointers.add(self)
 
     def save(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
@@ -151,7 +150,7 @@ class Checkpointer:
             try:
                 with Archive(self.store.open(candidate), verify=verify) as archive:
                     restored = restore_state(archive, into, strict=strict, on_bytes=on_bytes)
-                    self._newest = max(self._newest, archive.manifest.created_at)
+                    self._clock.witness(archive.manifest.created_at)
                     return Receipt(
                         name=candidate,
                         url=self.store.url,
@@ -248,9 +247,9 @@ class Checkpointer:
             metrics={name: float(value) for name, value in options.get("metrics", {}).items()},
             metadata=copy_metadata(options.get("metadata", {})),
             files=copy_files(options.get("files", {})),
-            pinned=options.get("pinned", False),
-            ttl_seconds=options.get("ttl_seconds"),
-            overwrite=options.get("overwrite", False),
+            pinned=bool(options.get("pinned", False)),
+            ttl_seconds=check_ttl(options.get("ttl_seconds")),
+            overwrite=bool(options.get("overwrite", False)),
         )
         handle = SaveHandle(request.name)
         with self._lock:
@@ -263,30 +262,33 @@ class Checkpointer:
         try:
             snapshot = snapshotter.take(state, is_abandoned=handle.is_abandoned)
             with self._lock:
-                self._newest = max(self._now(), self._newest + timedelta(microseconds=1))  # clocks jump; order must not
+                previous, self._last = self._last, handle
             job = SaveJob(
                 self.store,
                 self.prefix,
                 request,
                 snapshot,
-                self._newest,
+                self._clock,
                 self.admission,
                 self.retention,
                 handle,
                 blocked_seconds=time.perf_counter() - request.started,
-                sweeps=not self._swept,
+                is_first=previous is None,
             )
-            self._swept = True
-            threading.Thread(target=self._write, args=(job, snapshotter), name="chockstone-save", daemon=True).start()
+            writer = threading.Thread(
+                target=self._write, args=(job, snapshotter, previous), name="chockstone-save", daemon=True
+            )
+            writer.start()
         except BaseException as error:
             self._buffers.release(snapshotter)
             handle._fail(error, seen=True)
             raise
 
-    def _write(self, job: SaveJob, snapshotter: Snapshotter) -> None:
+    def _write(self, job: SaveJob, snapshotter: Snapshotter, previous: SaveHandle | None) -> None:
         try:
-            with self._writing:
-                saved = job.run()
+            if previous is not None:
+                previous._wait()
+            saved = job.run()
         except BaseException as error:  # noqa: BLE001  # kept on the handle, and raised by the next save if nobody looks
             log.warning("checkpoint failed name=%s error=%s", job.request.name, error)
             self._buffers.release(snapshotter)

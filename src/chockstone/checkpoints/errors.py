@@ -9,6 +9,7 @@ CheckpointError
 ├── ForeignArchive        not an archive of ours at all
 ├── UnsupportedArchive    a newer format than this version reads
 ├── RestoreMismatch       archive and target do not fit; nothing was touched
+├── RestoreFailed         an object refused its part of the state; the target is half restored
 ├── ExportRefused         the target of an export exists, or cannot be made
 ├── SaveFailed            an earlier background save failed and nobody looked
 ├── SaveAbandoned         the save was given up before its commit; nothing is visible
@@ -72,6 +73,10 @@ class RestoreMismatch(CheckpointError):
         super().__init__(message)
         self.missing = missing
         self.unexpected = unexpected
+
+
+class RestoreFailed(CheckpointError):
+    pass
 
 
 class ExportRefused(CheckpointError):

@@ -15,15 +15,15 @@ from chockstone.checkpoints.tar import PAGE
 
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 _DIRECT_READ_BYTES: Final = 64 * 1024
-_RUN_BYTES: Final = 4 * 1024**2  # what was read is still in the cache when it is checked and copied
+_RUN_BYTES: Final = 2 * 1024**2  # what was read is still in the cache when it is checked and copied
 
 
 def open_file(path: Path) -> FileSource:
     try:
         return FileSource(path)
-    except FileNotFoundError:
-        raise CheckpointMissing(f"there is no archive file {str(path)!r}") from None
     except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ELOOP}:
+            raise CheckpointMissing(f"there is no archive file {str(path)!r}") from None
         raise explain(error, f"cannot open {path}") from error
 
 
@@ -54,11 +54,16 @@ class FileSource:
 
     @property
     def readers(self) -> int:
-        return 2
+        return 3
 
     def map(self) -> memoryview | None:
+        if self._size == 0:
+            return None
         with explained(f"cannot map {self._path}"):
-            return memoryview(mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_COPY)) if self._size else None
+            try:
+                return memoryview(mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_COPY))
+            except ValueError:  # longer than the file is by now
+                raise TruncatedArchive(f"{self._path} has become shorter than its {self._size} bytes") from None
 
     def read_into(self, offset: int, target: memoryview) -> None:
         whole_pages = offset % PAGE == 0 and len(target) % PAGE == 0

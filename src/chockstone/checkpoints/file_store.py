@@ -91,9 +91,9 @@ class FileStore:
         path = self.path(name)
         try:
             facts = os.stat(path)
-        except FileNotFoundError:
-            raise CheckpointMissing(f"checkpoint {name!r} is not in {self.url}") from None
         except OSError as error:
+            if error.errno in {errno.ENOENT, errno.ELOOP}:
+                raise CheckpointMissing(f"checkpoint {name!r} is not in {self.url}") from None
             raise explain(error, f"cannot look at {path}") from error
         if not stat.S_ISREG(facts.st_mode):
             raise CheckpointMissing(f"{path} is not a file")

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from chockstone.checkpoints.admission import Admission
+from chockstone.checkpoints.clock import Clock
 from chockstone.checkpoints.collect import collect
 from chockstone.checkpoints.errors import (
     CheckpointError,
@@ -27,6 +28,7 @@ from chockstone.checkpoints.manifest import Manifest
 from chockstone.checkpoints.retention import Removal, Retention
 from chockstone.checkpoints.snapshot import STATE, Snapshot
 from chockstone.checkpoints.store import Store
+from chockstone.checkpoints.survey import survey
 from chockstone.checkpoints.writer import THREADS, Write
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,13 @@ def copy_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return copied
 
 
+def check_ttl(seconds: float | None) -> float | None:
+    try:
+        return None if seconds is None else float(seconds)
+    except OverflowError:
+        raise CheckpointError("ttl_seconds is longer than there is time") from None
+
+
 def copy_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """A copy the caller cannot change any more; refuses names that cannot stand in an archive."""
     copied = {name: bytes(content) for name, content in files.items()}
@@ -75,21 +84,23 @@ class SaveJob:
     prefix: str
     request: SaveRequest
     snapshot: Snapshot
-    created_at: datetime
+    clock: Clock
     admission: Admission
     retention: Retention | None
     handle: SaveHandle
     blocked_seconds: float
-    sweeps: bool
+    is_first: bool  # of its checkpointer: looks at what is there
 
     def run(self) -> Saved:
         request = self.request
         files = {STATE: self.snapshot.encode_state(), **request.files}
+        if self.is_first:
+            self._sweep()
+            self._witness()
         manifest = self._manifest(files)
         manifest.check()
         layout = manifest.plan()
         self.handle._plan(layout.size)
-        self._sweep()
         self._refuse_early(layout.size)
         image = Image(manifest, layout, files, self.snapshot)
         sink = self.store.begin(request.name, layout.size)
@@ -120,7 +131,7 @@ class SaveJob:
             self.snapshot.tensor_bytes,
             self.blocked_seconds,
             seconds,
-            self._retain(),
+            self._retain(manifest.created_at),
         )
 
     def _manifest(self, files: Mapping[str, bytes]) -> Manifest:
@@ -130,7 +141,7 @@ class SaveJob:
         return Manifest(
             kind=request.kind,
             step=request.step,
-            created_at=self.created_at,
+            created_at=self.clock.stamp(),
             members=(*small, *large),
             metrics=request.metrics,
             metadata=request.metadata,
@@ -155,17 +166,23 @@ class SaveJob:
     def _sweep(self) -> None:
         """What killed processes left must not fill the disk; but it must not fail a save either."""
         try:
-            for partial in self.store.sweep(min_age_seconds=_ORPHAN_SECONDS) if self.sweeps else ():
+            for partial in self.store.sweep(min_age_seconds=_ORPHAN_SECONDS):
                 log.info("partial write swept place=%s bytes=%d", partial.place, partial.size)
         except StoreError as error:
             log.warning("sweep failed url=%s error=%s", self.store.url, error)
 
-    def _retain(self) -> tuple[Removal, ...]:
+    def _witness(self) -> None:
+        """A checkpoint whose clock ran ahead must not count as newer than this one."""
+        for checkpoint in survey(self.store, self.prefix):
+            if checkpoint.manifest is not None:
+                self.clock.witness(checkpoint.manifest.created_at)
+
+    def _retain(self, now: datetime) -> tuple[Removal, ...]:
         """Apply the policy. The archive is safe already, so a failure here is only reported."""
         if self.retention is None:
             return ()
         try:
-            return collect(self.store, self.prefix, self.retention, now=self.created_at).removed
+            return collect(self.store, self.prefix, self.retention, now=now).removed
         except CheckpointError as error:
             log.warning("retention failed name=%s error=%s", self.request.name, error)
             return ()

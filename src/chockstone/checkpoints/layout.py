@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from chockstone.checkpoints.tar import BLOCK, PAGE, check_member_name, payload_offset, round_up
@@ -19,9 +20,10 @@ COMMIT: Final = "COMMIT"
 COMMIT_BYTES: Final = 140  # fixed, see ``manifest.render_commit``
 MANIFEST_OFFSET: Final = PAGE
 MIN_BLOCK_BYTES: Final = 1024 * 1024
-MAX_BLOCKS: Final = 65_536
+MAX_BLOCKS: Final = 131_072
 MAX_MEMBERS: Final = 10_000
-MAX_BYTES: Final = 2**60
+MAX_BLOCK_BYTES: Final = 64 * 1024**2
+MAX_BYTES: Final = MAX_BLOCKS * MAX_BLOCK_BYTES - 2**30  # eight tebibytes, less room for headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +68,22 @@ def check_members(members: Sequence[tuple[str, int]]) -> str | None:
     if len(members) > MAX_MEMBERS:
         return f"{len(members)} members; an archive holds at most {MAX_MEMBERS}"
     taken = {MANIFEST.casefold(), COMMIT.casefold()}
-    folders: set[str] = set()
+    total = 0
     for name, size in members:
         if why := check_member_name(name):
             return f"member name {name[:80]!r}: {why}"
-        if not 0 <= size <= MAX_BYTES:
-            return f"member {name!r} has an impossible size of {size} bytes"
+        total += max(size, 0)
+        if size < 0 or total > MAX_BYTES:
+            return f"member {name[:80]!r} has an impossible size; an archive holds at most {MAX_BYTES} bytes"
         folded = name.casefold()
         if folded in taken:
-            return f"member {name!r} appears twice, is reserved, or differs from another only in case"
+            return f"member {name[:80]!r} appears twice, is reserved, or differs from another only in case"
         taken.add(folded)
-        parts = folded.split("/")
-        folders.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
-    if both := taken & folders:
-        return f"member {min(both)!r} is also the folder of another member"
+    ordered = sorted(name.replace("/", "\0") for name in taken)  # a folder's files follow it directly
+    for name, following in pairwise(ordered):
+        if following.startswith(f"{name}\0"):
+            shown = name[:80].replace("\0", "/")
+            return f"member {shown!r} is also the folder of another member"
     return None
 
 

@@ -63,7 +63,7 @@ class Manifest:
     def check(self) -> None:
         """Raise if this manifest could not be written and read back."""
         if not _KIND.match(self.kind):
-            raise CheckpointError(f"kind {self.kind!r} is not a word of lower-case letters, digits and '_'")
+            raise CheckpointError(f"kind {self.kind!r:.80} is not a word of lower-case letters, digits and '_'")
         if self.step is not None and not 0 <= self.step < 2**63:
             raise CheckpointError(f"step {self.step!r} is not between 0 and 2**63")
         if self.ttl_seconds is not None and not (0 < self.ttl_seconds < math.inf):
@@ -126,14 +126,16 @@ def decode_manifest(payload: bytes) -> tuple[Manifest, Layout, bytes]:
     version = document.get("version")
     if version != VERSION:
         raise UnsupportedArchive(
-            f"the archive has format version {version!r} and this Chockstone reads version {VERSION}; "
+            f"the archive has format version {version!r:.40} and this Chockstone reads version {VERSION}; "
             "use the version that wrote it, or a newer one"
         )
     try:
         manifest = _decode_facts(document)
         manifest.check()
     except (KeyError, TypeError, ValueError, OverflowError, CheckpointError) as error:
-        raise DamagedArchive(f"manifest.json does not make sense: {type(error).__name__}: {error}") from error
+        raise DamagedArchive(
+            f"manifest.json does not make sense: {type(error).__name__}: {str(error)[:200]}"
+        ) from error
     return manifest, *_decode_blocks(document, manifest, len(payload))
 
 
@@ -164,9 +166,9 @@ def _of_type(value: object, wanted: type[T]) -> T:
 def _decode_blocks(document: dict[str, Any], manifest: Manifest, payload_bytes: int) -> tuple[Layout, bytes]:
     block_bytes, blocks = document.get("block_bytes"), document.get("blocks")
     if document.get("digest") != DIGEST:
-        raise UnsupportedArchive(f"unknown digest {document.get('digest')!r}; this version knows {DIGEST!r}")
+        raise UnsupportedArchive(f"unknown digest {document.get('digest')!r:.40}; this version knows {DIGEST!r}")
     if block_bytes != choose_block_bytes(body_bytes(manifest.members)) or not isinstance(block_bytes, int):
-        raise DamagedArchive(f"manifest.json has an impossible block size of {block_bytes!r}")
+        raise DamagedArchive(f"manifest.json has an impossible block size of {block_bytes!r:.40}")
     if payload_bytes % PAGE:
         raise DamagedArchive(f"manifest.json has {payload_bytes} bytes, not a whole number of pages")
     layout = plan_layout(manifest.members, manifest_bytes=payload_bytes, block_bytes=block_bytes)

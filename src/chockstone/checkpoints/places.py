@@ -53,6 +53,8 @@ class Places:
         shape = tensor.entry.shape if reference.shape is None else reference.shape
         if dtype is None or min(shape, default=0) < 0 or dtype.itemsize * math.prod(shape) != tensor.entry.size:
             raise DamagedArchive(f"state.json describes tensor {reference.key!r} of {member!r} wrongly")
+        if reference.form == "numpy.scalar" and shape != ():
+            raise DamagedArchive(f"state.json describes tensor {reference.key!r} of {member!r} wrongly: no scalar")
         if dtype.numpy_name is None and reference.form != "torch":
             raise DamagedArchive(f"state.json calls tensor {reference.key!r} of {member!r} a numpy {dtype.name}")
         return tensor, dtype, shape

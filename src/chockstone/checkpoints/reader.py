@@ -1,9 +1,8 @@
 """The reader: verified bytes from an archive straight to where they are wanted.
 
-A few threads do nothing but read runs of blocks into buffers; two more, one of them the caller's,
-check each run and copy what lies in it to its targets while it is still in the processor's cache.
-Each byte of the file is read once and copied once. Reading starts before it is known where the
-bytes go, because finding that out takes time, too.
+Each of a few threads reads a run of blocks into a buffer, checks it and copies what lies in it to
+its targets while it is still in the processor's cache. Each byte of the file is read once and copied
+once. Reading starts before it is known where the bytes go, because finding that out takes time, too.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -40,44 +38,60 @@ class _Delivery:
     targets: Sequence[Target]
     starts: Sequence[int]  # of the targets
     on_bytes: Callable[[int], None]
-    runs: int = 0  # still to come
-    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run of blocks on its way: read already if ``is_read``."""
+
+    blocks: range
+    buffer: Bytes
+    is_read: bool = False
 
 
 class Reader:
     """Reads an archive's body in the background from the moment it is made. Close it when done."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: Archive, blocks: Sequence[int] | None = None) -> None:
+        """``blocks``: the ones to read; all, where it is not known yet which will be wanted."""
         self._archive = archive
         layout = archive.layout
         self._run_blocks = max(1, archive.run_bytes // layout.block_bytes)
-        self._runs = iter(_cut(range(layout.block_count), self._run_blocks))
-        self._lock = threading.Lock()
+        self._runs = iter(_cut(range(layout.block_count) if blocks is None else blocks, self._run_blocks))
+        self._ahead = 0  # the block after those that threads have taken
+        self._change = threading.Condition()
+        self._delivery: _Delivery | None = None
+        self._error: BaseException | None = None
         self._closed = False
-        self._taken = 0  # runs handed to threads
-        self._free: SimpleQueue[Bytes | None] = SimpleQueue()
-        self._read: SimpleQueue[tuple[range, Bytes, BaseException | None]] = SimpleQueue()
+        self._parked: list[_Run] = []  # read before it was known where to
         self._buffers = _borrow(max(archive.run_bytes, layout.block_bytes), archive.readers)
-        for buffer in self._buffers:
-            self._free.put(buffer)
+        self._free = list(self._buffers)  # the one used last is taken first: it is still in the cache
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(archive.readers)]
         for thread in self._threads:
             thread.start()
 
     def deliver(self, targets: Sequence[Target], *, on_bytes: Callable[[int], None] = lambda _: None) -> None:
-        """Fill every target. When it raises, some may be filled and some not."""
+        """Fill every target. When it raises, some may be filled and some not. Call it once."""
         ordered = sorted((target for target in targets if len(target.memory)), key=lambda target: target.offset)
         wanted = _blocks_of(self._archive, [(target.offset, len(target.memory)) for target in ordered])
-        self._deliver(wanted, ordered, on_bytes)
+        self.pass_on(wanted, ordered, on_bytes)
 
-    def verify(self, *, on_bytes: Callable[[int], None] = lambda _: None) -> None:
-        """Check every block that the archive's policy asks for."""
-        self._deliver(range(self._archive.layout.block_count), (), on_bytes)
+    def pass_on(self, wanted: Sequence[int], targets: Sequence[Target], on_bytes: Callable[[int], None]) -> None:
+        """Check the wanted blocks, and copy what lies in them to the targets. Call it once."""
+        with self._change:
+            self._runs = iter(_cut(wanted[bisect_left(wanted, self._ahead) :], self._run_blocks))
+            self._delivery = _Delivery(wanted, targets, [target.offset for target in targets], on_bytes)
+            self._change.notify_all()
+        self._work()
+        for thread in self._threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
 
     def close(self) -> None:
-        self._closed = True
-        for _ in self._threads:
-            self._free.put(None)
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
         for thread in self._threads:
             thread.join()
         _give_back(self._buffers)
@@ -91,65 +105,56 @@ class Reader:
         self.close()
 
     def _work(self) -> None:
-        while (buffer := self._free.get()) is not None and (run := self._take()) is not None:
-            error = None
+        """Read, check and copy run after run; only read, as far as there are buffers, until there is a delivery."""
+        while (run := self._take()) is not None:
             try:
-                start, end = self._range(run)
-                room = min(round_up(end - start, PAGE), self._archive.size - start)
-                self._archive.read_into(start, buffer[:room].data)
-            except BaseException as caught:  # noqa: BLE001  # carried over to the caller
-                error = caught
-            self._read.put((run, buffer, error))
+                if not run.is_read:
+                    start, end = self._range(run.blocks)
+                    room = min(round_up(end - start, PAGE), self._archive.size - start)
+                    self._archive.read_into(start, run.buffer[:room].data)
+                    run.is_read = True
+                delivery = self._park(run)
+                if delivery is not None:
+                    self._hand_out(run, delivery)
+            except BaseException as error:  # noqa: BLE001  # pass_on raises it
+                with self._change:
+                    self._error = self._error or error
+                    self._change.notify_all()
+                return
+            if delivery is not None:
+                with self._change:
+                    self._free.append(run.buffer)
 
-    def _take(self) -> range | None:
-        with self._lock:
-            run = None if self._closed else next(self._runs, None)
-            self._taken += run is not None
-            return run
+    def _take(self) -> _Run | None:
+        """What to do next; None when nothing is left to do."""
+        with self._change:
+            while not (self._closed or self._error):
+                if self._delivery is not None and self._parked:
+                    return self._parked.pop()
+                if self._free and (blocks := next(self._runs, None)) is not None:
+                    self._ahead = blocks.stop
+                    return _Run(blocks, self._free.pop())
+                if self._delivery is not None:
+                    return None
+                self._change.wait()
+            return None
 
-    def _deliver(self, wanted: Sequence[int], targets: Sequence[Target], on_bytes: Callable[[int], None]) -> None:
-        delivery = _Delivery(wanted, targets, [target.offset for target in targets], on_bytes)
-        delivery.runs = self._narrow(wanted)
-        helper = threading.Thread(target=self._consume, args=(delivery,), daemon=True)
-        helper.start()
-        self._consume(delivery)
-        helper.join()
-        if delivery.error is not None:
-            raise delivery.error
+    def _park(self, run: _Run) -> _Delivery | None:
+        """The delivery that a run which was read is for; while there is none, the run is kept for it."""
+        with self._change:
+            if self._delivery is None:
+                self._parked.append(run)
+            return self._delivery
 
-    def _consume(self, delivery: _Delivery) -> None:
-        """Check and copy runs as they come in, until none is left or one is bad."""
-        while True:
-            with self._lock:
-                if delivery.runs == 0 or delivery.error is not None:
-                    return
-                delivery.runs -= 1
-            run, buffer, error = self._read.get()
-            try:
-                if error is not None:
-                    raise error
-                self._hand_out(run, buffer, delivery)
-            except BaseException as caught:  # noqa: BLE001  # _deliver raises it
-                delivery.error = caught
-            self._free.put(buffer)
-
-    def _hand_out(self, run: range, buffer: Bytes, delivery: _Delivery) -> None:
-        wanted = delivery.wanted
-        needed = wanted[bisect_left(wanted, run.start) : bisect_left(wanted, run.stop)]
+    def _hand_out(self, run: _Run, delivery: _Delivery) -> None:
+        wanted, blocks = delivery.wanted, run.blocks
+        needed = wanted[bisect_left(wanted, blocks.start) : bisect_left(wanted, blocks.stop)]
         if not needed:
             return  # read before it was known that nobody wants it
-        start, end = self._range(run)
-        self._check(needed, start, buffer)
-        _copy(delivery.targets, delivery.starts, start, end, buffer)
+        start, end = self._range(blocks)
+        self._check(needed, start, run.buffer)
+        _copy(delivery.targets, delivery.starts, start, end, run.buffer)
         delivery.on_bytes(end - start)
-
-    def _narrow(self, wanted: Sequence[int]) -> int:
-        """Leave unread what nobody wants. Returns how many runs will have been read in the end."""
-        with self._lock:
-            ahead = self._taken * self._run_blocks
-            rest = _cut(wanted[bisect_left(wanted, ahead) :], self._run_blocks)
-            self._runs = iter(rest)
-            return self._taken + len(rest)
 
     def _range(self, run: range) -> tuple[int, int]:
         layout = self._archive.layout
@@ -164,8 +169,12 @@ class Reader:
 
 def verify_archive(archive: Archive, *, on_bytes: Callable[[int], None] = lambda _: None) -> int:
     """Check every block that the archive's policy asks for; returns how many. Raises on the first bad one."""
-    with Reader(archive) as reader:
-        reader.verify(on_bytes=on_bytes)
+    layout = archive.layout
+    wanted = [index for index in range(layout.block_count) if archive.wants(index)]
+    with Reader(archive, wanted) as reader:
+        reader.pass_on(wanted, (), on_bytes)
+    if skipped := layout.body_end - layout.body_offset - sum(b - a for a, b in map(layout.block_range, wanted)):
+        on_bytes(skipped)
     return archive.blocks_verified
 
 

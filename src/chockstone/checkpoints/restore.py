@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from chockstone.checkpoints.archive import Archive
-from chockstone.checkpoints.errors import RestoreMismatch
+from chockstone.checkpoints.errors import DamagedArchive, RestoreFailed, RestoreMismatch
 from chockstone.checkpoints.places import Places, fits, is_tensor, show
 from chockstone.checkpoints.random_state import RandomState
 from chockstone.checkpoints.reader import FileMapping, Reader
@@ -47,7 +47,7 @@ def restore_state(
     plan = _Plan(archive)
     skeleton = archive.state()
     with Reader(archive) as reader:
-        plan.place_mapping(unflatten(skeleton, lambda reference: reference), into, "")
+        plan.place(skeleton, into)
         if plan.wrong or (strict and (plan.missing or plan.unexpected)):
             raise plan.mismatch()
         reader.deliver(plan.places.targets, on_bytes=on_bytes)
@@ -67,7 +67,7 @@ def load_state(archive: Archive) -> dict[str, Any]:
     mapping = None if memory is None else FileMapping(memory)
     plan = _Plan(archive, mapping)
     into: dict[str, Any] = {}
-    plan.place_mapping(unflatten(archive.state(), lambda reference: reference), into, "")
+    plan.place(archive.state(), into)
     if plan.wrong:
         raise plan.mismatch()
     if mapping is not None:
@@ -101,6 +101,12 @@ class _Plan:
         self._tensors = 0
         self._bytes = 0
 
+    def place(self, skeleton: Any, into: MutableMapping[Any, Any]) -> None:
+        try:
+            self.place_mapping(unflatten(skeleton, lambda reference: reference), into, "")
+        except RecursionError as error:
+            raise DamagedArchive("state.json is nested deeper than any state that was saved") from error
+
     def place_mapping(self, saved: Any, into: MutableMapping[Any, Any], path: str) -> None:
         """Fit ``saved`` into a mapping of live things; an empty one takes everything."""
         if not isinstance(saved, Mapping):
@@ -123,7 +129,8 @@ class _Plan:
         elif _is_stateful(live):
             tree = self._fill(saved, live.state_dict(), path, exact=False)
             self._compare_groups(saved, live, path)
-            (self.late if isinstance(live, RandomState) else self.early).append(lambda: live.load_state_dict(tree))
+            steps = self.late if isinstance(live, RandomState) else self.early
+            steps.append(lambda: _tell(live, tree, path))
         else:
             tree = self._fill(saved, live, path, exact=True)
             self.early.append(lambda: _assign(into, key, live, tree))
@@ -131,9 +138,12 @@ class _Plan:
         self.parts.append((Part(path, what, self._tensors, self._bytes), tree))
 
     def _place_module(self, saved: Any, module: Any, path: str) -> Any:
+        if not isinstance(saved, dict):
+            self.wrong.append(f"{path}: the archive holds a {type(saved).__name__}, not the state of a module")
+            return saved
         tree = self._fill(saved, module.state_dict(), path, exact=True)
-        if not (isinstance(tree, dict) and all(map(is_tensor, tree.values()))):
-            self.early.append(lambda: module.load_state_dict(tree, strict=False))  # it has extra state
+        if not all(map(is_tensor, tree.values())):  # it has extra state
+            self.early.append(lambda: _tell(module, tree, path, strict=False))
         return tree
 
     def _fill(self, saved: Any, live: Any, path: str, *, exact: bool) -> Any:
@@ -157,7 +167,7 @@ class _Plan:
                 if key in inner or not (exact and inner)
             }
             return _like(saved, items)
-        if isinstance(saved, list | tuple):
+        if type(saved) in (list, tuple):
             sequence = live if isinstance(live, list | tuple) and len(live) == len(saved) else [None] * len(saved)
             if exact and sequence is not live and isinstance(live, list | tuple) and any(map(is_tensor, live)):
                 self.wrong.append(f"{path}: the target has {len(live)} items, the archive {len(saved)}")
@@ -233,8 +243,18 @@ def _assign(into: MutableMapping[Any, Any], key: Any, live: Any, tree: Any) -> N
         live.update(tree)
     elif isinstance(live, list) and isinstance(tree, list):
         live[:] = tree
-    elif tree is not live:
+    elif tree is not live or key not in into:
         into[key] = tree
+
+
+def _tell(live: Any, tree: Any, path: str, **options: Any) -> None:
+    try:
+        live.load_state_dict(tree, **options)
+    except Exception as error:
+        raise RestoreFailed(
+            f"{path}: {type(live).__name__} does not take the state that the archive holds: "
+            f"{type(error).__name__}: {str(error)[:300]}. Tensors are restored already; do not go on with this target."
+        ) from error
 
 
 def _is_stateful(value: object) -> bool:
@@ -253,7 +273,8 @@ def _holds_stateful(value: object) -> bool:
 
 
 def _parameter_counts(groups: Iterable[Any]) -> list[int]:
-    return [len(group["params"]) if isinstance(group, Mapping) and "params" in group else -1 for group in groups]
+    parameters = [group.get("params") if isinstance(group, Mapping) else None for group in groups]
+    return [len(params) if isinstance(params, list) else -1 for params in parameters]
 
 
 def _describe(tree: Any) -> str:

@@ -75,7 +75,7 @@ def arrange(leaves: list[Leaf]) -> Arrangement:
     position = 0
     for group, indices in groups.items():
         triples = [(leaves[i].key, leaves[i].dtype.stored, leaves[i].stored_shape) for i in indices]
-        order = order_tensors(triples)
+        order = order_tensors([(leaves[i].dtype.itemsize, leaves[i].key) for i in indices])
         ties = {alias: leaves[i].key for i in indices for alias in leaves[i].aliases}
         header, offsets = render_header([triples[o] for o in order], metadata={**ties, "format": "pt"})
         for o, offset in zip(order, offsets, strict=True):

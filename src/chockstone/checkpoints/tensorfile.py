@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from chockstone.checkpoints.dtypes import STORED_ITEMSIZE
-from chockstone.checkpoints.errors import DamagedArchive
+from chockstone.checkpoints.errors import CheckpointError, DamagedArchive
 from chockstone.checkpoints.manifest import parse_json
 from chockstone.checkpoints.tar import PAGE, round_up
 
 SUFFIX: Final = ".safetensors"
 LENGTH_BYTES: Final = 8  # little-endian length of the JSON, first in the file
 MAX_HEADER_BYTES: Final = 100_000_000  # the safetensors package's own limit
+MAX_DIMENSIONS: Final = 64
 RESERVED_KEY: Final = "__metadata__"
 
 
@@ -36,9 +37,16 @@ def count_bytes(dtype: str, shape: Sequence[int]) -> int:
     return STORED_ITEMSIZE[dtype] * math.prod(shape)
 
 
-def order_tensors(tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> list[int]:
-    """Indices of (key, dtype, shape) triples in file order."""
-    return sorted(range(len(tensors)), key=lambda i: (-STORED_ITEMSIZE[tensors[i][1]], tensors[i][0]))
+def is_shape(extents: Sequence[object]) -> bool:
+    """Whether a tensor can have this shape, here and in torch and numpy."""
+    if len(extents) > MAX_DIMENSIONS or not all(type(extent) is int and extent >= 0 for extent in extents):
+        return False
+    return math.prod(max(extent, 1) for extent in extents if isinstance(extent, int)) < 2**59  # strides must fit, too
+
+
+def order_tensors(tensors: Sequence[tuple[int, str]]) -> list[int]:
+    """Indices of (element size, key) pairs in file order."""
+    return sorted(range(len(tensors)), key=lambda i: (-tensors[i][0], tensors[i][1]))
 
 
 def render_header(
@@ -54,6 +62,10 @@ def render_header(
         offsets.append(position)
         position = end
     text = json.dumps(document, separators=(",", ":")).encode("ascii")
+    if len(text) + PAGE > MAX_HEADER_BYTES:
+        raise CheckpointError(
+            f"the names of {len(tensors)} tensors take {len(text)} bytes, over the {MAX_HEADER_BYTES} that readers take"
+        )
     text = text.ljust(round_up(LENGTH_BYTES + len(text), PAGE) - LENGTH_BYTES, b" ")
     return len(text).to_bytes(LENGTH_BYTES, "little") + text, offsets
 
@@ -78,11 +90,11 @@ def parse_header(header: bytes, *, member: str, member_bytes: int) -> dict[str, 
         try:
             dtype, (start, end) = fields["dtype"], fields["data_offsets"]
             shape = tuple(fields["shape"])
-            sound = type(start) is type(end) is int and all(type(extent) is int and extent >= 0 for extent in shape)
+            sound = type(start) is type(end) is int and is_shape(shape)
             if not sound or start < 0 or end - start != STORED_ITEMSIZE[dtype] * math.prod(shape):
                 raise ValueError("its size and its shape disagree")
         except (KeyError, TypeError, ValueError) as error:
-            raise DamagedArchive(f"tensor {key[:200]!r} in {member!r} is described wrongly: {error!r}") from error
+            raise DamagedArchive(f"tensor {key[:200]!r} in {member!r} is described wrongly: {error!r:.200}") from error
         entries[key] = TensorEntry(key, dtype, shape, len(header) + start, end - start)
         spans.append((start, end))
     spans.sort()

@@ -24,7 +24,7 @@ import numpy as np
 
 from chockstone.checkpoints.dtypes import BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
 from chockstone.checkpoints.errors import DamagedArchive, UnstorableValue
-from chockstone.checkpoints.tensorfile import RESERVED_KEY
+from chockstone.checkpoints.tensorfile import RESERVED_KEY, is_shape
 
 Json = Any  # Any: what json.dumps takes
 TAG: Final = "$"
@@ -80,6 +80,7 @@ class _Flattener:
         self.seen: dict[int, list[Leaf]] = {}  # by address
         self.group = SHARED_GROUP
         self.depth = 0
+        self.hashed = 0  # how many keys and sets we are inside of
         self.handlers: dict[type, Callable[[Any, str], Json]] = {
             dict: self._dict,
             list: self._list,
@@ -115,7 +116,7 @@ class _Flattener:
         grouped = len(state) <= MAX_GROUPS
         folded: set[str] = set()
         for key, value in state.items():
-            own = grouped and _GROUP_NAME.match(key) and key.casefold() not in folded and key != SHARED_GROUP
+            own = grouped and _GROUP_NAME.match(key) and key.casefold() not in folded and key.casefold() != SHARED_GROUP
             self.group = key if own else SHARED_GROUP
             folded.add(key.casefold())
             try:
@@ -133,7 +134,10 @@ class _Flattener:
             return {**self._array(np.asarray(value), prefix), "as": "numpy.scalar"}
         state_dict = getattr(value, "state_dict", None)
         if callable(state_dict) and not isinstance(value, type):
-            return self._encode(state_dict(), prefix)
+            self._enter()  # a state may be an object with a state
+            encoded = self._encode(state_dict(), prefix)
+            self.depth -= 1
+            return encoded
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise _Refused(
             f"<{kind}> cannot be stored. Give its state as numbers, strings, containers or tensors, "
@@ -167,7 +171,10 @@ class _Flattener:
             if type(key) not in _KEY_TYPES:
                 raise _Refused(f"<{type(key).__qualname__}> cannot be a key of a stored dict")
             try:
-                out.append([self._encode(key, prefix), self._encode(item, f"{prefix}{key}.")])
+                self.hashed += 1
+                encoded = self._encode(key, prefix)
+                self.hashed -= 1
+                out.append([encoded, self._encode(item, f"{prefix}{key}.")])
             except _Refused as refused:
                 refused.path.append(f".{key}" if type(key) is str else f"[{key!r}]")
                 raise
@@ -192,7 +199,10 @@ class _Flattener:
             raise _Refused(f"nested more than {MAX_DEPTH} levels deep, or refers to itself")
 
     def _members(self, value: Iterable[object], prefix: str) -> list[Json]:
-        return self._list(sorted(value, key=lambda item: (type(item).__name__, repr(item))), prefix)
+        self.hashed += 1
+        encoded = self._list(sorted(value, key=lambda item: (type(item).__name__, repr(item))), prefix)
+        self.hashed -= 1
+        return encoded
 
     def _int(self, value: int, _: str = "") -> Json:
         return value if -_INT_LIMIT <= value < _INT_LIMIT else {TAG: "int", "hex": hex(value)}
@@ -209,7 +219,7 @@ class _Flattener:
 
     def _tensor(self, value: Any, prefix: str) -> Json:  # Any: torch is not imported here
         dtype = self.torch_dtypes.get(value.dtype)
-        if dtype is None or value.layout is not self.strided or value.device.type == "meta":
+        if dtype is None or value.layout is not self.strided or value.device.type == "meta" or value.is_nested:
             raise _Refused(f"<torch.Tensor, {value.dtype}, {value.layout}, on {value.device}> cannot be stored")
         return self._refer(value, dtype, prefix, value.data_ptr(), value.stride())
 
@@ -220,7 +230,9 @@ class _Flattener:
         return {TAG: "torch.dtype", "name": name}
 
     def _refer(self, value: Any, dtype: Dtype, prefix: str, address: int, strides: tuple[int, ...]) -> dict[str, Json]:
-        key = prefix[:-1] or "value"
+        if self.hashed:
+            raise _Refused("a tensor or array cannot be a key of a dict or a member of a set")
+        key = _unicode(prefix[:-1]) or "value"
         leaf = self._find_tied(value, dtype, address, strides) if address in self.seen else None
         if leaf is None:
             leaf = Leaf(self.group, self._unique(key), dtype, value.shape, value)
@@ -242,6 +254,7 @@ class _Flattener:
                 same = type(other) is type(value) and other.strides == strides
             else:
                 same = other.stride() == strides and other.device == value.device
+                same = same and other.is_conj() == value.is_conj() and other.is_neg() == value.is_neg()
             if same and leaf.dtype is dtype and leaf.shape == value.shape:
                 return leaf
         return None
@@ -255,6 +268,11 @@ class _Flattener:
             unique = f"{key}#{count}"
         self.taken.add((self.group, unique))
         return unique
+
+
+def _unicode(key: str) -> str:
+    """A key that any reader of safetensors takes; half a character is spelled out."""
+    return key if key.isascii() else key.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _same(value: Json, _: str) -> Json:
@@ -281,7 +299,7 @@ def unflatten(skeleton: Json, tensor: Callable[[Reference], object]) -> Any:
     """Rebuild the state; ``tensor`` supplies each tensor, and is asked again for a tied one."""
     try:
         return {key: _decode(item, tensor) for key, item in skeleton.items()}  # the top is plain, whatever its keys
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise DamagedArchive(f"state.json does not make sense: {type(error).__name__}: {str(error)[:200]}") from error
 
 
@@ -310,14 +328,20 @@ def _decode_items(node: Json, tensor: Callable[[Reference], object]) -> list[Any
 
 
 def _decode_pairs(node: Json, tensor: Callable[[Reference], object]) -> Iterable[tuple[Any, Any]]:
-    return [(_decode(key, tensor), _decode(item, tensor)) for key, item in node["items"]]
+    return [(_decode(key, _no_tensor), _decode(item, tensor)) for key, item in node["items"]]
+
+
+def _no_tensor(reference: Reference) -> object:
+    raise ValueError(f"tensor {reference.key!r:.100} is a key or a member of a set")
 
 
 def _decode_tensor(node: Json, tensor: Callable[[Reference], object]) -> object:
-    shape = tuple(int(n) for n in node["shape"]) if "shape" in node else None
+    shape = tuple(node["shape"]) if "shape" in node else None
     dtype, form = node.get("dtype"), node.get("as", "torch")
     if not (dtype is None or isinstance(dtype, str)) or form not in _FORMS:
-        raise ValueError(f"a tensor of dtype {dtype!r} as {form!r}")
+        raise ValueError(f"a tensor of dtype {dtype!r:.100} as {form!r:.100}")
+    if shape is not None and not is_shape(shape):
+        raise ValueError("a tensor of a shape that there is not")
     return tensor(Reference(str(node["group"]), str(node["key"]), dtype, shape, form))
 
 
@@ -344,8 +368,8 @@ def _decode_torch(node: Json, _: Callable[[Reference], object]) -> object:
 _DECODERS: Mapping[str, Callable[[Json, Callable[[Reference], object]], Any]] = {
     "tensor": _decode_tensor,
     "tuple": lambda node, tensor: tuple(_decode_items(node, tensor)),
-    "set": lambda node, tensor: set(_decode_items(node, tensor)),
-    "frozenset": lambda node, tensor: frozenset(_decode_items(node, tensor)),
+    "set": lambda node, _: set(_decode_items(node, _no_tensor)),
+    "frozenset": lambda node, _: frozenset(_decode_items(node, _no_tensor)),
     "dict": lambda node, tensor: dict(_decode_pairs(node, tensor)),
     "OrderedDict": _decode_ordered,
     "int": lambda node, _: int(node["hex"], 16),

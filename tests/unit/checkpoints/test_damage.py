@@ -202,9 +202,6 @@ def test_a_file_that_shrinks_while_it_is_restored_is_truncated(tmp_path: Path) -
             restore_state(archive, small_state())
 
 
-@pytest.mark.xfail(
-    strict=True, reason="mapping more than there is of a file is a ValueError, and only OSError is explained"
-)
 def test_a_file_that_shrinks_before_it_is_mapped_is_truncated(tmp_path: Path) -> None:
     path = write_archive(tmp_path)
     with open_file(path) as archive:

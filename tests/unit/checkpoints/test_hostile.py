@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,14 @@ import pytest
 import torch
 
 from archives import NOON, BytesSource, assert_same, load_bytes, open_file, write_archive
-from chockstone.checkpoints import Archive, Checkpointer, open_store, survey
-from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing, DamagedArchive, UnsupportedArchive
+from chockstone.checkpoints import Archive, Checkpointer, Retention, open_store, survey
+from chockstone.checkpoints.errors import (
+    CheckpointError,
+    CheckpointMissing,
+    DamagedArchive,
+    ForeignArchive,
+    UnsupportedArchive,
+)
 from chockstone.checkpoints.manifest import Manifest, render_head, render_tail
 from chockstone.checkpoints.restore import load_state, restore_state
 from chockstone.checkpoints.tar import render_headers
@@ -46,10 +53,7 @@ def refusal(content: bytes) -> tuple[Exception | None, int, float]:
 
 @pytest.mark.parametrize(
     "hostile",
-    [
-        pytest.param(h, id=h.name, marks=[pytest.mark.xfail(strict=True, reason=h.flaw)] if h.flaw else [])
-        for h in CORPUS
-    ],
+    [pytest.param(h, id=h.name) for h in CORPUS],
 )
 def test_a_hostile_file_is_refused_by_name_at_little_cost(hostile: Hostile) -> None:
     content = hostile.build()
@@ -78,7 +82,9 @@ def test_the_names_of_the_corpus_are_its_own() -> None:
 def test_no_hostile_file_keeps_a_store_from_serving_the_others(tmp_path: Path) -> None:
     write_archive(tmp_path, {"epoch": 7}, step=1)
     for hostile in CORPUS:
-        if not hostile.name.startswith(("state-", "tensors-", "bomb-", "manifest-digests-million", "members-too-many")):
+        costly = hostile.name.startswith(("bomb-", "manifest-digests-million", "members-too-many", "long-winded"))
+        newer = hostile.error is UnsupportedArchive  # stops a restore on purpose
+        if not (costly or newer):
             (tmp_path / f"{hostile.name.replace(' ', '')}.tar").write_bytes(hostile.build())
 
     with Checkpointer(tmp_path) as checkpointer:
@@ -88,19 +94,16 @@ def test_no_hostile_file_keeps_a_store_from_serving_the_others(tmp_path: Path) -
     assert found == {"epoch": 7}
     sound = [checkpoint.name for checkpoint in listed if checkpoint.damage is None]
     assert "step-00000001" in sound
-    assert all(name.startswith(("step-", "header-")) or name == "member-size-one-more" for name in sound), (
-        "headers of members are read when an archive is opened, the rest when it is listed"
+    assert all(name.startswith(("step-", "header-", "state-", "tensors-", "member-size-one-more")) for name in sound), (
+        "a listing reads heads and tails; members are looked at when an archive is opened or loaded"
     )
-
-
-_TOO_DEEP = pytest.mark.xfail(strict=True, reason="nesting unflatten just survives is a RecursionError in the plan")
 
 
 @pytest.mark.parametrize(
     "wrap",
     [
-        pytest.param((b"[", b"]"), id="lists", marks=_TOO_DEEP),
-        pytest.param((b'{"a":', b"}"), id="objects", marks=_TOO_DEEP),
+        pytest.param((b"[", b"]"), id="lists"),
+        pytest.param((b'{"a":', b"}"), id="objects"),
         pytest.param((b'{"$":"tuple","items":[', b"]}"), id="tuples"),
     ],
 )
@@ -123,8 +126,8 @@ def test_nesting_of_any_depth_is_refused_or_loaded(wrap: tuple[bytes, bytes]) ->
 @pytest.mark.parametrize(
     "shape",
     [
-        pytest.param("tensors", marks=pytest.mark.xfail(strict=True, reason="math.prod over a million dimensions")),
-        pytest.param("state", marks=pytest.mark.xfail(strict=True, reason="math.prod over a million dimensions")),
+        pytest.param("tensors"),
+        pytest.param("state"),
     ],
 )
 def test_a_shape_of_a_million_dimensions_takes_no_time(tmp_path: Path, shape: str) -> None:
@@ -138,7 +141,7 @@ def test_a_shape_of_a_million_dimensions_takes_no_time(tmp_path: Path, shape: st
     path = tmp_path / "dimensions.tar"
     path.write_bytes(forge([("state.json", state), ("model.safetensors", tensor_file(header, bytes(8)))]))
 
-    assert in_a_small_process(path) == "DamagedArchive"
+    assert in_a_small_process(path).startswith("refused: ")
 
 
 def test_sizes_over_the_limits_are_refused_before_they_are_read(tmp_path: Path) -> None:
@@ -157,9 +160,6 @@ def test_sizes_over_the_limits_are_refused_before_they_are_read(tmp_path: Path) 
     assert peak_bytes < MEBIBYTE
 
 
-@pytest.mark.xfail(
-    strict=True, reason="blocks grow without bound: 16 GiB of memory to verify one block of a sparse petabyte"
-)
 def test_an_archive_that_is_mostly_a_hole_needs_little_memory() -> None:
     """A file of 2**50 bytes costs an attacker a few pages of disk."""
     path = Path("/dev/shm") / f"chockstone-hole-{os.getpid()}.tar"
@@ -173,7 +173,7 @@ def test_an_archive_that_is_mostly_a_hole_needs_little_memory() -> None:
     finally:
         path.unlink(missing_ok=True)
 
-    assert answer in {"DamagedArchive", "DigestMismatch", "UnsupportedArchive"}
+    assert answer.startswith("refused: "), answer
 
 
 def sparse_archive(path: Path, members: list[tuple[str, int]]) -> None:
@@ -196,7 +196,8 @@ _CHILD = """
 import resource, sys, time
 import torch
 from chockstone.checkpoints import Archive, open_store
-from chockstone.checkpoints.restore import load_state
+from chockstone.checkpoints.errors import CheckpointError
+from chockstone.checkpoints.restore import restore_state
 
 used = int(time.process_time()) + 1
 resource.setrlimit(resource.RLIMIT_CPU, (used + 3, used + 3))
@@ -206,15 +207,17 @@ resource.setrlimit(resource.RLIMIT_AS, (room, room))
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 try:
     with Archive(open_store(sys.argv[1]).open(sys.argv[2])) as archive:
-        load_state(archive)
-    print("loaded")
+        restore_state(archive, {})
+    print("restored")
+except CheckpointError as error:
+    print("refused:", error)
 except BaseException as error:
-    print(type(error).__name__)
+    print(repr(error))
 """
 
 
 def in_a_small_process(path: Path) -> str:
-    """How loading ends in a process with three seconds of CPU time and one more gigabyte of memory."""
+    """How a restore ends in a process with three seconds of CPU time and one more gigabyte of memory."""
     arguments = [sys.executable, "-c", _CHILD, str(path.parent), path.name.removesuffix(".tar")]
     child = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=240)
     return child.stdout.strip() or f"killed by signal {-child.returncode}"
@@ -244,9 +247,6 @@ def test_a_state_of_many_small_values_costs_a_bounded_multiple_of_its_size(
     assert seconds < CPU_SECONDS
 
 
-_NOT_OURS = pytest.mark.xfail(strict=True, reason="what load_state_dict raises over a hostile state comes through")
-
-
 class Loader:
     """An object of the user's that trusts its state, as most do."""
 
@@ -274,7 +274,6 @@ class Loader:
     ],
     ids=["count", "none", "state-number", "no-state", "number", "list", "empty", "loader-number"],
 )
-@_NOT_OURS
 def test_a_state_that_its_object_cannot_take_is_refused_as_ours(key: str, saved: object) -> None:
     linear = torch.nn.Linear(2, 2)
     live = {"optimizer": torch.optim.SGD(linear.parameters(), lr=0.1), "loader": Loader()}
@@ -286,9 +285,9 @@ def test_a_state_that_its_object_cannot_take_is_refused_as_ours(key: str, saved:
 @pytest.mark.parametrize(
     "saved",
     [
-        pytest.param(5, marks=_NOT_OURS),
-        pytest.param(None, marks=_NOT_OURS),
-        pytest.param([], marks=_NOT_OURS),
+        pytest.param(5),
+        pytest.param(None),
+        pytest.param([]),
         {"weight": 5},
         {"weight": REFERENCE},
         {"weight": [REFERENCE]},
@@ -305,16 +304,38 @@ def test_a_state_that_a_module_cannot_take_is_refused_before_anything_is_touched
     assert torch.equal(linear.weight, before)
 
 
-@pytest.mark.xfail(strict=True, reason="only DamagedArchive is walked past, and this is UnsupportedArchive")
 def test_an_archive_without_a_state_does_not_hide_the_one_before_it(tmp_path: Path) -> None:
     write_archive(tmp_path, {"epoch": 7}, step=1)
     files_only = forge([("config.json", b"{}")])
-    with pytest.raises(UnsupportedArchive):
+    with pytest.raises(ForeignArchive):
         load_bytes(files_only)
     (tmp_path / "step-00000002.tar").write_bytes(files_only)
 
     with Checkpointer(tmp_path) as checkpointer:
         assert checkpointer.load() == {"epoch": 7}
+
+
+LAST_MOMENT = datetime(2242, 3, 16, 12, 56, 31, 999_999, tzinfo=UTC)  # that a tar header has digits for
+
+
+def test_a_checkpoint_of_the_last_moment_there_is_does_not_keep_later_saves_from_succeeding(tmp_path: Path) -> None:
+    (tmp_path / "step-00000009.tar").write_bytes(forge([("state.json", b'{"epoch": 9}')], created_at=LAST_MOMENT))
+
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.restore({"epoch": 0})
+
+        assert checkpointer.save({"epoch": 10}, step=10).result().step == 10
+
+
+def test_a_checkpoint_from_the_future_does_not_cost_the_one_just_saved(tmp_path: Path) -> None:
+    """It takes no attacker: a machine whose clock once ran ahead is enough."""
+    ahead = datetime.now(UTC) + timedelta(days=1)
+    (tmp_path / "step-00000009.tar").write_bytes(forge([("state.json", b'{"epoch": 9}')], created_at=ahead))
+
+    with Checkpointer(tmp_path, retention=Retention(keep_last=1)) as checkpointer:
+        saved = checkpointer.save({"epoch": 10}, step=10).result()
+
+        assert checkpointer.load(name=saved.name) == {"epoch": 10}
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "dangling-link", "device", "socket-like-name"])
@@ -341,7 +362,6 @@ def test_what_is_no_file_is_no_checkpoint(tmp_path: Path, kind: str) -> None:
     assert [checkpoint.name for checkpoint in survey(store)] == ["step-00000001"]
 
 
-@pytest.mark.xfail(strict=True, reason="ELOOP of one name is taken for a store that cannot be read")
 def test_a_link_that_leads_to_itself_does_not_hide_the_others(tmp_path: Path) -> None:
     write_archive(tmp_path, {"epoch": 7}, step=1)
     (tmp_path / "loop.tar").symlink_to("loop.tar")

@@ -37,7 +37,7 @@ TRIPLES = st.lists(
 
 def render(tensors: list[Triple]) -> tuple[list[Triple], bytes, list[int], int]:
     """In file order: the tensors, their header, their offsets and the length of the data."""
-    ordered = [tensors[index] for index in order_tensors(tensors)]
+    ordered = [tensors[index] for index in order_tensors([(STORED_ITEMSIZE[dtype], key) for key, dtype, _ in tensors])]
     header, offsets = render_header(ordered, metadata={"format": "pt"})
     return ordered, header, offsets, sum(STORED_ITEMSIZE[dtype] * math.prod(shape) for _, dtype, shape in ordered)
 
@@ -78,7 +78,10 @@ def test_the_safetensors_package_reads_the_same_tensors(tensors: list[Triple]) -
 def test_the_order_of_tensors_does_not_depend_on_the_order_they_came_in() -> None:
     tensors: list[Triple] = [("b", "F32", (1,)), ("a", "F32", (1,)), ("c", "F64", (1,)), ("d", "U8", (1,))]
 
-    orders = [[chosen[i][0] for i in order_tensors(chosen)] for chosen in (tensors, tensors[::-1])]
+    orders = []
+    for chosen in (tensors, tensors[::-1]):
+        order = order_tensors([(STORED_ITEMSIZE[dtype], key) for key, dtype, _ in chosen])
+        orders.append([chosen[i][0] for i in order])
 
     assert orders == [["c", "a", "b", "d"]] * 2
 
@@ -94,7 +97,6 @@ def test_a_header_over_the_limit_is_refused_in_however_large_a_member() -> None:
         header_bytes(struct.pack("<Q", MAX_HEADER_BYTES + 1), member="m", member_bytes=2**50)
 
 
-@pytest.mark.xfail(strict=True, reason="a header no reader takes, ours included, is written all the same")
 def test_names_too_long_for_any_reader_are_refused_when_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorfile, "MAX_HEADER_BYTES", 100_000)
 
@@ -102,7 +104,6 @@ def test_names_too_long_for_any_reader_are_refused_when_writing(monkeypatch: pyt
         render_header([("k" * 100_001, "U8", (1,))], metadata={})
 
 
-@pytest.mark.xfail(strict=True, reason="math.prod over a million dimensions takes minutes: there is no bound on them")
 def test_a_tensor_of_more_dimensions_than_any_library_has_is_refused() -> None:
     entry = {"dtype": "U8", "shape": [1] * 65, "data_offsets": [0, 1]}
     text = json.dumps({"t": entry}).encode()

@@ -157,9 +157,6 @@ def test_keys_that_make_no_file_name_share_a_file(key: str) -> None:
 
 
 @pytest.mark.parametrize("value", [1, "tuple", {"w": torch.ones(1)}], ids=repr)
-@pytest.mark.xfail(
-    strict=True, reason="a top-level '$' is taken for a tag when the state is read: saved, and never loads"
-)
 def test_a_dollar_may_be_a_top_level_key(value: object) -> None:
     state = {"$": value, "other": 2}
 
@@ -172,9 +169,6 @@ def test_keys_that_differ_in_case_only_do_not_share_a_file_name() -> None:
     assert keys_of(tree) == [("model", "value"), ("state", "Model"), ("state", "MODEL")]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="'STATE' gets a file of its own, a twin of the shared 'state', and the save fails"
-)
 def test_a_key_that_is_the_shared_name_in_other_case_can_be_saved(tmp_path: Path) -> None:
     state = {"STATE": torch.zeros(1), "not a file name": torch.ones(1)}
 
@@ -215,7 +209,7 @@ def test_a_tensor_reached_twice_is_stored_once() -> None:
     tree = flatten(state)
 
     assert keys_of(tree) == [("model", "embed")]
-    assert tree.leaves[0].aliases == ["head", "view"]
+    assert list(tree.leaves[0].aliases) == ["head", "view"]
     assert len({id(value) for value in (rebuild(tree)["model"]["head"], rebuild(tree)["ema"]["embed"])}) == 1
 
 
@@ -245,7 +239,6 @@ def test_views_that_differ_are_not_taken_for_one_tensor(one: Any, other: Any) ->
         pytest.param(lambda z: z.imag, lambda z: z.conj().imag, id="negative"),
     ],
 )
-@pytest.mark.xfail(strict=True, reason="is_conj() and is_neg() are not part of what makes two tensors the same")
 def test_lazy_views_that_differ_are_not_taken_for_one_tensor(one: Any, other: Any) -> None:
     values = torch.tensor([1 + 2j, 3 - 4j])
 
@@ -332,7 +325,6 @@ def test_an_array_that_cannot_be_stored_is_refused_with_its_path_and_type(value:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-@pytest.mark.xfail(strict=True, reason="asking a nested tensor for its shape is a RuntimeError of torch's")
 def test_a_nested_tensor_is_refused_with_its_path() -> None:
     assert "cannot be stored" in refused(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
 
@@ -366,9 +358,6 @@ def test_a_key_that_cannot_be_stored_is_refused(key: Any) -> None:
     [{np.int64(3)}, frozenset({np.float32(1)}), {(np.int64(3), 1): 2}, {(torch.ones(1),)}, {(1, (np.bool_(True),)): 0}],
     ids=["set", "frozenset", "key", "tensor-in-set", "deep-in-key"],
 )
-@pytest.mark.xfail(
-    strict=True, reason="stored as a tensor, and comes back as a tree.Reference: nothing fills sets and keys"
-)
 def test_arrays_in_sets_and_keys_are_refused_or_come_back(tmp_path: Path, value: Any) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         try:
@@ -387,7 +376,6 @@ def test_a_state_that_contains_itself_is_refused() -> None:
         flatten({"x": loop})
 
 
-@pytest.mark.xfail(strict=True, reason="RecursionError: state_dict() of state_dict() is not counted as nesting")
 def test_an_object_that_is_its_own_state_is_refused() -> None:
     with pytest.raises(UnstorableValue, match="refers to itself"):
         flatten({"x": Endless()})

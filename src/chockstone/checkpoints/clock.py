@@ -1,0 +1,33 @@
+"""The clock: moments to put into manifests, each later than all that were seen before.
+
+What is newest is decided by these moments. Clocks jump and differ between machines; the order of
+checkpoints must not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+LAST_MOMENT: Final = datetime(2242, 3, 16, 12, 56, 31, 999_999, tzinfo=UTC)  # that a tar header has digits for
+_TICK: Final = timedelta(microseconds=1)
+
+
+class Clock:
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._newest = datetime.fromtimestamp(0, UTC)
+
+    def witness(self, moment: datetime) -> None:
+        """Whatever is stamped from here on is later than ``moment``, as far as there is a later."""
+        with self._lock:
+            self._newest = max(self._newest, min(moment, LAST_MOMENT))
+
+    def stamp(self) -> datetime:
+        with self._lock:
+            after = self._newest + _TICK if self._newest < LAST_MOMENT else LAST_MOMENT
+            self._newest = min(max(self._now(), after), LAST_MOMENT)
+            return self._newest
