@@ -21,7 +21,7 @@ from benchmarks.checkpoints.volume import measure_volume
 
 MEASURES = ("save", "stall", "restore", "bytes", "scaling")
 
-REPEATS = {"L": 7, "F": 5}
+REPEATS = {"L": 5, "F": 5}
 QUICK_REPEATS = {"L": 5, "F": 1}
 SCALING_REPEATS, QUICK_SCALING_REPEATS = 5, 2
 

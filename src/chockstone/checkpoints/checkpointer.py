@@ -15,6 +15,7 @@ import asyncio
 import atexit
 import logging
 import operator
+import os
 import threading
 import time
 import weakref
@@ -23,7 +24,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
 
 from chockstone.checkpoints.admission import Admission
 from chockstone.checkpoints.archive import Archive, Verify
@@ -34,6 +35,8 @@ from chockstone.checkpoints.errors import (
     CheckpointMissing,
     DamagedArchive,
     ForeignArchive,
+    RestoreFailed,
+    RestoreMismatch,
     SaveFailed,
     UnsupportedArchive,
 )
@@ -47,6 +50,7 @@ from chockstone.checkpoints.store import Store, check_name, open_store
 from chockstone.checkpoints.survey import Checkpoint, survey
 
 log = logging.getLogger(__name__)
+_HALF_RESTORED: Final = "the target is half restored; do not go on with it."
 T = TypeVar("T")
 
 
@@ -89,6 +93,7 @@ class Checkpointer:
         self._lock = threading.Lock()
         self._handles: list[SaveHandle] = []
         self._closed = False
+        self._has_saved = False
         _open_checkpointers.add(self)
 
     def save(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
@@ -100,6 +105,7 @@ class Checkpointer:
         ticket = self._buffers.ticket()
         try:
             snapshotter = ticket.result()
+            self._raise_unseen()  # the save we waited for may have failed
         except BaseException as error:
             self._buffers.give_up(ticket)
             handle._fail(error, seen=True)
@@ -110,12 +116,14 @@ class Checkpointer:
     async def save_async(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
         """As ``save``, with the copy off the event loop. Do not change ``state`` before this returns.
 
-        When the awaiting task is cancelled the save is abandoned and never becomes visible.
+        When the awaiting task is cancelled the save is abandoned: it never becomes visible, unless it
+        was committed already.
         """
         request, handle = self._open(options)
         ticket = self._buffers.ticket()
         try:
             snapshotter = await asyncio.wrap_future(ticket)
+            self._raise_unseen()
         except BaseException as error:
             self._buffers.give_up(ticket)
             handle._fail(error, seen=True)
@@ -146,6 +154,7 @@ class Checkpointer:
         """
         started = time.perf_counter()
         names, skipped = ([self._full_name(name, None)], []) if name else self._candidates(kind)
+        touched: CheckpointError | None = None  # by one that turned out to be damaged while it was read
         for candidate in names:
             try:
                 with Archive(self.store.open(candidate), verify=verify) as archive:
@@ -167,10 +176,17 @@ class Checkpointer:
                         seconds=time.perf_counter() - started,
                         skipped=tuple(skipped),
                     )
+            except RestoreMismatch as error:
+                if touched is None:
+                    raise
+                raise RestoreFailed(f"{_HALF_RESTORED} {touched} Then {candidate!r} did not fit: {error}") from error
             except (DamagedArchive, ForeignArchive) as error:
                 if name:
                     raise
+                touched = error if getattr(error, "touched", False) else touched
                 self._skip(candidate, error, skipped)
+        if touched is not None:
+            raise RestoreFailed(f"{_HALF_RESTORED} {self._none_left(kind, skipped)}") from touched
         raise self._none_left(kind, skipped)
 
     async def restore_async(self, into: MutableMapping[str, Any], **options: Any) -> Receipt:
@@ -205,7 +221,8 @@ class Checkpointer:
 
     def close(self) -> None:
         """Let running saves end; the checkpointer takes no more. Ctrl-C while waiting abandons them."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         try:
             self.wait()
         except BaseException:
@@ -226,6 +243,16 @@ class Checkpointer:
         if error is None:
             self._raise_unseen()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await _in_thread(self.close)
+        if error is None:
+            self._raise_unseen()
+
     def _full_name(self, name: str | None, step: int | None) -> str:
         if name is None:
             if step is None:
@@ -236,8 +263,7 @@ class Checkpointer:
         return full
 
     def _open(self, options: SaveOptions) -> tuple[SaveRequest, SaveHandle]:
-        if self._closed:
-            raise CheckpointError("this checkpointer is closed; make a new one to save")
+        self._refuse_closed()
         self._raise_unseen()
         step = None if options.get("step") is None else operator.index(options["step"])  # type: ignore[arg-type]  # not None
         request = SaveRequest(
@@ -251,17 +277,21 @@ class Checkpointer:
             ttl_seconds=check_ttl(options.get("ttl_seconds")),
             overwrite=bool(options.get("overwrite", False)),
         )
-        handle = SaveHandle(request.name)
-        with self._lock:
-            self._handles.append(handle)
-        return request, handle
+        return request, SaveHandle(request.name)
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise CheckpointError("this checkpointer is closed; make a new one to save")
 
     def _copy_and_write(
         self, snapshotter: Snapshotter, state: Mapping[str, object], request: SaveRequest, handle: SaveHandle
     ) -> None:
+        writes = False
         try:
             snapshot = snapshotter.take(state, is_abandoned=handle.is_abandoned)
             with self._lock:
+                self._refuse_closed()
+                self._handles.append(handle)
                 previous, self._last = self._last, handle
             job = SaveJob(
                 self.store,
@@ -273,15 +303,19 @@ class Checkpointer:
                 self.retention,
                 handle,
                 blocked_seconds=time.perf_counter() - request.started,
-                is_first=previous is None,
+                is_first=not self._has_saved,
             )
             writer = threading.Thread(
                 target=self._write, args=(job, snapshotter, previous), name="chockstone-save", daemon=True
             )
+            writes = True
             writer.start()
         except BaseException as error:
-            self._buffers.release(snapshotter)
-            handle._fail(error, seen=True)
+            if writes and not isinstance(error, RuntimeError):
+                handle.abandon()  # interrupted, but the writer may run, and then the buffer is its own
+            else:
+                self._buffers.release(snapshotter)
+                handle._fail(error, seen=True)
             raise
 
     def _write(self, job: SaveJob, snapshotter: Snapshotter, previous: SaveHandle | None) -> None:
@@ -289,6 +323,7 @@ class Checkpointer:
             if previous is not None:
                 previous._wait()
             saved = job.run()
+            self._has_saved = True
         except BaseException as error:  # noqa: BLE001  # kept on the handle, and raised by the next save if nobody looks
             log.warning("checkpoint failed name=%s error=%s", job.request.name, error)
             self._buffers.release(snapshotter)
@@ -303,11 +338,11 @@ class Checkpointer:
 
     def _raise_unseen(self) -> None:
         with self._lock:
-            ended = [handle for handle in self._handles if handle.done()]
-            self._handles = [handle for handle in self._handles if not handle.done()]
-        for handle in ended:
-            if (error := handle._unseen_error()) is not None:
-                raise SaveFailed(f"the earlier save of {handle.name!r} failed: {error}") from error
+            failed = [handle for handle in self._handles if handle._unseen_error() is not None]
+            self._handles = [handle for handle in self._handles if not handle.done() or handle in failed[1:]]
+        if failed:
+            error = failed[0]._unseen_error()
+            raise SaveFailed(f"the earlier save of {failed[0].name!r} failed: {error}") from error
 
     def _candidates(self, kind: str) -> tuple[list[str], list[Skipped]]:
         found = self.checkpoints()
@@ -344,6 +379,12 @@ async def _in_thread(work: Callable[[], T]) -> T:
     return await asyncio.wrap_future(future)
 
 
+def _forget_all() -> None:
+    """In a forked child: its parent's saves are its parent's to finish."""
+    _open_checkpointers.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 _open_checkpointers: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
 
 

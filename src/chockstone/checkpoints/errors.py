@@ -44,6 +44,7 @@ class DamagedArchive(CheckpointError):
     def __init__(self, what: str, *, where: int | None = None) -> None:
         super().__init__(what if where is None else f"{what} (at byte {where})")
         self.where = where
+        self.touched = False  # whether a target was filled in part before it was found
 
 
 class TruncatedArchive(DamagedArchive):

@@ -261,9 +261,11 @@ class _FileSink:
         self._close()
 
     def abort(self) -> None:
-        if self._descriptor >= 0:
-            self._partial.unlink(missing_ok=True)
-        self._close()
+        try:
+            if self._descriptor >= 0:
+                self._partial.unlink(missing_ok=True)
+        finally:
+            self._close()
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

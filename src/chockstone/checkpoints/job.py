@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -106,12 +107,7 @@ class SaveJob:
         sink = self.store.begin(request.name, layout.size)
         try:
             write = Write(image, sink, on_bytes=self.handle._advance, is_abandoned=self.handle.is_abandoned)
-            helpers = [threading.Thread(target=write.work, daemon=True) for _ in range(THREADS - 1)]
-            for helper in helpers:
-                helper.start()
-            write.work()
-            for helper in helpers:
-                helper.join()
+            self._write(write)
             write.finish()
             if self.handle.is_abandoned():
                 raise SaveAbandoned(f"the save of {request.name!r} was abandoned; nothing of it is visible")
@@ -131,8 +127,18 @@ class SaveJob:
             self.snapshot.tensor_bytes,
             self.blocked_seconds,
             seconds,
-            self._retain(manifest.created_at),
+            self._retain(min(self.clock.now(), manifest.created_at)),
         )
+
+    def _write(self, write: Write) -> None:
+        helpers = [threading.Thread(target=write.work, daemon=True) for _ in range(THREADS - 1)]
+        with suppress(RuntimeError):  # the interpreter is ending and starts no more threads
+            for helper in helpers:
+                helper.start()
+        write.work()
+        for helper in helpers:
+            if helper.ident is not None:
+                helper.join()
 
     def _manifest(self, files: Mapping[str, bytes]) -> Manifest:
         request = self.request
@@ -173,9 +179,12 @@ class SaveJob:
 
     def _witness(self) -> None:
         """A checkpoint whose clock ran ahead must not count as newer than this one."""
-        for checkpoint in survey(self.store, self.prefix):
-            if checkpoint.manifest is not None:
-                self.clock.witness(checkpoint.manifest.created_at)
+        try:
+            for checkpoint in survey(self.store, self.prefix):
+                if checkpoint.manifest is not None:
+                    self.clock.witness(checkpoint.manifest.created_at)
+        except StoreError as error:
+            log.warning("survey failed url=%s error=%s", self.store.url, error)
 
     def _retain(self, now: datetime) -> tuple[Removal, ...]:
         """Apply the policy. The archive is safe already, so a failure here is only reported."""
@@ -183,6 +192,6 @@ class SaveJob:
             return ()
         try:
             return collect(self.store, self.prefix, self.retention, now=now).removed
-        except CheckpointError as error:
-            log.warning("retention failed name=%s error=%s", self.request.name, error)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must not look like a failed save
+            log.warning("retention failed name=%s error=%r", self.request.name, error)
             return ()

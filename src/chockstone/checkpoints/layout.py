@@ -17,7 +17,7 @@ from chockstone.checkpoints.tar import BLOCK, PAGE, check_member_name, payload_o
 
 MANIFEST: Final = "manifest.json"
 COMMIT: Final = "COMMIT"
-COMMIT_BYTES: Final = 140  # fixed, see ``manifest.render_commit``
+COMMIT_BYTES: Final = 140  # fixed, see ``manifest.render_tail``
 MANIFEST_OFFSET: Final = PAGE
 MIN_BLOCK_BYTES: Final = 1024 * 1024
 MAX_BLOCKS: Final = 131_072

@@ -16,7 +16,8 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 def allocate(size: int) -> Bytes:
     """Zeroed, page-aligned memory of at least ``size`` bytes, rounded up to whole pages."""
-    block = mmap.mmap(-1, max(round_up(size, PAGE), PAGE))
+    # Private: a forked child must not share it, and huge pages are for private memory only.
+    block = mmap.mmap(-1, max(round_up(size, PAGE), PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size >= 4 * 1024**2 and hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without huge pages; only slower
             block.madvise(mmap.MADV_HUGEPAGE)

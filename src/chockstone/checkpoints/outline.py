@@ -20,7 +20,7 @@ MODULE_VERSIONS: Final = "._metadata"  # label of what nn.Module keeps beside a 
 MAX_NODES: Final = 2_000_000
 
 _SEQUENCES: Final = {"list": ("[", "]"), "tuple": ("(", ")"), "set": ("{", "}"), "frozenset": ("frozenset{", "}")}
-_MAPPINGS: Final = ("dict", "OrderedDict")
+_MAPPINGS: Final = ("dict", "OrderedDict", "Counter")
 
 Place = tuple[str, ...]  # labels from the top: unlike a path, {"a.b": 1} and {"a": {"b": 1}} differ in it
 

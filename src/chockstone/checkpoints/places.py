@@ -13,7 +13,7 @@ from chockstone.checkpoints.archive import Archive, Tensor
 from chockstone.checkpoints.dtypes import BY_NAME, BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
 from chockstone.checkpoints.errors import DamagedArchive
 from chockstone.checkpoints.memory import Bytes
-from chockstone.checkpoints.reader import FileMapping, Reader, Target
+from chockstone.checkpoints.reader import FileMapping, Target, read_targets
 from chockstone.checkpoints.tensorfile import SUFFIX
 from chockstone.checkpoints.tree import Reference
 
@@ -34,8 +34,7 @@ class Places:
     def read(self) -> None:
         """Read what has been collected, where nothing else needs to be known first."""
         if self.targets:
-            with Reader(self._archive) as reader:
-                reader.deliver(self.targets)
+            read_targets(self._archive, self.targets)
 
     def find(self, reference: Reference) -> tuple[Tensor, Dtype, tuple[int, ...]]:
         """The stored tensor behind a reference. State and tensors come from one hostile file."""
@@ -61,8 +60,13 @@ class Places:
 
     def use(self, live: Any, tensor: Tensor) -> None:
         """Read ``tensor`` into one that the target has."""
-        if isinstance(live, np.ndarray) or (live.device.type == "cpu" and live.is_contiguous()):
+        if _is_plain(live):
             self.targets.append(Target(tensor.offset, _memory(live)))
+            return
+        if isinstance(live, np.ndarray):
+            array = np.empty(live.shape, dtype=live.dtype)
+            self.targets.append(Target(tensor.offset, _memory(array)))
+            self.copies.append(lambda: np.copyto(live, array))
             return
         import torch
 
@@ -105,6 +109,13 @@ class Places:
         return self._mapping.memory[offset : offset + size]
 
 
+def _is_plain(live: Any) -> bool:
+    """Whether its bytes stand one after the other in host memory."""
+    if isinstance(live, np.ndarray):
+        return live.flags.c_contiguous
+    return bool(live.device.type == "cpu" and live.is_contiguous())
+
+
 def is_tensor(value: object) -> bool:
     torch = sys.modules.get("torch")
     return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
@@ -113,9 +124,14 @@ def is_tensor(value: object) -> bool:
 def fits(live: Any, dtype: Dtype, shape: tuple[int, ...]) -> bool:
     """Whether bytes of that type and shape can be put straight into ``live``."""
     if isinstance(live, np.ndarray):
-        sound = live.flags.writeable and live.flags.c_contiguous and live.dtype.isnative
+        sound = live.flags.writeable and live.dtype.isnative
         return sound and live.shape == shape and BY_NUMPY_NAME.get(live.dtype.name) is dtype
-    return is_tensor(live) and live.shape == shape and BY_TORCH_NAME.get(str(live.dtype)[6:]) is dtype
+    return (
+        is_tensor(live)
+        and live.device.type != "meta"
+        and live.shape == shape
+        and BY_TORCH_NAME.get(str(live.dtype)[6:]) is dtype
+    )
 
 
 def show(value: Any) -> str:

@@ -7,6 +7,7 @@ once. Reading starts before it is known where the bytes go, because finding that
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,8 @@ from chockstone.checkpoints.tar import PAGE, round_up
 
 BUFFER_BYTES: Final = 32 * 1024**2  # read ahead at most; kept for the next reader
 
-_spare: list[Bytes] = []
+_spare: list[Bytes] = []  # one at most
+_spare_lock = threading.Lock()
 
 
 class Target(NamedTuple):
@@ -72,8 +74,7 @@ class Reader:
 
     def deliver(self, targets: Sequence[Target], *, on_bytes: Callable[[int], None] = lambda _: None) -> None:
         """Fill every target. When it raises, some may be filled and some not. Call it once."""
-        ordered = sorted((target for target in targets if len(target.memory)), key=lambda target: target.offset)
-        wanted = _blocks_of(self._archive, [(target.offset, len(target.memory)) for target in ordered])
+        ordered, wanted = _ordered(self._archive, targets)
         self.pass_on(wanted, ordered, on_bytes)
 
     def pass_on(self, wanted: Sequence[int], targets: Sequence[Target], on_bytes: Callable[[int], None]) -> None:
@@ -94,7 +95,8 @@ class Reader:
             self._change.notify_all()
         for thread in self._threads:
             thread.join()
-        _give_back(self._buffers)
+        buffers, self._buffers = self._buffers, []
+        _give_back(buffers)
 
     def __enter__(self) -> Self:
         return self
@@ -167,6 +169,13 @@ class Reader:
                 self._archive.check_block(index, memory[a - start : b - start].data)
 
 
+def read_targets(archive: Archive, targets: Sequence[Target]) -> None:
+    """Fill every target, reading no block that holds none of them."""
+    ordered, wanted = _ordered(archive, targets)
+    with Reader(archive, wanted) as reader:
+        reader.pass_on(wanted, ordered, lambda _: None)
+
+
 def verify_archive(archive: Archive, *, on_bytes: Callable[[int], None] = lambda _: None) -> int:
     """Check every block that the archive's policy asks for; returns how many. Raises on the first bad one."""
     layout = archive.layout
@@ -190,6 +199,12 @@ class FileMapping:
             if archive.wants(index):
                 start, end = archive.layout.block_range(index)
                 archive.check_block(index, self.memory[start:end].data)
+
+
+def _ordered(archive: Archive, targets: Sequence[Target]) -> tuple[list[Target], list[int]]:
+    """The targets in file order, and the blocks that hold them."""
+    ordered = sorted((target for target in targets if len(target.memory)), key=lambda target: target.offset)
+    return ordered, _blocks_of(archive, [(target.offset, len(target.memory)) for target in ordered])
 
 
 def _blocks_of(archive: Archive, spans: Sequence[tuple[int, int]]) -> list[int]:
@@ -237,12 +252,17 @@ def _copy(targets: Sequence[Target], starts: Sequence[int], start: int, end: int
 def _borrow(run_bytes: int, readers: int) -> list[Bytes]:
     """Buffers for one reader: as many runs as fit, and at least one more than there are threads."""
     count = max(readers + 1, BUFFER_BYTES // run_bytes)
-    memory = next((_spare.pop(i) for i, spare in enumerate(_spare) if len(spare) >= count * run_bytes), None)
+    with _spare_lock:
+        memory = _spare.pop() if _spare and len(_spare[0]) >= count * run_bytes else None
     memory = allocate(count * run_bytes) if memory is None else memory
     return [memory[i * run_bytes : (i + 1) * run_bytes] for i in range(count)]
 
 
 def _give_back(buffers: list[Bytes]) -> None:
-    memory = buffers[0].base
-    if not _spare and isinstance(memory, np.ndarray):
-        _spare.append(memory)
+    memory = buffers[0].base if buffers else None
+    with _spare_lock:
+        if not _spare and isinstance(memory, np.ndarray) and len(memory) <= BUFFER_BYTES:
+            _spare.append(memory)
+
+
+os.register_at_fork(after_in_child=_spare.clear)

@@ -8,7 +8,7 @@ that the target already has is filled in place; others are made.
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -50,7 +50,11 @@ def restore_state(
         plan.place(skeleton, into)
         if plan.wrong or (strict and (plan.missing or plan.unexpected)):
             raise plan.mismatch()
-        reader.deliver(plan.places.targets, on_bytes=on_bytes)
+        try:
+            reader.deliver(plan.places.targets, on_bytes=on_bytes)
+        except DamagedArchive as error:
+            error.touched = True
+            raise
     for step in (*plan.places.copies, *plan.early, *plan.late):
         step()
     parts = tuple(replace(part, detail=_describe(tree)) for part, tree in plan.parts)
@@ -123,6 +127,9 @@ class _Plan:
         if isinstance(live, MutableMapping) and _holds_stateful(live):
             self.place_mapping(saved, live, path)
             return
+        if isinstance(live, list | tuple) and _holds_stateful(live):
+            self._place_sequence(saved, live, path)
+            return
         self._tensors = self._bytes = 0
         if _is_module(live):
             tree = self._place_module(saved, live, path)
@@ -137,12 +144,22 @@ class _Plan:
         what = type(tree if live is None else live).__name__
         self.parts.append((Part(path, what, self._tensors, self._bytes), tree))
 
+    def _place_sequence(self, saved: Any, live: Any, path: str) -> None:
+        """Fit a list or tuple that holds live objects; each item is restored where it is."""
+        if not isinstance(saved, list | tuple) or len(saved) != len(live):
+            self.wrong.append(f"{path}: the target has {len(live)} items, the archive {_count(saved)}")
+            return
+        items = dict(enumerate(live))
+        self.place_mapping(dict(enumerate(saved)), items, path)
+        if isinstance(live, list):
+            self.early.append(lambda: live.__setitem__(slice(None), items.values()))
+
     def _place_module(self, saved: Any, module: Any, path: str) -> Any:
         if not isinstance(saved, dict):
             self.wrong.append(f"{path}: the archive holds a {type(saved).__name__}, not the state of a module")
             return saved
         tree = self._fill(saved, module.state_dict(), path, exact=True)
-        if not all(map(is_tensor, tree.values())):  # it has extra state
+        if not _is_own(module, tree):
             self.early.append(lambda: _tell(module, tree, path, strict=False))
         return tree
 
@@ -228,6 +245,8 @@ def _join(path: str, key: object) -> str:
 
 
 def _like(saved: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
+    if isinstance(saved, Counter):
+        return Counter(items)
     if not isinstance(saved, OrderedDict):
         return items
     ordered = OrderedDict(items)
@@ -266,15 +285,31 @@ def _is_module(value: object) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
+def _is_own(module: Any, tree: Mapping[str, Any]) -> bool:
+    """Whether filling these tensors is all it takes: they are the module's own, and there is nothing else."""
+    own = {tensor.data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    return all(is_tensor(value) and (value.data_ptr() in own or not value.numel()) for value in tree.values())
+
+
 def _holds_stateful(value: object) -> bool:
     if isinstance(value, Mapping):
         return any(map(_holds_stateful, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_holds_stateful, value))
     return _is_stateful(value)
+
+
+def _count(saved: Any) -> str:
+    return str(len(saved)) if isinstance(saved, list | tuple) else f"a {type(saved).__name__}"
 
 
 def _parameter_counts(groups: Iterable[Any]) -> list[int]:
     parameters = [group.get("params") if isinstance(group, Mapping) else None for group in groups]
     return [len(params) if isinstance(params, list) else -1 for params in parameters]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or (is_tensor(value) and tuple(value.shape) == ())
 
 
 def _describe(tree: Any) -> str:
@@ -284,6 +319,6 @@ def _describe(tree: Any) -> str:
         return ""
     slots = [state for state in states.values() if isinstance(state, Mapping)]
     names = sorted({str(name) for state in slots for name in state})
-    counts = sorted({int(state["step"]) for state in slots if "step" in state})
+    counts = sorted({int(state["step"]) for state in slots if _is_number(state.get("step"))})
     steps = f"; step counts {', '.join(map(str, counts))}" if counts else ""
     return f"{len(slots)} parameters with {', '.join(names) or 'no state yet'}{steps}"

@@ -1,6 +1,7 @@
 """Retention: which checkpoints stay, as data, decided without touching any.
 
-A checkpoint stays if any rule wants it; with no rule all stay. Expired ones go, whatever the other
+Rules apply to each folder and kind on its own. A checkpoint stays if any rule wants it; with no
+rule all stay. Expired ones go, whatever the other
 rules want, unless pinned. Damaged ones are neither counted nor removed, and the newest good one is
 never removed.
 """
@@ -72,7 +73,24 @@ class RetentionPlan:
 
 
 def plan_retention(checkpoints: Sequence[Checkpoint], policy: Retention, *, now: datetime) -> RetentionPlan:
-    """Decide for each checkpoint of one survey. Pure: the same survey gives the same plan."""
+    """Decide for each checkpoint of one survey. Pure: the same survey gives the same plan.
+
+    Checkpoints compete only with those of the same folder and kind: a policy over several runs is
+    applied to each, and sampler weights never push out the training state.
+    """
+    groups: dict[tuple[str, str], list[Checkpoint]] = {}
+    for checkpoint in checkpoints:
+        folder, kind = checkpoint.name.rpartition("/")[0], checkpoint.manifest.kind if checkpoint.manifest else ""
+        groups.setdefault((folder, kind), []).append(checkpoint)
+    plans = [_plan_group(group, policy, now) for group in groups.values()]
+    return RetentionPlan(
+        tuple(kept for plan in plans for kept in plan.keep),
+        tuple(removal for plan in plans for removal in plan.remove),
+        tuple(name for plan in plans for name in plan.damaged),
+    )
+
+
+def _plan_group(checkpoints: Sequence[Checkpoint], policy: Retention, now: datetime) -> RetentionPlan:
     good = sorted((c for c in checkpoints if c.manifest is not None), key=lambda c: c.order)
     reasons: dict[str, list[str]] = {c.name: [] for c in checkpoints}
     for checkpoint in checkpoints:

@@ -104,8 +104,8 @@ class Snapshotter:
             for leaf in tree.leaves
         )
         if signature != self._signature:
+            self._signature = None  # first: an interrupt must not leave it with another arrangement
             self._arrangement = arrange(tree.leaves)
-            self._signature = None
             self._targets = []  # they would keep the old memory alive while the new is made
         memory = self._buffer.reserve(self._arrangement.size)
         if self._signature is None or self._generation != self._buffer.generation:

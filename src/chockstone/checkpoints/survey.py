@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -47,9 +46,16 @@ def survey(store: Store, prefix: str = "") -> list[Checkpoint]:
     entries = list(store.entries(prefix))
     if not entries:
         return []
-    with ThreadPoolExecutor(min(_WIDTH, len(entries)), "survey") as pool:
-        found: Iterable[Checkpoint | None] = pool.map(lambda entry: _look(store, entry), entries)
-        return sorted((checkpoint for checkpoint in found if checkpoint), key=lambda checkpoint: checkpoint.order)
+    found = _look_at_all(store, entries)
+    return sorted((checkpoint for checkpoint in found if checkpoint), key=lambda checkpoint: checkpoint.order)
+
+
+def _look_at_all(store: Store, entries: list[Entry]) -> list[Checkpoint | None]:
+    try:
+        with ThreadPoolExecutor(min(_WIDTH, len(entries)), "survey") as pool:
+            return list(pool.map(lambda entry: _look(store, entry), entries))
+    except RuntimeError:  # the interpreter is ending and starts no more threads
+        return [_look(store, entry) for entry in entries]
 
 
 def _look(store: Store, entry: Entry) -> Checkpoint | None:

@@ -1,7 +1,7 @@
 """Trees: nested training state taken apart into JSON and tensors, and put together again.
 
 What a state may hold: None, bool, int, float, complex, str, bytes, list, tuple, set, dict (keys of
-those scalars), OrderedDict, torch tensors, dtypes, devices and sizes, numpy arrays and scalars,
+those scalars), OrderedDict, Counter, torch tensors, dtypes, devices and sizes, numpy arrays and scalars,
 and objects with ``state_dict()``. Anything else is refused with its path. Plain values stand in
 the JSON as they are; the rest is an object with a ``$`` that names its type.
 
@@ -15,7 +15,7 @@ import base64
 import math
 import re
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -91,6 +91,7 @@ class _Flattener:
             type(None): _same,
             tuple: lambda value, prefix: {TAG: "tuple", "items": self._list(value, prefix)},
             OrderedDict: self._ordered,
+            Counter: lambda value, prefix: {TAG: "Counter", "items": self._items(value, prefix)},
             set: lambda value, prefix: {TAG: "set", "items": self._members(value, prefix)},
             frozenset: lambda value, prefix: {TAG: "frozenset", "items": self._members(value, prefix)},
             complex: lambda value, _: {TAG: "complex", "parts": [self._float(value.real), self._float(value.imag)]},
@@ -110,6 +111,8 @@ class _Flattener:
             }
 
     def flatten(self, state: Mapping[str, object]) -> Tree:
+        if not isinstance(state, Mapping):
+            raise UnstorableValue("state", f"<{type(state).__qualname__}> is not a mapping of names to what is saved")
         if not all(type(key) is str for key in state):
             raise UnstorableValue("state", "the state must be a mapping with strings as keys")
         skeleton: dict[str, Json] = {}
@@ -372,6 +375,7 @@ _DECODERS: Mapping[str, Callable[[Json, Callable[[Reference], object]], Any]] = 
     "frozenset": lambda node, _: frozenset(_decode_items(node, _no_tensor)),
     "dict": lambda node, tensor: dict(_decode_pairs(node, tensor)),
     "OrderedDict": _decode_ordered,
+    "Counter": lambda node, tensor: Counter(dict(_decode_pairs(node, tensor))),
     "int": lambda node, _: int(node["hex"], 16),
     "float": lambda node, _: float(node["value"]),
     "complex": lambda node, tensor: complex(*(_decode(part, tensor) for part in node["parts"])),
