@@ -380,6 +380,33 @@ async def test_restore_async_runs_off_the_loop(tmp_path: Path) -> None:
     assert target["x"].sum() == 10
 
 
+async def test_closing_does_not_wait_for_a_task_that_only_the_loop_can_run(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        task = asyncio.create_task(checkpointer.save_async({"x": 1}, step=1))
+        await asyncio.sleep(0)
+
+    with pytest.raises(CheckpointError, match="closed"):
+        await task
+
+
+async def test_leaving_an_async_block_waits_for_its_saves(tmp_path: Path) -> None:
+    async with Checkpointer(tmp_path) as checkpointer:
+        handle = await checkpointer.save_async({"x": torch.zeros(1_000_000)}, step=1)
+
+    assert handle.done()
+
+
+def test_every_unseen_error_is_raised_once(tmp_path: Path) -> None:
+    with Checkpointer(FailingStore(tmp_path), buffers=2) as checkpointer:
+        checkpointer.save({"x": 1}, step=1)
+        checkpointer.save({"x": 1}, step=2)
+        checkpointer.wait()
+
+        for name in ("step-00000001", "step-00000002"):
+            with pytest.raises(SaveFailed, match=name):
+                checkpointer.save({"x": 1}, step=3)
+
+
 EXIT_SCRIPT = """
 import sys, torch
 from chockstone.checkpoints import Checkpointer
@@ -393,6 +420,9 @@ print("saving", flush=True)
     "ending", ["", "raise SystemExit(3)", "raise RuntimeError('crash')", "raise KeyboardInterrupt"]
 )
 def test_the_end_of_the_program_waits_for_running_saves(ending: str, tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as before:
+        before.save({"x": torch.zeros(1)}, step=0).result()
+
     subprocess.run([sys.executable, "-c", EXIT_SCRIPT + ending, str(tmp_path)], capture_output=True)
 
     with Checkpointer(tmp_path) as checkpointer:

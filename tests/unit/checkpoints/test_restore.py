@@ -18,6 +18,7 @@ from chockstone.checkpoints.errors import (
     CheckpointMissing,
     DamagedArchive,
     DigestMismatch,
+    RestoreFailed,
     RestoreMismatch,
     UnsupportedArchive,
 )
@@ -45,6 +46,15 @@ SCHEDULERS: dict[str, Callable[..., Any]] = {
         milestones=[4],
     ),
     "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=1),
+    "multi-step": lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [2, 6, 6]),
+    "multiplicative": lambda o: torch.optim.lr_scheduler.MultiplicativeLR(o, lambda _: 0.9),
+    "cyclic": lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.001, 0.1, step_size_up=3, cycle_momentum=False),
+    "warm-restarts": lambda o: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(o, 4),
+    "linear": lambda o: torch.optim.lr_scheduler.LinearLR(o, total_iters=8),
+    "polynomial": lambda o: torch.optim.lr_scheduler.PolynomialLR(o, 20),
+    "chained": lambda o: torch.optim.lr_scheduler.ChainedScheduler(
+        [torch.optim.lr_scheduler.StepLR(o, 3), torch.optim.lr_scheduler.ExponentialLR(o, 0.95)]
+    ),
 }
 
 
@@ -233,6 +243,70 @@ def test_plain_values_and_nested_objects_go_back_to_their_places(tmp_path: Path)
     assert Training.bits(policy)[: len(expected)] == expected
     assert seen == {"ids": [1, 2]}
     assert target["best"] == 0.5
+
+
+def test_objects_in_a_list_are_restored_where_they_are(tmp_path: Path) -> None:
+    first, second = Training(), Training(seed=1)
+    expected = [first.bits(), second.bits()]
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"models": [first.model, second.model]}, step=0).result()
+        first.step()
+        second.step()
+        models = [first.model, second.model]
+
+        receipt = checkpointer.restore({"models": models})
+
+    assert models == [first.model, second.model]
+    assert [t.bits()[: len(e)] for t, e in zip((first, second), expected, strict=True)] == expected
+    assert [part.path for part in receipt.parts] == ["models[0]", "models[1]"]
+
+
+class Copying(torch.nn.Linear):
+    """A module whose state_dict hands out copies, as wrappers that move or cast do."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return {name: tensor.clone() for name, tensor in super().state_dict(*args, **kwargs).items()}
+
+
+def test_a_module_that_hands_out_copies_is_restored_too(tmp_path: Path) -> None:
+    module = Copying(3, 3)
+    before = module.weight.detach().clone()
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"model": module}, step=0).result()
+        with torch.no_grad():
+            module.weight.zero_()
+
+        checkpointer.restore({"model": module})
+
+    assert torch.equal(module.weight, before)
+
+
+def test_a_target_on_the_meta_device_is_not_taken_for_a_place(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"x": torch.ones(3)}, step=0).result()
+
+        with pytest.raises(RestoreMismatch):
+            checkpointer.restore({"x": torch.ones(3, device="meta")})
+
+
+def test_a_target_that_was_half_restored_is_called_that(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"x": torch.ones(1_000_000)}, step=0).result()
+        flip(tmp_path / "step-00000000.tar", first_tensor(checkpointer, "step-00000000") + 3_000_000)
+
+        with pytest.raises(RestoreFailed, match="the target is half restored; do not go on with it"):
+            checkpointer.restore({"x": torch.zeros(1_000_000)})
+
+
+def test_a_target_in_column_order_is_filled_correctly(tmp_path: Path) -> None:
+    value = np.arange(12.0).reshape(3, 4)
+    target = np.zeros((3, 4), order="F")
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"x": value}, step=0).result()
+
+        checkpointer.restore({"x": target})
+
+    assert np.array_equal(target, value)
 
 
 def test_a_target_with_other_strides_is_filled_correctly(tmp_path: Path) -> None:

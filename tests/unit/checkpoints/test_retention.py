@@ -37,6 +37,17 @@ def test_keep_last() -> None:
     assert kept([good(step) for step in range(6)], Retention(keep_last=2)) == ["s4", "s5"]
 
 
+def test_kinds_and_folders_do_not_compete() -> None:
+    checkpoints = [
+        Checkpoint(name, 1, START, Manifest(kind, step, START + timedelta(hours=step), ()))
+        for step, (name, kind) in enumerate(
+            [("a/w", "weights"), ("a/s1", "sampler_weights"), ("a/s2", "sampler_weights"), ("b/w", "weights")]
+        )
+    ]
+
+    assert kept(checkpoints, Retention(keep_last=1)) == ["a/s2", "a/w", "b/w"]
+
+
 def test_keep_every_adds_to_keep_last() -> None:
     assert kept([good(step) for step in range(7)], Retention(keep_last=1, keep_every=3)) == ["s0", "s3", "s6"]
 
