@@ -397,9 +397,17 @@ async def test_leaving_an_async_block_waits_for_its_saves(tmp_path: Path) -> Non
 
 
 def test_every_unseen_error_is_raised_once(tmp_path: Path) -> None:
-    with Checkpointer(FailingStore(tmp_path), buffers=2) as checkpointer:
+    both_begun = threading.Event()
+
+    class FailingLate(FailingStore):
+        def begin(self, name: str, size: int) -> Sink:
+            assert both_begun.wait(60)
+            return super().begin(name, size)
+
+    with Checkpointer(FailingLate(tmp_path), buffers=2) as checkpointer:
         checkpointer.save({"x": 1}, step=1)
         checkpointer.save({"x": 1}, step=2)
+        both_begun.set()
         checkpointer.wait()
 
         for name in ("step-00000001", "step-00000002"):
