@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +50,7 @@ class SaveHandle:
         self._future.set_running_or_notify_cancel()  # cancelling a waiter never cancels the save
         self._abandoned = threading.Event()
         self._seen = False
+        self._watched = False
         self._done = 0
         self._total = 0
         self._lock = threading.Lock()
@@ -73,6 +74,11 @@ class SaveHandle:
         error = self._future.exception(timeout)
         self._seen = True
         return error
+
+    def add_done_callback(self, call: Callable[[SaveHandle], None]) -> None:
+        """Have ``call`` called once the save has ended, in the thread that ended it. Whoever asks has looked."""
+        self._watched = True
+        self._future.add_done_callback(lambda _: call(self))
 
     def abandon(self) -> None:
         """Give the save up if it is not committed yet; it then ends with SaveAbandoned."""
@@ -113,7 +119,7 @@ class SaveHandle:
         self._future.exception()
 
     def _unseen_error(self) -> BaseException | None:
-        if self._seen or not self._future.done():
+        if self._seen or self._watched or not self._future.done():
             return None
         error = self._future.exception()
         return None if isinstance(error, SaveAbandoned) else error  # somebody asked for that
