@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
+OLDER  := 0.25.0 0.30.4
 
-.PHONY: help demo test lint types check soak reference bench clean
+.PHONY: help demo test matrix lint types check soak reference bench clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -12,25 +13,34 @@ help: ## what can be made
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[s3]'
+	$(BIN)/python -m pip install --quiet --editable '.[s3,sdk]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-$(VENV)/installed-reference: $(VENV)/installed-dev ## write docs/reference from --help
-	$(BIN)/python docs/reference/command_line.py
-
-bench: $(VENV)/installed-dev
+$(VENV)/installed-bench: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	@touch $@
 
-demo: $(VENV)/installed ## train, save in the background, crash, restore, verify
-	$(BIN)/python examples/crash_and_resume.py
+# A client of another version beside everything else: its own tinker, all other packages from $(VENV).
+$(VENV)-tinker-%/installed: $(VENV)/installed-dev
+	$(PYTHON) -m venv --without-pip $(VENV)-tinker-$*
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
+		> $$(echo $(VENV)-tinker-$*/lib/python3*/site-packages)/chockstone.pth
+	$(BIN)/python -m pip install --quiet --no-deps tinker==$* \
+		--target $$(echo $(VENV)-tinker-$*/lib/python3*/site-packages)
+	@touch $@
+
+demo: $(VENV)/installed ## a server, a run through the SDK, SIGKILL, resume, sample
+	$(BIN)/python examples/train_and_sample.py
 
 test: $(VENV)/installed-dev ## the whole suite
 	$(BIN)/python -m pytest -n $(JOBS)
+
+matrix: $(OLDER:%=$(VENV)-tinker-%/installed) ## the tests of the SDK with older ones
+	for version in $(OLDER); do $(VENV)-tinker-$$version/bin/python -m pytest -n $(JOBS) tests/sdk || exit 1; done
 
 lint: $(VENV)/installed-dev ## ruff
 	$(BIN)/ruff check .
@@ -44,11 +54,13 @@ check: lint types test ## all that CI asks for
 soak: $(VENV)/installed-dev ## the long sweeps
 	$(BIN)/python -m pytest -m soak --override-ini timeout=0
 
-reference: $(VENV)/installed-dev ## write docs/reference from --help
+reference: $(VENV)/installed-dev ## write docs/reference from --help and the routes
 	$(BIN)/python docs/reference/command_line.py
+	$(BIN)/python docs/reference/http_api.py
 
-bench: $(VENV)/installed-bench ## the figures, ours and the peers'; about half an hour
-	$(BIN)/python benchmarks/checkpoints/run.py
+bench: $(VENV)/installed-bench ## the figures, ours and the peers'; about an hour
+	$(BIN)/python benchmarks/checkpoints/run.py; checkpoints=$$?; \
+	$(BIN)/python benchmarks/server/run.py && exit $$checkpoints
 
 clean: ## remove what was made here
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-tinker-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
