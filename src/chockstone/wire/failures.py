@@ -1,0 +1,44 @@
+"""Failures: what went wrong with a request, and whose fault it was.
+
+RequestError
+├── BadRequest     the caller must change something: 400, or a failed future of category "user"
+└── ServerFailure  ours: a failed future of category "server"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import orjson
+
+Category = Literal["user", "server", "unknown"]
+
+
+class RequestError(Exception):
+    category: Category = "unknown"
+
+
+class BadRequest(RequestError):
+    category = "user"
+
+
+class ServerFailure(RequestError):
+    category = "server"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an operation ended that did not succeed; ``encode`` is what ``retrieve_future`` answers."""
+
+    error: str
+    category: Category
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        if isinstance(error, RequestError):
+            return cls(str(error), error.category)
+        return cls(f"{type(error).__name__}: {error}", "server")
+
+    def encode(self) -> bytes:
+        return orjson.dumps({"error": self.error, "category": self.category})

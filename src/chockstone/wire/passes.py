@@ -1,0 +1,38 @@
+"""Passes: a forward or forward-backward request over a batch of datums, and its result.
+
+Shapes: N positions of a datum, K targets per position (absent when targets are [N]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float32] | npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Datum:
+    tokens: npt.NDArray[np.int32]  # [N], the model's input
+    inputs: Mapping[str, Array]  # by name: dense, float32 or int64, finite; CSR is already spread out
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One request as the worker sees it. Row i of an input scores the token after position i."""
+
+    run_id: str
+    seq_id: int
+    data: tuple[Datum, ...]
+    loss: str
+    options: Mapping[str, float | str]
+    forward_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    logprobs: tuple[npt.NDArray[np.float32], ...]  # per datum, in order, shaped like its target_tokens
+    metrics: Mapping[str, float]  # "name:reduction"; always has "loss:sum"
