@@ -1,0 +1,56 @@
+"""The catalog: the SQL index of users, sessions, runs, checkpoints and samplers.
+
+Knows no torch, no HTTP and no owner's rights: rows say whose they are, the API decides. The store
+is the truth about checkpoints; this is where they are looked up.
+"""
+
+from chockstone.catalog.catalog import Catalog
+from chockstone.catalog.checkpoint_row import CheckpointKind, CheckpointRow, CheckpointState
+from chockstone.catalog.checkpoints import Committed, Usage
+from chockstone.catalog.errors import (
+    CatalogError,
+    CatalogForeign,
+    CatalogTooNew,
+    CatalogUnavailable,
+    CheckpointExists,
+    RowExists,
+    RowMissing,
+    UnstorableValue,
+)
+from chockstone.catalog.losses import LossRow
+from chockstone.catalog.rows import Page
+from chockstone.catalog.runs import RunRow, RunState
+from chockstone.catalog.samplers import SamplerRow
+from chockstone.catalog.session_row import FinishReason, SessionRow
+from chockstone.catalog.session_search import Cursor, SessionPage, SessionQuery, SessionSummary, StatusFilter
+from chockstone.catalog.users import UserRow
+
+__all__ = [
+    "Catalog",
+    "CatalogError",
+    "CatalogForeign",
+    "CatalogTooNew",
+    "CatalogUnavailable",
+    "CheckpointExists",
+    "CheckpointKind",
+    "CheckpointRow",
+    "CheckpointState",
+    "Committed",
+    "Cursor",
+    "FinishReason",
+    "LossRow",
+    "Page",
+    "RowExists",
+    "RowMissing",
+    "RunRow",
+    "RunState",
+    "SamplerRow",
+    "SessionPage",
+    "SessionQuery",
+    "SessionRow",
+    "SessionSummary",
+    "StatusFilter",
+    "UnstorableValue",
+    "Usage",
+    "UserRow",
+]

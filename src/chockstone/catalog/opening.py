@@ -1,0 +1,83 @@
+"""Opening: a database becomes this version's catalog, whatever it was before.
+
+An up-to-date one costs a look at its version; a new one gets today's tables at once; an older one
+is migrated. Each happens whole or not at all, and once, however many processes open it together.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Column, Connection, MetaData, String, Table, insert, inspect, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from chockstone.catalog import tables
+from chockstone.catalog.database import Database
+from chockstone.catalog.errors import CatalogForeign, CatalogTooNew
+
+VERSIONS: Final = ("0001",)  # as in migrations/versions, oldest first; the last one is what tables.py says
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+VERSION_TABLE: Final = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
+_LOCK_NUMBER: Final = 0x63686F636B  # any number that nobody else locks in the same PostgreSQL
+
+
+async def bring_up_to_date(database: Database) -> None:
+    async def look(connection: AsyncConnection) -> str | None:
+        return await connection.run_sync(_version)
+
+    async def work(connection: AsyncConnection) -> None:
+        lock = "BEGIN IMMEDIATE" if database.is_sqlite else f"SELECT pg_advisory_xact_lock({_LOCK_NUMBER})"
+        await connection.exec_driver_sql(lock)
+        await connection.run_sync(_bring_up_to_date, shown_url=database.shown_url)
+
+    if await database.run(look, writes=False) != VERSIONS[-1]:
+        await database.run(work, writes=True)
+
+
+def _bring_up_to_date(connection: Connection, *, shown_url: str) -> None:
+    version = _version(connection)
+    if version == VERSIONS[-1]:
+        return  # someone else has just done it
+    if version is None:
+        _refuse_foreign_tables(connection, shown_url)
+        _create(connection)
+    elif version and version not in VERSIONS:
+        raise CatalogTooNew(
+            f"the catalog {shown_url!r} is at version {version!r}, which this program does not know: it knows "
+            f"{VERSIONS[0]!r} to {VERSIONS[-1]!r}. Run the newer program that made it, or give another database."
+        )
+    else:
+        _migrate(connection)
+
+
+def _version(connection: Connection) -> str | None:
+    """None: a database that was never a catalog. Empty: one whose migrations have all to be run."""
+    if not inspect(connection).has_table(VERSION_TABLE.name):
+        return None
+    return ", ".join(connection.execute(select(VERSION_TABLE.c.version_num)).scalars())
+
+
+def _refuse_foreign_tables(connection: Connection, shown_url: str) -> None:
+    clashes = sorted(set(inspect(connection).get_table_names()) & set(tables.metadata.tables))
+    if clashes:
+        raise CatalogForeign(
+            f"{shown_url!r} is no catalog of this program but has tables of the same names: {', '.join(clashes)}. "
+            f"Give a database of its own."
+        )
+
+
+def _create(connection: Connection) -> None:
+    tables.metadata.create_all(connection)
+    VERSION_TABLE.create(connection)
+    connection.execute(insert(VERSION_TABLE).values(version_num=VERSIONS[-1]))
+
+
+def _migrate(connection: Connection) -> None:
+    from alembic import command  # late: slow to import, and rarely needed
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, VERSIONS[-1])

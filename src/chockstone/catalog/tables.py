@@ -1,0 +1,168 @@
+"""Tables: what the catalog keeps, as it is today. ``migrations`` holds the way here.
+
+Owners are what the keys say, not references: a row stays readable whoever forgot its user. Nor does
+a checkpoint refer to its run: it may outlive the row, and be entered again from the store.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+from chockstone.catalog.moments import Moment
+
+metadata: Final = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+_PENDING: Final = text("state = 'pending'")
+_PUBLISHED: Final = text("state <> 'pending'")
+
+users: Final = Table(
+    "users",
+    metadata,
+    Column("user_id", Text, primary_key=True),
+    Column("created_at", Moment, nullable=False),
+)
+
+sessions: Final = Table(
+    "sessions",
+    metadata,
+    Column("session_id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("project_id", Text),
+    Column("display_name", Text),
+    Column("display_name_folded", Text),  # what a search compares; databases disagree on lower()
+    Column("tags", JSON, nullable=False),
+    Column("user_metadata", JSON, nullable=False),
+    Column("sdk_version", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("last_heartbeat_at", Moment, nullable=False),
+    Column("finished_at", Moment),
+    Column("finish_reason", Text),
+    Column("finish_detail", Text),
+    Column("idempotency_key", Text),
+    UniqueConstraint("owner", "idempotency_key"),
+    Index(None, "owner", "created_at", "session_id"),
+    Index(None, "created_at", "session_id"),
+)
+
+# The entries of sessions.user_metadata once more, to search by: JSON paths cannot name every key.
+session_metadata: Final = Table(
+    "session_metadata",
+    metadata,
+    Column("session_id", Text, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+runs: Final = Table(
+    "runs",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("session_id", Text, ForeignKey("sessions.session_id"), nullable=False),
+    Column("model_seq_id", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("base_model", Text, nullable=False),
+    Column("spec", JSON, nullable=False),
+    Column("optimizer_config", JSON, nullable=False),
+    Column("user_metadata", JSON, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("last_request_at", Moment, nullable=False),
+    Column("project_id", Text),
+    Column("state", String(16), nullable=False),
+    Column("failure", Text),
+    UniqueConstraint("session_id", "model_seq_id"),
+    Index(None, "owner", "created_at", "run_id"),
+    Index(None, "created_at", "run_id"),
+)
+
+checkpoints: Final = Table(
+    "checkpoints",
+    metadata,
+    Column("save_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("run_id", Text, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("archive", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("overwrites", Boolean, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment),
+    Column("public", Boolean, nullable=False),
+    Column("user_metadata", JSON, nullable=False),
+    Column("base_model", Text, nullable=False),
+    Column("spec", JSON, nullable=False),
+    Column("optimizer_config", JSON, nullable=False),
+    Column("step", BigInteger),
+    Column("damage", Text),
+    # One published and one being written under a name: an overwrite leaves the old one loadable until it commits.
+    Index(
+        "uq_checkpoints_pending",
+        *("run_id", "kind", "name"),
+        unique=True,
+        sqlite_where=_PENDING,
+        postgresql_where=_PENDING,
+    ),
+    Index(
+        "uq_checkpoints_published",
+        *("run_id", "kind", "name"),
+        unique=True,
+        sqlite_where=_PUBLISHED,
+        postgresql_where=_PUBLISHED,
+    ),
+    Index(None, "run_id", "kind", "created_at"),
+    Index(None, "owner", "created_at", "save_id"),
+    Index(None, "expires_at"),
+    sqlite_autoincrement=True,  # the number of a save that was given up must not come back
+)
+
+sampling_sessions: Final = Table(
+    "sampling_sessions",
+    metadata,
+    Column("sampling_session_id", Text, primary_key=True),
+    Column("session_id", Text, ForeignKey("sessions.session_id"), nullable=False),
+    Column("seq_id", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("base_model", Text, nullable=False),
+    Column("model_path", Text),
+    Column("archive", Text),
+    Column("created_at", Moment, nullable=False),
+    Column("next_client_counter", BigInteger, nullable=False),
+    UniqueConstraint("session_id", "seq_id"),
+)
+
+custom_losses: Final = Table(
+    "custom_losses",
+    metadata,
+    Column("loss_id", Text, primary_key=True),
+    Column("session_id", Text, ForeignKey("sessions.session_id"), nullable=False),
+    Column("custom_loss_seq_id", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("definition", JSON, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    UniqueConstraint("session_id", "custom_loss_seq_id"),
+)

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from chockstone.catalog import Catalog, CheckpointExists, CheckpointRow, RowMissing, Usage
+
+from .making import NOW, after, begin, save
+
+RUN = "s:train:0"
+
+
+async def names(catalog: Catalog, **page: int) -> list[str]:
+    found = await catalog.checkpoints.list("local", **{"limit": 100, **page}, now=NOW)  # type: ignore[arg-type]
+    return [checkpoint.name for checkpoint in found.rows]
+
+
+async def test_a_checkpoint_comes_back_as_it_was_saved(catalog: Catalog) -> None:
+    begun = await begin(
+        catalog,
+        "000020",
+        user_metadata={"loss": "0.5"},
+        optimizer_config={"type": "adamw"},
+        expires_at=after(hours=1),
+        public=True,
+        step=20,
+        size_bytes=90,
+    )
+    committed = await catalog.checkpoints.commit(begun, size_bytes=100, now=after(seconds=1))
+
+    saved = await catalog.checkpoints.get(RUN, "weights", "000020", now=NOW)
+    assert committed.checkpoint == saved == replace(begun, state="ready", size_bytes=100)
+    assert committed.replaced is None
+    assert saved == CheckpointRow(
+        save_id=begun.save_id,
+        run_id=RUN,
+        kind="weights",
+        name="000020",
+        owner="local",
+        archive="archives/000020",
+        state="ready",
+        overwrites=False,
+        size_bytes=100,
+        created_at=NOW,
+        expires_at=after(hours=1),
+        public=True,
+        user_metadata={"loss": "0.5"},
+        base_model="Qwen/Qwen3-8B",
+        spec={"rank": 32},
+        optimizer_config={"type": "adamw"},
+        step=20,
+        damage=None,
+    )
+    assert saved.path == f"tinker://{RUN}/weights/000020"
+
+
+async def test_a_pending_save_is_seen_by_nobody_else(catalog: Catalog) -> None:
+    begun = await begin(catalog)
+
+    assert begun.state == "pending"
+    assert await names(catalog) == []
+    assert await catalog.checkpoints.list_by_run(RUN, now=NOW) == ()
+    assert await catalog.checkpoints.latest(RUN, "weights", now=NOW) is None
+    assert await catalog.checkpoints.usage(now=NOW) == Usage(0, 0)
+    assert await catalog.checkpoints.remove(RUN, "weights", "final") is None
+    assert await catalog.checkpoints.list_pending() == (begun,)
+    with pytest.raises(RowMissing):
+        await catalog.checkpoints.get(RUN, "weights", "final", now=NOW)
+
+
+async def test_a_taken_name_is_refused(catalog: Catalog) -> None:
+    await begin(catalog, "writing")
+    await save(catalog, "written")
+    await save(catalog, "broken")
+    await catalog.checkpoints.set_damaged(RUN, "weights", "broken", "bad block", now=NOW)
+
+    for overwrite in (False, True):
+        with pytest.raises(CheckpointExists, match=r"'tinker://s:train:0/weights/writing' is being written"):
+            await begin(catalog, "writing", archive="another", overwrite=overwrite)
+    for name in ("written", "broken"):
+        with pytest.raises(CheckpointExists, match=f"weights/{name}' exists already"):
+            await begin(catalog, name, archive="another")
+
+
+async def test_names_are_free_in_other_runs_and_kinds(catalog: Catalog) -> None:
+    await save(catalog)
+
+    await save(catalog, kind="sampler_weights")
+    await save(catalog, run_id="s:train:1")
+
+    assert await names(catalog) == ["final"] * 3
+
+
+async def test_an_overwrite_leaves_the_old_one_until_it_commits(catalog: Catalog) -> None:
+    old = await save(catalog, archive="first", user_metadata={"a": "b"})
+
+    new = await begin(catalog, archive="second", overwrite=True)
+    during = await catalog.checkpoints.get(RUN, "weights", "final", now=NOW)
+    committed = await catalog.checkpoints.commit(new, size_bytes=5, now=NOW)
+
+    assert during == old
+    assert committed.replaced == old
+    assert committed.checkpoint == await catalog.checkpoints.get(RUN, "weights", "final", now=NOW)
+    assert (committed.checkpoint.archive, committed.checkpoint.user_metadata) == ("second", {})
+    assert await names(catalog) == ["final"]
+
+
+async def test_an_overwrite_that_fails_leaves_the_old_one(catalog: Catalog) -> None:
+    old = await save(catalog, archive="first")
+    new = await begin(catalog, archive="second", overwrite=True)
+
+    given_up = await catalog.checkpoints.fail(new)
+
+    assert given_up
+    with pytest.raises(RowMissing, match="given up"):
+        await catalog.checkpoints.commit(new, size_bytes=5, now=NOW)
+    assert await catalog.checkpoints.get(RUN, "weights", "final", now=NOW) == old
+
+
+async def test_a_failed_save_frees_its_name_but_not_its_number(catalog: Catalog) -> None:
+    first = await begin(catalog, archive="first")
+
+    assert await catalog.checkpoints.fail(first)
+    assert not await catalog.checkpoints.fail(first)
+    second = await begin(catalog, archive="second")
+
+    assert second.save_id > first.save_id
+
+
+async def test_what_is_published_cannot_fail(catalog: Catalog) -> None:
+    saved = await save(catalog)
+
+    assert not await catalog.checkpoints.fail(saved)
+    assert await names(catalog) == ["final"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+async def test_a_save_begun_again_after_a_crash_is_the_same_save(catalog: Catalog, overwrite: bool) -> None:
+    first = await begin(catalog, archive="mine", overwrite=overwrite)
+    again = await begin(catalog, archive="mine", overwrite=overwrite, now=after(seconds=9))
+    committed = await catalog.checkpoints.commit(again, size_bytes=5, now=NOW)
+    after_commit = await begin(catalog, archive="mine", overwrite=overwrite)
+    twice = await catalog.checkpoints.commit(first, size_bytes=5, now=NOW)
+
+    assert again == first
+    assert after_commit == committed.checkpoint == twice.checkpoint
+    assert twice.replaced is None
+    assert await catalog.checkpoints.list_pending() == ()
+
+
+async def test_a_save_that_has_expired_since_is_still_that_save(catalog: Catalog) -> None:
+    saved = await save(catalog, archive="mine", expires_at=after(hours=1))
+
+    assert await begin(catalog, archive="mine", now=after(hours=2)) == saved
+
+
+async def test_an_expired_name_is_free(catalog: Catalog) -> None:
+    old = await save(catalog, archive="first", expires_at=after(hours=1))
+    new = await begin(catalog, archive="second", now=after(hours=1))
+
+    committed = await catalog.checkpoints.commit(new, size_bytes=5, now=after(hours=1))
+
+    assert committed.replaced == old
+    assert (await catalog.checkpoints.get(RUN, "weights", "final", now=after(hours=1))).archive == "second"
+
+
+async def test_of_many_saves_under_one_name_one_begins(url: str) -> None:
+    async with await Catalog.open(url) as one, await Catalog.open(url) as two:
+        outcomes = await asyncio.gather(
+            *(begin(each, archive=f"a{n}") for n, each in enumerate([one, two] * 15)), return_exceptions=True
+        )
+
+        begun = [outcome for outcome in outcomes if isinstance(outcome, CheckpointRow)]
+        assert len(begun) == 1
+        assert {type(outcome) for outcome in outcomes} == {CheckpointRow, CheckpointExists}
+        assert await two.checkpoints.list_pending() == (begun[0],)
+
+
+async def test_an_expired_checkpoint_is_gone_for_all_but_the_sweeper(catalog: Catalog) -> None:
+    saved = await save(catalog, expires_at=after(hours=1))
+    later = await save(catalog, "later", expires_at=after(hours=2))
+    await save(catalog, "kept")
+    now = after(hours=1)
+
+    with pytest.raises(RowMissing, match="expired at 2030-01-01 13:00 UTC"):
+        await catalog.checkpoints.get(RUN, "weights", "final", now=now)
+    with pytest.raises(RowMissing):
+        await catalog.checkpoints.set_expiry(RUN, "weights", "final", None, now=now)
+    assert [c.name for c in (await catalog.checkpoints.list(None, limit=9, now=now)).rows] == ["kept", "later"]
+    assert [c.name for c in await catalog.checkpoints.list_by_run(RUN, now=now)] == ["kept", "later"]
+    assert await catalog.checkpoints.usage(now=now) == Usage(2, 200)
+    assert await catalog.checkpoints.list_expired(now=now, limit=9) == (saved,)
+    assert await catalog.checkpoints.list_expired(now=after(hours=3), limit=9) == (saved, later)
+    assert await catalog.checkpoints.list_expired(now=after(hours=3), limit=1) == (saved,)
+    assert await catalog.checkpoints.remove(RUN, "weights", "final") == saved
+
+
+async def test_removal_is_one_callers(catalog: Catalog) -> None:
+    saved = await save(catalog)
+
+    removed = await asyncio.gather(*(catalog.checkpoints.remove(RUN, "weights", "final") for _ in range(10)))
+
+    assert [row for row in removed if row is not None] == [saved]
+    assert await names(catalog) == []
+
+
+async def test_lists_are_newest_first_with_the_count_of_all(catalog: Catalog) -> None:
+    for n in range(5):
+        await save(catalog, f"c{n}", now=after(seconds=-n), run_id=f"s:train:{n % 2}")
+    await save(catalog, "foreign", owner="other")
+
+    assert await names(catalog) == ["c0", "c1", "c2", "c3", "c4"]
+    assert await names(catalog, limit=2, offset=3) == ["c3", "c4"]
+    assert (await catalog.checkpoints.list("local", limit=1, now=NOW)).total_count == 5
+    assert (await catalog.checkpoints.list("local", limit=1, offset=8, now=NOW)).total_count == 5
+    assert (await catalog.checkpoints.list(None, limit=1, now=NOW)).total_count == 6
+    assert [c.name for c in await catalog.checkpoints.list_by_run("s:train:1", now=NOW)] == ["c1", "c3"]
+
+
+async def test_saves_of_one_moment_are_listed_latest_first(catalog: Catalog) -> None:
+    for n in range(3):
+        await save(catalog, f"c{n}")
+
+    assert await names(catalog) == ["c2", "c1", "c0"]
+    latest = await catalog.checkpoints.latest(RUN, "weights", now=NOW)
+    assert latest is not None and latest.name == "c2"
+
+
+async def test_the_latest_is_the_newest_good_one_of_each_run_and_kind(catalog: Catalog) -> None:
+    for n in range(3):
+        await save(catalog, f"c{n}", now=after(seconds=n))
+        await save(catalog, f"x{n}", now=after(seconds=n), run_id="s:train:1")
+    await save(catalog, "sampler", kind="sampler_weights")
+    await begin(catalog, "unfinished", now=after(seconds=9))
+    await save(catalog, "expired", now=after(seconds=8), expires_at=after(seconds=9))
+    await catalog.checkpoints.set_damaged(RUN, "weights", "c2", "bad block", now=NOW)
+    now = after(minutes=1)
+
+    newest = await catalog.checkpoints.latest_of([RUN, "s:train:1", "s:train:2"], now=now)
+
+    assert {key: checkpoint.name for key, checkpoint in newest.items()} == {
+        (RUN, "weights"): "c1",
+        (RUN, "sampler_weights"): "sampler",
+        ("s:train:1", "weights"): "x2",
+    }
+    assert await catalog.checkpoints.latest(RUN, "weights", now=now) == newest[RUN, "weights"]
+    assert await catalog.checkpoints.latest(RUN, "external_weights", now=now) is None
+    assert await catalog.checkpoints.latest_of([], now=now) == {}
+
+
+async def test_usage_is_of_an_owner_a_run_or_all(catalog: Catalog) -> None:
+    await save(catalog, "a", size_bytes=2**40)
+    await save(catalog, "b", size_bytes=2, run_id="s:train:1")
+    await save(catalog, "c", size_bytes=4, owner="other")
+
+    assert await catalog.checkpoints.usage(now=NOW) == Usage(3, 2**40 + 6)
+    assert await catalog.checkpoints.usage(now=NOW, owner="local") == Usage(2, 2**40 + 2)
+    assert await catalog.checkpoints.usage(now=NOW, run_id="s:train:1") == Usage(1, 2)
+    assert await catalog.checkpoints.usage(now=NOW, owner="other", run_id="s:train:1") == Usage(0, 0)
+
+
+async def test_what_may_change_about_a_checkpoint_changes_alone(catalog: Catalog) -> None:
+    saved = await save(catalog)
+    await save(catalog, "other")
+    checkpoints = catalog.checkpoints
+
+    public = await checkpoints.set_public(RUN, "weights", "final", public=True, now=NOW)
+    expiring = await checkpoints.set_expiry(RUN, "weights", "final", after(hours=1), now=NOW)
+    kept = await checkpoints.set_expiry(RUN, "weights", "final", None, now=NOW)
+    damaged = await checkpoints.set_damaged(RUN, "weights", "final", "bad block", now=NOW)
+
+    assert public == replace(saved, public=True)
+    assert expiring == replace(public, expires_at=after(hours=1))
+    assert kept == public
+    assert damaged == replace(public, state="damaged", damage="bad block")
+    assert await checkpoints.get(RUN, "weights", "final", now=NOW) == damaged
+    assert (await checkpoints.get(RUN, "weights", "other", now=NOW)).state == "ready"
+
+
+async def test_an_unknown_checkpoint_is_missing(catalog: Catalog) -> None:
+    with pytest.raises(RowMissing, match="'tinker://s:train:0/weights/x' is not in this catalog"):
+        await catalog.checkpoints.get(RUN, "weights", "x", now=NOW)
+    with pytest.raises(RowMissing, match="weights/x"):
+        await catalog.checkpoints.set_public(RUN, "weights", "x", public=True, now=NOW)

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, insert, inspect, text, update
+
+from chockstone.catalog import Catalog, CatalogForeign, CatalogTooNew, CatalogUnavailable, opening, tables
+from chockstone.catalog.database import Database
+
+from .making import make_run, make_session
+
+
+async def on(url: str, work: Any, *, writes: bool = True) -> Any:
+    database = Database.at(url)
+    try:
+        return await database.run(lambda connection: connection.run_sync(work), writes=writes)
+    finally:
+        await database.close()
+
+
+def describe(connection: Connection) -> dict[str, Any]:
+    """All that the database says about its tables, in an order of its own."""
+    found = inspect(connection)
+    return {
+        table: {
+            "columns": [{**column, "type": str(column["type"])} for column in found.get_columns(table)],
+            "primary key": found.get_pk_constraint(table),
+            "references": sorted(found.get_foreign_keys(table), key=str),
+            "unique": sorted(found.get_unique_constraints(table), key=str),
+            "indexes": sorted(
+                ({**index, "dialect_options": options(index)} for index in found.get_indexes(table)),
+                key=str,
+            ),
+        }
+        for table in sorted(found.get_table_names())
+    }
+
+
+def options(index: Any) -> dict[str, str]:
+    return {name: str(value) for name, value in index.get("dialect_options", {}).items()}
+
+
+def stored_statements(connection: Connection) -> list[tuple[str, str]]:
+    query = text("SELECT name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' AND name <> 'alembic_version'")
+    return sorted((name, " ".join(sql.split())) for name, sql in connection.execute(query))
+
+
+def clauses(statements: list[tuple[str, str]]) -> dict[str, list[str]]:
+    """Statements as the set of what they say: constraints may be written in any order."""
+    return {
+        name: sorted(sql.replace("(", ",").replace(")", ",").replace(" ", "").split(",")) for name, sql in statements
+    }
+
+
+async def migrate_from_nothing(url: str) -> None:
+    await on(url, opening.VERSION_TABLE.create)  # an empty version table: every migration is due
+    await (await Catalog.open(url)).close()
+
+
+async def test_migrations_and_tables_agree(url: str, tmp_path: Path) -> None:
+    await migrate_from_nothing(url)
+
+    def differences(connection: Connection) -> list[Any]:
+        return compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), tables.metadata)
+
+    assert await on(url, differences, writes=False) == []
+
+
+async def test_a_migrated_catalog_is_what_a_new_one_is(tmp_path: Path) -> None:
+    new, migrated = (f"sqlite:///{tmp_path}/{name}.sqlite3" for name in ("new", "migrated"))
+    await (await Catalog.open(new)).close()
+    await migrate_from_nothing(migrated)
+
+    assert await on(migrated, describe, writes=False) == await on(new, describe, writes=False)
+    assert clauses(await on(migrated, stored_statements, writes=False)) == clauses(
+        await on(new, stored_statements, writes=False)
+    )
+
+
+def test_the_known_versions_are_the_migrations_there_are() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(opening.MIGRATIONS))
+
+    oldest_first = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()][::-1]
+
+    assert tuple(oldest_first) == opening.VERSIONS
+
+
+async def test_a_migrated_catalog_works(url: str) -> None:
+    await migrate_from_nothing(url)
+
+    async with await Catalog.open(url) as catalog:
+        await make_session(catalog)
+        assert (await make_run(catalog)).run_id == "s:train:0"
+
+
+async def test_what_was_returned_is_there_after_a_restart(url: str) -> None:
+    async with await Catalog.open(url) as catalog:
+        session = await make_session(catalog, user_metadata={"a": "b"})
+        run = await make_run(catalog)
+
+    async with await Catalog.open(url) as catalog:
+        assert await catalog.sessions.get("s") == session
+        assert await catalog.runs.get(run.run_id) == run
+
+
+def test_what_was_returned_outlives_a_killed_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/catalog.sqlite3"
+    program = f"""
+import asyncio, os, signal
+from datetime import UTC, datetime
+from chockstone.catalog import Catalog
+async def main():
+    catalog = await Catalog.open({url!r})
+    for n in range(20):
+        await catalog.sessions.create(f"s{{n}}", owner="local", sdk_version="1", now=datetime.now(UTC))
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", program])
+
+    async def count() -> int:
+        async with await Catalog.open(url) as catalog:
+            return len(await catalog.sessions.list("local", limit=100))
+
+    assert asyncio.run(count()) == 20
+
+
+async def test_many_may_open_a_new_database_at_once(url: str) -> None:
+    catalogs = await asyncio.gather(*(Catalog.open(url) for _ in range(8)))
+
+    await make_session(catalogs[0])
+    for catalog in catalogs:
+        assert (await catalog.sessions.get("s")).session_id == "s"
+        await catalog.close()
+
+
+async def test_many_may_migrate_an_old_database_at_once(url: str) -> None:
+    await on(url, opening.VERSION_TABLE.create)
+
+    catalogs = await asyncio.gather(*(Catalog.open(url) for _ in range(4)))
+
+    for catalog in catalogs:
+        await catalog.close()
+
+
+async def test_a_creation_that_breaks_off_leaves_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_off(connection: Connection) -> None:
+        tables.metadata.create_all(connection)
+        raise RuntimeError("broken off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "_create", break_off)
+        with pytest.raises(RuntimeError, match="broken off"):
+            await Catalog.open(url)
+
+    assert await on(url, lambda connection: inspect(connection).get_table_names(), writes=False) == []
+    await (await Catalog.open(url)).close()
+
+
+async def test_a_migration_that_breaks_off_leaves_nothing(url: str) -> None:
+    def prepare(connection: Connection) -> None:
+        opening.VERSION_TABLE.create(connection)
+        connection.execute(text("CREATE TABLE custom_losses (a INTEGER)"))  # in the way of the last statement
+
+    await on(url, prepare)
+
+    with pytest.raises(CatalogUnavailable, match="custom_losses"):
+        await Catalog.open(url)
+
+    names = await on(url, lambda connection: inspect(connection).get_table_names(), writes=False)
+    assert sorted(names) == ["alembic_version", "custom_losses"]
+
+
+async def test_a_newer_catalog_is_refused_and_left_alone(url: str) -> None:
+    await (await Catalog.open(url)).close()
+    await on(url, lambda connection: connection.execute(update(opening.VERSION_TABLE).values(version_num="9999")))
+    before = await on(url, describe, writes=False)
+
+    with pytest.raises(CatalogTooNew, match="version '9999', which this program does not know"):
+        await Catalog.open(url)
+
+    assert await on(url, describe, writes=False) == before
+
+
+async def test_someone_elses_tables_are_refused(url: str) -> None:
+    await on(url, lambda connection: connection.execute(text("CREATE TABLE sessions (a INTEGER)")))
+
+    with pytest.raises(CatalogForeign, match="tables of the same names: sessions"):
+        await Catalog.open(url)
+
+
+async def test_other_tables_are_no_hindrance(url: str) -> None:
+    await on(url, lambda connection: connection.execute(text("CREATE TABLE somebodys (a INTEGER)")))
+
+    async with await Catalog.open(url) as catalog:
+        await make_session(catalog)
+
+
+async def test_the_version_is_written_with_the_tables(url: str) -> None:
+    await (await Catalog.open(url)).close()
+
+    found = await on(url, lambda connection: connection.execute(opening.VERSION_TABLE.select()).all(), writes=False)
+
+    assert [tuple(row) for row in found] == [(opening.VERSIONS[-1],)]
+
+
+def test_opening_is_quick_and_does_not_load_alembic(tmp_path: Path) -> None:
+    program = f"""
+import asyncio, sys, time
+from chockstone.catalog import Catalog
+async def main():
+    for _ in range(2):
+        start = time.perf_counter()
+        catalog = await Catalog.open("sqlite:///{tmp_path}/catalog.sqlite3")
+        print(time.perf_counter() - start)
+        await catalog.close()
+    print("alembic" in sys.modules, "torch" in sys.modules, "numpy" in sys.modules)
+asyncio.run(main())
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    new, again, loaded = ran.stdout.splitlines()
+    assert float(again) < 0.3
+    assert float(new) < 1.0
+    assert loaded == "False False False"
+
+
+async def test_two_versions_at_once_are_not_guessed_at(url: str) -> None:
+    await (await Catalog.open(url)).close()
+    await on(url, lambda connection: connection.execute(insert(opening.VERSION_TABLE).values(version_num="0000")))
+
+    with pytest.raises(CatalogTooNew, match="does not know"):
+        await Catalog.open(url)
