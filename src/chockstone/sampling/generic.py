@@ -1,0 +1,203 @@
+"""The generic network: any causal model through its own forward and its own kind of cache.
+
+The samples of one prompt are always equally long, so they make a batch that needs no padding and no mask,
+and whatever the architecture does with its cache stays right. Prompts take turns.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import nn
+from transformers import DynamicCache, PreTrainedModel
+
+from chockstone.sampling.adapter import Adapter
+from chockstone.sampling.fused_adapter import check_adapter
+from chockstone.sampling.network import LIGHT, Newcomers, Piece, count_tokens_per_reading
+from chockstone.sampling.prepared import PreparedAdapters
+from chockstone.sampling.sequence import Sequence
+
+_LOGITS: Final = 1 << 24  # elements of one reading's logits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HookedAdapter:
+    layers: tuple[tuple[nn.Module, torch.Tensor, torch.Tensor], ...]  # module, down_t, up_t
+
+
+@dataclass(slots=True)
+class _Prefix:
+    cache: DynamicCache
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    rows: list[Sequence]
+    cache: DynamicCache
+    adapter: HookedAdapter
+
+
+class GenericNetwork:
+    pieces_per_reading = 1
+
+    def __init__(self, model: PreTrainedModel, *, vocabulary: int) -> None:
+        self._model = model
+        self.device = model.device
+        self.size = sum(parameter.numel() for parameter in model.parameters())
+        self._modules = dict(model.named_modules())
+        self._prepared = PreparedAdapters(self._hook)
+        self._base = HookedAdapter(())
+        self.tokens_per_reading = count_tokens_per_reading(self.size, model.device)
+        self.scored_per_reading = max(16, min(self.tokens_per_reading, _LOGITS // vocabulary))
+        self._can_keep_few = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.bytes_per_token = _bytes_per_token(model)
+
+    def prepare(self, adapter: Adapter | None) -> HookedAdapter:
+        if adapter is None:
+            return self._base
+        return self._prepared.get(adapter)
+
+    def _hook(self, adapter: Adapter) -> HookedAdapter:
+        check_adapter(adapter, set(self._modules))
+        layers = []
+        for name, layer in adapter.layers.items():
+            module: Any = self._modules[name]  # Any: a linear, or what training wrapped one in
+            like = module.weight
+            down_t = layer.down.to(like.device, like.dtype).t()
+            up_t = (layer.up * adapter.scale).to(like.device, like.dtype).t()
+            layers.append((module, down_t, up_t))
+        return HookedAdapter(tuple(layers))
+
+    def room(self, length: int) -> int:
+        return length
+
+    def new_prefix(self, length: int) -> _Prefix:  # noqa: ARG002  # this cache grows by itself
+        return _Prefix(DynamicCache(config=self._model.config))
+
+    def read(self, pieces: Many[Piece]) -> GenericReading:
+        (piece,) = pieces
+        if piece.prefix is None:
+            piece.prefix = self.new_prefix(piece.stop)
+        tokens = torch.from_numpy(piece.tokens).to(self.device)[None]
+        logits = self.forward(tokens, piece.prefix.cache, piece.adapter, keep_all=piece.is_scored)
+        return GenericReading(piece, logits[0])
+
+    def new_batch(self) -> GenericBatch:
+        return GenericBatch(self)
+
+    def forward(
+        self, tokens: torch.Tensor, cache: DynamicCache, adapter: HookedAdapter, *, keep_all: bool
+    ) -> torch.Tensor:
+        few = {"logits_to_keep": 1} if self._can_keep_few and not keep_all else {}
+        with _evaluating(self._model), _hooked(adapter):
+            result = self._model(input_ids=tokens, past_key_values=cache, use_cache=True, return_dict=True, **few)
+        logits = result.logits
+        assert isinstance(logits, torch.Tensor)
+        return logits
+
+
+class GenericBatch:
+    def __init__(self, network: GenericNetwork) -> None:
+        self._network = network
+        self._groups: deque[_Group] = deque()
+
+    def join(self, newcomers: Many[Newcomers]) -> None:
+        for some in newcomers:
+            cache = copy.deepcopy(some.prefix.cache)
+            _reorder(cache, [0] * len(some.sequences), self._network.device)
+            self._groups.append(_Group(list(some.sequences), cache, some.adapter))
+
+    def leave(self, sequences: Many[Sequence], *, tainted: bool = False) -> None:  # noqa: ARG002  # rows are apart
+        gone = set(sequences)
+        for group in list(self._groups):
+            kept = [row for row, sequence in enumerate(group.rows) if sequence not in gone]
+            if not kept:
+                self._groups.remove(group)
+            elif len(kept) < len(group.rows):
+                group.rows = [group.rows[row] for row in kept]
+                _reorder(group.cache, kept, self._network.device)
+
+    def is_empty(self) -> bool:
+        return not self._groups
+
+    def is_light(self) -> bool:
+        return len(self._groups[0].rows) * self._network.size <= LIGHT
+
+    def decode(self) -> tuple[list[Sequence], torch.Tensor]:
+        group = self._groups[0]
+        self._groups.rotate(-1)
+        tokens = torch.tensor([[sequence.tokens[-1]] for sequence in group.rows], device=self._network.device)
+        logits = self._network.forward(tokens, group.cache, group.adapter, keep_all=False)
+        return group.rows, logits[:, -1].float()
+
+
+class GenericReading:
+    def __init__(self, piece: Piece, logits_NV: torch.Tensor) -> None:
+        self._piece = piece
+        self._logits_NV = logits_NV
+
+    def logits(self, piece: int, start: int, stop: int) -> torch.Tensor:
+        assert piece == 0
+        return self._logits_NV[start - self._piece.start : stop - self._piece.start].float()
+
+    def last_logits(self, pieces: Many[int]) -> torch.Tensor:
+        assert list(pieces) == [0]
+        return self._logits_NV[-1:].float()
+
+
+def _reorder(cache: DynamicCache, rows: list[int], device: torch.device) -> None:
+    """The cache of the given rows; a row may be there many times."""
+    cache.reorder_cache(torch.tensor(rows, device=device))  # type: ignore[arg-type]  # it says LongTensor and means this
+
+
+@contextmanager
+def _hooked(adapter: HookedAdapter) -> Iterator[None]:
+    handles = []
+    for module, down_t, up_t in adapter.layers:
+
+        def add(
+            _: nn.Module,
+            inputs: tuple[torch.Tensor, ...],
+            output: torch.Tensor,
+            down_t: torch.Tensor = down_t,
+            up_t: torch.Tensor = up_t,
+        ) -> torch.Tensor:
+            return output + (inputs[0] @ down_t) @ up_t
+
+        handles.append(module.register_forward_hook(add))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Dropout and the like are for training, which may share this model."""
+    if not model.training:
+        yield
+        return
+    model.train(False)
+    try:
+        yield
+    finally:
+        model.train()
+
+
+def _bytes_per_token(model: PreTrainedModel) -> int:
+    """From the configuration; where it has other names for these, attention over all heads is assumed."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_attention_heads", 1)
+    hidden = getattr(config, "hidden_size", 1024)
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    width = getattr(config, "head_dim", None) or hidden // max(1, heads)
+    return int(2 * getattr(config, "num_hidden_layers", 1) * key_heads * width * model.dtype.itemsize)

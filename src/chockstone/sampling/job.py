@@ -1,0 +1,94 @@
+"""Jobs: one request on its way from its prompt to its samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from chockstone.sampling.model import SampledModel
+from chockstone.sampling.network import Prefix, Prepared
+from chockstone.sampling.scoring import PromptScores
+from chockstone.sampling.sequence import Sequence
+from chockstone.sampling.stops import Stops
+from chockstone.wire.samples import SampleRequest, SampleResult
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """``read`` positions of its prompt are computed; of its samples the first ``granted`` have a place,
+    the first ``started`` a token."""
+
+    key: str
+    arrival: int
+    model: SampledModel
+    adapter: Prepared
+    request: SampleRequest
+    sequences: tuple[Sequence, ...]
+    scores: PromptScores
+    tokens: npt.NDArray[np.int64]
+    row_bytes: int  # of cache that one of its rows may come to need; 0: it never decodes
+    prefix_bytes: int  # 0: its prompt is read in one piece and then forgotten
+    longest_piece: int
+    prefix: Prefix = None
+    has_prefix: bool = False  # the bytes for it, from when it is admitted until its last sample starts
+    first_logits: torch.Tensor | None = None  # [1, V], what every sample's first token is picked from
+    read: int = 0
+    granted: int = 0
+    started: int = 0
+    ended: int = 0
+
+    @property
+    def decodes(self) -> bool:
+        return self.row_bytes > 0
+
+    @property
+    def turn(self) -> int:
+        return self.arrival + self.granted
+
+    def result(self) -> SampleResult:
+        return SampleResult(
+            sequences=tuple(sequence.result() for sequence in self.sequences),
+            prompt_logprobs=self.scores.logprobs,
+            topk_prompt_logprobs=self.scores.topk,
+            target_prompt_logprobs=self.scores.targets,
+            prompt_alt_tokens=self.scores.alternatives,
+        )
+
+
+def make_job(
+    key: str,
+    arrival: int,
+    model: SampledModel,
+    adapter: Prepared,
+    request: SampleRequest,
+    *,
+    seed: int,
+    max_tokens: int,
+) -> Job:
+    params, network = request.params, model.network
+    length = len(request.prompt)
+    stops = Stops(params, eos_tokens=model.eos_tokens, tokenizer=model.tokenizer, texts=model.texts)
+    chosen_seed = seed if params.seed is None else params.seed
+    sequences = tuple(
+        Sequence(index=index, seed=chosen_seed, params=params, prompt_length=length, max_tokens=max_tokens, stops=stops)
+        for index in range(request.num_samples)
+    )
+    scores = PromptScores(request, seed=chosen_seed)
+    longest_piece = network.scored_per_reading if scores.first < length - 1 else network.tokens_per_reading
+    decodes = max_tokens > 1
+    return Job(
+        key=key,
+        arrival=arrival,
+        model=model,
+        adapter=adapter,
+        request=request,
+        sequences=sequences,
+        scores=scores,
+        tokens=request.prompt.astype(np.int64),
+        row_bytes=network.room(length + max_tokens - 1) * network.bytes_per_token if decodes else 0,
+        prefix_bytes=length * network.bytes_per_token if decodes or length > longest_piece else 0,
+        longest_piece=longest_piece,
+    )

@@ -1,0 +1,70 @@
+"""Sampled models: one base model, made ready once for all its sampling."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from chockstone.sampling.blueprint import draw_blueprint
+from chockstone.sampling.generic import GenericNetwork
+from chockstone.sampling.lean import LeanNetwork
+from chockstone.sampling.network import Network, Piece
+
+log = logging.getLogger(__name__)
+
+
+class SampledModel:
+    """Llama-like models get the lean network, all others the generic one.
+
+    The model's weights stay where they are and must not change while samples are taken; its linear weights may
+    become views of larger tensors. It may go on training adapters: nothing else of it is touched.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, max_context: int) -> None:
+        embeddings: Any = model.get_input_embeddings()  # Any: an Embedding, or what training wrapped one in
+        self.vocabulary = int(embeddings.weight.shape[0])
+        self.max_context = max_context
+        self.tokenizer = tokenizer
+        self.device = model.device
+        self.eos_tokens = find_eos_tokens(model, tokenizer)
+        self.texts: dict[int, str] = {}  # what each token reads as alone, as far as anyone asked
+        self.network: Network = _choose_network(model, max_context=max_context, vocabulary=self.vocabulary)
+
+
+def find_eos_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    found: set[int] = set()
+    for source in (model.generation_config, model.config, tokenizer):
+        value = getattr(source, "eos_token_id", None)
+        found.update([value] if isinstance(value, int) else value or [])
+    return frozenset(found)
+
+
+def _choose_network(model: PreTrainedModel, *, max_context: int, vocabulary: int) -> Network:
+    generic = GenericNetwork(model, vocabulary=vocabulary)
+    blueprint = draw_blueprint(model, max_context=max_context)
+    if blueprint is None:
+        log.info("sampling generic model=%s reason=structure", type(model).__name__)
+        return generic
+    lean = LeanNetwork(blueprint)
+    if not _agree(lean, generic, vocabulary=vocabulary, max_context=max_context, dtype=model.dtype):
+        log.warning("sampling generic model=%s reason=numbers", type(model).__name__)
+        return generic
+    return lean
+
+
+@torch.inference_mode()
+def _agree(lean: Network, generic: Network, *, vocabulary: int, max_context: int, dtype: torch.dtype) -> bool:
+    """Modules can bear the known names and compute something else; a few tokens tell."""
+    tokens = torch.arange(min(8, max_context)).mul_(7919).remainder_(vocabulary).numpy()
+    answers = []
+    for network in (lean, generic):
+        piece = Piece(tokens, 0, network.new_prefix(len(tokens)), network.prepare(None), is_scored=True)
+        answers.append(network.read([piece]).logits(0, 0, len(tokens)))
+    ours, theirs = answers
+    if not bool(torch.isfinite(theirs).all()):
+        return True  # weights that are not finite fail each request by themselves
+    tolerance = 1e-3 if dtype == torch.float32 else 0.1
+    return bool((ours - theirs).abs().max() <= tolerance * theirs.std().clamp(min=1e-6))

@@ -1,0 +1,471 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from chockstone.sampling.sampler import Sampler
+from chockstone.wire.failures import BadRequest, Failure
+from chockstone.wire.samples import SampleRequest
+from sampling.making import (
+    CONTEXT,
+    EOS,
+    TOKENIZER,
+    Served,
+    finish,
+    llama,
+    logprobs_of,
+    merged,
+    qwen3,
+    random_prompt,
+    request,
+    result_of,
+    tokens_of,
+)
+
+
+def test_greedy_sampling_equals_the_librarys_own_generate(served: Served) -> None:
+    prompt = random_prompt(20)
+    expected = served.model.generate(
+        torch.tensor([prompt]), do_sample=False, max_new_tokens=40, eos_token_id=[], pad_token_id=0
+    )[0, 20:].tolist()
+
+    (result,) = served.sample(request(prompt, max_tokens=40, temperature=0))
+
+    assert tokens_of(result) == [expected]
+    assert result.sequences[0].stop_reason == "length"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0, 1.7])
+def test_logprobs_are_those_of_the_models_forward_at_the_temperature(served: Served, temperature: float) -> None:
+    prompt = random_prompt(9)
+
+    (result,) = served.sample(request(prompt, 3, temperature=temperature, top_k=7, ask={"topk_sample_logprobs": 4}))
+
+    for sequence in result.sequences:
+        expected = logprobs_of(served.model, [*prompt, *sequence.tokens], temperature=temperature or 1.0)[8:-1]
+        chosen = expected.gather(1, torch.from_numpy(sequence.tokens).long()[:, None])[:, 0]
+        top = expected.topk(4)
+        assert sequence.topk is not None
+        np.testing.assert_allclose(sequence.logprobs, chosen, atol=1e-4)
+        np.testing.assert_allclose(sequence.topk.logprobs, top.values, atol=1e-4)
+        assert sequence.topk.tokens.tolist() == top.indices.tolist()
+
+
+def test_samples_of_one_prompt_differ_and_repeat_with_the_seed(served: Served) -> None:
+    (once,) = served.sample(request(samples=6), seed=1)
+    (again,) = served.sample(request(samples=6), seed=1)
+    (named,) = served.sample(request(samples=6, seed=1), seed=99)
+    (other,) = served.sample(request(samples=6), seed=2)
+
+    assert len({tuple(tokens) for tokens in tokens_of(once)}) == 6
+    assert tokens_of(once) == tokens_of(again) == tokens_of(named)
+    assert not set(map(tuple, tokens_of(once))) & set(map(tuple, tokens_of(other)))
+
+
+def mixed_requests() -> list[SampleRequest]:
+    return [
+        request(random_prompt(5, 1), 3, max_tokens=20),
+        request(random_prompt(60, 2), 2, max_tokens=90, temperature=0.8),  # outgrows its bucket
+        request(random_prompt(5, 3), 1, max_tokens=7, top_k=5),
+        request(random_prompt(130, 4), 2, max_tokens=15, top_p=0.7),
+        request(random_prompt(1, 5), 1, max_tokens=30, temperature=0),
+        request(random_prompt(40, 6), 4, max_tokens=1),
+        request(random_prompt(5, 7), 2, stops_at_eos=True, max_tokens=40, temperature=1.5),
+    ]
+
+
+@pytest.mark.parametrize("merge_bytes", [0, 1 << 30])
+def test_neighbours_and_their_adapters_change_nothing(
+    served: Served, merge_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chockstone.sampling.fused_adapter.MERGE_BYTES", merge_bytes)
+    adapters = [served.adapter(1), None, served.adapter(2, but=["lm_head", "embed_out"]), served.adapter(3, rank=2)]
+    requests = mixed_requests()
+    alone = [served.sample(one, adapter=adapters[number % 4], seed=number)[0] for number, one in enumerate(requests)]
+
+    sampler = Sampler()
+    for number, one in enumerate(requests):
+        sampler.add(str(number), served.sampled, adapters[number % 4], one, seed=number)
+        sampler.step()  # so that each joins while others decode
+    together = finish(sampler)
+
+    for number, expected in enumerate(alone):
+        result = result_of(together[str(number)])
+        assert tokens_of(result) == tokens_of(expected)
+        for ours, theirs in zip(result.sequences, expected.sequences, strict=True):
+            np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)
+
+
+@pytest.mark.parametrize("merge_bytes", [0, 1 << 30])
+def test_an_adapter_gives_the_logprobs_of_the_merged_model(
+    served: Served, merge_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chockstone.sampling.fused_adapter.MERGE_BYTES", merge_bytes)
+    adapter, prompt = served.adapter(4), random_prompt(30)
+    model = merged(served.model, adapter)
+
+    (result,) = served.sample(request(prompt, 2, ask={"prompt_logprobs": True}), adapter=adapter)
+
+    assert result.prompt_logprobs is not None
+    for sequence in result.sequences:
+        tokens = [*prompt, *sequence.tokens.tolist()]
+        expected = logprobs_of(model, tokens)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+        np.testing.assert_allclose(result.prompt_logprobs[1:], expected[:29], atol=1e-4)
+        np.testing.assert_allclose(sequence.logprobs, expected[29:], atol=1e-4)
+    assert not np.allclose(logprobs_of(model, prompt), logprobs_of(served.model, prompt), atol=0.1)
+
+
+@pytest.mark.parametrize("merge_bytes", [0, 1 << 30])
+@pytest.mark.parametrize("make", [qwen3, llama])
+def test_several_threads_give_the_numbers_of_one(
+    make: Callable[..., PreTrainedModel], merge_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chockstone.sampling.fused_adapter.MERGE_BYTES", merge_bytes)
+    monkeypatch.setattr("chockstone.sampling.lean_batch.LIGHT", 0)
+    monkeypatch.setattr("chockstone.sampling.mixture._SMALL", 2000)
+    served = Served(make(intermediate_size=64))
+    requests, adapter = mixed_requests(), served.adapter(1)
+    alone = served.sample(*requests, adapter=adapter)
+
+    torch.set_num_threads(2)
+    together = served.sample(*requests, adapter=adapter)
+
+    for ours, theirs in zip(together, alone, strict=True):
+        assert tokens_of(ours) == tokens_of(theirs)
+        for one, other in zip(ours.sequences, theirs.sequences, strict=True):
+            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+
+
+def test_rows_grow_through_longer_and_longer_places(lean: Served) -> None:
+    prompts = [random_prompt(100, 1), random_prompt(3, 2)]
+    sampler = Sampler()
+    for number, prompt in enumerate(prompts):
+        sampler.add(str(number), lean.sampled, None, request(prompt, 2, max_tokens=300, temperature=0.9), seed=number)
+
+    outcomes = finish(sampler)
+
+    for number, prompt in enumerate(prompts):
+        for sequence in result_of(outcomes[str(number)]).sequences:
+            tokens = [*prompt, *sequence.tokens.tolist()]
+            expected = logprobs_of(lean.model, tokens, temperature=0.9)[:-1].gather(
+                1, torch.tensor(tokens[1:])[:, None]
+            )
+            np.testing.assert_allclose(sequence.logprobs, expected[len(prompt) - 1 :, 0], atol=1e-4)
+
+
+def test_requests_decode_together_and_those_that_come_later_join_them(lean: Served) -> None:
+    sampler, steps = Sampler(), 0
+    for number in range(8):
+        sampler.add(str(number), lean.sampled, None, request(max_tokens=50), seed=number)
+        sampler.step()
+
+    outcomes = {}
+    while sampler.has_work():
+        outcomes.update({finished.key: finished.outcome for finished in sampler.step()})
+        steps += 1
+
+    assert len(outcomes) == 8
+    assert steps < 80  # one after another would be 400
+
+
+def test_a_sample_that_ends_leaves_the_others_going(lean: Served) -> None:
+    sampler = Sampler()
+    sampler.add("long", lean.sampled, None, request(max_tokens=100), seed=1)
+    sampler.add("short", lean.sampled, None, request(max_tokens=3), seed=2)
+
+    for _ in range(8):
+        finished = sampler.step()
+        if finished:
+            break
+
+    assert [one.key for one in finished] == ["short"]
+    assert list(finish(sampler)) == ["long"]
+
+
+def test_many_samples_take_turns_in_few_places(lean: Served) -> None:
+    many = request(samples=50, max_tokens=6)
+
+    sampler = Sampler(max_sequences=7)
+    sampler.add("many", lean.sampled, None, many, seed=3)
+    outcome = result_of(finish(sampler)["many"])
+
+    assert tokens_of(outcome) == tokens_of(lean.sample(many, seed=3)[0])
+
+
+def test_a_small_request_is_not_shut_out_by_one_for_hundreds(lean: Served) -> None:
+    sampler, order = Sampler(max_sequences=4), []
+    sampler.add("hundreds", lean.sampled, None, request(samples=200, max_tokens=5), seed=1)
+    for _ in range(10):
+        sampler.step()
+    sampler.add("one", lean.sampled, None, request(max_tokens=5), seed=2)
+    while sampler.has_work():
+        order += [finished.key for finished in sampler.step()]
+
+    assert order == ["one", "hundreds"]
+
+
+def test_scoring_waits_for_no_place(lean: Served) -> None:
+    sampler, done = Sampler(max_sequences=1), []
+    sampler.add("long", lean.sampled, None, request(max_tokens=100), seed=1)
+    sampler.step()
+    sampler.add("score", lean.sampled, None, request(max_tokens=1, ask={"prompt_logprobs": True}), seed=2)
+    while not done:
+        done = sampler.step()
+
+    assert [finished.key for finished in done] == ["score"]
+    assert list(finish(sampler)) == ["long"]
+
+
+@pytest.mark.parametrize("after_steps", [0, 1, 2, 5])
+def test_a_cancelled_request_frees_its_place_and_is_heard_of_no_more(served: Served, after_steps: int) -> None:
+    sampler = Sampler(max_sequences=2)
+    sampler.add("gone", served.sampled, None, request(samples=3, max_tokens=2000), seed=1)
+    sampler.add("kept", served.sampled, None, request(max_tokens=8), seed=2)
+    for _ in range(after_steps):
+        sampler.step()
+
+    sampler.cancel("gone")
+    sampler.cancel("gone")
+    sampler.cancel("never seen")
+
+    outcomes = finish(sampler, steps=40)
+    assert list(outcomes) == ["kept"]
+    assert tokens_of(result_of(outcomes["kept"])) == tokens_of(served.sample(request(max_tokens=8), seed=2)[0])
+
+
+def test_a_key_that_is_running_is_refused_and_one_that_ended_may_come_again(lean: Served) -> None:
+    sampler = Sampler()
+    sampler.add("a", lean.sampled, None, request(), seed=1)
+
+    with pytest.raises(ValueError, match="'a' is running"):
+        sampler.add("a", lean.sampled, None, request(), seed=1)
+    finish(sampler)
+    sampler.add("a", lean.sampled, None, request(), seed=1)
+
+    assert list(finish(sampler)) == ["a"]
+
+
+def test_without_max_tokens_a_sample_goes_on_until_the_context_is_full() -> None:
+    served = Served(qwen3(), max_context=200)
+
+    (result,) = served.sample(request(random_prompt(30), max_tokens=None))
+
+    assert len(result.sequences[0].tokens) == 170
+    assert result.sequences[0].stop_reason == "length"
+
+
+def test_a_long_prompt_is_read_in_pieces_while_others_decode(lean: Served) -> None:
+    sampler = Sampler()
+    sampler.add("short", lean.sampled, None, request(max_tokens=30), seed=1)
+    for _ in range(3):
+        sampler.step()
+    prompt = random_prompt(3500)
+    sampler.add("long", lean.sampled, None, request(prompt, max_tokens=2, ask={"prompt_logprobs": True}), seed=2)
+
+    order = []
+    outcomes = {}
+    while sampler.has_work():
+        for finished in sampler.step():
+            order.append(finished.key)
+            outcomes[finished.key] = finished.outcome
+
+    expected = logprobs_of(lean.model, prompt)[:-1].gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
+    scores = result_of(outcomes["long"]).prompt_logprobs
+    assert scores is not None
+    np.testing.assert_allclose(scores[1:], expected, atol=1e-4)
+    assert order == ["long", "short"]  # four pieces take four turns, and the short one kept its own
+
+
+def test_eos_stops_and_is_the_last_token(served: Served) -> None:
+    (result,) = served.sample(request(samples=30, max_tokens=60, stops_at_eos=True, temperature=3.0))
+
+    stopped = [sequence for sequence in result.sequences if sequence.stop_reason == "stop"]
+    assert stopped
+    for sequence in result.sequences:
+        assert sequence.tokens.tolist().count(EOS) == (sequence.stop_reason == "stop")
+    assert all(sequence.tokens[-1] == EOS for sequence in stopped)
+
+
+def test_an_empty_stop_list_ignores_eos(lean: Served) -> None:
+    (result,) = lean.sample(request(samples=40, max_tokens=100, stops_at_eos=False, temperature=2.0))
+
+    assert any(EOS in sequence.tokens[:-1] for sequence in result.sequences)
+    assert all(len(sequence.tokens) == 100 for sequence in result.sequences)
+
+
+def test_stop_tokens_and_stop_strings_end_with_the_token_that_completes_them(lean: Served) -> None:
+    (free,) = lean.sample(request(max_tokens=60), seed=4)
+    tokens = tokens_of(free)[0]
+    text = TOKENIZER.decode(tokens[10:13], clean_up_tokenization_spaces=False)
+
+    (by_token,) = lean.sample(request(max_tokens=60, stop_tokens=(tokens[20],)), seed=4)
+    (by_string,) = lean.sample(request(max_tokens=60, stop_strings=("never this", text)), seed=4)
+
+    assert tokens_of(by_token)[0] == tokens[: tokens.index(tokens[20]) + 1]
+    assert tokens_of(by_string)[0] == tokens[: len(tokens_of(by_string)[0])]
+    assert len(tokens_of(by_string)[0]) <= 13
+    assert by_token.sequences[0].stop_reason == by_string.sequences[0].stop_reason == "stop"
+
+
+def test_logits_that_are_not_finite_fail_their_request_alone(lean: Served) -> None:
+    huge = lean.adapter(7, size=1e18)
+    requests = mixed_requests()
+    alone = [tokens_of(lean.sample(one, seed=number)[0]) for number, one in enumerate(requests)]
+
+    sampler = Sampler()
+    for number, one in enumerate(requests):
+        sampler.add(f"bad {number}", lean.sampled, huge, one, seed=number)
+        sampler.add(str(number), lean.sampled, None, one, seed=number)
+    outcomes = finish(sampler)
+
+    for number, expected in enumerate(alone):
+        failure = outcomes[f"bad {number}"]
+        assert isinstance(failure, Failure)
+        assert failure.category == "server" and "not finite" in failure.error
+        assert tokens_of(result_of(outcomes[str(number)])) == expected
+
+
+def test_a_row_that_breaks_while_decoding_leaves_no_trace_in_its_place() -> None:
+    served = Served(llama())
+    with torch.no_grad():
+        served.model.get_input_embeddings().weight[50:54] = torch.inf  # reading one of these breaks a row
+    requests = [request([1, 2, number], 2, max_tokens=12, temperature=1.5) for number in range(40)]
+    sampler = Sampler(max_sequences=10)
+    for number, one in enumerate(requests):
+        sampler.add(str(number), served.sampled, None, one, seed=number)
+
+    outcomes = finish(sampler)
+
+    broken = [number for number in range(40) if isinstance(outcomes[str(number)], Failure)]
+    assert 3 < len(broken) < 37
+    for number in set(range(40)) - set(broken):
+        result = result_of(outcomes[str(number)])
+        (alone,) = served.sample(requests[number], seed=number)
+        assert tokens_of(result) == tokens_of(alone)
+        for ours, theirs in zip(result.sequences, alone.sequences, strict=True):
+            np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)
+
+
+def test_an_adapter_that_is_not_finite_or_not_of_this_model_fails_its_request(served: Served) -> None:
+    broken, foreign = served.adapter(1), served.adapter(2)
+    name = next(iter(broken.layers))
+    broken.layers[name].up[0, 0] = torch.nan
+    foreign.layers["model.vision.proj"] = foreign.layers[name]  # type: ignore[index]
+    sampler = Sampler()
+
+    sampler.add("broken", served.sampled, broken, request(), seed=1)
+    sampler.add("foreign", served.sampled, foreign, request(), seed=1)
+    sampler.add("good", served.sampled, None, request(), seed=1)
+    outcomes = finish(sampler)
+
+    assert outcomes["broken"] == Failure(
+        f"the adapter's weights for {name!r} hold NaN or infinity; go back to a checkpoint from before", "server"
+    )
+    assert isinstance(outcomes["foreign"], Failure) and "'model.vision.proj'" in outcomes["foreign"].error
+    result_of(outcomes["good"])
+
+
+@pytest.mark.parametrize("method", ["read", "new_prefix", "decode"])
+def test_a_model_that_raises_fails_its_requests_and_no_others(
+    lean: Served, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Served(qwen3())
+
+    def explode(*_: object) -> None:
+        raise MemoryError("no more")
+
+    network = other.sampled.network
+    batch = network.new_batch()
+    monkeypatch.setattr(network, "new_batch", lambda: batch)
+    monkeypatch.setattr(batch if method == "decode" else network, method, explode)
+    sampler = Sampler()
+    sampler.add("bad", other.sampled, None, request(samples=2), seed=1)
+    sampler.add("good", lean.sampled, None, request(), seed=1)
+
+    outcomes = finish(sampler)
+
+    assert outcomes["bad"] == Failure("MemoryError: no more", "server")
+    result_of(outcomes["good"])
+
+
+def test_a_sampler_that_was_given_up_leaves_nothing_to_the_next(served: Served) -> None:
+    abandoned = Sampler()
+    abandoned.add("a", served.sampled, None, request(samples=3, max_tokens=50), seed=1)
+    for _ in range(5):
+        abandoned.step()
+
+    again = [tokens_of(served.sample(request(samples=2), seed=2)[0]) for _ in range(2)]
+
+    assert again[0] == again[1]
+
+
+def test_many_prompts_are_scored_in_few_readings(served: Served) -> None:
+    prompts = [random_prompt(300 + number, number) for number in range(9)]
+    questions = [request(prompt, max_tokens=1, ask={"prompt_logprobs": True}) for prompt in prompts]
+
+    results = served.sample(*questions)
+
+    for prompt, result in zip(prompts, results, strict=True):
+        expected = logprobs_of(served.model, prompt)[:-1].gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
+        assert result.prompt_logprobs is not None
+        np.testing.assert_allclose(result.prompt_logprobs[1:], expected, atol=1e-4)
+
+
+def test_two_models_take_turns(lean: Served, served: Served) -> None:
+    sampler = Sampler()
+    sampler.add("a", lean.sampled, None, request(samples=2, max_tokens=20), seed=1)
+    sampler.add("b", served.sampled, None, request(samples=2, max_tokens=20), seed=1)
+
+    outcomes = finish(sampler)
+
+    assert tokens_of(result_of(outcomes["a"])) == tokens_of(lean.sample(request(samples=2, max_tokens=20), seed=1)[0])
+    assert tokens_of(result_of(outcomes["b"])) == tokens_of(served.sample(request(samples=2, max_tokens=20), seed=1)[0])
+
+
+def test_what_does_not_fit_the_cache_waits_and_what_never_will_is_refused(lean: Served) -> None:
+    per_token = lean.sampled.network.bytes_per_token
+    sampler = Sampler(cache_bytes=per_token * 600)
+    fits = request(random_prompt(100), 3, max_tokens=100)
+
+    for number in range(5):
+        sampler.add(str(number), lean.sampled, None, fits, seed=number)
+    with pytest.raises(BadRequest, match="needs more cache than this server has"):
+        sampler.add("never", lean.sampled, None, request(random_prompt(100), max_tokens=500), seed=1)
+    sampler.add("open", lean.sampled, None, request(random_prompt(100), max_tokens=None), seed=1)
+    outcomes = finish(sampler)
+
+    for number in range(5):
+        assert tokens_of(result_of(outcomes[str(number)])) == tokens_of(lean.sample(fits, seed=number)[0])
+    assert 100 <= len(result_of(outcomes["open"]).sequences[0].tokens) < CONTEXT - 100
+
+
+def test_half_precision_models_sample_close_to_their_own_forward() -> None:
+    served = Served(qwen3(torch.bfloat16))
+    assert type(served.sampled.network).__name__ == "LeanNetwork"
+    prompt = random_prompt(20)
+
+    (result,) = served.sample(request(prompt, 2, max_tokens=30), adapter=served.adapter(1, size=0.01))
+
+    for sequence in result.sequences:
+        tokens = [*prompt, *sequence.tokens.tolist()]
+        expected = logprobs_of(served.model, tokens)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+        assert np.abs(sequence.logprobs - expected[19:].numpy()).mean() < 0.1
+
+
+def test_nothing_is_left_behind(lean: Served) -> None:
+    sampler = Sampler(max_sequences=4, cache_bytes=lean.sampled.network.bytes_per_token * 1000)
+    for number in range(6):
+        sampler.add(str(number), lean.sampled, None, request(samples=3), seed=number)
+        sampler.step()
+    sampler.cancel("1")
+    sampler.cancel("5")
+
+    finish(sampler)
+
+    turns = sampler._turns
+    assert (turns._places, turns._free_bytes) == (4, lean.sampled.network.bytes_per_token * 1000)
+    assert not any((sampler._jobs, sampler._owners, sampler._reading, sampler._starting, sampler._batches))
