@@ -1,0 +1,152 @@
+# tensors carry their axes
+"""Forward and backward through one micro-batch.
+
+The backbone runs once. The output layer, whose result is vocabulary-sized, runs on a few rows at a
+time: each chunk's logits become log-probabilities, a loss, the loss's gradient and the gradient of
+the hidden states before the next chunk's logits are made. Padding is on the right of causal models,
+so it needs no mask and never reaches the output layer.
+
+Shapes: B datums, T time, D hidden, R rows (all real positions of the batch), K targets, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from chockstone.backends.base_model import BaseModel
+from chockstone.backends.examples import Example, concatenate
+from chockstone.backends.losses import Loss
+from chockstone.wire.failures import BadRequest
+
+_LOGITS_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchResult:
+    logprobs: list[torch.Tensor]  # per example, on the CPU, shaped like its targets
+    losses: list[float]  # per example
+    metrics: Mapping[str, float]  # summed over the examples
+
+
+def run_micro_batch(base: BaseModel, examples: Sequence[Example], loss: Loss) -> BatchResult:
+    """Where gradients are enabled, also the backward pass: they are added to the weights' leaves."""
+    batch = _Batch(base, examples, loss)
+    hidden_RD = batch.hidden_states()
+    grad_RD = batch.through_head(hidden_RD.detach())
+    if hidden_RD.requires_grad:
+        torch.autograd.backward(hidden_RD, grad_RD)
+    return batch.result()
+
+
+class _Batch:
+    def __init__(self, base: BaseModel, examples: Sequence[Example], loss: Loss) -> None:
+        self.base = base
+        self.examples = examples
+        self.loss = loss
+        self.lengths = [len(example.tokens_N) for example in examples]
+        self.targets_RK = torch.cat([example.targets_NK for example in examples]).to(base.device)
+        self.logprobs_RK = torch.zeros(self.targets_RK.shape, device=base.device)
+        self.inputs = {} if loss.whole_datum else concatenate(examples, base.device)
+        self.terms_RK = torch.zeros_like(self.logprobs_RK)
+        self.losses: list[float] = []
+        self.metrics: dict[str, float] = {}
+
+    def hidden_states(self) -> torch.Tensor:
+        tokens_BT = pad_sequence([example.tokens_N for example in self.examples], batch_first=True)
+        hidden_BTD = self.base.hidden_states(tokens_BT.to(self.base.device))
+        if min(self.lengths) == tokens_BT.shape[1]:
+            return hidden_BTD.flatten(0, 1)
+        return torch.cat([hidden_TD[:length] for hidden_TD, length in zip(hidden_BTD, self.lengths, strict=True)])
+
+    def through_head(self, hidden_RD: torch.Tensor) -> torch.Tensor:
+        """Fills in log-probabilities and loss; returns the gradient of the hidden states, if there is one."""
+        grad_RD = torch.zeros_like(hidden_RD)
+        chunks = list(self._chunks())
+        if self.loss.whole_datum and len(chunks) > 1:
+            with torch.no_grad():
+                for rows in chunks:
+                    _Chunk(self, hidden_RD, rows)
+            grad_RK = self._loss(slice(None))
+            for rows in chunks:
+                if _is_wanted(grad_RK[rows]):
+                    grad_RD[rows] = _Chunk(self, hidden_RD, rows).backward(grad_RK[rows])
+            return grad_RD
+        for rows in chunks:
+            chunk = _Chunk(self, hidden_RD, rows)
+            grad_RK = self._loss(rows)
+            if _is_wanted(grad_RK):
+                grad_RD[rows] = chunk.backward(grad_RK)
+        return grad_RD
+
+    def _chunks(self) -> Iterator[slice]:
+        height = max(1, _LOGITS_BYTES // (4 * self.base.head.out_features))
+        count = len(self.targets_RK)
+        parts = -(-count // height)
+        for part in range(parts):  # of equal height, give or take one
+            yield slice(count * part // parts, count * (part + 1) // parts)
+
+    def _loss(self, rows: slice) -> torch.Tensor:
+        """Work out these rows' loss; returns its gradient in their log-probabilities."""
+        logprobs = self.logprobs_RK[rows].detach().requires_grad_()
+        with torch.enable_grad():
+            if self.loss.whole_datum:
+                total = self._by_datum(logprobs)
+            else:
+                terms, _ = self.loss(logprobs, {name: value[rows] for name, value in self.inputs.items()})
+                self.terms_RK[rows] = terms.detach()
+                total = terms.sum()
+            if not total.requires_grad:  # a custom loss may ignore the model
+                return torch.zeros_like(logprobs)
+            (grad,) = torch.autograd.grad(total, logprobs)
+        return grad
+
+    def _by_datum(self, logprobs_RK: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros((), device=self.base.device)
+        for example, logprobs_NK in zip(self.examples, torch.split(logprobs_RK, self.lengths), strict=True):
+            inputs = {name: value.to(self.base.device) for name, value in example.inputs.items()}
+            try:
+                terms, metrics = self.loss(logprobs_NK, inputs)
+            except BadRequest as error:
+                raise BadRequest(f"datum {example.index}: {error}") from error
+            total = total + terms.sum()
+            self.losses.append(float(terms.detach().sum(dtype=torch.float64)))
+            for name, value in metrics.items():
+                self.metrics[name] = self.metrics.get(name, 0.0) + float(value.detach())
+        return total
+
+    def result(self) -> BatchResult:
+        pieces = torch.split(self.logprobs_RK.cpu(), self.lengths)
+        logprobs = [piece.reshape(example.shape) for piece, example in zip(pieces, self.examples, strict=True)]
+        if not self.loss.whole_datum:
+            terms = torch.split(self.terms_RK.cpu(), self.lengths)
+            self.losses = [float(piece.sum(dtype=torch.float64)) for piece in terms]
+        return BatchResult(logprobs, self.losses, self.metrics)
+
+
+def _is_wanted(grad: torch.Tensor) -> bool:
+    """Rows that the loss gives no weight, such as a prompt's, need no way back."""
+    return torch.is_grad_enabled() and bool(grad.any())
+
+
+class _Chunk:
+    """Some rows' logits, for as long as they are needed. Making one fills in the rows' log-probabilities."""
+
+    def __init__(self, batch: _Batch, hidden_RD: torch.Tensor, rows: slice) -> None:
+        self._targets = batch.targets_RK[rows]
+        self._hidden = hidden_RD[rows].detach().requires_grad_(torch.is_grad_enabled())
+        self._logits = batch.base.logits(self._hidden)
+        self._all_logprobs = torch.log_softmax(self._logits.detach(), dim=-1)
+        batch.logprobs_RK[rows] = self._all_logprobs.gather(1, self._targets)
+
+    def backward(self, grad_RK: torch.Tensor) -> torch.Tensor:
+        """From the gradient of the log-probabilities to that of the hidden states. Only once."""
+        grad_logits = self._all_logprobs.exp_().mul_(-grad_RK.sum(dim=1, keepdim=True))
+        grad_logits.scatter_add_(1, self._targets, grad_RK)
+        torch.autograd.backward(self._logits, grad_logits)
+        assert self._hidden.grad is not None
+        return self._hidden.grad

@@ -1,0 +1,39 @@
+"""Micro-batches: which datums of a pass are computed together.
+
+A function of the request alone, so the same operation always gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+TOKENS_ON_CPU: Final = 1024  # more is hardly faster, takes memory and keeps others waiting
+TOKENS_ON_GPU: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much room a datum takes."""
+
+    positions: int
+    targets: int  # per position
+
+
+def plan_micro_batches(extents: Sequence[Extent], *, tokens: int) -> list[tuple[int, ...]]:
+    """Indices of datums, grouped: the same number of targets, similar length, longest first.
+
+    A group's padded size stays within ``tokens``, unless a single datum is longer than that.
+    """
+    order = sorted(range(len(extents)), key=lambda i: (-extents[i].targets, -extents[i].positions, i))
+    groups: list[tuple[int, ...]] = []
+    group: list[int] = []
+    for index in order:
+        longest = extents[group[0]] if group else extents[index]
+        is_alike = longest.targets == extents[index].targets
+        if group and (not is_alike or (len(group) + 1) * longest.positions > tokens):
+            groups.append(tuple(group))
+            group = []
+        group.append(index)
+    return [*groups, tuple(group)] if group else groups

@@ -1,0 +1,55 @@
+"""Run specifications: what a run trains, as chosen when it was created. No weights, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Self
+
+from chockstone.wire.failures import BadRequest
+
+MAX_RANK: Final = 4096
+OPTIMIZERS: Final = ("adamw", "sgd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    rank: int  # 0: all weights are trained, and the train_ flags mean nothing
+    seed: int
+    train_attn: bool = True
+    train_mlp: bool = True
+    train_unembed: bool = True
+    optimizer: str = "adamw"
+
+    def __post_init__(self) -> None:
+        _check("rank", self.rank, int, 0 <= self.rank <= MAX_RANK, f"a whole number from 0 to {MAX_RANK}")
+        _check("seed", self.seed, int, -(2**63) <= self.seed < 2**63, "a whole number of 64 bits")
+        for name in ("train_attn", "train_mlp", "train_unembed"):
+            _check(name, getattr(self, name), bool, True, "true or false")
+        if self.optimizer not in OPTIMIZERS:
+            raise BadRequest(
+                f"the optimizer {self.optimizer!r} is not supported here; choose one of {', '.join(OPTIMIZERS)}."
+            )
+        if self.rank and not (self.train_attn or self.train_mlp or self.train_unembed):
+            raise BadRequest("train_attn, train_mlp and train_unembed are all false: turn on at least one.")
+
+    @property
+    def is_full(self) -> bool:
+        return self.rank == 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(value) - known):
+            raise BadRequest(f"a run's specification has no {unknown[0]!r}; it has {', '.join(sorted(known))}.")
+        if missing := sorted({"rank", "seed"} - set(value)):
+            raise BadRequest(f"a run's specification lacks {missing[0]!r}.")
+        return cls(**value)
+
+
+def _check(name: str, value: object, kind: type, in_range: bool, expected: str) -> None:
+    if type(value) is not kind or not in_range:
+        raise BadRequest(f"{name} must be {expected}, not {value!r:.80}.")

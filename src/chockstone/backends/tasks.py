@@ -1,0 +1,98 @@
+"""Tasks: many calls on one compute thread, taking turns.
+
+A task is a generator that does a bounded piece of work between yields. Yielding None means "there is
+more to do"; yielding a future means "go on when this is done", and other tasks run meanwhile. Tasks
+take turns round robin; generation is a source of work of its own, and gets as much time as all tasks
+together when both have something to do.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+Steps = Generator["Future[Any] | None", None, None]
+
+
+class Source(Protocol):
+    """Work that comes in small pieces, beside the tasks."""
+
+    def has_work(self) -> bool: ...
+
+    def step(self) -> None: ...
+
+
+class Turns:
+    """The compute thread's loop. Only ``post`` may be called from other threads."""
+
+    def __init__(self, source: Source, *, now: Callable[[], float] = time.perf_counter) -> None:
+        self._source = source
+        self._now = now
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._ready: deque[Steps] = deque()
+        self._waiting = 0  # tasks that wait for a future
+        self._is_abandoned = False
+        self._debt = 0.0  # seconds that tasks have had more than the source
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Have ``action`` called on the compute thread, soon."""
+        self._inbox.put(action)
+
+    def start(self, task: Steps) -> None:
+        self._ready.append(task)
+
+    def abandon(self) -> None:
+        """Nobody waits for what was started: it need not end."""
+        self._is_abandoned = True
+
+    def is_idle(self) -> bool:
+        return not self._ready and not self._waiting and not self._source.has_work()
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Until ``is_over``, and then until what was started has ended, unless nobody waits for it."""
+        while not (is_over() and (self.is_idle() or self._is_abandoned)):
+            self._take_in()
+            self._work()
+
+    def _take_in(self) -> None:
+        if not self._ready and not self._source.has_work():
+            self._inbox.get()()
+        while True:
+            try:
+                self._inbox.get_nowait()()
+            except queue.Empty:
+                return
+
+    def _work(self) -> None:
+        has_work = self._source.has_work()
+        if not self._ready and not has_work:
+            return
+        both = bool(self._ready) and has_work
+        if not both:
+            self._debt = 0.0
+        started = self._now()
+        if has_work and (not self._ready or self._debt > 0):
+            self._source.step()
+            self._debt -= self._now() - started if both else 0.0
+        else:
+            self._advance(self._ready.popleft())
+            self._debt += self._now() - started if both else 0.0
+
+    def _advance(self, task: Steps) -> None:
+        try:
+            awaited = next(task)
+        except StopIteration:
+            return
+        if awaited is None:
+            self._ready.append(task)
+            return
+        self._waiting += 1
+        awaited.add_done_callback(lambda _: self.post(lambda: self._resume(task)))
+
+    def _resume(self, task: Steps) -> None:
+        self._waiting -= 1
+        self._ready.append(task)
