@@ -1,0 +1,5 @@
+"""Who runs when: lanes, futures, samples, and the backend they are handed to.
+
+Pure Python on one event loop, readable without torch. What it is told is decoded and authorised
+already; what it answers are bytes that the API passes on.
+"""

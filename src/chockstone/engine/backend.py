@@ -1,0 +1,47 @@
+"""The backend: what the engine asks of the process that does the arithmetic.
+
+A call is a word, a few plain values and perhaps a body of bytes as the client sent them; the reply
+is a message of the same form. Calls of one run arrive in its lane's order, one at a time; calls of
+several runs, and samples, may all be under way together.
+
+    open_run    run_id, base_model, spec
+    close_run   run_id
+    pass        run_id; body: the request
+    optim_step  run_id, params
+    save        run_id, archive, kind, metadata, ttl_seconds; releases once the state is copied
+    snapshot    run_id, archive: weights to sample from under that name, at once
+    load        run_id, archive, with_optimizer
+    add_loss    loss_id, definition
+    drop_loss   loss_id
+    sample      key, base_model, archive (or None), seed; body: the request
+    cancel      key
+    forget      archive: nobody will ask for it again, and it is deleted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from chockstone.backends.channel import Message
+
+
+class Backend(Protocol):
+    @property
+    def is_ready(self) -> bool:
+        """Whether the worker has loaded its models."""
+
+    async def start(self) -> None:
+        """Begin to start; returns before the worker is ready. Calls wait for it."""
+
+    async def call(
+        self, word: str, values: dict[str, Any], body: bytes = b"", *, on_release: Callable[[], None] = lambda: None
+    ) -> Message:
+        """Have it done. Raises RequestError as the worker gave it; WorkerLost when the worker died.
+
+        ``on_release`` is called when the run may go on to its next operation although this one is
+        not finished: a save that is copied but not yet written.
+        """
+
+    async def stop(self) -> None:
+        """Finish what is under way, then end the worker."""

@@ -1,0 +1,50 @@
+"""Presence: when each session and run was last heard of, written down now and then.
+
+Clients beat every ten seconds; the catalog hears of it in batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from chockstone.catalog import Catalog
+from chockstone.catalog.errors import CatalogError
+
+log = logging.getLogger(__name__)
+_INTERVAL_SECONDS: Final = 15.0
+
+
+class Presence:
+    def __init__(self, catalog: Catalog, *, now: Callable[[], datetime]) -> None:
+        self._catalog = catalog
+        self._now = now
+        self._sessions: dict[str, datetime] = {}
+        self._runs: dict[str, datetime] = {}
+
+    def saw_session(self, session_id: str) -> None:
+        self._sessions[session_id] = self._now()
+
+    def saw_run(self, run_id: str) -> None:
+        self._runs[run_id] = self._now()
+
+    def last_request(self, run_id: str) -> datetime | None:
+        return self._runs.get(run_id)
+
+    async def keep(self) -> None:
+        """Write down what was seen, for ever."""
+        while True:
+            await asyncio.sleep(_INTERVAL_SECONDS)
+            try:
+                await self.flush()
+            except CatalogError as error:
+                log.warning("presence not written error=%s", error)
+
+    async def flush(self) -> None:
+        sessions, self._sessions = self._sessions, {}
+        runs, self._runs = self._runs, {}
+        await self._catalog.sessions.touch_many(sessions)
+        await self._catalog.runs.touch_many(runs)

@@ -1,0 +1,80 @@
+"""Runs and requests to test with: everything about them is ordinary unless a test says otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from chockstone.backends.spec import RunSpec
+from chockstone.catalog import CheckpointRow
+from chockstone.engine.engine import Engine
+from chockstone.engine.futures import Result
+from chockstone.engine.runs import LiveRun
+from chockstone.wire.paths import Kind, TinkerPath
+
+NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
+RUN = "s:train:0"
+
+
+def make_run(engine: Engine, model_seq_id: int = 0, *, session_id: str = "s", **facts: Any) -> str:
+    ordinary = {
+        "owner": "local",
+        "base_model": "tiny",
+        "spec": RunSpec(rank=8, seed=1),
+        "optimizer": {"type": "adamw"},
+        "user_metadata": {},
+        "project_id": None,
+    }
+    return engine.training.open(session_id, model_seq_id, **{**ordinary, **facts})
+
+
+def live_run(engine: Engine, model_seq_id: int = 0) -> LiveRun:
+    live = engine.runs.get(f"s:train:{model_seq_id}")
+    assert live is not None
+    return live
+
+
+async def made_run(engine: Engine, model_seq_id: int = 0, **facts: Any) -> LiveRun:
+    await answer(engine, make_run(engine, model_seq_id, **facts))
+    return live_run(engine, model_seq_id)
+
+
+def save(
+    engine: Engine, live: LiveRun, seq_id: int | None, name: str = "a", *, kind: Kind = Kind.WEIGHTS, **facts: Any
+) -> str:
+    ordinary: dict[str, Any] = {"ttl_seconds": None, "overwrite": False, "user_metadata": {}}
+    return engine.training.save(live, seq_id, TinkerPath.of(live.run_id, kind, name), **{**ordinary, **facts})
+
+
+async def saved(engine: Engine, live: LiveRun, seq_id: int | None, name: str = "a", **facts: Any) -> CheckpointRow:
+    told = await answer(engine, save(engine, live, seq_id, name, **facts))
+    assert "error" not in told, told
+    return await engine.catalog.checkpoints.get(live.run_id, facts.get("kind", Kind.WEIGHTS).value, name, now=NOW)
+
+
+async def result_of(engine: Engine, request_id: str) -> Result:
+    promise = engine.futures.get(request_id)
+    assert promise is not None
+    result = await promise.wait(10)
+    assert result is not None, "no result in time"
+    return result
+
+
+async def answer(engine: Engine, request_id: str) -> dict[str, Any]:
+    """What a client is told, where that is JSON."""
+    answered: dict[str, Any] = orjson.loads((await result_of(engine, request_id)).body)
+    return answered
+
+
+def is_done(engine: Engine, request_id: str) -> bool:
+    promise = engine.futures.get(request_id)
+    return promise is not None and promise.is_done()
+
+
+async def settle_down() -> None:
+    """Let everything run that does not wait for time, a disk or a test."""
+    for _ in range(20):
+        await asyncio.sleep(0)

@@ -1,0 +1,145 @@
+"""The end of sessions: what they held is freed, whoever ends them and whenever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from chockstone.catalog import Catalog, LossRow
+from chockstone.engine.engine import Engine
+from chockstone.engine.limits import Limits
+from chockstone.engine.sampling import SamplerSource
+
+from .fake_backend import FakeBackend
+from .making import NOW, answer, live_run, made_run, make_run, settle_down
+
+LATER = NOW + timedelta(hours=1)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_a_full_lane_does_not_keep_its_run(backend: FakeBackend, catalog: Catalog) -> None:
+    engine = Engine(backend, catalog, limits=Limits(operations_per_run=1), now=lambda: NOW)
+    live = await made_run(engine)
+    backend.hold("pass")
+    engine.training.forward_backward(live, 1, b"1")
+    engine.training.forward_backward(live, 2, b"1")
+    await settle_down()
+
+    await engine.finish_session("s")
+    backend.let_go("pass")
+
+    await until(lambda: not backend.runs)
+    assert list(engine.runs) == []
+
+
+async def test_weights_that_were_still_to_be_saved_for_sampling_are_freed_too(
+    engine: Engine, backend: FakeBackend
+) -> None:
+    live = await made_run(engine)
+    backend.hold("pass")
+    engine.training.forward_backward(live, 1, b"1")
+    saving = engine.training.save_for_sampling(live, 2, 0)
+    await settle_down()
+
+    await engine.finish_session("s")
+    backend.let_go("pass")
+
+    assert "sampling_session_id" in await answer(engine, saving)
+    await until(lambda: "forget" in backend.words())
+    await until(lambda: not backend.archives)
+
+
+async def test_uploaded_losses_go_with_their_session(engine: Engine, backend: FakeBackend) -> None:
+    loss = LossRow("s:loss:0", "s", 0, "local", "mine", {"graph": {}, "inputs": []}, NOW)
+    await answer(engine, engine.add_loss(loss))
+    assert backend.losses
+
+    await engine.finish_session("s")
+
+    await until(lambda: not backend.losses)
+
+
+async def test_a_session_may_be_ended_twice(engine: Engine, backend: FakeBackend) -> None:
+    await made_run(engine)
+
+    await engine.finish_session("s")
+    await engine.finish_session("s")
+
+    await until(lambda: not backend.runs)
+    assert backend.words().count("close_run") == 1
+
+
+def clock(engine_time: list[datetime]) -> Callable[[], datetime]:
+    return lambda: engine_time[0]
+
+
+async def test_a_session_that_nobody_hears_of_ends_and_its_runs_go(backend: FakeBackend, catalog: Catalog) -> None:
+    time = [NOW]
+    engine = Engine(backend, catalog, now=clock(time))
+    ended: list[str] = []
+    engine.on_session_end = ended.append
+    await made_run(engine)
+
+    await engine.end_silent_sessions()
+    assert not ended, "it was heard of just now"
+    time[0] = LATER
+    await engine.end_silent_sessions()
+
+    await until(lambda: not backend.runs)
+    row = await catalog.sessions.get("s")
+    assert (row.finish_reason, ended) == ("cancelled", ["s"])
+    assert "30 minutes" in (row.finish_detail or "")
+
+
+async def test_a_session_that_beats_or_works_goes_on(backend: FakeBackend, catalog: Catalog) -> None:
+    time = [NOW]
+    engine = Engine(backend, catalog, now=clock(time))
+    live = await made_run(engine)
+
+    time[0] = LATER
+    engine.presence.saw_session("s")
+    await engine.end_silent_sessions()
+    time[0] = LATER + timedelta(hours=1)
+    backend.hold("pass")
+    engine.training.forward_backward(live, 1, b"1")
+    await engine.end_silent_sessions()
+    backend.let_go("pass")
+
+    assert not (await catalog.sessions.get("s")).is_finished
+
+
+async def test_a_restarted_server_gives_clients_time_to_be_heard_again(backend: FakeBackend, catalog: Catalog) -> None:
+    time = [LATER]
+    engine = Engine(backend, catalog, now=clock(time))
+
+    await engine.end_silent_sessions()
+
+    assert not (await catalog.sessions.get("s")).is_finished
+
+
+async def test_a_run_that_was_made_while_its_session_ended_does_not_stay(engine: Engine, backend: FakeBackend) -> None:
+    await engine.catalog.sessions.finish("s", reason="success", now=NOW)
+    await engine.finish_session("s")
+    await answer(engine, make_run(engine))
+    assert live_run(engine).run_id in backend.runs
+
+    await engine.end_silent_sessions()
+
+    await until(lambda: not backend.runs)
+
+
+async def test_remembering_a_sample_of_many_sequences_costs_no_more_than_one_of_few(engine: Engine) -> None:
+    source = SamplerSource("s:sample:0", "local", "tiny", None)
+
+    first = engine.sampling.submit(source, 0, b"1", num_samples=4096)
+    again = engine.sampling.submit(source, 0, b"1", num_samples=4096)
+
+    assert again.sequence_ids == first.sequence_ids
+    assert len(set(first.sequence_ids)) == 4096
+    assert not any(isinstance(getattr(again, name), tuple) for name in again.__slots__)
