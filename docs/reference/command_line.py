@@ -10,6 +10,9 @@ from pathlib import Path
 PAGE = Path(__file__).with_name("command-line.md")
 COMMANDS = (
     "",
+    "serve",
+    "model",
+    "model make",
     "checkpoints",
     *(f"checkpoints {name}" for name in ("ls", "show", "verify", "export", "rm", "gc", "diff")),
 )

@@ -8,10 +8,14 @@ from typing import Annotated
 import typer
 
 import chockstone
+from chockstone.cli import serve
 from chockstone.cli.checkpoints import commands as checkpoints
+from chockstone.cli.model import commands as model
 
 # No rich help: it reflows the examples. No rich tracebacks: they print local variables.
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app.command(epilog=serve.EPILOG)(serve.serve)
+app.add_typer(model, name="model")
 app.add_typer(checkpoints, name="checkpoints")
 
 

@@ -1,0 +1,37 @@
+"""Config: all that a server is told when it starts."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chockstone.engine.limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    models: Mapping[str, Path]  # name → Hugging Face directory
+    data: Path  # everything the server keeps lives below
+    host: str = "127.0.0.1"
+    port: int = 8000  # 0: any free one
+    keys: Mapping[str, str] = field(default_factory=dict)  # user → key; empty: any tml- key is the local user
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int = 0
+    max_body_bytes: int = 512 << 20
+    max_sequences: int = 256
+    tokens_per_micro_batch: int = 0  # 0: what suits the device
+    limits: Limits = field(default_factory=Limits)
+    log_level: str = "info"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False

@@ -1,0 +1,151 @@
+"""Context: what every route works with, and how it finds the thing a request is about.
+
+Another user's things are not there, as far as a caller can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, HTTPException, Request
+
+from chockstone.api.config import ServerConfig
+from chockstone.api.models_served import ServedModel
+from chockstone.api.users import Caller, Users
+from chockstone.catalog import Catalog, CheckpointRow, RowMissing, RunRow, SamplerRow, SessionRow
+from chockstone.engine.engine import Engine
+from chockstone.engine.runs import LiveRun
+from chockstone.engine.sampling import SamplerSource
+from chockstone.wire.failures import BadRequest, ServerFailure
+from chockstone.wire.paths import Kind, TinkerPath
+
+Owned = TypeVar("Owned", SessionRow, RunRow, SamplerRow)
+
+
+class RunGone(ServerFailure):
+    """The run was there, and is not any more. Told as a failed future, which clients do not retry."""
+
+
+class SessionFinished(HTTPException):
+    def __init__(self, session_id: str) -> None:
+        super().__init__(410, f"session {session_id!r} is finished; make a new client")
+
+
+@dataclass(slots=True)
+class Context:
+    config: ServerConfig
+    engine: Engine
+    users: Users
+    models: dict[str, ServedModel]
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _sources: dict[str, SamplerSource] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.engine.on_session_end = self.forget_sources
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.engine.catalog
+
+    def refuse_when_stopping(self) -> None:
+        if self.engine.is_stopping:
+            raise HTTPException(503, "the server is shutting down", {"Retry-After": "5"})
+
+    def model(self, name: str) -> ServedModel:
+        if (model := self.models.get(name)) is None:
+            raise BadRequest(f"base model {name!r} is not served here; there are {', '.join(sorted(self.models))}")
+        return model
+
+    async def session(self, session_id: str, caller: Caller) -> SessionRow:
+        absence = f"session {session_id!r} is not yours or not there; create one with create_session"
+        with _one_absence(absence):
+            return _own(await self.catalog.sessions.get(session_id), caller)
+
+    async def open_session(self, session_id: str, caller: Caller) -> SessionRow:
+        """A session that may still be given work."""
+        self.refuse_when_stopping()
+        row = await self.session(session_id, caller)
+        if row.is_finished:
+            raise SessionFinished(session_id)
+        return row
+
+    async def run(self, run_id: str, caller: Caller) -> LiveRun:
+        """A run that may be given work. Raises RunGone when it was lost or unloaded, or its session is finished."""
+        self.refuse_when_stopping()
+        live = self.engine.runs.get(run_id)
+        if live is not None and live.owner == caller.user_id and not live.is_closing:
+            self.engine.presence.saw_run(run_id)
+            self.engine.presence.saw_session(live.session_id)
+            return live
+        row = await self.run_row(run_id, caller)
+        if (await self.catalog.sessions.get(row.session_id)).is_finished:
+            raise SessionFinished(row.session_id)
+        raise RunGone(row.failure or f"run {run_id!r} was unloaded; resume it from a checkpoint")
+
+    async def run_row(self, run_id: str, caller: Caller) -> RunRow:
+        with _one_absence(f"run {run_id!r} is not yours or not there; create it with create_model"):
+            return _own(await self.catalog.runs.get(run_id), caller)
+
+    async def checkpoint(self, path: str, caller: Caller, *, kinds: tuple[Kind, ...] = tuple(Kind)) -> CheckpointRow:
+        """A checkpoint of one of these kinds that the caller may read."""
+        parsed = TinkerPath.parse(path)
+        if parsed.kind not in kinds:
+            raise BadRequest(f"{path!r} is of kind {parsed.kind}; this takes {' or '.join(kinds)}")
+        row = await self.catalog.checkpoints.get(parsed.run_id, parsed.kind.value, parsed.name, now=self.now())
+        if row.owner != caller.user_id and not row.public:
+            raise RowMissing(f"checkpoint {path!r} is not yours or not there")
+        if row.state == "damaged":
+            raise BadRequest(f"checkpoint {path!r} is damaged: {row.damage}")
+        return row
+
+    async def sampler(self, sampling_session_id: str, caller: Caller) -> SamplerRow:
+        with _one_absence(f"sampling session {sampling_session_id!r} is not yours or not there"):
+            return _own(await self.catalog.samplers.get(sampling_session_id), caller)
+
+    async def source(self, sampling_session_id: str, caller: Caller, *, for_work: bool = False) -> SamplerSource:
+        """What a sampling session samples from; looked up once while its session lasts. Then no work is taken."""
+        source = self._sources.get(sampling_session_id)
+        if source is None:
+            row = await self.sampler(sampling_session_id, caller)
+            source = SamplerSource(sampling_session_id, row.owner, row.base_model, row.archive)
+            if not (await self.catalog.sessions.get(row.session_id)).is_finished:
+                self._sources[sampling_session_id] = source
+            elif for_work:
+                raise SessionFinished(row.session_id)
+        if source.owner != caller.user_id:
+            raise RowMissing(f"sampling session {sampling_session_id!r} is not yours or not there")
+        if for_work:
+            self.engine.presence.saw_session(sampling_session_id.partition(":")[0])
+        return source
+
+    def forget_sources(self, session_id: str) -> None:
+        """The session is finished: its samplers are looked up anew."""
+        for sampling_session_id in [known for known in self._sources if known.startswith(f"{session_id}:")]:
+            del self._sources[sampling_session_id]
+
+
+@contextmanager
+def _one_absence(message: str) -> Iterator[None]:
+    """What is not there and what is another's are told in the same words."""
+    try:
+        yield
+    except RowMissing:
+        raise RowMissing(message) from None
+
+
+def _own(row: Owned, caller: Caller) -> Owned:
+    if row.owner != caller.user_id:
+        raise RowMissing
+    return row
+
+
+def _context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
+
+
+ContextDep = Annotated[Context, Depends(_context)]

@@ -1,0 +1,50 @@
+"""Errors: what an exception is over HTTP.
+
+The client repeats 408, 409, 429 and 5xx for minutes, so whatever the caller must change is another
+4xx, and always with a JSON body: an empty 400 is repeated too.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+
+from chockstone.catalog.errors import CatalogUnavailable, RowMissing, UnstorableValue
+from chockstone.engine.limits import Busy
+from chockstone.wire.failures import BadRequest, ServerFailure
+from chockstone.wire.schema import explain
+
+log = logging.getLogger(__name__)
+
+
+def install(app: FastAPI) -> None:
+    @app.exception_handler(BadRequest)
+    @app.exception_handler(UnstorableValue)
+    async def bad_request(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 400)
+
+    @app.exception_handler(RowMissing)
+    async def missing(_: Request, error: RowMissing) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 404)
+
+    @app.exception_handler(Busy)
+    async def busy(_: Request, error: Busy) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 429, {"Retry-After": "1"})
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return JSONResponse({"detail": explain(error.errors())}, 422)
+
+    @app.exception_handler(ServerFailure)
+    @app.exception_handler(CatalogUnavailable)
+    async def unavailable(request: Request, error: Exception) -> JSONResponse:
+        log.error("request failed path=%s error=%s", request.url.path, error)
+        return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "2"})
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        log.exception("request failed path=%s", request.url.path, exc_info=error)
+        return JSONResponse({"detail": "the server failed on this request; its log says why"}, 500)

@@ -1,0 +1,28 @@
+"""Served models: what can be told of a base model without loading it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    name: str
+    directory: Path
+    architecture: str | None
+    max_context: int | None
+
+
+def describe_models(models: Mapping[str, Path]) -> dict[str, ServedModel]:
+    """Raises OSError or ValueError for a directory that holds no model."""
+    return {name: _describe(name, directory) for name, directory in models.items()}
+
+
+def _describe(name: str, directory: Path) -> ServedModel:
+    config = json.loads((directory / "config.json").read_text())
+    context = config.get("max_position_embeddings")
+    architectures = config.get("architectures") or [None]
+    return ServedModel(name, directory.resolve(), architectures[0], context if isinstance(context, int) else None)

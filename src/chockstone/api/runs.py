@@ -1,0 +1,71 @@
+"""Training runs, as they are listed and looked up."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from chockstone.api.context import Context, ContextDep
+from chockstone.api.routes import Routes
+from chockstone.api.users import CallerDep
+from chockstone.catalog import CheckpointKind, CheckpointRow, RunRow
+from chockstone.wire.paths import TinkerPath
+from chockstone.wire.runs import AccessScope, Checkpoint, Cursor, TrainingRun, TrainingRunsResponse
+
+routes = Routes(prefix="/training_runs", tags=["runs"])
+Latest = dict[tuple[str, CheckpointKind], CheckpointRow]
+
+
+@routes.get("")
+async def list_runs(
+    context: ContextDep,
+    caller: CallerDep,
+    limit: Annotated[int, Query(ge=0, le=1000)] = 20,
+    offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
+    access_scope: AccessScope = "owned",
+    project_id: Annotated[str | None, Query(max_length=255)] = None,
+) -> TrainingRunsResponse:
+    page = await context.catalog.runs.list(caller.user_id, limit=limit, offset=offset, project_id=project_id)
+    latest = await context.catalog.checkpoints.latest_of([row.run_id for row in page.rows], now=context.now())
+    return TrainingRunsResponse(
+        training_runs=[_training_run(context, row, latest) for row in page.rows],
+        cursor=Cursor(offset=offset, limit=limit, total_count=page.total_count),
+    )
+
+
+@routes.get("/{run_id}")
+async def get_run(
+    run_id: str, context: ContextDep, caller: CallerDep, access_scope: AccessScope = "owned"
+) -> TrainingRun:
+    row = await context.run_row(run_id, caller)
+    latest = await context.catalog.checkpoints.latest_of([run_id], now=context.now())
+    return _training_run(context, row, latest)
+
+
+def _training_run(context: Context, row: RunRow, latest: Latest) -> TrainingRun:
+    return TrainingRun(
+        training_run_id=row.run_id,
+        base_model=row.base_model,
+        model_owner=row.owner,
+        is_lora=row.spec["rank"] > 0,
+        lora_rank=row.spec["rank"],
+        last_request_time=context.engine.presence.last_request(row.run_id) or row.last_request_at,
+        corrupted=False,
+        last_checkpoint=_checkpoint(latest.get((row.run_id, "weights"))),
+        last_sampler_checkpoint=_checkpoint(latest.get((row.run_id, "sampler_weights"))),
+        user_metadata=dict(row.user_metadata),
+    )
+
+
+def _checkpoint(row: CheckpointRow | None) -> Checkpoint | None:
+    if row is None:
+        return None
+    return Checkpoint.at(
+        TinkerPath.of(row.run_id, row.kind, row.name),
+        time=row.created_at,
+        size_bytes=row.size_bytes,
+        public=row.public,
+        user_metadata=dict(row.user_metadata),
+        expires_at=row.expires_at,
+    )

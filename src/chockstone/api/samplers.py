@@ -1,0 +1,84 @@
+"""Samplers: sampling sessions, and the samples asked of them."""
+
+from __future__ import annotations
+
+from fastapi import Request
+
+from chockstone.api.bodies import off_loop, parse_object, read_body
+from chockstone.api.context import Context, ContextDep
+from chockstone.api.routes import Routes
+from chockstone.api.users import Caller, CallerDep
+from chockstone.engine.sampling import SamplerSource
+from chockstone.wire.futures import AcceptedResponse
+from chockstone.wire.paths import Kind
+from chockstone.wire.sample_request import SampleHead, peek_sample
+from chockstone.wire.sampling_sessions import (
+    CreateSamplingSessionRequest,
+    CreateSamplingSessionResponse,
+    JoinSamplingSessionRequest,
+    JoinSamplingSessionResponse,
+    SamplerResponse,
+)
+
+routes = Routes(tags=["samplers"])
+
+
+@routes.post("/create_sampling_session")
+async def create_sampling_session(
+    request: CreateSamplingSessionRequest, context: ContextDep, caller: CallerDep
+) -> CreateSamplingSessionResponse:
+    session = await context.open_session(request.session_id, caller)
+    base_model, archive = await _origin(context, caller, request.model_path, request.base_model)
+    row = await context.catalog.samplers.create(
+        session.session_id,
+        request.sampling_session_seq_id,
+        owner=caller.user_id,
+        base_model=base_model,
+        model_path=request.model_path,
+        archive=archive,
+        now=context.now(),
+    )
+    return CreateSamplingSessionResponse(sampling_session_id=row.sampling_session_id)
+
+
+@routes.post("/join_sampling_session")
+async def join_sampling_session(
+    request: JoinSamplingSessionRequest, context: ContextDep, caller: CallerDep
+) -> JoinSamplingSessionResponse:
+    await context.sampler(request.sampling_session_id, caller)
+    counter = await context.catalog.samplers.join(request.sampling_session_id)
+    return JoinSamplingSessionResponse(client_counter=counter)
+
+
+@routes.get("/samplers/{sampling_session_id}")
+async def get_sampler(sampling_session_id: str, context: ContextDep, caller: CallerDep) -> SamplerResponse:
+    row = await context.sampler(sampling_session_id, caller)
+    return SamplerResponse(sampler_id=sampling_session_id, base_model=row.base_model, model_path=row.model_path)
+
+
+@routes.post("/asample")
+async def asample(request: Request, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
+    context.refuse_when_stopping()
+    body = await read_body(request)
+    head = await off_loop(lambda: peek_sample(parse_object(body)), size_bytes=len(body))
+    source = await _source(context, caller, head)
+    seq_id = None if head.sampling_session_id is None else head.seq_id  # it counts within a sampling session only
+    submitted = context.engine.sampling.submit(source, seq_id, body, num_samples=head.num_samples)
+    return AcceptedResponse(request_id=submitted.request_id, sample_sequence_ids=list(submitted.sequence_ids))
+
+
+async def _source(context: Context, caller: Caller, head: SampleHead) -> SamplerSource:
+    if head.sampling_session_id is not None:
+        return await context.source(head.sampling_session_id, caller, for_work=True)
+    base_model, archive = await _origin(context, caller, head.model_path, head.base_model)
+    return SamplerSource("", caller.user_id, base_model, archive)
+
+
+async def _origin(
+    context: Context, caller: Caller, model_path: str | None, base_model: str | None
+) -> tuple[str, str | None]:
+    """The base model, and the archive on top of it."""
+    if model_path is None:
+        return context.model(base_model or "").name, None
+    checkpoint = await context.checkpoint(model_path, caller, kinds=(Kind.SAMPLER_WEIGHTS, Kind.WEIGHTS))
+    return context.model(checkpoint.base_model).name, checkpoint.archive

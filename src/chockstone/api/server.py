@@ -1,0 +1,189 @@
+"""The server: one process that answers, a worker that computes, and a way to stop both.
+
+The API answers as soon as the socket is bound; the worker loads torch and the models behind it, and
+requests that need it wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from chockstone.api.app import create_app
+from chockstone.api.config import ServerConfig
+from chockstone.api.context import Context
+from chockstone.api.models_served import describe_models
+from chockstone.api.users import Users, read_secret
+from chockstone.backends.local import LocalBackend, WorkerConfig
+from chockstone.catalog import Catalog, CatalogError
+from chockstone.engine.engine import Engine
+
+log = logging.getLogger(__name__)
+_LAST_ANSWERS_SECONDS: Final = 3.0  # for clients to fetch what was finished last
+_BACKLOG: Final = 4096
+_OPEN_FILES: Final = 65_536
+
+
+class CannotStart(Exception):
+    """Something outside is in the way; the message says what."""
+
+
+def run(config: ServerConfig, *, announce: Callable[[int], None]) -> int:
+    """Serve until a signal says stop; ``announce`` is called with the port once it answers. Returns the exit code.
+
+    Raises CannotStart.
+    """
+    _raise_file_limit()
+    level = config.log_level.upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    with _own(config.data), _bind(config.host, config.port) as sock:
+        runner = asyncio.Runner(loop_factory=_event_loop())
+        with runner:
+            return runner.run(_serve(config, sock, announce))
+
+
+async def _serve(config: ServerConfig, sock: socket.socket, announce: Callable[[int], None]) -> int:
+    try:
+        models = describe_models(config.models)
+        secret = read_secret(config.data / "token-secret")
+        catalog = await Catalog.open(f"sqlite:///{config.data / 'catalog.sqlite3'}")
+    except (CatalogError, OSError, ValueError) as error:
+        raise CannotStart(str(error)) from error
+    stop = asyncio.Event()
+    failures: list[str] = []
+
+    def fail(reason: str) -> None:
+        failures.append(reason)
+        stop.set()
+
+    def lost(reason: str) -> None:
+        engine.worker_lost(reason)
+
+    backend = LocalBackend(_worker_config(config), on_lost=lost, on_hopeless=fail)
+    engine = Engine(backend, catalog, limits=config.limits)
+    users = Users(config.keys, secret=secret, now=lambda: datetime.now(UTC))
+    app = create_app(Context(config, engine, users, models))
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=3,
+        )
+    )
+    await engine.start()
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    _on_signals(stop, backend)
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.005)
+    announce(sock.getsockname()[1])
+    await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    log.info("stopping: what is running is finished, nothing new is taken; once more stops at once")
+    await engine.stop()
+    await engine.futures.collected(_LAST_ANSWERS_SECONDS)
+    engine.sampling.wake_all()
+    server.should_exit = True
+    await serving
+    await catalog.close()
+    for reason in failures:
+        log.error("the worker cannot start: %s", reason)
+    return 1 if failures else 0
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: the first one lets running work end."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _on_signals(stop: asyncio.Event, backend: LocalBackend) -> None:
+    def handle() -> None:
+        if stop.is_set():
+            backend.kill()
+            os._exit(130)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, handle)
+
+
+def _worker_config(config: ServerConfig) -> WorkerConfig:
+    return WorkerConfig(
+        models={name: str(directory.resolve()) for name, directory in config.models.items()},
+        store=str((config.data / "checkpoints").resolve()),
+        device=config.device,
+        dtype=config.dtype,
+        threads=config.threads,
+        max_sequences=config.max_sequences,
+        tokens_per_micro_batch=config.tokens_per_micro_batch,
+        log_level=config.log_level,
+    )
+
+
+@contextlib.contextmanager
+def _own(data: Path) -> Iterator[None]:
+    """Keep other servers out of the directory for as long as this one runs."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        (data / "checkpoints").mkdir(exist_ok=True)
+        descriptor = os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise CannotStart(f"the data directory {str(data)!r} cannot be used: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise CannotStart(
+            f"another server uses the data directory {str(data)!r}; stop it, or choose another one with --data"
+        ) from None
+    finally:
+        os.close(descriptor)
+
+
+def _raise_file_limit() -> None:
+    """Each request that waits is an open file, and one client may have thousands."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise CannotStart(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another port with --port"
+        ) from error
+    return sock
+
+
+def _event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop

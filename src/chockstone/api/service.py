@@ -1,0 +1,53 @@
+"""Service: whether the server is there, what it serves, and what clients should know before they start."""
+
+from __future__ import annotations
+
+import logging
+
+from chockstone.api.context import ContextDep
+from chockstone.api.routes import Routes
+from chockstone.api.users import CallerDep
+from chockstone.wire.service import (
+    ClientConfigRequest,
+    ClientConfigResponse,
+    ClientDynamicConfigResponse,
+    HealthResponse,
+    ServerCapabilitiesResponse,
+    SupportedModel,
+)
+from chockstone.wire.telemetry import TelemetryRequest, TelemetryResponse
+
+log = logging.getLogger(__name__)
+routes = Routes(tags=["service"])
+
+
+@routes.get("/healthz")
+async def healthz() -> HealthResponse:
+    return HealthResponse()
+
+
+@routes.get("/get_server_capabilities")
+async def get_server_capabilities(context: ContextDep, caller: CallerDep) -> ServerCapabilitiesResponse:
+    models = [
+        SupportedModel(model_name=model.name, max_context_length=model.max_context, trainable=True, sampleable=True)
+        for model in context.models.values()
+    ]
+    return ServerCapabilitiesResponse(supported_models=models)
+
+
+@routes.post("/client/config")
+async def client_config(request: ClientConfigRequest, caller: CallerDep) -> ClientConfigResponse:
+    return ClientConfigResponse()
+
+
+@routes.post("/client/dynamic_config")
+async def client_dynamic_config(request: ClientConfigRequest, caller: CallerDep) -> ClientDynamicConfigResponse:
+    return ClientDynamicConfigResponse()
+
+
+@routes.post("/telemetry")
+async def telemetry(request: TelemetryRequest, caller: CallerDep) -> TelemetryResponse:
+    """Accepted and dropped. Clients put their credentials into it, so even the debug log gets it redacted."""
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("telemetry user=%s batch=%s", caller.user_id, str(request.redacted())[:10_000])
+    return TelemetryResponse()

@@ -1,0 +1,128 @@
+"""Weights: saving a run under a name, and loading it again."""
+
+from __future__ import annotations
+
+from fastapi import HTTPException
+
+from chockstone.api.context import Context, ContextDep, RunGone
+from chockstone.api.routes import Routes
+from chockstone.api.users import Caller, CallerDep
+from chockstone.backends.spec import RunSpec
+from chockstone.catalog import CheckpointRow
+from chockstone.wire.futures import AcceptedResponse
+from chockstone.wire.models import OptimizerConfig
+from chockstone.wire.paths import Kind, TinkerPath
+from chockstone.wire.weights import (
+    LoadWeightsRequest,
+    SaveWeightsForSamplerRequest,
+    SaveWeightsRequest,
+    WeightsInfoRequest,
+    WeightsInfoResponse,
+)
+
+routes = Routes(tags=["weights"])
+
+
+@routes.post("/save_weights")
+async def save_weights(request: SaveWeightsRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
+    try:
+        live = await context.run(request.model_id, caller)
+    except RunGone as gone:
+        return _refused(context, caller, gone, request.model_id)
+    request_id = context.engine.training.save(
+        live,
+        request.seq_id,
+        TinkerPath.of(live.run_id, Kind.WEIGHTS, request.path),
+        ttl_seconds=request.ttl_seconds,
+        overwrite=request.overwrite,
+        user_metadata=request.user_metadata or {},
+    )
+    return AcceptedResponse(request_id=request_id, model_id=live.run_id)
+
+
+@routes.post("/save_weights_for_sampler")
+async def save_weights_for_sampler(
+    request: SaveWeightsForSamplerRequest, context: ContextDep, caller: CallerDep
+) -> AcceptedResponse:
+    """With a name: a checkpoint to sample from. Without: a sampling session on the weights as they are."""
+    try:
+        live = await context.run(request.model_id, caller)
+    except RunGone as gone:
+        return _refused(context, caller, gone, request.model_id)
+    training = context.engine.training
+    if request.path is not None:
+        request_id = training.save(
+            live,
+            request.seq_id,
+            TinkerPath.of(live.run_id, Kind.SAMPLER_WEIGHTS, request.path),
+            ttl_seconds=request.ttl_seconds,
+            overwrite=False,
+            user_metadata=request.user_metadata or {},
+        )
+    else:
+        assert request.sampling_session_seq_id is not None  # one of the two is there
+        request_id = training.save_for_sampling(live, request.seq_id, request.sampling_session_seq_id)
+    return AcceptedResponse(request_id=request_id, model_id=live.run_id)
+
+
+@routes.post("/load_weights")
+async def load_weights(request: LoadWeightsRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
+    """Into an existing run, or, given a session, into a new one made for it."""
+    source = await _readable(request, context, caller)
+    if request.model_id is not None:
+        try:
+            live = await context.run(request.model_id, caller)
+        except RunGone as gone:
+            return _refused(context, caller, gone, request.model_id)
+        request_id = context.engine.training.load(live, request.seq_id, source, with_optimizer=request.optimizer)
+        return AcceptedResponse(request_id=request_id, model_id=live.run_id)
+    assert request.session_id is not None  # with model_seq_id, if there is no model_id
+    assert request.model_seq_id is not None
+    session = await context.open_session(request.session_id, caller)
+    base_model = request.base_model or source.base_model
+    context.model(base_model)
+    optimizer = dict(source.optimizer_config)
+    if request.optimizer_config is not None or not request.optimizer:
+        optimizer = (request.optimizer_config or OptimizerConfig()).model_dump()
+    request_id = context.engine.training.open(
+        session.session_id,
+        request.model_seq_id,
+        owner=caller.user_id,
+        base_model=base_model,
+        spec=RunSpec.from_json({**source.spec, "optimizer": optimizer["type"]}),
+        optimizer=optimizer,
+        user_metadata=request.user_metadata or {},
+        project_id=session.project_id,
+        source=source,
+        with_optimizer=request.optimizer,
+    )
+    return AcceptedResponse(request_id=request_id, model_id=f"{session.session_id}:train:{request.model_seq_id}")
+
+
+@routes.post("/weights_info")
+async def weights_info(request: WeightsInfoRequest, context: ContextDep, caller: CallerDep) -> WeightsInfoResponse:
+    row = await context.checkpoint(request.tinker_path, caller)
+    return WeightsInfoResponse(
+        base_model=row.base_model,
+        is_lora=row.spec["rank"] > 0,
+        lora_rank=row.spec["rank"],
+        train_unembed=row.spec["train_unembed"],
+        train_mlp=row.spec["train_mlp"],
+        train_attn=row.spec["train_attn"],
+        optimizer_config=OptimizerConfig(**row.optimizer_config),
+    )
+
+
+async def _readable(request: LoadWeightsRequest, context: Context, caller: Caller) -> CheckpointRow:
+    """The checkpoint, read as its owner when the owner's token came along."""
+    if request.weights_access_token is None:
+        return await context.checkpoint(request.path, caller, kinds=(Kind.WEIGHTS,))
+    try:
+        owner = context.users.identify(request.weights_access_token)
+    except HTTPException:
+        raise HTTPException(403, "weights_access_token is not a credential of this server") from None
+    return await context.checkpoint(request.path, owner, kinds=(Kind.WEIGHTS,))
+
+
+def _refused(context: Context, caller: Caller, gone: RunGone, run_id: str) -> AcceptedResponse:
+    return AcceptedResponse(request_id=context.engine.refuse(caller.user_id, gone), model_id=run_id)

@@ -1,0 +1,199 @@
+"""``chockstone serve``: the flags, what it says when it is up, and nothing of how it serves."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import chockstone
+from chockstone.cli.reporting import BAD_INPUT
+from chockstone.cli.settings import Device, Dtype, Limits, LogLevel, Settings, SettingsError
+from chockstone.cli.terminal import complain, print_line
+from chockstone.cli.words import printable
+
+if TYPE_CHECKING:
+    from chockstone.api.config import ServerConfig
+
+FAILED = 1
+EPILOG = "Exit codes: 0 stopped as asked; 1 the server failed; 2 usage, or settings no server can start with."
+_LIMITS = Limits()  # for the defaults that the help shows
+
+
+def serve(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[=DIRECTORY]", help="A model to serve, from its Hugging Face directory; repeatable."),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", show_default="127.0.0.1", help="Where to listen. Any but loopback needs keys."),
+    ] = None,
+    port: Annotated[int | None, typer.Option(metavar="N", show_default="8000", help="0 picks a free one.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="DIRECTORY", show_default="./chockstone-data", help="All that the server keeps is here."),
+    ] = None,
+    device: Annotated[
+        Device | None, typer.Option(show_default="auto", help="Where models live; auto is CUDA where there is one.")
+    ] = None,
+    dtype: Annotated[
+        Dtype | None, typer.Option(show_default="auto", help="Of the weights; auto is float32 on a CPU.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", show_default="0", help="For arithmetic; 0 takes every core.")
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="USER=tml-…", help="Who may ask; repeatable. A file or the environment hides it better."),
+    ] = None,
+    max_body_bytes: Annotated[
+        int | None, typer.Option(metavar="N", show_default=str(_LIMITS.max_body_bytes), help="Of one request.")
+    ] = None,
+    max_queued_operations: Annotated[
+        int | None,
+        typer.Option(metavar="N", show_default=str(_LIMITS.max_queued_operations), help="Waiting in one run."),
+    ] = None,
+    max_queued_samples: Annotated[
+        int | None, typer.Option(metavar="N", show_default=str(_LIMITS.max_queued_samples), help="Waiting in all.")
+    ] = None,
+    max_runs: Annotated[
+        int | None, typer.Option(metavar="N", show_default=str(_LIMITS.max_runs), help="In training at once.")
+    ] = None,
+    max_sequences: Annotated[
+        int | None, typer.Option(metavar="N", show_default=str(_LIMITS.max_sequences), help="Sampled at once.")
+    ] = None,
+    tokens_per_micro_batch: Annotated[
+        int | None, typer.Option(metavar="N", show_default="what suits the device", help="Bounds memory.")
+    ] = None,
+    log_level: Annotated[LogLevel | None, typer.Option(show_default="info", help="From which on to log.")] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", show_default="./chockstone.toml, if there is one", help="Settings in TOML."),
+    ] = None,
+    show_config: Annotated[
+        bool, typer.Option("--show-config", help="Print each setting and where it came from, and start nothing.")
+    ] = False,
+) -> None:
+    """Serve models for training and sampling to the Tinker SDK.
+
+    Prints the two lines to paste where your script runs. A model is NAME=DIRECTORY; a DIRECTORY written
+    with ./ or / serves under its last name; a NAME alone is also its directory. Nothing is downloaded.
+
+    Each setting may also be CHOCKSTONE_ and its name (CHOCKSTONE_PORT, CHOCKSTONE_MODELS=a=./a,b=./b,
+    CHOCKSTONE_KEYS), or a line in the file (port=8000; tables [models] and [keys]). A flag wins over the
+    environment, that over the file. On loopback without keys, any key that starts with tml- will do.
+
+    \b
+    Examples:
+      chockstone model make ./tiny && chockstone serve --model tiny=./tiny
+      chockstone serve --model Qwen/Qwen3-8B=./models/tiny-qwen3 --port 9000 --data /data/chockstone
+      chockstone serve --host 0.0.0.0 --config /etc/chockstone.toml --show-config
+    """
+    flags = {
+        "models": model or None,
+        "host": host,
+        "port": port,
+        "data": data,
+        "device": device,
+        "dtype": dtype,
+        "threads": threads,
+        "log_level": log_level,
+        "keys": key or None,
+        "max_body_bytes": max_body_bytes,
+        "max_queued_operations": max_queued_operations,
+        "max_queued_samples": max_queued_samples,
+        "max_runs": max_runs,
+        "max_sequences": max_sequences,
+        "tokens_per_micro_batch": tokens_per_micro_batch,
+    }
+    try:
+        settings = _settle(flags, config, show=show_config)
+    except SettingsError as error:
+        complain(f"chockstone: {error}")
+        raise typer.Exit(BAD_INPUT) from None
+    if show_config:
+        return
+    from chockstone.api.server import CannotStart, run
+
+    try:
+        code = run(_server_config(settings), announce=lambda bound_port: print_banner(settings, bound_port))
+    except CannotStart as error:
+        complain(f"chockstone: {error}")
+        raise typer.Exit(FAILED) from None
+    raise typer.Exit(code)
+
+
+def _server_config(settings: Settings) -> ServerConfig:
+    from chockstone.api.config import ServerConfig
+    from chockstone.engine.limits import Limits as EngineLimits
+
+    limits = settings.limits
+    return ServerConfig(
+        models={model.name: model.directory for model in settings.models},
+        data=settings.data,
+        host=settings.host,
+        port=settings.port,
+        keys=settings.keys,
+        device=settings.device,
+        dtype=settings.dtype,
+        threads=settings.threads,
+        max_body_bytes=limits.max_body_bytes,
+        max_sequences=limits.max_sequences,
+        tokens_per_micro_batch=limits.tokens_per_micro_batch,
+        limits=EngineLimits(
+            operations_per_run=limits.max_queued_operations, samples=limits.max_queued_samples, runs=limits.max_runs
+        ),
+        log_level=settings.log_level,
+    )
+
+
+def print_banner(settings: Settings, port: int) -> None:
+    """Say what is served and how to reach it. To be called when ``port`` is bound and answers."""
+    from chockstone.cli.model_directory import count_parameters, spell_parameters
+
+    print_line(f"chockstone {chockstone.__version__} serves", style="bold")
+    for model in settings.models:
+        count = count_parameters(model.directory)
+        size = "" if count is None else f", {spell_parameters(count)} parameters"
+        print_line(f"  {model.name} from {printable(str(model.directory))}{size}")
+    print_line(f"data in {printable(str(settings.data))}")
+    print_line(f"users: {', '.join(settings.keys) or 'whoever is on this machine; no keys are configured'}")
+    print_line()
+    print_line(f"export TINKER_BASE_URL={base_url(settings.host, port)}")
+    print_line(f"export TINKER_API_KEY={'tml-...  # your own' if settings.keys else 'tml-local'}")
+    print_line()
+    sys.stdout.flush()  # a log file shows it at once, too
+
+
+def base_url(host: str, port: int) -> str:
+    """What a client on this machine calls the server."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return f"http://{host}:{port}"
+    if address.is_unspecified:  # listens on every address; the shortest way is loopback
+        host = "127.0.0.1" if address.version == 4 else "::1"
+    return f"http://{host if address.version == 4 else f'[{host}]'}:{port}"
+
+
+def _settle(flags: Mapping[str, object], config: str | None, *, show: bool) -> Settings:
+    from chockstone.cli.settings_checks import check_settings
+    from chockstone.cli.settings_sources import load_settings
+    from chockstone.cli.settings_table import print_settings
+
+    settings = load_settings(flags, config=config, environment=os.environ, working_directory=Path.cwd())
+    if not show:
+        check_settings(settings)
+        return settings
+    print_settings(settings)
+    try:
+        check_settings(settings)
+    except SettingsError as error:
+        complain(f"chockstone: with these settings `serve` would not start: {error}")
+    return settings

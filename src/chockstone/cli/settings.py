@@ -1,0 +1,70 @@
+"""Settings: everything a server is told before it starts, and where each value came from.
+
+Facts only. ``settings_sources`` collects them, ``settings_values`` reads one from text,
+``settings_checks`` says whether a server can start with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Final, Literal
+
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+DEFAULT: Final = "default"
+
+
+class SettingsError(Exception):
+    """A setting is unknown, unreadable, or no server can start with it. The message says which and from where."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    name: str  # what clients ask for
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_body_bytes: int = 512 * 2**20
+    max_queued_operations: int = 4096  # of one run
+    max_queued_samples: int = 8192
+    max_runs: int = 64
+    max_sequences: int = 256  # decoded at once
+    tokens_per_micro_batch: int = 0  # 0: what suits the device
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    models: tuple[ServedModel, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8000  # 0: any free one
+    data: Path = Path("chockstone-data")
+    device: Device = "auto"
+    dtype: Dtype = "auto"  # float32 on a CPU
+    threads: int = 0  # 0: as many as there are cores
+    log_level: LogLevel = "info"
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)  # by user
+    limits: Limits = Limits()
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def source_of(self, name: str) -> str:
+        """Where the value of this setting came from, in words."""
+        return self.sources.get(name, DEFAULT)
+
+    def value_of(self, name: str) -> object:
+        value: object = getattr(self.limits if name in LIMITS else self, name)
+        return value
+
+
+LIMITS: Final = tuple(each.name for each in fields(Limits))
+# Each is known by one name everywhere: max_runs in a file, CHOCKSTONE_MAX_RUNS, --max-runs.
+NAMES: Final = (*(each.name for each in fields(Settings) if each.name not in {"limits", "sources"}), *LIMITS)
+
+
+def default_of(name: str) -> object:
+    return Settings().value_of(name)

@@ -1,0 +1,161 @@
+"""Values: how each setting is read from a flag, an environment variable or a file.
+
+A reader takes what its source holds, text or a value of TOML, and the directory that relative paths start
+from. It raises ValueError with a reason that completes "<source>: …" and never repeats a key.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from chockstone.cli.settings import LIMITS, Device, Dtype, LogLevel, ServedModel
+
+Reader = Callable[[object, Path], Any]  # Any: of each setting's own type
+
+_MODEL_NAME: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*(:[\w.-]+)?", re.ASCII)
+_USER: Final = re.compile(r"\w[\w.@+-]*", re.ASCII)
+_KEY: Final = re.compile(r"tml-[!-+\--~]{4,}")  # visible ASCII but the comma, which stands between keys
+_HOST_NAME: Final = re.compile(r"\w[\w.-]*", re.ASCII)
+
+
+def read_models(value: object, base: Path) -> tuple[ServedModel, ...]:
+    """From NAME, DIRECTORY and NAME=DIRECTORY, or a table of directories by name."""
+    if isinstance(value, Mapping):
+        models = [ServedModel(_model_name(name), _path(directory, base)) for name, directory in value.items()]
+    else:
+        models = [_read_model(word, base) for word in _words(value)]
+    names = [model.name for model in models]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"the model {name!r} is given twice; a name stands for one directory")
+    return tuple(models)
+
+
+def _read_model(word: str, base: Path) -> ServedModel:
+    name, has_directory, directory = word.partition("=")
+    if _is_path(name):  # whatever else it holds
+        path = _path(word, base)
+        return ServedModel(_model_name(path.name), path)
+    if has_directory:
+        return ServedModel(_model_name(name), _path(directory, base))
+    return ServedModel(_model_name(word), _path(word, base))
+
+
+def _is_path(word: str) -> bool:
+    return word.startswith((".", "/", "~")) or word.endswith("/")
+
+
+def _model_name(name: str) -> str:
+    if not _MODEL_NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} cannot be a model's name: use letters, digits and . _ - / as in Qwen/Qwen3-8B. "
+            f"NAME=DIRECTORY gives a directory another name."
+        )
+    return name
+
+
+def read_keys(value: object, _base: Path) -> Mapping[str, str]:
+    """From USER=tml-… words or a table of keys by user."""
+    if isinstance(value, Mapping):
+        pairs = list(value.items())
+    else:
+        pairs = [_split_key(word, number) for number, word in enumerate(_words(value), 1)]
+    keys: dict[str, str] = {}
+    for user, key in pairs:
+        if not _USER.fullmatch(user):
+            raise ValueError("a user's name has letters, digits and . _ @ + - only, as in alice=tml-…")
+        if user in keys:
+            raise ValueError(f"the user {user!r} is given twice; a user has one key")
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            raise ValueError(
+                f"the key of {user!r} cannot be used: a key starts with tml- and has at least 8 characters, "
+                f"none of them a space or a comma. Make one with: echo tml-$(openssl rand -hex 16)"
+            )
+        if key in keys.values():
+            raise ValueError(f"the key of {user!r} is another user's, too; a key tells who is asking")
+        keys[user] = key
+    return keys
+
+
+def _split_key(word: str, number: int) -> tuple[str, str]:
+    user, separator, key = word.partition("=")
+    if not separator:
+        raise ValueError(f"number {number} is not of the form USER=tml-…")  # it may be the key itself
+    return user, key
+
+
+def read_host(value: object, _base: Path) -> str:
+    host = _text(value).removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if not _HOST_NAME.fullmatch(host):
+            raise ValueError(
+                f"{host!r} is no address to listen on: write one such as 127.0.0.1, ::1 or localhost, "
+                f"without http:// and port"
+            ) from None
+    return host
+
+
+def read_data(value: object, base: Path) -> Path:
+    return _path(value, base)
+
+
+def _path(value: object, base: Path) -> Path:
+    text = str(value) if isinstance(value, Path) else _text(value)
+    return Path(os.path.abspath(base / Path(text).expanduser()))
+
+
+def _words(value: object) -> list[str]:
+    """From a list, or from text with commas between."""
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise ValueError("expected a list of words")
+    return [_text(word) for word in words]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text")
+    if not value.strip():
+        raise ValueError("it is empty")
+    return value.strip()
+
+
+def _one_of(*choices: str) -> Reader:
+    def read(value: object, _base: Path) -> str:
+        if value not in choices:
+            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+        return str(value)
+
+    return read
+
+
+def _whole(least: int, most: int) -> Reader:
+    def read(value: object, _base: Path) -> int:
+        number = int(value) if isinstance(value, str) and re.fullmatch(r"\d+(_\d+)*", value, re.ASCII) else value
+        if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
+            raise ValueError(f"{value!r} is not a whole number from {least} to {most}")
+        return number
+
+    return read
+
+
+READERS: Final[Mapping[str, Reader]] = {
+    "models": read_models,
+    "host": read_host,
+    "port": _whole(0, 65_535),
+    "data": read_data,
+    "device": _one_of(*get_args(Device)),
+    "dtype": _one_of(*get_args(Dtype)),
+    "threads": _whole(0, 4096),
+    "log_level": _one_of(*get_args(LogLevel)),
+    "keys": read_keys,
+    **dict.fromkeys(LIMITS, _whole(1, 2**40)),
+    "tokens_per_micro_batch": _whole(0, 2**40),  # 0: what suits the device
+}

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from chockstone.api.config import ServerConfig
+from chockstone.api.server import CannotStart
+from chockstone.cli.app import app
+from chockstone.cli.serve import base_url, print_banner
+from chockstone.cli.settings import NAMES, ServedModel, Settings
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["serve", *words], catch_exceptions=False)
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
+    """An empty directory to stand in, a model `tiny`, and a server that only notes what it is told."""
+    seen: list[ServerConfig] = []
+
+    def run_server(config: ServerConfig, *, announce: Callable[[int], None]) -> int:
+        seen.append(config)
+        announce(4321)
+        return 0
+
+    for variable in [name for name in os.environ if name.startswith("CHOCKSTONE_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setitem(sys.modules, "chockstone.api.server", SimpleNamespace(run=run_server, CannotStart=CannotStart))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny/config.json").write_text('{"model_type": "llama"}')
+    return seen
+
+
+def test_serve_starts_with_its_settings_and_says_how_to_reach_it(started: list[ServerConfig], tmp_path: Path) -> None:
+    result = run("--model", "Qwen/Qwen3-8B=tiny", "--model", "./tiny", "--port", "0", "--max-runs", "3")
+
+    config = started[0]
+    assert result.exit_code == 0
+    assert list(config.models) == ["Qwen/Qwen3-8B", "tiny"]
+    assert (config.port, config.limits.runs) == (0, 3)
+    lines = result.stdout.splitlines()
+    assert f"  Qwen/Qwen3-8B from {tmp_path}/tiny" in lines
+    assert f"data in {tmp_path}/chockstone-data" in lines
+    assert "export TINKER_BASE_URL=http://127.0.0.1:4321" in lines
+    assert "export TINKER_API_KEY=tml-local" in lines
+
+
+def test_show_config_starts_nothing(started: list[ServerConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHOCKSTONE_KEYS", "alice=tml-geheim1")
+
+    result = run("--model", "tiny", "--show-config")
+
+    assert (result.exit_code, started, result.stderr) == (0, [], "")
+    assert re.search(r"^keys +alice=tml-\*\*\* +environment CHOCKSTONE_KEYS$", result.stdout, re.MULTILINE)
+
+
+def test_show_config_shows_also_what_cannot_start(started: list[ServerConfig]) -> None:
+    result = run("--show-config", "--host", "0.0.0.0")
+
+    assert result.exit_code == 0
+    assert re.search(r"^host +0\.0\.0\.0 +flag --host$", result.stdout, re.MULTILINE)
+    assert "with these settings `serve` would not start: there is no model to serve" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "chockstone: there is no model to serve."),
+        (["--model", "Qwen/Qwen3-8B"], "chockstone: cannot serve the model 'Qwen/Qwen3-8B': there is no directory"),
+        (["--model", "tiny", "--host", "0.0.0.0"], "no keys are configured"),
+        (["--model", "tiny", "--port", "70000"], "flag --port: 70000 is not a whole number"),
+        (["--model", "tiny", "--config", "x.toml"], "cannot read the settings file"),
+    ],
+)
+def test_a_server_that_cannot_start_says_why(started: list[ServerConfig], words: list[str], message: str) -> None:
+    result = run(*words)
+
+    assert (result.exit_code, result.stdout, started) == (2, "", [])
+    assert message in result.stderr
+
+
+def test_every_setting_has_a_flag() -> None:
+    shown = run("--help").stdout
+
+    for name in NAMES:
+        flag = {"models": "--model", "keys": "--key"}.get(name, f"--{name.replace('_', '-')}")
+        assert re.search(rf"^  {flag} ", shown, re.MULTILINE), flag
+
+
+def test_with_keys_the_banner_shows_none_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ServedModel("tiny", tmp_path)
+    settings = Settings(models=(model,), host="0.0.0.0", keys={"alice": "tml-geheim1", "bob": "tml-geheim2"})
+
+    print_banner(settings, 9)
+
+    out = capsys.readouterr().out
+    assert "users: alice, bob\n" in out
+    assert "export TINKER_BASE_URL=http://127.0.0.1:9\nexport TINKER_API_KEY=tml-..." in out
+    assert "geheim" not in out
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        ("localhost", "http://localhost:80"),
+        ("0.0.0.0", "http://127.0.0.1:80"),
+        ("::", "http://[::1]:80"),
+        ("fe80::1", "http://[fe80::1]:80"),
+    ],
+)
+def test_a_url_leads_to_the_host(host: str, expected: str) -> None:
+    assert base_url(host, 80) == expected

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chockstone.cli.model_directory import count_parameters, spell_parameters
+from chockstone.cli.settings import NAMES, Limits, ServedModel, Settings, SettingsError
+from chockstone.cli.settings_checks import check_settings, is_loopback
+from chockstone.cli.settings_sources import load_settings
+from chockstone.cli.settings_table import print_settings
+from chockstone.cli.settings_values import READERS
+
+
+def load(
+    directory: Path,
+    flags: dict[str, Any] | None = None,
+    *,
+    file: str | None = None,
+    config: str | None = None,
+    **environment: str,
+) -> Settings:
+    if file is not None:
+        (directory / "chockstone.toml").write_text(file)
+    return load_settings(flags or {}, config=config, environment=environment, working_directory=directory)
+
+
+def make_directory(path: Path) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text('{"model_type": "qwen3"}')
+    return path
+
+
+def test_defaults_are_safe_for_a_newcomer(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+
+    assert (settings.host, settings.port, settings.data) == ("127.0.0.1", 8000, tmp_path / "chockstone-data")
+    assert (settings.models, settings.keys, settings.device, settings.dtype) == ((), {}, "auto", "auto")
+    assert settings.limits == Limits()
+    assert {settings.source_of(name) for name in NAMES} == {"default"}
+
+
+def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_default(tmp_path: Path) -> None:
+    file = "port = 1\nthreads = 1\nmax_runs = 1\n"
+    environment = {"CHOCKSTONE_PORT": "2", "CHOCKSTONE_THREADS": "2"}
+
+    settings = load(tmp_path, {"port": 3, "host": None}, file=file, **environment)
+
+    assert (settings.port, settings.threads, settings.limits.max_runs) == (3, 2, 1)
+    assert settings.limits.max_sequences == 256
+    assert [settings.source_of(name) for name in ("port", "threads", "max_runs", "max_sequences")] == [
+        "flag --port",
+        "environment CHOCKSTONE_THREADS",
+        f"file {tmp_path}/chockstone.toml",
+        "default",
+    ]
+
+
+def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
+    texts = {
+        "models": "a=./a,./b",
+        "host": "localhost",
+        "data": "elsewhere",
+        "device": "cuda",
+        "dtype": "bfloat16",
+        "log_level": "debug",
+        "keys": "alice=tml-alice, bob=tml-bobby",
+    }
+    environment = {f"CHOCKSTONE_{name.upper()}": texts.get(name, "17") for name in NAMES}
+    lines = [f"{name} = {json.dumps(texts[name]) if name in texts else 17}" for name in NAMES]
+
+    from_environment = load(tmp_path, **environment)
+    from_flags = load(tmp_path, {name: texts.get(name, 17) for name in NAMES})
+    from_file = load(tmp_path, file="\n".join(lines))
+
+    assert set(READERS) == set(NAMES)
+    assert from_environment == from_flags == from_file
+    assert from_file.models == (ServedModel("a", tmp_path / "a"), ServedModel("b", tmp_path / "b"))
+    assert from_file.keys == {"alice": "tml-alice", "bob": "tml-bobby"}
+    assert from_file.limits == Limits(17, 17, 17, 17, 17, 17)
+
+
+def test_one_source_gives_the_whole_of_a_setting(tmp_path: Path) -> None:
+    settings = load(tmp_path, {"models": ["a=a"]}, file="[models]\nb = 'b'\n")
+
+    assert [model.name for model in settings.models] == ["a"]
+
+
+def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
+    assert load(tmp_path, CHOCKSTONE_PORT="").source_of("port") == "default"
+
+
+def test_relative_paths_in_a_file_start_from_the_file(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/mine.toml").write_text("data = 'd'\nmodels = ['m=../m']\n")
+
+    by_flag = load(tmp_path, config="etc/mine.toml")
+    by_variable = load(tmp_path, CHOCKSTONE_CONFIG="etc/mine.toml")
+
+    assert by_flag == by_variable
+    assert by_flag.data == tmp_path / "etc/d"
+    assert by_flag.models == (ServedModel("m", tmp_path / "m"),)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("prot = 1", "the key 'prot' in '.*/chockstone.toml' is no setting; did you mean 'port'?"),
+        ("[limits]\nmax_runs = 1", "the key 'limits' in .* is no setting; there are models, host, port"),
+        ("port = \n", "the settings file '.*/chockstone.toml' is not TOML: .*line 1"),
+        ("port = true", "file .*/chockstone.toml: True is not a whole number from 0 to 65535"),
+        ("port = 65536", "65536 is not a whole number from 0 to 65535"),
+        ("max_runs = 0", "0 is not a whole number from 1"),
+        ("host = 8", "8 is not text"),
+        ("host = 'http://localhost'", "'http://localhost' is no address to listen on"),
+        ("device = 'gpu'", "'gpu' is none of auto, cpu, cuda"),
+        ("data = ''", "it is empty"),
+        ("models = [1]", "expected a list of words"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(tmp_path: Path, file: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load(tmp_path, file=file)
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ("CHOCKSTONE_MODEL", "variable 'CHOCKSTONE_MODEL' is no setting; did you mean 'CHOCKSTONE_MODELS'?"),
+        ("CHOCKSTONE_XYZZY", "variable 'CHOCKSTONE_XYZZY' is no setting; there are CHOCKSTONE_MODELS,"),
+        ("CHOCKSTONE_PORT", "environment CHOCKSTONE_PORT: 'x' is not a whole number"),
+        ("CHOCKSTONE_CONFIG", "cannot read the settings file '.*/x': No such file"),
+    ],
+)
+def test_a_mistake_in_the_environment_is_named(tmp_path: Path, variable: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load(tmp_path, **{variable: "x"})
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "directory"),
+    [
+        ("Qwen/Qwen3-8B=./models/tiny", "Qwen/Qwen3-8B", "models/tiny"),
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("./models/tiny", "tiny", "models/tiny"),
+        ("models/tiny/", "tiny", "models/tiny"),
+        ("./models/a=b/tiny", "tiny", "models/a=b/tiny"),
+        ("name=a=b", "name", "a=b"),
+        ("name:64k=a", "name:64k", "a"),
+    ],
+)
+def test_a_model_is_a_name_a_directory_or_both(tmp_path: Path, word: str, name: str, directory: str) -> None:
+    settings = load(tmp_path, {"models": [word]})
+
+    assert settings.models == (ServedModel(name, tmp_path / directory),)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a=x", "a=y"], "flag --model: the model 'a' is given twice"),
+        (["=x"], "'' cannot be a model's name"),
+        (["a b=x"], "'a b' cannot be a model's name"),
+        (["a="], "it is empty"),
+        (["./my models"], "'my models' cannot be a model's name.* NAME=DIRECTORY gives a directory another name"),
+    ],
+)
+def test_a_model_that_cannot_be_named_is_refused(tmp_path: Path, words: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load(tmp_path, {"models": words})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tml-geheim1"], "flag --key: number 1 is not of the form USER=tml-…"),
+        (["alice=sk-geheim1"], "the key of 'alice' cannot be used: a key starts with tml-"),
+        (["alice=tml-x"], "at least 8 characters"),
+        (["alice=tml-geheim 1"], "none of them a space"),
+        (["alice=tml-geheim1", "alice=tml-geheim2"], "the user 'alice' is given twice"),
+        (["alice=tml-geheim1", "bob=tml-geheim1"], "the key of 'bob' is another user's, too"),
+        (["a lice=tml-geheim1"], "a user's name has letters"),
+    ],
+)
+def test_a_bad_key_is_refused_and_never_repeated(tmp_path: Path, words: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as caught:
+        load(tmp_path, {"keys": words})
+
+    assert "geheim" not in str(caught.value)
+
+
+def test_the_table_shows_sources_and_hides_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = load(tmp_path, {"models": ["a=x"]}, file="[keys]\nalice = 'tml-geheim1'\n", CHOCKSTONE_PORT="9")
+
+    print_settings(settings)
+
+    lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["SETTING", "VALUE", "SOURCE"]
+    assert [line[0] for line in lines[1:]] == list(NAMES)
+    assert ["models", f"a={tmp_path}/x", "flag --model"] in lines
+    assert ["port", "9", "environment CHOCKSTONE_PORT"] in lines
+    assert ["keys", "alice=tml-***", f"file {tmp_path}/chockstone.toml"] in lines
+    assert "geheim" not in repr(settings)
+
+
+def test_without_a_model_there_is_nothing_to_serve(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="chockstone model make ./tiny && chockstone serve --model tiny=./tiny"):
+        check_settings(load(tmp_path))
+
+
+def test_a_model_must_be_a_directory_with_a_config(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    make_directory(tmp_path / "broken").joinpath("config.json").write_text("{")
+    make_directory(tmp_path / "typeless").joinpath("config.json").write_text("{}")
+    make_directory(tmp_path / "good")
+
+    check_settings(load(tmp_path, {"models": ["good"]}))
+    for word, message in {
+        "missing": f"cannot serve the model 'missing': there is no directory '{tmp_path}/missing'",
+        "empty": "holds no config.json",
+        "broken": "is not JSON",
+        "typeless": "names no model_type",
+    }.items():
+        with pytest.raises(SettingsError, match=message):
+            check_settings(load(tmp_path, {"models": ["good", word]}))
+
+
+def test_other_machines_are_let_in_only_with_keys(tmp_path: Path) -> None:
+    flags = {"models": [str(make_directory(tmp_path / "good"))], "host": "0.0.0.0"}
+
+    with pytest.raises(SettingsError, match=r"the host '0.0.0.0' .* --key USER=tml-…, CHOCKSTONE_KEYS or a \[keys\]"):
+        check_settings(load(tmp_path, flags))
+    check_settings(load(tmp_path, flags | {"keys": ["alice=tml-alice"]}))
+
+
+def test_data_must_not_be_a_file(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+
+    with pytest.raises(SettingsError, match="is a file; choose another with --data"):
+        check_settings(load(tmp_path, {"models": [str(make_directory(tmp_path / "good"))], "data": "data"}))
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        *((host, True) for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost")),
+        *((host, False) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example.com", "gpu-box")),
+    ],
+)
+def test_only_loopback_is_loopback(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+def test_foreign_weights_are_not_counted(tmp_path: Path) -> None:
+    for index, content in enumerate((b"", b"\xff" * 64, b"\x02\0\0\0\0\0\0\0[]", b"\x09\0\0\0\0\0\0\0" + b'{"a": {}}')):
+        directory = tmp_path / str(index)
+        directory.mkdir()
+        (directory / "model.safetensors").write_bytes(content)
+
+        assert count_parameters(directory) is None
+
+
+def test_parameters_are_spelled_shortly() -> None:
+    assert [spell_parameters(count) for count in (7, 999_999, 1_049_000, 99_960_000, 595_776_512, 8_190_735_360)] == [
+        "7",
+        "1.0M",
+        "1.0M",
+        "100M",
+        "596M",
+        "8.2B",
+    ]
