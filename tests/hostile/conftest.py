@@ -1,0 +1,24 @@
+"""The servers of ``tests/sdk``, and what no request may ever do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from live import LiveServer
+from sdk.conftest import connect, live, models, start_server
+
+__all__ = ["connect", "live", "models", "start_server"]
+
+
+@pytest.fixture
+def http(live: LiveServer) -> Iterator[httpx.Client]:
+    """To the shared server, whose log must hold no traceback afterwards: whatever was asked, it was foreseen."""
+    offset = len(live.log())
+    with live.http() as client:
+        yield client
+    said = live.log()[offset:]
+    assert "Traceback" not in said, said
+    assert " ERROR " not in said, said

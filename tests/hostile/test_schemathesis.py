@@ -1,0 +1,95 @@
+"""Every operation of the OpenAPI document, with bodies that fit it and bodies that do not: none ends in a 5xx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+
+from hostile.strangers import Stranger, check_refusal, retrieve
+from live import LiveServer
+
+EXAMPLES = 8  # of each operation and each kind
+MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
+
+
+@pytest.fixture
+def real(http: httpx.Client) -> dict[str, str]:
+    """Ids that lead somewhere, by the names of the fields that may hold them."""
+    stranger = Stranger.meet(http)
+    sampler = stranger.open_sampler()
+    accepted = stranger.send(stranger.pass_message()).json()
+    save = {"model_id": stranger.run_id, "seq_id": stranger.next_seq_id(), "path": "saved"}
+    path = retrieve(http, http.post("save_weights", json=save).json()["request_id"]).json()["path"]
+    return {
+        "session_id": stranger.session_id,
+        "model_id": stranger.run_id,
+        "run_id": stranger.run_id,
+        "sampling_session_id": sampler,
+        "request_id": accepted["request_id"],
+        "base_model": "tiny-qwen3",
+        "tinker_path": path,
+        "model_path": path,
+    }
+
+
+def lead_somewhere(given_body: Any, real: dict[str, str]) -> Any:
+    """The body with ids that exist in place of made-up ones; without waiting for news that will not come."""
+    if not isinstance(given_body, dict):
+        return given_body
+    body = {name: real.get(name, value) if isinstance(value, str) else value for name, value in given_body.items()}
+    if isinstance(target := body.get("target"), dict):
+        body["target"] = lead_somewhere(target, real)
+        body["timeout"] = 0.0
+    return body
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("is_known", [False, True], ids=["made-up ids", "ids that exist"])
+def test_no_operation_ends_in_a_server_error(
+    live: LiveServer, http: httpx.Client, real: dict[str, str], mode: GenerationMode, is_known: bool
+) -> None:
+    document = httpx.get(f"{live.url}/openapi.json", trust_env=False).json()
+    schema = schemathesis.openapi.from_dict(document)
+    seen: set[str] = set()
+
+    def check(operation: Any) -> Callable[[], None]:
+        ends_something = operation.path.endswith(("/finish", "/unload_model"))
+
+        @settings(
+            max_examples=EXAMPLES,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def ask(case: Any) -> None:
+            sendable = {name: value for name, value in (case.headers or {}).items() if isinstance(value, str)}
+            case.headers = {**sendable, "X-API-Key": live.key}
+            if is_known and not ends_something:
+                case.body = lead_somewhere(case.body, real)
+                case.path_parameters = lead_somewhere(case.path_parameters, real)
+            answer = case.call(base_url=live.url, timeout=30)
+            seen.add(operation.label)
+            assert answer.status_code < 500, f"{case.as_curl_command()}\n{answer.status_code} {answer.text[:500]}"
+            if answer.status_code >= 400:
+                headers = {name: values[0] for name, values in answer.headers.items()}
+                check_refusal(httpx.Response(answer.status_code, headers=headers, content=answer.content))
+
+        return ask
+
+    for found in schema.get_all_operations():
+        with suppress(Unsatisfiable):  # there is no wrong way to ask for what takes no input
+            check(found.ok())()
+
+    assert len(seen) >= 25, "the document names every route"
+    assert Stranger.meet(http).loss() > 0

@@ -1,0 +1,51 @@
+"""The app in this process, on a backend of numbers: for what needs no model, and no waiting."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+from fastapi import FastAPI
+
+from chockstone.api.app import create_app
+from chockstone.api.config import ServerConfig
+from chockstone.api.context import Context
+from chockstone.api.models_served import describe_models
+from chockstone.api.users import Users
+from chockstone.catalog import Catalog
+from chockstone.engine.engine import Engine
+from unit.engine.fake_backend import FakeBackend
+
+KEY = "tml-local"
+
+
+@dataclass
+class Served:
+    app: FastAPI
+    backend: FakeBackend
+    http: httpx.AsyncClient  # paths are relative to /api/v1/
+
+    async def session(self) -> str:
+        answer = await self.http.post("create_session", json={"sdk_version": "0.36.0"})
+        return str(answer.json()["session_id"])
+
+
+@asynccontextmanager
+async def serve_in_process(home: Path, models: Mapping[str, Path]) -> AsyncIterator[Served]:
+    backend = FakeBackend()
+    config = ServerConfig(models=models, data=home)
+    async with await Catalog.open(f"sqlite:///{home}/catalog.sqlite3") as catalog:
+        engine = Engine(backend, catalog, limits=config.limits)
+        users = Users({}, secret=b"s" * 32, now=lambda: datetime.now(UTC))
+        app = create_app(Context(config, engine, users, describe_models(models)))
+        await engine.start()
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://served/api/v1/", headers={"X-API-Key": KEY}, timeout=60
+        ) as http:
+            yield Served(app, backend, http)
+        await engine.stop()
