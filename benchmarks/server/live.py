@@ -1,0 +1,109 @@
+"""A live server: the real process, started as a user starts it, and its worker as the kernel sees it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import urlsplit
+
+import psutil  # type: ignore[import-untyped]  # has no stubs of its own
+
+from benchmarks.server.models import Model
+
+KEY = "tml-local"
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+class ServerFailed(Exception):
+    """The server did not start, or did not answer."""
+
+
+class LiveServer:
+    """Runs from entering to leaving; on entering it answers, and its models may still be loading."""
+
+    def __init__(self, models: Iterable[Model], home: Path, *, threads: int) -> None:
+        self._models = list(models)
+        self._home = home
+        self._threads = threads
+        self._log = home / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+
+    @property
+    def checkpoints(self) -> Path:
+        return self._home / "data" / "checkpoints"
+
+    def __enter__(self) -> LiveServer:
+        self._home.mkdir(parents=True)
+        command = [sys.executable, "-m", "chockstone.cli", "serve", "--port=0", "--log-level=warning"]
+        command += [f"--data={self._home / 'data'}", f"--threads={self._threads}"]
+        command += [f"--model={model.name}={model.directory}" for model in self._models]
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._home, env=_environment())
+        try:
+            self.url = self._wait_for_address(self._process)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """As Ctrl-C does; one that does not end is killed, and its worker ends with it."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def worker_memory_bytes(self) -> int:
+        """The worker's proportional share (PSS) of the memory it has mapped."""
+        assert self._process is not None
+        workers = [
+            child
+            for child in psutil.Process(self._process.pid).children()
+            if "chockstone.backends.worker" in child.cmdline()
+        ]
+        if len(workers) != 1:
+            raise ServerFailed(f"the server has {len(workers)} workers instead of one; see {str(self._log)!r}")
+        for line in Path(f"/proc/{workers[0].pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+        raise RuntimeError("/proc/…/smaps_rollup has no Pss line")
+
+    def _wait_for_address(self, process: subprocess.Popen[bytes]) -> str:
+        deadline = time.monotonic() + START_SECONDS
+        while (found := re.search(r"TINKER_BASE_URL=(\S+)\n", self._log.read_text())) is None:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise ServerFailed(f"the server did not start; it said:\n{self._log.read_text()[-2000:]}")
+            time.sleep(0.01)
+        connection = connect(found[1])
+        connection.request("GET", "/api/v1/healthz")
+        if (status := connection.getresponse().status) != 200:
+            raise ServerFailed(f"the server answers healthz with {status}")
+        connection.close()
+        return found[1]
+
+
+def connect(url: str) -> http.client.HTTPConnection:
+    address = urlsplit(url)
+    assert address.hostname is not None
+    return http.client.HTTPConnection(address.hostname, address.port, timeout=30)
+
+
+def _environment() -> dict[str, str]:
+    """Without settings of ours and of clients: the server runs with its defaults."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("CHOCKSTONE_", "TINKER_"))}

@@ -1,0 +1,74 @@
+"""Scale: how large the models and batches are, and how often each thing is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RANK = 32
+PROMPT_TOKENS = 64
+SMALL_SEQUENCES = 16  # sampled from the small model, 64 tokens each
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    small_parameters: int  # where overhead is all there is
+    large_parameters: int  # where arithmetic is
+    full_parameters: int  # trained whole, and saved with its moments
+    sequence_tokens: int
+    batch_sequences: int
+    steps_per_turn: int
+    prompts: int
+    samples: int
+    sampled_tokens: int
+    starts: int
+    timed_steps: int
+    training_rounds: int
+    sampling_rounds: int
+    small_sampling_rounds: int
+    sharing_rounds: int
+    saves: int
+    further_runs: int  # whose memory is measured
+
+
+FULL = Scale(
+    small_parameters=1_000_000,
+    large_parameters=100_000_000,
+    full_parameters=125_000_000,
+    sequence_tokens=512,
+    batch_sequences=4,
+    steps_per_turn=2,
+    prompts=32,
+    samples=4,
+    sampled_tokens=64,
+    starts=5,
+    timed_steps=200,
+    training_rounds=5,
+    sampling_rounds=5,
+    small_sampling_rounds=15,
+    sharing_rounds=5,
+    saves=10,
+    further_runs=3,
+)
+
+QUICK = Scale(
+    small_parameters=1_000_000,
+    large_parameters=5_000_000,
+    full_parameters=10_000_000,
+    sequence_tokens=128,
+    batch_sequences=4,
+    steps_per_turn=2,
+    prompts=8,
+    samples=4,
+    sampled_tokens=32,
+    starts=1,
+    timed_steps=60,
+    training_rounds=3,
+    sampling_rounds=1,
+    small_sampling_rounds=3,
+    sharing_rounds=2,
+    saves=3,
+    further_runs=1,
+)
+
+PIPELINED_OPERATIONS = 200
+CONCURRENT_RUNS = 4

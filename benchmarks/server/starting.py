@@ -1,0 +1,53 @@
+"""Starting: seconds from the start of the server's process until the SDK has one trained step of a small model.
+
+Files are in the page cache, as on any start but the first after a boot. The client is running already.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.checkpoints.rounds import Series
+from benchmarks.server.client import batch_of, new_run, session, step
+from benchmarks.server.live import LiveServer
+from benchmarks.server.models import Model
+from benchmarks.server.scale import Scale
+
+SERVER = "chockstone serve"
+IMPORTS = "python -c 'import torch, transformers'"
+
+
+def measure_starting(
+    model: Model, scale: Scale, *, threads: int, directory: Path, say: Callable[[str], None]
+) -> dict[str, Series]:
+    """One uncounted import first, so that everybody finds warm files."""
+    rows = {SERVER: Series(), IMPORTS: Series()}
+    _import()
+    for number in range(scale.starts):
+        say(f"start {number + 1} of {scale.starts}")
+        rows[SERVER].add(_start(model, directory / f"start-{number}", threads=threads))
+        rows[IMPORTS].add({"ready": _import()})
+    return rows
+
+
+def _start(model: Model, home: Path, *, threads: int) -> dict[str, float]:
+    batch = batch_of(model.draw(2, 33, seed=0))
+    started = perf_counter()
+    with LiveServer([model], home, threads=threads) as server:
+        answered = perf_counter()
+        with session(server.url) as service:
+            run = new_run(service, model.name)
+            ready = perf_counter()
+            step(run, batch)
+            stepped = perf_counter()
+    return {"answers": answered - started, "ready": ready - started, "stepped": stepped - started}
+
+
+def _import() -> float:
+    started = perf_counter()
+    subprocess.run([sys.executable, "-c", "import torch, transformers.models.qwen3.modeling_qwen3"], check=True)
+    return perf_counter() - started
