@@ -169,7 +169,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 def draw(console: Console, path: Path) -> None:
-    picture = console.export_svg(title="make demo")
+    picture = console.export_svg(title="python examples/crash_and_resume.py")
     path.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))  # fonts the reader has will do
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from live import LiveServer, make_model
 from loopback_s3 import make_bucket, s3_server, set_environment
 
 ROOT = Path(__file__).parents[1]
@@ -31,10 +33,24 @@ def bucket() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """Pages that speak Tinker find a server, which serves the model that the guides make."""
+    home = tmp_path_factory.mktemp("server")
+    with LiveServer({"tiny": make_model(home / "tiny")}, home) as live:
+        yield live
+
+
 @pytest.mark.parametrize("page", with_code(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_code_on_the_page_runs(page: Path, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_on_the_page_runs(
+    page: Path, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     code = "\n".join(BLOCK.findall(page.read_text()))
     set_environment(monkeypatch, bucket)
+    if "import tinker" in code:
+        live: LiveServer = request.getfixturevalue("server")
+        monkeypatch.setenv("TINKER_BASE_URL", live.url)
+        monkeypatch.setenv("TINKER_API_KEY", live.key)
 
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, env=dict(os.environ)
@@ -48,3 +64,13 @@ def test_links_on_the_page_lead_somewhere(page: Path) -> None:
     targets = LINK.findall(page.read_text())
 
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_reference_of_the_api_is_what_its_routes_say() -> None:
+    spec = importlib.util.spec_from_file_location("http_api", ROOT / "docs" / "reference" / "http_api.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+
+    assert script.render() == script.PAGE.read_text(), "run `make reference`"

@@ -1,0 +1,230 @@
+"""Train a small model through the Tinker SDK, pull the plug, resume, and sample what it learnt.
+
+Run it: `python examples/train_and_sample.py`. It makes a random model, starts the real server, and
+trains with the unmodified `tinker` SDK until the model knows three answers by heart. In between the
+server is killed with SIGKILL: it starts again, the run resumes from its checkpoint, and the steps that
+were lost are made once more, with the same losses to the last bit. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import tinker
+from rich.console import Console
+from rich.table import Table
+from tinker import types
+
+MODEL = "tiny"
+ANSWERS = {
+    "What is a chockstone?": "A rock wedged in a crack that holds a climber's fall.",
+    "What does a checkpoint promise?": "Once it was returned, it always loads.",
+    "What is a lane?": "The order in which one run's operations happen.",
+}
+SAVED, KILLED, STEPS = 40, 45, 60  # saves after one step, is killed after another, and goes on to the last
+ADAM = types.AdamParams(learning_rate=4e-3)
+BARS = "▁▂▃▄▅▆▇█"
+
+
+class Server:
+    """`chockstone serve` in a process of its own, on the same port each time it is started."""
+
+    def __init__(self, directory: Path) -> None:
+        self.url = ""
+        self._directory = directory
+        self._log = directory / "server.log"
+        self._port = 0  # any free one, the first time
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> float:
+        """Returns when it answers, with the seconds that took; torch may still be loading."""
+        started = time.monotonic()
+        command = [sys.executable, "-m", "chockstone.cli", "serve", f"--model={MODEL}={self._directory / MODEL}"]
+        command += [f"--data={self._directory / 'data'}", f"--port={self._port}", "--threads=1"]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                cwd=self._directory,
+                env={name: value for name, value in os.environ.items() if not name.startswith("CHOCKSTONE_")},
+                start_new_session=True,  # Ctrl-C is for this script, which then ends the server
+            )
+        while (said := re.search(r"TINKER_BASE_URL=(\S+:(\d+))\n", self._log.read_text())) is None:
+            if self._process.poll() is not None or time.monotonic() - started > 60:
+                raise SystemExit(f"the server did not start. It said:\n{self._log.read_text()}")
+            time.sleep(0.01)
+        self.url, self._port = said[1], int(said[2])
+        return time.monotonic() - started
+
+    def kill(self) -> None:
+        """SIGKILL to the server and to its worker: neither gets to finish anything."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
+        self._process.kill()
+        for pid in map(int, children.split()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+
+
+class Lesson:
+    """The questions and answers as a batch to train on. The loss counts the tokens of the answers only."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.batch = [self._datum(question, answer) for question, answer in ANSWERS.items()]
+        self.answer_tokens = sum(sum(datum.loss_fn_inputs["weights"].data) for datum in self.batch)
+
+    def step(self, run: tinker.TrainingClient) -> float:
+        """One optimizer step; the mean loss per token before it."""
+        passed = run.forward_backward(self.batch, "cross_entropy")
+        stepped = run.optim_step(ADAM)  # queued behind it
+        stepped.result()
+        return float(passed.result().metrics["loss:sum"] / self.answer_tokens)
+
+    def ask(self, sampler: tinker.SamplingClient, *, temperature: float = 0.0) -> list[str]:
+        params = types.SamplingParams(max_tokens=48, temperature=temperature, seed=1)
+        asked = [
+            sampler.sample(types.ModelInput.from_ints(self._prompt(question)), num_samples=1, sampling_params=params)
+            for question in ANSWERS
+        ]
+        return [
+            str(self._tokenizer.decode(future.result().sequences[0].tokens, skip_special_tokens=True))
+            for future in asked
+        ]
+
+    def _prompt(self, question: str) -> list[int]:
+        return self._tokens([{"role": "user", "content": question}], add_generation_prompt=True)
+
+    def _datum(self, question: str, answer: str) -> types.Datum:
+        prompt = self._prompt(question)
+        text = self._tokens([{"role": "user", "content": question}, {"role": "assistant", "content": answer}])
+        weights = [0.0] * (len(prompt) - 1) + [1.0] * (len(text) - len(prompt))
+        return types.Datum(
+            model_input=types.ModelInput.from_ints(text[:-1]),
+            loss_fn_inputs={"target_tokens": text[1:], "weights": weights},  # type: ignore[dict-item]  # converted
+        )
+
+    def _tokens(self, messages: list[dict[str, str]], **options: bool) -> list[int]:
+        return list(self._tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **options))
+
+
+def demonstrate(console: Console, directory: Path, server: Server) -> bool:
+    started = time.monotonic()
+    console.rule("[bold]1. a model and a server")
+    make = [sys.executable, "-m", "chockstone.cli", "model", "make", str(directory / MODEL)]
+    subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+    console.print(f"$ chockstone model make ./{MODEL}           [dim]# a million random parameters")
+    seconds = server.start()
+    console.print(f"$ chockstone serve --model {MODEL}=./{MODEL}   [dim]# answers after {seconds:.1f} s")
+
+    console.rule("[bold]2. training through the tinker SDK")
+    with console.status("waiting for torch"):
+        service = tinker.ServiceClient(base_url=server.url, api_key="tml-local")
+        run = service.create_lora_training_client(base_model=MODEL, rank=16, seed=1)
+        lesson = Lesson(run.get_tokenizer())
+        untrained = lesson.ask(service.create_sampling_client(base_model=MODEL), temperature=1.0)
+    losses = {1: lesson.step(run)}
+    console.print(
+        f"step  1  loss {losses[1]:.3f}  [dim]# the first, {time.monotonic() - started:.1f} s after the start"
+    )
+    for step in range(2, SAVED + 1):
+        losses[step] = lesson.step(run)
+        if step % 10 == 0:
+            console.print(f"step {step:2}  loss {losses[step]:.3f}")
+    path = run.save_state(f"step-{SAVED}").result().path
+    console.print(f"saved {path}", soft_wrap=True)
+    for step in range(SAVED + 1, KILLED + 1):
+        losses[step] = lesson.step(run)
+
+    console.rule(f"[bold]3. SIGKILL after step {KILLED}, restart, resume")
+    server.kill()
+    with console.status("starting again"):
+        seconds = server.start()
+        run = service.create_training_client_from_state_with_optimizer(path)
+    console.print(
+        f"the server answers again after {seconds:.1f} s; the run is back at step {SAVED}, optimizer included"
+    )
+    resumed = {step: lesson.step(run) for step in range(SAVED + 1, STEPS + 1)}
+    table = Table("step", "loss before the kill", "loss after it", "")
+    for step in range(SAVED + 1, KILLED + 1):
+        verdict = "[green]same bits" if resumed[step] == losses[step] else "[red]differs"
+        table.add_row(str(step), f"{losses[step]:.17g}", f"{resumed[step]:.17g}", verdict)
+    console.print(table)
+    is_exact = all(resumed[step] == losses[step] for step in range(SAVED + 1, KILLED + 1))
+    losses |= resumed
+
+    console.rule("[bold]4. what it learnt")
+    console.print(f"loss  {sparkline(losses)}  {losses[1]:.3f} → {losses[STEPS]:.3f}")
+    learnt = lesson.ask(run.save_weights_and_get_sampling_client())
+    for question, before, after in zip(ANSWERS, untrained, learnt, strict=True):
+        console.print(f"[bold]{question}[/]")
+        noise = "".join(character if "!" <= character <= "~" else "·" for character in before[:48])
+        console.print(f"  untrained  {noise!r} …", markup=False)
+        console.print(f"  trained    {after!r}", markup=False)
+    service.close("success").result()
+
+    has_learnt = losses[STEPS] < losses[1] / 10 and learnt == list(ANSWERS.values())
+    console.rule("[bold]result")
+    console.print(
+        "[green]the loss dropped, and the answers are known by heart" if has_learnt else "[red]nothing learnt"
+    )
+    console.print("[green]the resumed run is bit-identical" if is_exact else "[red]the resumed run differs")
+    console.print(f"{time.monotonic() - started:.0f} s in all")
+    return has_learnt and is_exact
+
+
+def sparkline(losses: dict[int, float]) -> str:
+    values = [losses[step] for step in sorted(losses)]
+    low, high = min(values), max(values)
+    return "".join(BARS[round((value - low) / (high - low or 1) * (len(BARS) - 1))] for value in values)
+
+
+def draw(console: Console, path: Path) -> None:
+    picture = console.export_svg(title="make demo")
+    path.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))  # fonts the reader has will do
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the report into this file")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="a new directory to leave everything in")
+    arguments = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"  # the tokenizer is in the model's directory
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started this with it ignored
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if arguments.keep:
+        arguments.keep.mkdir(parents=True)
+    directory = (arguments.keep or Path(tempfile.mkdtemp(prefix="chockstone-demo-"))).resolve()
+    console = Console(highlight=False, record=arguments.svg is not None, width=104 if arguments.svg else None)
+    server = Server(directory)
+    try:
+        is_good = demonstrate(console, directory, server)
+        if arguments.svg:
+            draw(console, arguments.svg)
+        return 0 if is_good else 1
+    except KeyboardInterrupt:
+        console.print("interrupted; nothing is left behind")
+        return 130
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave something behind
+        server.kill()
+        if not arguments.keep:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

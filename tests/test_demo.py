@@ -1,0 +1,68 @@
+"""`make demo` does what it says, and leaves nothing behind, not even when it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+DEMO = [sys.executable, "-u", str(Path(__file__).parents[1] / "examples" / "train_and_sample.py")]
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(home), "COLUMNS": "120"}
+
+
+def is_used(directory: Path) -> bool:
+    """Whether a process that was started with a path below it still runs."""
+    lines = [_command_line(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return any(str(directory).encode() in line for line in lines)
+
+
+def _command_line(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return b""
+
+
+def test_the_demo_trains_is_killed_resumes_and_samples(tmp_path: Path) -> None:
+    done = subprocess.run(DEMO, capture_output=True, text=True, env=environment(tmp_path))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("same bits") == 5
+    assert "trained    'Once it was returned, it always loads.'" in done.stdout
+    assert "▁▁▁" in done.stdout
+    assert "the resumed run is bit-identical" in done.stdout
+    assert list(tmp_path.glob("chockstone-demo-*")) == []
+    assert not is_used(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "after", "code"),
+    [(signal.SIGTERM, "$ chockstone model make", 143), (signal.SIGINT, "$ chockstone serve", 130)],
+)
+def test_an_interrupted_demo_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals, after: str, code: int
+) -> None:
+    with subprocess.Popen(DEMO, stdout=subprocess.PIPE, text=True, env=environment(tmp_path)) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if line.startswith(after):
+                break
+        time.sleep(0.5)  # into whatever comes next
+        demo.send_signal(number)
+        demo.stdout.read()
+
+        assert demo.wait() == code
+
+    assert list(tmp_path.glob("chockstone-demo-*")) == []
+    deadline = time.monotonic() + 10
+    while is_used(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_used(tmp_path)
