@@ -121,6 +121,7 @@ def test_no_descriptor_is_left_open_whatever_happens(tmp_path: Path) -> None:
     bad = tmp_path / "bad.tar"
     with open_file(good) as archive:
         bad.write_bytes(flipped(good.read_bytes(), archive.tensors("model.safetensors")["bias"].offset))
+    gc.collect()  # what earlier tests left is not ours
     open_before = len(os.listdir("/proc/self/fd"))
 
     for path in (good, bad):
@@ -131,7 +132,7 @@ def test_no_descriptor_is_left_open_whatever_happens(tmp_path: Path) -> None:
             pass
     gc.collect()
 
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert len(os.listdir("/proc/self/fd")) <= open_before
 
 
 def test_one_tensor_is_read_without_touching_the_rest(large: bytes) -> None:
