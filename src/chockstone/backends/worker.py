@@ -43,6 +43,7 @@ from chockstone.wire.samples import SampleRequest, SampleResult
 
 log = logging.getLogger(__name__)
 _SHELF_BYTES: Final = 2 << 30
+_NICENESS: Final = 5  # the API answers first; what is computed here takes long anyway
 _ALTERNATIVE_CELLS: Final = 1 << 26  # in one answer, 8 bytes each
 Call = Generator["Future[Any] | None", None, Message]
 
@@ -335,6 +336,7 @@ def main() -> None:
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if config.threads:
         torch.set_num_threads(config.threads)
+    os.nice(_NICENESS)
     with socket.socket(fileno=int(sys.argv[1])) as sock:
         Worker(config, BlockingChannel(sock)).run()
     logging.shutdown()
