@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 _COMMAND: Final = (sys.executable, "-P", "-m", "chockstone.backends.worker")
 _FIRST_DELAY_SECONDS: Final = 0.5
 _LONGEST_DELAY_SECONDS: Final = 30.0
+_LAST_WORDS_SECONDS: Final = 5.0
 _HEALTHY_SECONDS: Final = 60.0  # a worker that lived this long starts without delay
 _FIRST_ATTEMPTS: Final = 3  # to start, until one has ever been ready
 
@@ -116,6 +117,7 @@ class LocalBackend:
         if self._process is not None:
             await asyncio.to_thread(self._end, self._process)
         if self._keeper is not None:
+            await asyncio.wait({self._keeper}, timeout=_LAST_WORDS_SECONDS)  # its last replies are still to be read
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
 
