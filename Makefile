@@ -27,7 +27,7 @@ $(VENV)/installed-bench: $(VENV)/installed-dev
 # A client of another version beside everything else: its own tinker, all other packages from $(VENV).
 $(VENV)-tinker-%/installed: $(VENV)/installed-dev
 	$(PYTHON) -m venv --without-pip $(VENV)-tinker-$*
-	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
+	$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
 		> $$(echo $(VENV)-tinker-$*/lib/python3*/site-packages)/chockstone.pth
 	$(BIN)/python -m pip install --quiet --no-deps tinker==$* \
 		--target $$(echo $(VENV)-tinker-$*/lib/python3*/site-packages)
