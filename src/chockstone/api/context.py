@@ -27,7 +27,12 @@ Owned = TypeVar("Owned", SessionRow, RunRow, SamplerRow)
 
 
 class RunGone(ServerFailure):
-    """The run was there, and is not any more. Told as a failed future, which clients do not retry."""
+    """The run was there, and is not any more. ``errors`` tells it as a failed future, which clients do not retry."""
+
+    def __init__(self, message: str, *, run_id: str, owner: str) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.owner = owner
 
 
 class SessionFinished(HTTPException):
@@ -84,7 +89,8 @@ class Context:
         row = await self.run_row(run_id, caller)
         if (await self.catalog.sessions.get(row.session_id)).is_finished:
             raise SessionFinished(row.session_id)
-        raise RunGone(row.failure or f"run {run_id!r} was unloaded; resume it from a checkpoint")
+        message = row.failure or f"run {run_id!r} was unloaded; resume it from a checkpoint"
+        raise RunGone(message, run_id=run_id, owner=caller.user_id)
 
     async def run_row(self, run_id: str, caller: Caller) -> RunRow:
         with _one_absence(f"run {run_id!r} is not yours or not there; create it with create_model"):

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
+from chockstone.api.context import Context, RunGone
 from chockstone.catalog.errors import CatalogUnavailable, RowMissing, UnstorableValue
 from chockstone.engine.limits import Busy
 from chockstone.wire.failures import BadRequest, ServerFailure
+from chockstone.wire.futures import AcceptedResponse
 from chockstone.wire.schema import explain
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,12 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(UnstorableValue)
     async def bad_request(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 400)
+
+    @app.exception_handler(RunGone)
+    async def gone(request: Request, error: RunGone) -> Response:
+        context: Context = request.app.state.context
+        accepted = AcceptedResponse(request_id=context.engine.refuse(error.owner, error), model_id=error.run_id)
+        return Response(accepted.encode(), media_type="application/json")
 
     @app.exception_handler(RowMissing)
     async def missing(_: Request, error: RowMissing) -> JSONResponse:

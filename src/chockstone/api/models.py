@@ -75,10 +75,7 @@ async def get_info(request: GetInfoRequest, context: ContextDep, caller: CallerD
 
 @routes.post("/unload_model")
 async def unload_model(request: UnloadModelRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
-    try:
-        live = await context.run(request.model_id, caller)
-    except RunGone as gone:
-        return AcceptedResponse(request_id=context.engine.refuse(caller.user_id, gone), model_id=request.model_id)
+    live = await context.run(request.model_id, caller)
     return AcceptedResponse(request_id=context.engine.training.close(live), model_id=live.run_id)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import Request
 
 from chockstone.api.bodies import off_loop, parse_object, read_body
-from chockstone.api.context import ContextDep, RunGone
+from chockstone.api.context import ContextDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
 from chockstone.wire.custom_losses import CreateCustomLossRequest
@@ -25,20 +25,14 @@ async def forward_backward(request: Request, context: ContextDep, caller: Caller
         received = body
         body = await off_loop(lambda: pass_from_json(parse_object(received)), size_bytes=len(received))
     head = await off_loop(lambda: peek_pass(body), size_bytes=len(body))
-    try:
-        live = await context.run(head.run_id, caller)
-    except RunGone as gone:
-        return AcceptedResponse(request_id=context.engine.refuse(caller.user_id, gone), model_id=head.run_id)
+    live = await context.run(head.run_id, caller)
     request_id = context.engine.training.forward_backward(live, head.seq_id, body)
     return AcceptedResponse(request_id=request_id, model_id=live.run_id)
 
 
 @routes.post("/optim_step")
 async def optim_step(request: OptimStepRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
-    try:
-        live = await context.run(request.model_id, caller)
-    except RunGone as gone:
-        return AcceptedResponse(request_id=context.engine.refuse(caller.user_id, gone), model_id=request.model_id)
+    live = await context.run(request.model_id, caller)
     request_id = context.engine.training.optim_step(
         live, request.seq_id, request.adam_params or request.optimizer_params or {}
     )

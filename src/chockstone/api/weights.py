@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import HTTPException
 
-from chockstone.api.context import Context, ContextDep, RunGone
+from chockstone.api.context import Context, ContextDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import Caller, CallerDep
 from chockstone.backends.spec import RunSpec
@@ -25,10 +25,7 @@ routes = Routes(tags=["weights"])
 
 @routes.post("/save_weights")
 async def save_weights(request: SaveWeightsRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
-    try:
-        live = await context.run(request.model_id, caller)
-    except RunGone as gone:
-        return _refused(context, caller, gone, request.model_id)
+    live = await context.run(request.model_id, caller)
     request_id = context.engine.training.save(
         live,
         request.seq_id,
@@ -45,10 +42,7 @@ async def save_weights_for_sampler(
     request: SaveWeightsForSamplerRequest, context: ContextDep, caller: CallerDep
 ) -> AcceptedResponse:
     """With a name: a checkpoint to sample from. Without: a sampling session on the weights as they are."""
-    try:
-        live = await context.run(request.model_id, caller)
-    except RunGone as gone:
-        return _refused(context, caller, gone, request.model_id)
+    live = await context.run(request.model_id, caller)
     training = context.engine.training
     if request.path is not None:
         request_id = training.save(
@@ -70,10 +64,7 @@ async def load_weights(request: LoadWeightsRequest, context: ContextDep, caller:
     """Into an existing run, or, given a session, into a new one made for it."""
     source = await _readable(request, context, caller)
     if request.model_id is not None:
-        try:
-            live = await context.run(request.model_id, caller)
-        except RunGone as gone:
-            return _refused(context, caller, gone, request.model_id)
+        live = await context.run(request.model_id, caller)
         request_id = context.engine.training.load(live, request.seq_id, source, with_optimizer=request.optimizer)
         return AcceptedResponse(request_id=request_id, model_id=live.run_id)
     assert request.session_id is not None  # with model_seq_id, if there is no model_id
@@ -122,7 +113,3 @@ async def _readable(request: LoadWeightsRequest, context: Context, caller: Calle
     except HTTPException:
         raise HTTPException(403, "weights_access_token is not a credential of this server") from None
     return await context.checkpoint(request.path, owner, kinds=(Kind.WEIGHTS,))
-
-
-def _refused(context: Context, caller: Caller, gone: RunGone, run_id: str) -> AcceptedResponse:
-    return AcceptedResponse(request_id=context.engine.refuse(caller.user_id, gone), model_id=run_id)
