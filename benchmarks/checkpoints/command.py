@@ -18,7 +18,8 @@ from benchmarks.checkpoints.figures import Figure, figures
 from benchmarks.checkpoints.plot import draw
 from benchmarks.checkpoints.programme import MEASURES, Programme, perform
 from benchmarks.checkpoints.report import print_figures, print_measure, print_scaling
-from benchmarks.checkpoints.results import Results, describe_environment
+from benchmarks.checkpoints.results import PACKAGES, Results
+from benchmarks.environment import describe_environment
 
 FIGURES_PNG = Path(__file__).resolve().parent / "figures.png"
 
@@ -43,7 +44,9 @@ def main() -> int:
         return 2
 
     temperature = arguments.memory or ("warm" if arguments.quick else "cold")
-    results = Results(arguments.quick, temperature, describe_environment(parent, now=datetime.now(UTC)))
+    results = Results(
+        arguments.quick, temperature, describe_environment(parent, packages=PACKAGES, now=datetime.now(UTC))
+    )
     console = Console() if sys.stdout.isatty() else Console(width=150)
     with (
         Console(stderr=True).status("starting") as status,

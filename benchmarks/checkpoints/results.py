@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.checkpoints.durability import filesystem_of
 from benchmarks.checkpoints.free_memory import Temperature
 from benchmarks.checkpoints.rounds import Series
 from benchmarks.checkpoints.scaling import Point
 from benchmarks.checkpoints.states import State
+from benchmarks.environment import series_json
 
 Measure = Literal["save", "stall", "restore", "bytes", "memory"]
 
@@ -66,7 +61,7 @@ class Results:
     def as_json(self) -> dict[str, Any]:  # Any: JSON
         measures: dict[str, dict[str, Any]] = {}
         for (measure, state), rows in self.measured.items():
-            measures.setdefault(measure, {})[state] = {name: _series_json(series) for name, series in rows.items()}
+            measures.setdefault(measure, {})[state] = {name: series_json(series) for name, series in rows.items()}
         return {
             "quick": self.quick,
             "free_memory": self.temperature,
@@ -80,31 +75,5 @@ class Results:
                 for name, facts in self.states.items()
             },
             "measures": measures,
-            "scaling": [{"axis": point.axis, "at": point.at, **_series_json(point.series)} for point in self.scaling],
+            "scaling": [{"axis": point.axis, "at": point.at, **series_json(point.series)} for point in self.scaling],
         }
-
-
-def describe_environment(directory: Path, *, now: datetime) -> dict[str, str]:
-    return {
-        "date": now.isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
-        "filesystem": filesystem_of(directory),
-        "load_before": f"{os.getloadavg()[0]:.1f}",
-        "python": platform.python_version(),
-    } | {package: _version_of(package) for package in PACKAGES}
-
-
-def _version_of(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _series_json(series: Series) -> dict[str, Any]:  # Any: JSON
-    if series.failure is not None:
-        return {"not_run": series.failure}
-    metrics = {
-        metric: {"median": series.median(metric), "samples": values} for metric, values in series.samples.items()
-    }
-    return {"metrics": metrics} | ({"note": series.note} if series.note else {})

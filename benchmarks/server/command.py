@@ -15,11 +15,12 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from benchmarks.checkpoints.durability import MEMORY_FILESYSTEMS, default_directory, filesystem_of
+from benchmarks.environment import describe_environment
 from benchmarks.server.figures import figures
 from benchmarks.server.plot import draw
 from benchmarks.server.programme import MEASURES, Programme, perform
 from benchmarks.server.report import print_figures, print_measure
-from benchmarks.server.results import Results, describe_environment
+from benchmarks.server.results import PACKAGES, Results
 
 FIGURES_PNG = Path(__file__).resolve().parent / "figures.png"
 
@@ -43,7 +44,9 @@ def main() -> int:
         print(f"{str(parent)!r} is in memory, not on a disk: name another --directory", file=sys.stderr)
         return 2
 
-    results = Results(arguments.quick, arguments.threads, describe_environment(parent, now=datetime.now(UTC)))
+    results = Results(
+        arguments.quick, arguments.threads, describe_environment(parent, packages=PACKAGES, now=datetime.now(UTC))
+    )
     console = Console() if sys.stdout.isatty() else Console(width=150)
     with (
         Console(stderr=True).status("starting") as status,
