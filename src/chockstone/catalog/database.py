@@ -12,6 +12,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from sqlalchemy import Executable, event
@@ -39,6 +40,7 @@ _PRAGMAS: Final = (
 )
 _CONNECTIONS: Final = 8  # kept open; with SQLite each is a thread
 _VALUE_STATES: Final = ("22", "54")  # SQLSTATE: data exceptions, limits exceeded
+_SQLITE_HEADER: Final = b"SQLite format 3\0"
 _TO_JSON: Final = partial(json.dumps, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -50,8 +52,10 @@ class Database:
 
     @classmethod
     def at(cls, url: str) -> Database:
-        """Connects to nothing yet."""
+        """Connects to nothing yet, though a SQLite file that can never be opened is refused."""
         target = _target(url)
+        if target.get_backend_name() == "sqlite":
+            _refuse_what_cannot_be_opened(Path(target.database or ""))
         try:
             engine = create_async_engine(target, json_serializer=_TO_JSON, pool_size=_CONNECTIONS, max_overflow=0)
         except ModuleNotFoundError as error:
@@ -149,6 +153,23 @@ def _is_about_a_value(error: Exception) -> bool:
     origin = error.orig
     state = getattr(origin, "sqlstate", None) or ""
     return isinstance(getattr(origin, "__cause__", None), ValueError) or state.startswith(_VALUE_STATES)
+
+
+def _refuse_what_cannot_be_opened(path: Path) -> None:
+    """aiosqlite leaves a thread behind a connection that failed, which would speak to a closed loop."""
+    if not path.parent.is_dir():
+        raise CatalogUnavailable(
+            f"the catalog {str(path)!r} is in a missing directory: make {str(path.parent)!r} first"
+        )
+    try:
+        with path.open("rb") as file:
+            header = file.read(len(_SQLITE_HEADER))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CatalogUnavailable(f"the catalog {str(path)!r} cannot be read: {error.strerror}") from error
+    if header not in (b"", _SQLITE_HEADER):
+        raise CatalogUnavailable(f"{str(path)!r} is not a database: give the path of a catalog, or of no file")
 
 
 class _Connection(Protocol):
