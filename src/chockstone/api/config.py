@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chockstone.engine.limits import Limits
+from chockstone.engine.storage_rules import StorageRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,9 @@ class ServerConfig:
     max_sequences: int = 256
     tokens_per_micro_batch: int = 0  # 0: what suits the device
     limits: Limits = field(default_factory=Limits)
+    storage: StorageRules = field(default_factory=StorageRules)
+    admins: frozenset[str] = frozenset()  # users who may see and change what is everyone's
+    public_url: str | None = None  # how clients reach this server, where a proxy stands before it
     log_level: str = "info"
 
     @property

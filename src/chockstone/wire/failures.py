@@ -13,10 +13,15 @@ from typing import Literal
 import orjson
 
 Category = Literal["user", "server", "unknown"]
+Code = Literal["damaged", "missing", "no_room"]  # what our own rooms act on; clients see the message
 
 
 class RequestError(Exception):
     category: Category = "unknown"
+
+    def __init__(self, message: str, *, code: Code | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class BadRequest(RequestError):
