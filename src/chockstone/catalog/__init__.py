@@ -1,12 +1,14 @@
-"""The catalog: the SQL index of users, sessions, runs, checkpoints and samplers.
+"""The catalog: the SQL index of users, sessions, runs, checkpoints and samplers, and what they did and used.
 
 Knows no torch, no HTTP and no owner's rights: rows say whose they are, the API decides. The store
 is the truth about checkpoints; this is where they are looked up.
 """
 
+from chockstone.catalog.audit import AuditEntry, AuditRow
 from chockstone.catalog.catalog import Catalog
 from chockstone.catalog.checkpoint_row import CheckpointKind, CheckpointRow, CheckpointState
-from chockstone.catalog.checkpoints import Committed, Usage
+from chockstone.catalog.checkpoint_usage import Usage
+from chockstone.catalog.checkpoints import Committed
 from chockstone.catalog.errors import (
     CatalogError,
     CatalogForeign,
@@ -17,15 +19,21 @@ from chockstone.catalog.errors import (
     RowMissing,
     UnstorableValue,
 )
+from chockstone.catalog.keys import KeyRow
 from chockstone.catalog.losses import LossRow
-from chockstone.catalog.rows import Page
+from chockstone.catalog.policies import PolicyRow
+from chockstone.catalog.rows import JsonObject, Page
 from chockstone.catalog.runs import RunRow, RunState
 from chockstone.catalog.samplers import SamplerRow
 from chockstone.catalog.session_row import FinishReason, SessionRow
 from chockstone.catalog.session_search import Cursor, SessionPage, SessionQuery, SessionSummary, StatusFilter
+from chockstone.catalog.trash_row import TrashRow
+from chockstone.catalog.usage import Use, UseType
 from chockstone.catalog.users import UserRow
 
 __all__ = [
+    "AuditEntry",
+    "AuditRow",
     "Catalog",
     "CatalogError",
     "CatalogForeign",
@@ -38,8 +46,11 @@ __all__ = [
     "Committed",
     "Cursor",
     "FinishReason",
+    "JsonObject",
+    "KeyRow",
     "LossRow",
     "Page",
+    "PolicyRow",
     "RowExists",
     "RowMissing",
     "RunRow",
@@ -50,7 +61,10 @@ __all__ = [
     "SessionRow",
     "SessionSummary",
     "StatusFilter",
+    "TrashRow",
     "UnstorableValue",
     "Usage",
+    "Use",
+    "UseType",
     "UserRow",
 ]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from chockstone.catalog.audit import Audit
 from chockstone.catalog.checkpoints import Checkpoints
 from chockstone.catalog.database import Database
+from chockstone.catalog.keys import Keys
 from chockstone.catalog.losses import Losses
 from chockstone.catalog.opening import bring_up_to_date
+from chockstone.catalog.policies import Policies
 from chockstone.catalog.runs import Runs
 from chockstone.catalog.samplers import Samplers
 from chockstone.catalog.sessions import Sessions
+from chockstone.catalog.trash import Trash
+from chockstone.catalog.usage import UsageBuckets
 from chockstone.catalog.users import Users
 
 
@@ -25,8 +30,13 @@ class Catalog:
         self.sessions = Sessions(database)
         self.runs = Runs(database)
         self.checkpoints = Checkpoints(database)
+        self.trash = Trash(database)
+        self.policies = Policies(database)
         self.samplers = Samplers(database)
         self.losses = Losses(database)
+        self.keys = Keys(database)
+        self.audit = Audit(database)
+        self.usage = UsageBuckets(database)
 
     @classmethod
     async def open(cls, url: str) -> Catalog:

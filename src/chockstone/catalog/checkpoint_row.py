@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from sqlalchemy import and_, or_
+from sqlalchemy import Insert, and_, insert, literal, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from chockstone.catalog import tables
@@ -40,6 +40,7 @@ class CheckpointRow:
     optimizer_config: JsonObject
     step: int | None
     damage: str | None  # what is wrong with a damaged one
+    verified_at: datetime | None = None  # when its archive was last read in full and found right
 
     @property
     def path(self) -> str:
@@ -60,3 +61,10 @@ def is_visible(now: datetime) -> ColumnElement[bool]:
     """Published, and not expired."""
     expires_at = tables.checkpoints.c.expires_at
     return and_(is_published(), or_(expires_at.is_(None), expires_at > now))
+
+
+def insertion(values: Mapping[str, object], *, unless: ColumnElement[bool]) -> Insert:
+    """A row of ``values`` if the condition does not hold at that moment."""
+    columns = [tables.checkpoints.c[column] for column in values]
+    row = select(*(literal(value, column.type) for value, column in zip(values.values(), columns, strict=True)))
+    return insert(tables.checkpoints).from_select(columns, row.where(~unless))

@@ -1,19 +1,20 @@
 """Checkpoints: the index of what the store holds, by run, kind and name.
 
 A save begins as a pending row that only its writer sees and is published by its commit. An
-overwrite leaves the old checkpoint as it is until that moment; what it replaced is handed to the
-caller, who deletes the archive. Rows go first, archives after.
+overwrite leaves the old checkpoint as it is until that moment. What is replaced or discarded moves
+to the trash, which knows its archive until that is deleted: rows go first, archives after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import BigInteger, cast, delete, func, insert, literal, or_, select, true, update
+from sqlalchemy import and_, delete, func, or_, select, true, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from chockstone.catalog import tables
@@ -21,27 +22,26 @@ from chockstone.catalog.checkpoint_row import (
     CHECKPOINT_ROWS,
     CheckpointKind,
     CheckpointRow,
+    CheckpointState,
+    insertion,
     is_published,
     is_visible,
 )
+from chockstone.catalog.checkpoint_usage import Usage, sum_usage, sum_usage_by
 from chockstone.catalog.database import Database
 from chockstone.catalog.errors import CheckpointExists, RowMissing
 from chockstone.catalog.rows import JsonObject, Page
+from chockstone.catalog.trash_row import TrashRow, move_to_trash
 
 _CHECKPOINTS: Final = tables.checkpoints.c
 _NEWEST_FIRST: Final = (_CHECKPOINTS.created_at.desc(), _CHECKPOINTS.save_id.desc())
+_CHANGED_AT_ONCE: Final = 1000  # in one statement: databases limit its parameters
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
     checkpoint: CheckpointRow
-    replaced: CheckpointRow | None  # its row is gone; its archive is the caller's to delete
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    count: int
-    size_bytes: int
+    replaced: TrashRow | None  # what had its name
 
 
 class Checkpoints:
@@ -95,41 +95,45 @@ class Checkpoints:
         is_own = _CHECKPOINTS.archive == archive
         in_the_way = is_own if overwrite else or_(is_own, is_visible(now))
         taken = select(_CHECKPOINTS.save_id).where(*_named(run_id, kind, name), is_published(), in_the_way).exists()
-        columns = [tables.checkpoints.c[column] for column in values]
-        source = select(*(literal(value, column.type) for value, column in zip(values.values(), columns, strict=True)))
-        creation = insert(tables.checkpoints).from_select(columns, source.where(~taken))
+        creation = insertion(values, unless=taken)
         try:
             [begun] = await self._database.write(creation.returning(*CHECKPOINT_ROWS.columns))
         except IntegrityError:
             begun = ()
         return CHECKPOINT_ROWS.only(begun) or await self._own_or_refuse(run_id, kind, name, archive)
 
-    async def commit(self, save: CheckpointRow, *, size_bytes: int, now: datetime) -> Committed:
+    async def commit(
+        self, save: CheckpointRow, *, size_bytes: int, now: datetime, purge_at: datetime | None = None
+    ) -> Committed:
         """Publish a save whose archive is durable. Committing twice is committing once.
 
+        What it replaces moves to the trash in the same moment, until ``purge_at`` or to be purged at once.
         ``CheckpointExists`` if another one took the name meanwhile: give the save up with ``fail``.
         """
         other = tables.checkpoints.alias("other")
         still_pending = select(other.c.save_id).where(other.c.save_id == save.save_id, other.c.state == "pending")
         replaceable = true() if save.overwrites else _CHECKPOINTS.expires_at <= now
-        replacement = delete(tables.checkpoints).where(
-            *_named(save.run_id, save.kind, save.name), is_published(), replaceable, still_pending.exists()
-        )
+        replaced = (*_named(save.run_id, save.kind, save.name), is_published(), replaceable, still_pending.exists())
         publication = (
             update(tables.checkpoints)
             .where(_CHECKPOINTS.save_id == save.save_id, _CHECKPOINTS.state == "pending")
             .values(state="ready", size_bytes=size_bytes)
+            .returning(*CHECKPOINT_ROWS.columns)
         )
-        try:
-            replaced, published = await self._database.write(
-                replacement.returning(*CHECKPOINT_ROWS.columns), publication.returning(*CHECKPOINT_ROWS.columns)
+
+        async def work(connection: AsyncConnection) -> tuple[CheckpointRow | None, tuple[TrashRow, ...]]:
+            trashed = await move_to_trash(
+                connection, *replaced, reason="overwritten", now=now, purge_at=now if purge_at is None else purge_at
             )
+            return CHECKPOINT_ROWS.only((await connection.execute(publication)).all()), trashed
+
+        try:
+            published, trashed = await self._database.run(work, writes=True)
         except IntegrityError as error:
             raise CheckpointExists(
                 f"checkpoint {save.path!r} was published by another save meanwhile; choose another name"
             ) from error
-        checkpoint = CHECKPOINT_ROWS.only(published) or await self._ended(save)
-        return Committed(checkpoint, CHECKPOINT_ROWS.only(replaced))
+        return Committed(published or await self._ended(save), trashed[0] if trashed else None)
 
     async def fail(self, save: CheckpointRow) -> bool:
         """Give a pending save up; its name is free again. Whether this call did: published ones stay."""
@@ -138,14 +142,78 @@ class Checkpoints:
         [given_up] = await self._database.write(surrender)
         return bool(given_up)
 
-    async def remove(self, run_id: str, kind: CheckpointKind, name: str) -> CheckpointRow | None:
-        """Take a published checkpoint, expired or not, out of the catalog; None if there is none.
+    async def enter(
+        self,
+        *,
+        run_id: str,
+        kind: CheckpointKind,
+        name: str,
+        owner: str,
+        archive: str,
+        base_model: str,
+        spec: JsonObject,
+        created_at: datetime,
+        size_bytes: int,
+        optimizer_config: JsonObject | None = None,
+        user_metadata: Mapping[str, str] | None = None,
+        expires_at: datetime | None = None,
+        public: bool = False,
+        step: int | None = None,
+        state: CheckpointState = "ready",
+        damage: str | None = None,
+    ) -> CheckpointRow:
+        """Publish an archive that is in the store already, as a copy is or what a rebuild finds.
 
-        The archive is the caller's to delete, after this.
+        An archive is entered once: again, it gets the row it has, whatever that says.
+        ``CheckpointExists`` if another one is published under the name, expired or not.
         """
-        removal = delete(tables.checkpoints).where(*_named(run_id, kind, name), is_published())
-        [removed] = await self._database.write(removal.returning(*CHECKPOINT_ROWS.columns))
-        return CHECKPOINT_ROWS.only(removed)
+        values = {
+            "run_id": run_id,
+            "kind": kind,
+            "name": name,
+            "owner": owner,
+            "archive": archive,
+            "state": state,
+            "overwrites": False,
+            "size_bytes": size_bytes,
+            "created_at": created_at,
+            "expires_at": expires_at,
+            "public": public,
+            "user_metadata": dict(user_metadata or {}),
+            "base_model": base_model,
+            "spec": dict(spec),
+            "optimizer_config": dict(optimizer_config or {}),
+            "step": step,
+            "damage": damage,
+        }
+        is_own = _CHECKPOINTS.archive == archive
+        creation = insertion(values, unless=select(_CHECKPOINTS.save_id).where(is_own).exists())
+        try:
+            [entered] = await self._database.write(creation.returning(*CHECKPOINT_ROWS.columns))
+        except IntegrityError:
+            entered = ()
+        row = CHECKPOINT_ROWS.only(entered) or await CHECKPOINT_ROWS.find(self._database, is_own)
+        if row is None:
+            raise CheckpointExists(f"checkpoint 'tinker://{run_id}/{kind}/{name}' exists already; choose another name")
+        return row
+
+    async def discard(
+        self, rows: Sequence[CheckpointRow], *, reason: str, now: datetime, purge_at: datetime
+    ) -> tuple[TrashRow, ...]:
+        """Move published checkpoints, expired or not, to the trash: all or none.
+
+        Those gone already are passed over: of many callers at once one gets a row.
+        """
+        save_ids = sorted(row.save_id for row in rows)
+
+        async def work(connection: AsyncConnection) -> tuple[TrashRow, ...]:
+            trashed: tuple[TrashRow, ...] = ()
+            for some in _batches(save_ids):
+                where = (_CHECKPOINTS.save_id.in_(some), is_published())
+                trashed += await move_to_trash(connection, *where, reason=reason, now=now, purge_at=purge_at)
+            return trashed
+
+        return await self._database.run(work, writes=True) if save_ids else ()
 
     async def get(self, run_id: str, kind: CheckpointKind, name: str, *, now: datetime) -> CheckpointRow:
         """A published checkpoint, ready or damaged; ``RowMissing`` if it expired."""
@@ -157,6 +225,41 @@ class Checkpoints:
                 f"save with a longer ttl_seconds, or none, to keep one"
             )
         return checkpoint
+
+    async def get_save(self, save_id: int) -> CheckpointRow | None:
+        """If it is published, expired or not."""
+        return await CHECKPOINT_ROWS.find(self._database, _CHECKPOINTS.save_id == save_id, is_published())
+
+    async def named(self, run_id: str, name: str, *, now: datetime) -> tuple[CheckpointRow, ...]:
+        """Those of every kind that have the name, published and not expired."""
+        query = select(*CHECKPOINT_ROWS.columns).where(
+            _CHECKPOINTS.run_id == run_id, _CHECKPOINTS.name == name, is_visible(now)
+        )
+        return await CHECKPOINT_ROWS.read(self._database, query.order_by(_CHECKPOINTS.kind))
+
+    async def is_pending(self, run_id: str, kind: CheckpointKind, name: str) -> bool:
+        """Whether one is being written under the name."""
+        found = await CHECKPOINT_ROWS.find(self._database, *_named(run_id, kind, name), ~is_published())
+        return found is not None
+
+    async def history(
+        self,
+        run_id: str,
+        kind: CheckpointKind,
+        *,
+        now: datetime,
+        limit: int = 100,
+        before_save_id: int | None = None,
+        damaged_too: bool = False,
+    ) -> tuple[CheckpointRow, ...]:
+        """The ready ones, newest first; those that come after ``before_save_id`` in this order."""
+        wanted = is_published() if damaged_too else _CHECKPOINTS.state == "ready"
+        query = select(*CHECKPOINT_ROWS.columns).where(
+            _CHECKPOINTS.run_id == run_id, _CHECKPOINTS.kind == kind, wanted, is_visible(now)
+        )
+        if before_save_id is not None:
+            query = query.where(_is_older_than(before_save_id))
+        return await CHECKPOINT_ROWS.read(self._database, query.order_by(*_NEWEST_FIRST).limit(limit))
 
     async def latest(self, run_id: str, kind: CheckpointKind, *, now: datetime) -> CheckpointRow | None:
         return (await self.latest_of([run_id], now=now)).get((run_id, kind))
@@ -199,16 +302,32 @@ class Checkpoints:
             self._database, query.order_by(_CHECKPOINTS.expires_at, _CHECKPOINTS.save_id).limit(limit)
         )
 
+    async def list_unverified(self, *, before: datetime, limit: int) -> tuple[CheckpointRow, ...]:
+        """Ready ones that were last verified, or else begun, before then; oldest first."""
+        known_good_at = func.coalesce(_CHECKPOINTS.verified_at, _CHECKPOINTS.created_at)
+        query = select(*CHECKPOINT_ROWS.columns).where(_CHECKPOINTS.state == "ready", known_good_at < before)
+        return await CHECKPOINT_ROWS.read(
+            self._database, query.order_by(known_good_at, _CHECKPOINTS.save_id).limit(limit)
+        )
+
+    async def iterate(self, page: int = 1000) -> AsyncIterator[CheckpointRow]:
+        """Every row, pending and expired ones too, in the order of their saves; a page in memory at a time."""
+        last_save_id = 0
+        query = select(*CHECKPOINT_ROWS.columns).order_by(_CHECKPOINTS.save_id).limit(page)
+        while rows := await CHECKPOINT_ROWS.read(self._database, query.where(_CHECKPOINTS.save_id > last_save_id)):
+            for row in rows:
+                yield row
+            last_save_id = rows[-1].save_id
+
     async def usage(self, *, now: datetime, owner: str | None = None, run_id: str | None = None) -> Usage:
-        """Of all that is published and not expired, or of an owner's or a run's share of it."""
-        size = cast(func.coalesce(func.sum(_CHECKPOINTS.size_bytes), 0), BigInteger)
-        query = select(func.count(), size).select_from(tables.checkpoints).where(is_visible(now))
-        if owner is not None:
-            query = query.where(_CHECKPOINTS.owner == owner)
-        if run_id is not None:
-            query = query.where(_CHECKPOINTS.run_id == run_id)
-        [[count, size_bytes]] = await self._database.read(query)
-        return Usage(count, size_bytes)
+        """Of all that is published and not expired."""
+        return await sum_usage(self._database, now=now, owner=owner, run_id=run_id)
+
+    async def usage_by_owner(self, now: datetime) -> dict[str, Usage]:
+        return await sum_usage_by(self._database, _CHECKPOINTS.owner, now=now)
+
+    async def usage_by_run(self, now: datetime, owner: str | None = None) -> dict[str, Usage]:
+        return await sum_usage_by(self._database, _CHECKPOINTS.run_id, now=now, owner=owner)
 
     async def set_expiry(
         self, run_id: str, kind: CheckpointKind, name: str, expires_at: datetime | None, *, now: datetime
@@ -221,11 +340,28 @@ class Checkpoints:
     ) -> CheckpointRow:
         return await self._change(run_id, kind, name, now=now, public=public)
 
-    async def set_damaged(
-        self, run_id: str, kind: CheckpointKind, name: str, damage: str, *, now: datetime
-    ) -> CheckpointRow:
-        """Still listed, so that its owner learns of it, and never the latest."""
-        return await self._change(run_id, kind, name, now=now, state="damaged", damage=damage)
+    async def mark_damaged(self, save_id: int, damage: str) -> CheckpointRow | None:
+        """Still listed, so that its owner learns of it, and never the latest. None if it is not published."""
+        where = (_CHECKPOINTS.save_id == save_id, is_published())
+        return await CHECKPOINT_ROWS.change(self._database, *where, state="damaged", damage=damage)
+
+    async def mark_ready(self, save_id: int) -> CheckpointRow | None:
+        """Of one that was damaged and is found right. None if it is not published."""
+        where = (_CHECKPOINTS.save_id == save_id, is_published())
+        return await CHECKPOINT_ROWS.change(self._database, *where, state="ready", damage=None)
+
+    async def set_size(self, save_id: int, size_bytes: int) -> CheckpointRow | None:
+        """What its archive really has, where the row said something else. None if it is not published."""
+        where = (_CHECKPOINTS.save_id == save_id, is_published())
+        return await CHECKPOINT_ROWS.change(self._database, *where, size_bytes=size_bytes)
+
+    async def mark_verified(self, save_ids: Sequence[int], *, at: datetime) -> None:
+        """Their archives were read in full and found right. Those not ready, or gone, are passed over."""
+        if not save_ids:
+            return
+        change = update(tables.checkpoints).where(_CHECKPOINTS.state == "ready").values(verified_at=at)
+        ordered = sorted(save_ids)
+        await self._database.write(*(change.where(_CHECKPOINTS.save_id.in_(some)) for some in _batches(ordered)))
 
     async def _change(
         self, run_id: str, kind: CheckpointKind, name: str, *, now: datetime, **values: object
@@ -256,6 +392,21 @@ class Checkpoints:
 
 def _named(run_id: str, kind: CheckpointKind, name: str) -> tuple[ColumnElement[bool], ...]:
     return (_CHECKPOINTS.run_id == run_id, _CHECKPOINTS.kind == kind, _CHECKPOINTS.name == name)
+
+
+def _is_older_than(save_id: int) -> ColumnElement[bool]:
+    other = tables.checkpoints.alias("other")
+    moment = select(other.c.created_at).where(other.c.save_id == save_id).scalar_subquery()
+    came_before = _CHECKPOINTS.save_id < save_id  # all there is to go by once the other one is gone
+    return or_(
+        _CHECKPOINTS.created_at < moment,
+        and_(came_before, or_(_CHECKPOINTS.created_at == moment, moment.is_(None))),
+    )
+
+
+def _batches(save_ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    for start in range(0, len(save_ids), _CHANGED_AT_ONCE):
+        yield save_ids[start : start + _CHANGED_AT_ONCE]
 
 
 def _present(run_id: str, kind: str, name: str, checkpoint: CheckpointRow | None) -> CheckpointRow:

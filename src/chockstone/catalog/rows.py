@@ -79,12 +79,14 @@ class Rows(Generic[R]):
         limit: int,
         offset: int,
     ) -> Page[R]:
-        query = select(*self.columns, func.count().over()).where(*where).order_by(*order_by)
-        found = await database.read(query.limit(limit).offset(offset))
+        # Counted apart: a window over all rows would have the database carry each of them whole.
+        count = select(func.count()).select_from(self._table).where(*where)
+        page = select(*self.columns, count.scalar_subquery().label("total_count")).where(*where)
+        found = await database.read(page.order_by(*order_by).limit(limit).offset(offset))
         if found:
             return Page(self.rows(found), found[0][-1])
-        [[count]] = await database.read(select(func.count()).select_from(self._table).where(*where))
-        return Page((), count)  # past the last page
+        [[total_count]] = await database.read(count)
+        return Page((), total_count)  # past the last page
 
     async def change(self, database: Database, *where: ColumnElement[bool], **values: object) -> R | None:
         """The row as changed; None if there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -22,7 +23,7 @@ class SamplerRow:
     owner: str
     base_model: str
     model_path: str | None  # None: the base model itself, or weights that have no path
-    archive: str | None  # in the store: weights that were saved for this sampler alone
+    archive: str | None  # in the store: the weights it samples from; None: the base model's
     created_at: datetime
     next_client_counter: int  # what the next client to join gets
 
@@ -83,6 +84,17 @@ class Samplers:
         """In the order of their ``seq_id``."""
         query = select(*_ROWS.columns).where(_SAMPLERS.session_id == session_id).order_by(_SAMPLERS.seq_id)
         return await _ROWS.read(self._database, query)
+
+    async def in_use(self, archives: Sequence[str]) -> set[str]:
+        """Those of ``archives`` that a sampling session of an unfinished session samples from."""
+        sessions = tables.sessions.c
+        query = (
+            select(_SAMPLERS.archive)
+            .distinct()
+            .join_from(tables.sampling_sessions, tables.sessions, sessions.session_id == _SAMPLERS.session_id)
+            .where(_SAMPLERS.archive.in_(archives), sessions.finished_at.is_(None))
+        )
+        return {archive for [archive] in await self._database.read(query)}
 
 
 def _present(sampling_session_id: str, sampler: SamplerRow | None) -> SamplerRow:

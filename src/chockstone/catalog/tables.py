@@ -13,6 +13,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Double,
     ForeignKey,
     Index,
     Integer,
@@ -118,6 +119,7 @@ checkpoints: Final = Table(
     Column("optimizer_config", JSON, nullable=False),
     Column("step", BigInteger),
     Column("damage", Text),
+    Column("verified_at", Moment),
     # One published and one being written under a name: an overwrite leaves the old one loadable until it commits.
     Index(
         "uq_checkpoints_pending",
@@ -135,8 +137,26 @@ checkpoints: Final = Table(
     ),
     Index(None, "run_id", "kind", "created_at"),
     Index(None, "owner", "created_at", "save_id"),
+    Index(None, "created_at", "save_id"),
     Index(None, "expires_at"),
+    Index(None, "archive"),
     sqlite_autoincrement=True,  # the number of a save that was given up must not come back
+)
+
+# Removed checkpoints whose archives are in the store yet: the columns of ``checkpoints`` and why they are here.
+trash: Final = Table(
+    "trash",
+    metadata,
+    Column("trash_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("reason", Text, nullable=False),
+    Column("discarded_at", Moment, nullable=False),
+    Column("purge_at", Moment, nullable=False),
+    *(Column(each.name, each.type, nullable=each.nullable) for each in checkpoints.columns),
+    UniqueConstraint("save_id"),
+    Index(None, "purge_at", "trash_id"),
+    Index(None, "discarded_at", "trash_id"),
+    Index(None, "owner", "discarded_at", "trash_id"),
+    sqlite_autoincrement=True,  # a number seen once must not come to mean another checkpoint
 )
 
 sampling_sessions: Final = Table(
@@ -152,6 +172,7 @@ sampling_sessions: Final = Table(
     Column("created_at", Moment, nullable=False),
     Column("next_client_counter", BigInteger, nullable=False),
     UniqueConstraint("session_id", "seq_id"),
+    Index(None, "archive"),
 )
 
 custom_losses: Final = Table(
@@ -165,4 +186,56 @@ custom_losses: Final = Table(
     Column("definition", JSON, nullable=False),
     Column("created_at", Moment, nullable=False),
     UniqueConstraint("session_id", "custom_loss_seq_id"),
+)
+
+policies: Final = Table(
+    "policies",
+    metadata,
+    Column("scope", Text, primary_key=True),
+    Column("policy", JSON, nullable=False),
+    Column("changed_at", Moment, nullable=False),
+    Column("changed_by", Text, nullable=False),
+)
+
+audit: Final = Table(
+    "audit",
+    metadata,
+    Column("audit_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("event", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("run_id", Text),
+    Column("path", Text),
+    Column("purpose", Text),
+    Column("details", JSON, nullable=False),
+    Index(None, "owner", "at"),
+    Index(None, "at"),
+)
+
+# What belongs to no session or project has empty ones: a key has no nulls.
+usage: Final = Table(
+    "usage",
+    metadata,
+    Column("bucket_start", Moment, primary_key=True),
+    Column("owner", Text, primary_key=True),
+    Column("session_id", Text, primary_key=True),
+    Column("project_id", Text, primary_key=True),
+    Column("base_model", Text, primary_key=True),
+    Column("type", String(32), primary_key=True),
+    Column("cached", Boolean, primary_key=True),
+    Column("amount", Double, nullable=False),
+)
+
+keys: Final = Table(
+    "keys",
+    metadata,
+    Column("key_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("user_id", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("hint", Text, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("revoked_at", Moment),
+    UniqueConstraint("digest"),
+    sqlite_autoincrement=True,  # revoking a number twice must not meet another key
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -16,7 +17,7 @@ from sqlalchemy import Connection, insert, inspect, text, update
 from chockstone.catalog import Catalog, CatalogForeign, CatalogTooNew, CatalogUnavailable, opening, tables
 from chockstone.catalog.database import Database
 
-from .making import make_run, make_session
+from .making import NOW, begin, make_run, make_session, save
 
 
 async def on(url: str, work: Any, *, writes: bool = True) -> Any:
@@ -64,6 +65,92 @@ def clauses(statements: list[tuple[str, str]]) -> dict[str, list[str]]:
 async def migrate_from_nothing(url: str) -> None:
     await on(url, opening.VERSION_TABLE.create)  # an empty version table: every migration is due
     await (await Catalog.open(url)).close()
+
+
+def migrate_to(version: str) -> Any:
+    def work(connection: Connection) -> None:
+        config = Config()
+        config.set_main_option("script_location", str(opening.MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.upgrade(config, version)
+
+    return work
+
+
+def enter_first_rows(connection: Connection) -> None:
+    """What a catalog of the first version may hold, in the columns it has."""
+    session = {"session_id": "s", "owner": "local", "tags": ["a"], "user_metadata": {"k": "v"}, "sdk_version": "1"}
+    connection.execute(insert(tables.sessions).values(**session, created_at=NOW, last_heartbeat_at=NOW))
+    for name, state in (("ready", "ready"), ("broken", "damaged"), ("begun", "pending")):
+        checkpoint = {
+            "run_id": "s:train:0",
+            "kind": "weights",
+            "name": name,
+            "owner": "local",
+            "archive": f"archives/{name}",
+            "state": state,
+            "overwrites": False,
+            "size_bytes": 2**40,
+            "created_at": NOW,
+            "public": True,
+            "user_metadata": {"ä": "ö"},
+            "base_model": "Qwen/Qwen3-8B",
+            "spec": {"rank": 32},
+            "optimizer_config": {},
+            "step": 7,
+        }
+        connection.execute(insert(tables.checkpoints).values(**checkpoint))
+    sampler = {"sampling_session_id": "s:sample:0", "session_id": "s", "seq_id": 0, "owner": "local"}
+    facts = {"base_model": "Qwen/Qwen3-8B", "archive": "archives/ready", "created_at": NOW, "next_client_counter": 1}
+    connection.execute(insert(tables.sampling_sessions).values(**sampler, **facts))
+
+
+async def test_a_catalog_of_the_first_version_keeps_what_it_holds(url: str) -> None:
+    await on(url, migrate_to("0001"))
+    await on(url, enter_first_rows)
+
+    async with await Catalog.open(url) as catalog:
+        ready, broken, begun = [row async for row in catalog.checkpoints.iterate()]
+        assert [row.state for row in (ready, broken, begun)] == ["ready", "damaged", "pending"]
+        assert (ready.size_bytes, ready.user_metadata, ready.created_at) == (2**40, {"ä": "ö"}, NOW)
+        assert (ready.step, ready.public, ready.verified_at) == (7, True, None)
+        assert (await catalog.sessions.get("s")).user_metadata == {"k": "v"}
+        assert await catalog.samplers.in_use([ready.archive]) == {ready.archive}
+
+        await catalog.checkpoints.commit(begun, size_bytes=5, now=NOW)
+        [trashed] = await catalog.checkpoints.discard([ready], reason="deleted", now=NOW, purge_at=NOW)
+        assert trashed.checkpoint == ready
+        assert (await save(catalog, "new")).save_id > begun.save_id
+        assert [row.name for row in await catalog.checkpoints.list_by_run("s:train:0", now=NOW)] == [
+            *("new", "begun", "broken")
+        ]
+
+
+async def test_an_upgrade_that_breaks_off_leaves_the_catalog_as_it_was(url: str) -> None:
+    await on(url, migrate_to("0001"))
+    await on(url, enter_first_rows)
+    await on(url, lambda connection: connection.execute(text("CREATE TABLE keys (a INTEGER)")))  # in the way at the end
+    before = await on(url, describe, writes=False)
+
+    with pytest.raises(CatalogUnavailable, match="keys"):
+        await Catalog.open(url)
+
+    assert await on(url, describe, writes=False) == before
+    await on(url, lambda connection: connection.execute(text("DROP TABLE keys")))
+    async with await Catalog.open(url) as catalog:
+        assert (await begin(catalog)).state == "pending"
+        assert len([row async for row in catalog.checkpoints.iterate()]) == 4
+
+
+async def test_many_may_upgrade_a_catalog_at_once(url: str) -> None:
+    await on(url, migrate_to("0001"))
+    await on(url, enter_first_rows)
+
+    catalogs = await asyncio.gather(*(Catalog.open(url) for _ in range(4)))
+
+    for catalog in catalogs:
+        assert len([row async for row in catalog.checkpoints.iterate()]) == 3
+        await catalog.close()
 
 
 async def test_migrations_and_tables_agree(url: str, tmp_path: Path) -> None:

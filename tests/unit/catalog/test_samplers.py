@@ -68,3 +68,24 @@ async def test_a_sessions_samplers_are_in_order(catalog: Catalog) -> None:
             await make_sampler(catalog, name, n)
 
     assert [sampler.seq_id for sampler in await catalog.samplers.list_by_session("s")] == [1, 2, 10]
+
+
+async def test_an_archive_is_in_use_until_the_last_session_that_samples_from_it_ends(catalog: Catalog) -> None:
+    for name in ("s", "t"):
+        await make_session(catalog, name)
+        await make_sampler(catalog, name, 0, archive="shared")
+    await make_sampler(catalog, "s", 1, archive="own")
+    await make_sampler(catalog, "s", 2)  # of the base model
+
+    async def in_use() -> set[str]:
+        return await catalog.samplers.in_use(["shared", "own", "unknown"])
+
+    at_first = await in_use()
+    await catalog.sessions.finish("s", reason="success", now=NOW)
+    later = await in_use()
+    await catalog.sessions.finish("t", reason="cancelled", now=NOW)
+
+    assert at_first == {"shared", "own"}
+    assert later == {"shared"}
+    assert await in_use() == set()
+    assert await catalog.samplers.in_use([]) == set()

@@ -152,10 +152,10 @@ async def test_summaries_count_what_is_published_and_not_expired(catalog: Catalo
         await make_run(catalog, "s", n)
     await save(catalog, "a", run_id="s:train:0", size_bytes=10)
     await save(catalog, "a", run_id="s:train:0", kind="sampler_weights", size_bytes=2**40)
-    await save(catalog, "b", run_id="s:train:1", size_bytes=1)
+    damaged = await save(catalog, "b", run_id="s:train:1", size_bytes=1)
     await save(catalog, "old", run_id="s:train:1", expires_at=after(hours=-1), now=after(hours=-2))
     await begin(catalog, "unfinished", size_bytes=1000)
-    await catalog.checkpoints.set_damaged("s:train:1", "weights", "b", "bad block", now=NOW)
+    await catalog.checkpoints.mark_damaged(damaged.save_id, "bad block")
 
     page = await catalog.sessions.search(SessionQuery(), now=NOW)
 
