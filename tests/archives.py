@@ -49,6 +49,9 @@ class BytesSource:
     def map(self) -> memoryview | None:
         return None
 
+    def descriptor(self) -> int | None:
+        return None
+
     def close(self) -> None:
         self.closed = True
 

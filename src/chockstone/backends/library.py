@@ -1,20 +1,34 @@
-"""The library: the worker's archives. Disk work runs in threads, so that computing goes on.
-
-A training archive holds a run's whole state. A sampler's archive holds what inference engines load:
-``adapter_model.safetensors`` with ``adapter_config.json``, or ``model.safetensors`` with the base
-model's ``config.json``.
-"""
+"""The library: the worker's archives. Disk work and encryption run in threads, so that computing goes on."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
+from chockstone.backends.parts import Parts, collect_parts
 from chockstone.backends.run import Run
-from chockstone.checkpoints import Archive, Checkpointer, Saved, SaveHandle, load_state, open_store
-from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing
+from chockstone.backends.sealing import seal_files
+from chockstone.checkpoints import (
+    Admission,
+    Archive,
+    Checkpointer,
+    Saved,
+    SaveHandle,
+    SaveOptions,
+    load_state,
+    open_store,
+)
+from chockstone.checkpoints.errors import (
+    AdmissionRefused,
+    CheckpointError,
+    CheckpointMissing,
+    DamagedArchive,
+    ForeignArchive,
+    StoreFull,
+)
+from chockstone.checkpoints.snapshot import Snapshot, Snapshotter
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
 _SAVES: Final = 2  # at a time; each holds a snapshot
@@ -29,7 +43,8 @@ class Library:
         self._checkpointer = Checkpointer(self._store, buffers=_SAVES)
         self._post = post
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="library")
-        self._saving: dict[str, SaveHandle] = {}
+        self._sealers = ThreadPoolExecutor(max_workers=_SAVES, thread_name_prefix="sealing")
+        self._saving: dict[str, Future[Saved]] = {}  # ended by the threads, whatever this one does
         self._room = _SAVES
         self._waiting: deque[Future[None]] = deque()
 
@@ -44,20 +59,29 @@ class Library:
         return future
 
     def save(
-        self, run: Run, archive: str, *, kind: str, metadata: Mapping[str, Any], ttl_seconds: float | None
+        self,
+        run: Run,
+        archive: str,
+        *,
+        kind: str,
+        metadata: Mapping[str, Any],
+        ttl_seconds: float | None,
+        recipients: Sequence[Any] = (),  # Any: as parse_recipients gives them
+        admission: Admission | None = None,
     ) -> Future[Saved]:
-        """Copy the run's state; the future is done when the archive is durable. ``room`` was granted before."""
-        future: Future[Saved] = Future()
+        """Copy what the archive holds; the future is done when that is durable. ``room`` was granted before."""
+        options = SaveOptions(
+            name=archive, kind=kind, metadata=metadata, ttl_seconds=ttl_seconds, step=run.steps, admission=admission
+        )
         try:
-            state, files = (run.state(), {}) if kind == "weights" else _sampler_parts(run)
-            handle = self._checkpointer.save(
-                state, name=archive, kind=kind, metadata=metadata, files=files, ttl_seconds=ttl_seconds, step=run.steps
-            )
+            parts = collect_parts(run, kind)
+            writing = self._begin_sealed(parts, recipients, options) if recipients else self._write(parts, options)
         except BaseException:
             self._make_room()
             raise
-        self._saving[archive] = handle
-        handle.add_done_callback(lambda ended: self._post(lambda: self._ended(archive, ended, future)))
+        self._saving[archive] = writing
+        future: Future[Saved] = Future()
+        writing.add_done_callback(lambda ended: self._post(lambda: self._ended(archive, ended, future)))
         return future
 
     def load(self, archive: str) -> Future[State]:
@@ -78,14 +102,39 @@ class Library:
     def close(self) -> None:
         """Wait for what is being written."""
         self._threads.shutdown()
+        self._sealers.shutdown()
         self._checkpointer.close()
 
-    def _ended(self, archive: str, handle: SaveHandle, future: Future[Saved]) -> None:
+    def _begin_sealed(self, parts: Parts, recipients: Sequence[Any], options: SaveOptions) -> Future[Saved]:
+        snapshot = Snapshotter().take({name: part for name, part in parts.state.items() if name != "run"})
+        files = {name: content for name, content in parts.files.items() if content}  # a mere marker hides nothing
+        described = {"run": parts.state["run"], "encrypted": True}
+        return self._sealers.submit(self._write_sealed, [snapshot], files, recipients, described, options)
+
+    def _write_sealed(
+        self,
+        snapshots: list[Snapshot],
+        files: Mapping[str, bytes],
+        recipients: Sequence[Any],
+        described: dict[str, Any],
+        options: SaveOptions,
+    ) -> Saved:
+        """In a thread. The list is emptied, so that the plain copy goes before the sealed one is written."""
+        sealed = seal_files(snapshots.pop(), files, recipients)
+        return self._write(Parts(described, sealed), options).result()
+
+    def _write(self, parts: Parts, options: SaveOptions) -> Future[Saved]:
+        given: SaveOptions = {**options, "files": parts.files}
+        return _future_of(self._checkpointer.save(parts.state, **given))
+
+    def _ended(self, archive: str, writing: Future[Saved], future: Future[Saved]) -> None:
         self._saving.pop(archive, None)
         self._make_room()
-        error = handle.exception()
+        error = writing.exception()
         if error is None:
-            future.set_result(handle.result())
+            future.set_result(writing.result())
+        elif isinstance(error, RequestError):
+            future.set_exception(error)
         else:
             future.set_exception(ServerFailure(f"the checkpoint could not be written: {error}"))
 
@@ -100,19 +149,34 @@ class Library:
             with Archive(self._store.open(archive)) as opened:
                 return load_state(opened)
         except CheckpointError as error:
-            raise _explain(error) from error
+            raise _explain_load(error) from error
 
 
-def _sampler_parts(run: Run) -> tuple[dict[str, Any], dict[str, bytes]]:
-    described = {"run": {"spec": run.spec.to_json()}}
-    if run.spec.is_full:
-        config = (run.base.directory / "config.json").read_bytes()
-        return described | {"model": run.state()["weights"]}, {"config.json": config}
-    config, tensors = run.peft_files()
-    return described | {"adapter_model": tensors}, {"adapter_config.json": config}
+def _future_of(handle: SaveHandle) -> Future[Saved]:
+    """The save's outcome; a failure for want of space is the caller's to mend."""
+    future: Future[Saved] = Future()
+
+    def end(ended: SaveHandle) -> None:
+        error = ended.exception()
+        if error is None:
+            future.set_result(ended.result())
+        else:
+            future.set_exception(_explain_save(error, needed_bytes=ended.progress.bytes_total))
+
+    handle.add_done_callback(end)
+    return future
 
 
-def _explain(error: CheckpointError) -> RequestError:
+def _explain_save(error: BaseException, *, needed_bytes: int) -> BaseException:
+    if isinstance(error, AdmissionRefused):
+        return BadRequest(str(error), code="no_room")
+    if isinstance(error, StoreFull):
+        return BadRequest(f"the checkpoint needs {needed_bytes} bytes, and there is no room: {error}", code="no_room")
+    return error
+
+
+def _explain_load(error: CheckpointError) -> RequestError:
     if isinstance(error, CheckpointMissing):
-        return BadRequest(f"the checkpoint is not in the store any more: {error}")
-    return ServerFailure(f"the checkpoint cannot be loaded: {error}")
+        return BadRequest(f"the checkpoint is not in the store any more: {error}", code="missing")
+    is_damaged = isinstance(error, DamagedArchive | ForeignArchive)
+    return ServerFailure(f"the checkpoint cannot be loaded: {error}", code="damaged" if is_damaged else None)

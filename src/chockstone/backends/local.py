@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -229,11 +229,12 @@ class LocalBackend:
             case "done":
                 pending.reply.set_result(Message(values["values"], message.body))
             case "failed":
-                pending.reply.set_exception(_error(values["error"], values["category"]))
+                pending.reply.set_exception(_error(values))
 
 
-def _error(text: str, category: str) -> RequestError:
-    return BadRequest(text) if category == "user" else ServerFailure(text)
+def _error(values: Mapping[str, Any]) -> RequestError:
+    kind = BadRequest if values["category"] == "user" else ServerFailure
+    return kind(values["error"], code=values.get("code"))
 
 
 def _environment(config: WorkerConfig) -> dict[str, str]:

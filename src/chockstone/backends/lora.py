@@ -88,8 +88,15 @@ class LoraWeights:
             for layer in self.layers.values():
                 layer.active = None
 
+    def live(self) -> Adapter:
+        """The matrices themselves, which the next step changes."""
+        return self._adapter(self.parameters.flat)
+
     def snapshot(self) -> Adapter:
-        views = self.parameters.views(self.parameters.flat.clone())
+        return self._adapter(self.parameters.flat.clone())
+
+    def _adapter(self, flat: torch.Tensor) -> Adapter:
+        views = self.parameters.views(flat)
         layers = {name: LowRank(views[f"{name}.lora_A"], views[f"{name}.lora_B"]) for name in self.layers}
         return Adapter(layers, self.scale)
 

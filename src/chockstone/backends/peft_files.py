@@ -23,7 +23,7 @@ def peft_files(
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base_model,
         "r": rank,
-        "lora_alpha": ALPHA,
+        "lora_alpha": int(ALPHA),  # a whole number, as readers declare it
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,

@@ -128,9 +128,7 @@ class Run:
 
     def adapter(self) -> Adapter:
         """A copy of a LoRA run's matrices at this moment, to sample with."""
-        if not isinstance(self._weights, LoraWeights):
-            raise BadRequest("a run of rank 0 trains all weights and has no adapter.")
-        return self._weights.snapshot()
+        return self._lora().snapshot()
 
     def full_copy(self) -> PreTrainedModel:
         """A copy of a rank-0 run's whole model at this moment, to sample with."""
@@ -139,5 +137,11 @@ class Run:
         return self._weights.snapshot()
 
     def peft_files(self) -> tuple[bytes, dict[str, torch.Tensor]]:
-        """``adapter_config.json``, and the tensors of ``adapter_model.safetensors``, copied."""
-        return peft_files(self.adapter(), rank=self.spec.rank, base_model=self.base.name, layer_names=self.base.layers)
+        """``adapter_config.json``, and the tensors of ``adapter_model.safetensors``, which are live as in ``state``."""
+        adapter = self._lora().live()
+        return peft_files(adapter, rank=self.spec.rank, base_model=self.base.name, layer_names=self.base.layers)
+
+    def _lora(self) -> LoraWeights:
+        if not isinstance(self._weights, LoraWeights):
+            raise BadRequest("a run of rank 0 trains all weights and has no adapter.")
+        return self._weights

@@ -14,6 +14,7 @@ from chockstone.backends.run import Run
 from chockstone.backends.state import saved_adapter, saved_spec
 from chockstone.sampling.adapter import Adapter, LowRank
 from chockstone.sampling.model import SampledModel
+from chockstone.wire.failures import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ def run_weights(run: Run, sampled: SampledModel) -> Weights:
 def read_weights(state: Mapping[str, Any], base: BaseModel, sampled: SampledModel) -> Weights:
     """Of a sampler's archive or a training archive; BadRequest when it is neither, or of another model."""
     spec = saved_spec(state)
+    if state.get("encrypted"):
+        raise BadRequest("the checkpoint is encrypted, so only its recipients can read it; sample from another one")
     if spec.is_full:
         run = Run(base, spec)
         run.load({"run": state["run"], "weights": state.get("model") or state["weights"]}, with_optimizer=False)

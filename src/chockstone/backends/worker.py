@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,11 +27,12 @@ from chockstone.backends.custom_loss import CustomLoss
 from chockstone.backends.library import Library, State
 from chockstone.backends.local import WorkerConfig
 from chockstone.backends.optimizers import OptimStep
+from chockstone.backends.recipients import parse_recipients
 from chockstone.backends.run import Run, RunSpec
 from chockstone.backends.sampler_weights import Weights, read_weights, run_weights
 from chockstone.backends.shelf import Shelf
 from chockstone.backends.tasks import Steps, Turns
-from chockstone.checkpoints import Saved
+from chockstone.checkpoints import Admission, Saved
 from chockstone.sampling.model import SampledModel
 from chockstone.sampling.sampler import Finished, Sampler
 from chockstone.wire.failures import BadRequest, Failure, RequestError, ServerFailure
@@ -171,18 +172,21 @@ class Worker:
             reply = yield from self._calls[word](**values)
             self._reply(number, "done", reply)
         except RequestError as error:
-            self._fail(number, Failure.of(error))
+            self._fail(number, error)
         except Exception as error:  # noqa: BLE001  # told to the client, and logged
             log.error("call failed word=%s error=%s\n%s", word, error, traceback.format_exc())
-            self._fail(number, Failure.of(error))
+            self._fail(number, error)
 
     def _reply(self, number: int, event: str, message: Message | None = None) -> None:
         message = message or Message()
         self._send(Message({"id": number, "event": event, "values": message.values}, message.body))
 
-    def _fail(self, number: int, failure: Failure) -> None:
-        error = failure.error.encode(errors="replace").decode()  # a file's name need not be text
-        self._send(Message({"id": number, "event": "failed", "error": error, "category": failure.category}))
+    def _fail(self, number: int, error: Exception) -> None:
+        failure = Failure.of(error)
+        values = {"id": number, "event": "failed", "category": failure.category}
+        values["error"] = failure.error.encode(errors="replace").decode()  # a file's name need not be text
+        values["code"] = error.code if isinstance(error, RequestError) else None
+        self._send(Message(values))
 
     def _send(self, message: Message) -> None:
         try:
@@ -207,7 +211,8 @@ class Worker:
         result = yield from self._run(run_id).apply(
             request, self._losses, tokens_per_micro_batch=self._config.tokens_per_micro_batch
         )
-        return Message(body=encode_pass_result(result))
+        tokens = sum(len(datum.tokens) for datum in request.data)
+        return Message({"tokens": tokens}, encode_pass_result(result))
 
     def _optim_step(self, *, run_id: str, params: dict[str, Any]) -> Call:
         yield None
@@ -222,10 +227,25 @@ class Worker:
         metadata: dict[str, Any],
         ttl_seconds: float | None,
         release: Callable[[], None],
+        recipients: Sequence[str] = (),
+        allowance_bytes: int | None = None,
+        reserve_bytes: int = 0,
     ) -> Call:
+        """``recipients``: of an export, each of whose files is then encrypted to them; none are encrypted to nobody."""
         run = self._run(run_id)
+        keys = parse_recipients(recipients) if recipients else []
+        if keys and kind != "external_weights":
+            raise BadRequest("only external weights can be encrypted; save without recipients")
         yield self._library.room()
-        done = self._library.save(run, archive, kind=kind, metadata=metadata, ttl_seconds=ttl_seconds)
+        done = self._library.save(
+            run,
+            archive,
+            kind=kind,
+            metadata=metadata,
+            ttl_seconds=ttl_seconds,
+            recipients=keys,
+            admission=Admission(allowance_bytes=allowance_bytes, reserve_bytes=reserve_bytes),
+        )
         release()
         yield done
         return Message({"size_bytes": done.result().size_bytes})
@@ -285,7 +305,8 @@ class Worker:
         if isinstance(outcome, Failure):
             raise BadRequest(outcome.error) if outcome.category == "user" else ServerFailure(outcome.error)
         tokens = sum(len(sequence.tokens) for sequence in outcome.sequences)
-        return Message({"tokens": tokens}, encode_sample_result(outcome, request))
+        counts = {"tokens": tokens, "prompt_tokens": len(request.prompt)}
+        return Message(counts, encode_sample_result(outcome, request))
 
     def _cancel(self, *, key: str) -> Call:
         yield None

@@ -12,9 +12,15 @@ from chockstone.checkpoints.store import Store
 class Admission:
     quota_bytes: int | None = None  # of all archives below the checkpointer's prefix
     reserve_bytes: int = 0  # of the disk, to be left free for others
+    allowance_bytes: int | None = None  # for one archive alone, where somebody else has counted the others
 
     def check(self, store: Store, *, prefix: str, name: str, size: int) -> None:
         """Raise AdmissionRefused if ``size`` more bytes do not fit. An archive to be replaced is not counted."""
+        if self.allowance_bytes is not None and size > self.allowance_bytes:
+            raise AdmissionRefused(
+                f"checkpoint {name!r} needs {size} bytes and its allowance is {max(self.allowance_bytes, 0)}. "
+                "Delete checkpoints that are not needed any more, or raise the quota."
+            )
         free = store.free_bytes()
         if free is not None and size + self.reserve_bytes > free:
             raise AdmissionRefused(

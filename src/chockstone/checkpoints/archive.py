@@ -184,6 +184,9 @@ class Archive:
     def map(self) -> memoryview | None:
         return self._source.map()
 
+    def descriptor(self) -> int | None:
+        return self._source.descriptor()
+
     def read_into(self, offset: int, target: memoryview) -> None:
         """Raw bytes, not verified; for readers that verify whole blocks themselves."""
         self._source.read_into(offset, target)

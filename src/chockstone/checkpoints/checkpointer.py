@@ -66,6 +66,7 @@ class SaveOptions(TypedDict, total=False):
     pinned: bool  # retention never removes it
     ttl_seconds: float | None
     overwrite: bool
+    admission: Admission | None  # for this save, instead of the checkpointer's
 
 
 class Checkpointer:
@@ -276,6 +277,7 @@ class Checkpointer:
             pinned=bool(options.get("pinned", False)),
             ttl_seconds=check_ttl(options.get("ttl_seconds")),
             overwrite=bool(options.get("overwrite", False)),
+            admission=options.get("admission") or self.admission,
         )
         return request, SaveHandle(request.name)
 
@@ -299,7 +301,6 @@ class Checkpointer:
                 request,
                 snapshot,
                 self._clock,
-                self.admission,
                 self.retention,
                 handle,
                 blocked_seconds=time.perf_counter() - request.started,

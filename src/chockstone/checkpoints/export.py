@@ -6,10 +6,7 @@ and relative; still every folder is opened relative to the one above it and no l
 
 from __future__ import annotations
 
-import errno
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -19,7 +16,7 @@ from typing import Final
 from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.errors import ExportRefused
 from chockstone.checkpoints.layout import Member
-from chockstone.checkpoints.posix import explained, fsync_directory, move_if_absent
+from chockstone.checkpoints.new_directory import new_directory
 
 _RUN_BYTES: Final = 8 * 1024**2
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,20 +37,8 @@ def export_members(
     a killed process leaves a ``.export-….partial`` beside, and never a part of ``directory``.
     """
     chosen = choose_members(archive, members)
-    target = directory.absolute()
-    if target.name in ("", ".."):
-        raise ExportRefused(f"{str(directory)!r} cannot be a new directory; give it a name of its own")
-    if os.path.lexists(target):  # spares the write; the rename at the end decides all the same
-        raise _exists(target)
-    partial = target.parent / f".export-{secrets.token_hex(8)}.partial"
-    with explained(f"cannot export to {target}"):
-        try:
-            _write_all(archive, chosen, partial, on_bytes)
-            _publish(partial, target)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        fsync_directory(target.parent)
+    with new_directory(directory) as partial:
+        _write_all(archive, chosen, partial, on_bytes)
     return chosen
 
 
@@ -72,10 +57,6 @@ def choose_members(archive: Archive, patterns: Sequence[str]) -> tuple[Member, .
 
 
 def _write_all(archive: Archive, chosen: Sequence[Member], partial: Path, on_bytes: Callable[[int], None]) -> None:
-    try:
-        os.mkdir(partial)
-    except FileNotFoundError:
-        raise ExportRefused(f"there is no directory {str(partial.parent)!r} to export into; make it first") from None
     root = os.open(partial, _FOLDER)
     try:
         for member in chosen:
@@ -126,31 +107,3 @@ def _chunks(archive: Archive, member: Member) -> Iterator[bytes]:
         stop = min(member.end, layout.block_range(index + run - 1)[1])
         yield archive.read_range(position, stop - position)
         position = stop
-
-
-def _publish(partial: Path, target: Path) -> None:
-    try:
-        move_if_absent(partial, target)  # directories have no hard links, so this is renameat2
-    except FileExistsError:
-        raise _exists(target) from None
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
-            raise
-        _publish_over_claim(partial, target)
-
-
-def _publish_over_claim(partial: Path, target: Path) -> None:
-    """For file systems that cannot rename without replacing: claim the name empty, then replace that."""
-    try:
-        os.mkdir(target)
-    except FileExistsError:
-        raise _exists(target) from None
-    try:
-        os.rename(partial, target)
-    except BaseException:
-        os.rmdir(target)
-        raise
-
-
-def _exists(target: Path) -> ExportRefused:
-    return ExportRefused(f"{str(target)!r} exists already; name a directory that does not, or remove it first")

@@ -65,6 +65,9 @@ class FileSource:
             except ValueError:  # longer than the file is by now
                 raise TruncatedArchive(f"{self._path} has become shorter than its {self._size} bytes") from None
 
+    def descriptor(self) -> int | None:
+        return self._descriptor
+
     def read_into(self, offset: int, target: memoryview) -> None:
         whole_pages = offset % PAGE == 0 and len(target) % PAGE == 0
         direct = self._direct >= 0 and whole_pages and len(target) >= _DIRECT_READ_BYTES

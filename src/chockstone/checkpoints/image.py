@@ -1,19 +1,25 @@
 """Images: an archive as page-aligned extents of memory, in file order.
 
-Tensor data stays where the snapshot put it; only headers, small members and the odd bytes at the
-end of a section are gathered into buffers of their own.
+Tensor data stays where the snapshot put it; headers, small members and the odd bytes at the end of
+a section are gathered into buffers of their own, and a large file is copied once, onto pages.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
 
 from chockstone.checkpoints.layout import Layout
 from chockstone.checkpoints.manifest import Manifest, render_head, render_tail
 from chockstone.checkpoints.memory import Bytes, allocate
 from chockstone.checkpoints.snapshot import Snapshot
 from chockstone.checkpoints.tar import BLOCK, PAGE, render_headers, round_up
+
+_LARGE_BYTES: Final = 1024**2
+_NOTHING: Final = np.empty(0, dtype=np.uint8)
 
 
 class Image:
@@ -32,13 +38,17 @@ class Image:
                 member.name, size=member.size, header_offset=member.header_offset, mtime=manifest.mtime
             )
             section = sections.get(member.name)
-            if section is None:
-                gap += files[member.name]
-            else:
+            if section is not None:
                 gap += section.header
-                self._add(gap_start, _aligned(gap))
                 data = snapshot.memory[section.start : section.start + section.size]
-                whole = section.size // PAGE * PAGE
+            elif member.size >= _LARGE_BYTES:
+                data = _aligned(files[member.name])[: member.size]
+            else:
+                gap += files[member.name]
+                data = _NOTHING
+            if len(data):
+                self._add(gap_start, _aligned(gap))
+                whole = len(data) // PAGE * PAGE
                 self._add(gap_start + len(gap), data[:whole])
                 gap_start += len(gap) + whole
                 gap = bytearray(data[whole:].tobytes())

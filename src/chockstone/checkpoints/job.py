@@ -49,6 +49,7 @@ class SaveRequest:
     pinned: bool
     ttl_seconds: float | None
     overwrite: bool
+    admission: Admission
     started: float = field(default_factory=time.perf_counter)
 
 
@@ -86,7 +87,6 @@ class SaveJob:
     request: SaveRequest
     snapshot: Snapshot
     clock: Clock
-    admission: Admission
     retention: Retention | None
     handle: SaveHandle
     blocked_seconds: float
@@ -157,7 +157,7 @@ class SaveJob:
 
     def _refuse_early(self, size: int) -> None:
         """Spare the write where it is bound to fail; the commit decides all the same."""
-        self.admission.check(self.store, prefix=self.prefix, name=self.request.name, size=size)
+        self.request.admission.check(self.store, prefix=self.prefix, name=self.request.name, size=size)
         if self.request.overwrite:
             return
         try:

@@ -69,6 +69,9 @@ class ObjectSource:
     def map(self) -> memoryview | None:
         return None
 
+    def descriptor(self) -> int | None:
+        return None
+
     def read_into(self, offset: int, target: memoryview) -> None:
         """``CheckpointMissing`` when the object was deleted since, ``StoreError`` when it was replaced."""
         place = f"{self._url}/{self._facts.key}"

@@ -89,6 +89,9 @@ class Source(Protocol):
     def map(self) -> memoryview | None:
         """All of it as private, writable memory; None where bytes must be fetched to be seen."""
 
+    def descriptor(self) -> int | None:
+        """Of the open file, for reading it in other ways; None where there is none. It stays the source's own."""
+
     def close(self) -> None: ...
 
 

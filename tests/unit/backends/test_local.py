@@ -178,6 +178,15 @@ async def test_a_failure_is_raised_as_the_worker_gave_it(rig: Rig, category: str
     assert rig.lost == []
 
 
+@pytest.mark.parametrize("code", ["damaged", "missing", "no_room", None])
+async def test_a_failure_keeps_its_code(rig: Rig, code: str | None) -> None:
+    async with rig.running() as backend:
+        with pytest.raises(BadRequest) as caught:
+            await backend.call("fail", {"error": "no", "category": "user", "code": code})
+
+    assert caught.value.code == code
+
+
 async def test_a_save_releases_its_run_before_it_is_done(rig: Rig) -> None:
     released = asyncio.Event()
     async with rig.running() as backend:

@@ -54,3 +54,21 @@ def test_the_reserve_of_free_space_is_respected(tmp_path: Path) -> None:
             checkpointer.save({"x": 1}, step=1).result()
 
     assert store.begun == 0
+
+
+def test_an_allowance_holds_for_one_save_and_counts_nothing_else(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path)
+    with Checkpointer(store) as checkpointer:
+        needed = checkpointer.save({"x": torch.zeros(10_000)}, step=1).result().size_bytes
+
+        with pytest.raises(AdmissionRefused, match=f"needs {needed} bytes and its allowance is {needed - 1}"):
+            checkpointer.save(
+                {"x": torch.zeros(10_000)}, step=2, admission=Admission(allowance_bytes=needed - 1)
+            ).result()
+        assert store.begun == 1
+        checkpointer.save({"x": torch.zeros(10_000)}, step=2, admission=Admission(allowance_bytes=needed)).result()
+
+
+def test_an_allowance_that_is_used_up_is_told_as_none(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer, pytest.raises(AdmissionRefused, match="its allowance is 0"):
+        checkpointer.save({"x": 1}, step=1, admission=Admission(allowance_bytes=-5)).result()

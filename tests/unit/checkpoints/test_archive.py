@@ -402,3 +402,19 @@ def test_files_of_the_callers_are_members_of_the_archive(tmp_path: Path) -> None
     with open_file(path) as archive:
         assert archive.read("adapter/config.json") == b'{"r": 8}'
         assert archive.read("empty") == b""
+
+
+@pytest.mark.parametrize("sizes", [(1024**2,), (3 * 1024**2 + 5, 0, 17), (4096, 2 * 1024**2, 5 * 1024**2 + 4096)])
+@pytest.mark.parametrize("with_tensors", [True, False])
+def test_files_of_every_size_come_back_beside_tensors(
+    tmp_path: Path, sizes: tuple[int, ...], with_tensors: bool
+) -> None:
+    files = {f"file-{index}": np.random.default_rng(index).bytes(size) for index, size in enumerate(sizes)}
+    state: dict[str, Any] = {"model": {"w": torch.arange(5000)}} if with_tensors else {"x": 1}
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(state, name="one", files=files).result()
+
+    with Archive.open(tmp_path / "one.tar") as archive:
+        assert {name: archive.read(name) for name in files} == files
+        verify_archive(archive)
+        assert_same(load_state(archive), state)

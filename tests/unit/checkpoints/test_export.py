@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chockstone.checkpoints import Archive, Checkpointer, open_store
-from chockstone.checkpoints import export as export_module
+from chockstone.checkpoints import new_directory as new_directory_module
 from chockstone.checkpoints.errors import DigestMismatch, ExportRefused, StoreDenied
 from chockstone.checkpoints.export import export_members
 
@@ -108,7 +108,7 @@ def test_file_systems_without_exclusive_rename_are_served(
     def refuse(source: Path, target: Path) -> None:
         raise OSError(errno.EINVAL, "no such flag", str(target))
 
-    monkeypatch.setattr(export_module, "move_if_absent", refuse)
+    monkeypatch.setattr(new_directory_module, "move_if_absent", refuse)
 
     export_members(archive, tmp_path / "out", members=["config.json"])
 
