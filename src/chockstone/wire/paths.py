@@ -16,6 +16,12 @@ from chockstone.wire.failures import BadRequest
 SCHEME: Final = "tinker://"
 MAX_NAME_CHARACTERS: Final = 255
 MAX_RUN_ID_CHARACTERS: Final = 255
+LATEST: Final = "latest"  # in the place of a name: the newest checkpoint that verifies
+
+NAME_RULE: Final = (
+    f"A name has 1 to {MAX_NAME_CHARACTERS} characters out of A-Z a-z 0-9 . _ - and is not '.' or '..', "
+    f"nor {LATEST!r}, which stands for the newest checkpoint."
+)
 
 CheckpointType = Literal["training", "sampler", "external"]
 
@@ -63,7 +69,7 @@ class TinkerPath:
 
     @classmethod
     def of(cls, run_id: str, kind: Kind | str, name: str) -> TinkerPath:
-        return cls(check_run_id(run_id), Kind.parse(kind), check_name(name))
+        return cls(check_run_id(run_id), Kind.parse(kind), name if name == LATEST else check_name(name))
 
     @classmethod
     def parse(cls, text: str) -> TinkerPath:
@@ -76,21 +82,22 @@ class TinkerPath:
         return cls.of(*parts)
 
     @property
+    def is_latest(self) -> bool:
+        return self.name == LATEST
+
+    @property
     def checkpoint_id(self) -> str:
         """Unique within the run."""
-        return f"{self.kind}/{self.name}"
+        return f"{self.kind.value}/{self.name}"
 
     def __str__(self) -> str:
-        return f"{SCHEME}{self.run_id}/{self.kind}/{self.name}"
+        return f"{SCHEME}{self.run_id}/{self.kind.value}/{self.name}"
 
 
 def check_name(name: str) -> str:
     """``name`` itself, if a checkpoint may have it."""
-    if not _NAME.fullmatch(name) or name in (".", ".."):
-        raise BadRequest(
-            f"{name[:300]!r} cannot name a checkpoint. A name has 1 to {MAX_NAME_CHARACTERS} characters out of "
-            f"A-Z a-z 0-9 . _ - and is not '.' or '..'."
-        )
+    if not _NAME.fullmatch(name) or name in (".", "..", LATEST):
+        raise BadRequest(f"{name[:300]!r} cannot name a checkpoint. {NAME_RULE}")
     return name
 
 

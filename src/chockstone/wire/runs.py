@@ -1,4 +1,4 @@
-"""Runs and their checkpoints, as they are listed."""
+"""Runs, as they are listed."""
 
 from __future__ import annotations
 
@@ -6,49 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from chockstone.wire.paths import CheckpointType, TinkerPath
+from chockstone.wire.checkpoints import Checkpoint, Cursor
 from chockstone.wire.schema import Identifier, LongCounter, Request, Response, Timestamp
 
 AccessScope = Literal["owned", "accessible"]
-
-
-class Cursor(Response):
-    offset: int
-    limit: int
-    total_count: int
-
-
-class Checkpoint(Response):
-    checkpoint_id: str
-    checkpoint_type: CheckpointType
-    time: Timestamp
-    tinker_path: str
-    size_bytes: int | None = None
-    public: bool = False
-    user_metadata: dict[str, str] | None = None
-    expires_at: Timestamp | None = None
-
-    @classmethod
-    def at(
-        cls,
-        path: TinkerPath,
-        *,
-        time: Timestamp,
-        size_bytes: int | None = None,
-        public: bool = False,
-        user_metadata: dict[str, str] | None = None,
-        expires_at: Timestamp | None = None,
-    ) -> Checkpoint:
-        return cls(
-            checkpoint_id=path.checkpoint_id,
-            checkpoint_type=path.kind.checkpoint_type,
-            time=time,
-            tinker_path=str(path),
-            size_bytes=size_bytes,
-            public=public,
-            user_metadata=user_metadata,
-            expires_at=expires_at,
-        )
 
 
 class TrainingRun(Response):

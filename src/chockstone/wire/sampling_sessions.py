@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
+from chockstone.wire.checkpoints import SkippedCheckpoint
 from chockstone.wire.schema import CheckpointPath, Counter, Identifier, Name, Request, Response
 
 
@@ -29,6 +30,8 @@ class CreateSamplingSessionRequest(Request):
 
 class CreateSamplingSessionResponse(Response):
     sampling_session_id: str
+    path: str | None = None  # what model_path came to mean
+    skipped: list[SkippedCheckpoint] | None = None
     type: Literal["create_sampling_session"] = "create_sampling_session"
 
 

@@ -175,3 +175,11 @@ class NextPage(Response):
 class SearchSessionsResponse(Response):
     sessions: list[SessionSummary]
     next_cursor: NextPage | None = None
+
+
+class TraceExportResponse(Response):
+    """Clients ask again while it is pending; ``url`` is fetched without credentials once it is ready."""
+
+    status: Literal["pending", "ready", "failed"]
+    url: str | None = None
+    error: str | None = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from chockstone.wire.checkpoints import SkippedCheckpoint
 from chockstone.wire.models import OptimizerConfig
 from chockstone.wire.schema import (
     CheckpointName,
@@ -20,6 +21,9 @@ from chockstone.wire.schema import (
     TtlSeconds,
     UserMetadata,
 )
+
+MAX_RECIPIENTS = 10
+Recipient = Annotated[str, Field(min_length=1, max_length=2000)]  # age1..., or an SSH public key
 
 
 class SaveWeightsRequest(Request):
@@ -59,6 +63,23 @@ class SaveWeightsForSamplerResponse(Response):
     type: Literal["save_weights_for_sampler"] = "save_weights_for_sampler"
 
 
+class SaveWeightsExternalRequest(Request):
+    """As files that other programs read. With recipients each is encrypted to them, in the format of ``age``."""
+
+    model_id: Identifier
+    seq_id: TrainingSeqId
+    path: CheckpointName
+    ttl_seconds: TtlSeconds | None = None
+    user_metadata: UserMetadata | None = None
+    age_encryption_recipients: Annotated[list[Recipient], Field(max_length=MAX_RECIPIENTS)] | None = None
+
+
+class SaveWeightsExternalResponse(Response):
+    path: str
+    size_bytes: int | None = None
+    type: Literal["save_weights_external"] = "save_weights_external"
+
+
 class LoadWeightsRequest(Request):
     """Into a run, by ``model_id`` and ``seq_id``; or into one it creates, by ``session_id`` and ``model_seq_id``."""
 
@@ -88,6 +109,7 @@ class LoadWeightsRequest(Request):
 class LoadWeightsResponse(Response):
     path: str | None = None
     model_id: str | None = None
+    skipped: list[SkippedCheckpoint] | None = None
     type: Literal["load_weights"] = "load_weights"
 
 
@@ -105,3 +127,28 @@ class WeightsInfoResponse(Response):
     train_mlp: bool | None = None
     train_attn: bool | None = None
     optimizer_config: OptimizerConfig = OptimizerConfig()
+    path: str | None = None  # what the path that was asked for came to mean
+    skipped: list[SkippedCheckpoint] | None = None
+
+
+class CopyWeightsRequest(Request):
+    """Into a project, or into the project of a session."""
+
+    source_path: CheckpointPath
+    destination_project_id: Identifier | None = None
+    session_id: Identifier | None = None
+    model_seq_id: Counter | None = None
+    ttl_seconds: TtlSeconds | None = None
+    weights_access_token: Secret | None = Field(default=None, repr=False)
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> Self:
+        if (self.session_id is None) != (self.model_seq_id is None):
+            raise ValueError("session_id and model_seq_id are needed together, or neither.")
+        if self.session_id is not None and self.destination_project_id is not None:
+            raise ValueError("either destination_project_id or session_id, and not both.")
+        return self
+
+
+class CopyWeightsResponse(Response):
+    tinker_path: str

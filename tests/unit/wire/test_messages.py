@@ -16,19 +16,28 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from tinker import types
 from tinker._compat import model_dump
 from tinker.types import (
+    audit_log_response,
     auth_token_response,
+    billing_usage_response,
+    checkpoints_list_response,
     client_config_request,
     client_config_response,
     client_dynamic_config_response,
+    copy_weights_request,
+    copy_weights_response,
     create_custom_loss_request,
     create_custom_loss_response,
+    current_checkpoint_storage_usage_response,
     custom_loss_graph,
     custom_loss_input,
+    external_weights_urls_response,
     futures_retrieve_request,
     futures_retrieve_response,
     join_sampling_session_request,
     join_sampling_session_response,
     optimizer,
+    save_weights_external_request,
+    save_weights_external_response,
     search_owner,
     session_search_cursor,
     session_search_request,
@@ -39,10 +48,14 @@ from tinker.types import (
 from tinker.types._pydantic_types import save_weights_for_sampler_response as sampler_response
 
 from chockstone.wire import (
+    audit,
+    billing,
+    checkpoints,
     credentials,
     custom_losses,
     futures,
     models,
+    policies,
     runs,
     sampling_sessions,
     schema,
@@ -152,6 +165,26 @@ REQUESTS: list[tuple[type[schema.Request], BaseModel]] = [
         ),
     ),
     (
+        weights.SaveWeightsExternalRequest,
+        save_weights_external_request.SaveWeightsExternalRequest(
+            model_id="m",
+            path="adapter",
+            seq_id=3,
+            ttl_seconds=7200,
+            age_encryption_recipients=["age1x", "ssh-ed25519 y"],
+        ),
+    ),
+    (
+        weights.CopyWeightsRequest,
+        copy_weights_request.CopyWeightsRequest(source_path=PATH, destination_project_id="p", ttl_seconds=3600),
+    ),
+    (
+        weights.CopyWeightsRequest,
+        copy_weights_request.CopyWeightsRequest(
+            source_path=PATH, session_id="s", model_seq_id=1, weights_access_token="tml-other"
+        ),
+    ),
+    (
         sampling_sessions.CreateSamplingSessionRequest,
         types.CreateSamplingSessionRequest(session_id="s", sampling_session_seq_id=0, model_path=PATH, base_model="b"),
     ),
@@ -188,7 +221,7 @@ def test_what_the_sdk_sends_is_read_in_full(ours: type[schema.Request], theirs: 
     assert body.items() <= kept.items()
 
 
-CHECKPOINT = runs.Checkpoint.at(
+CHECKPOINT = checkpoints.Checkpoint.at(
     TinkerPath.of("s:train:0", Kind.WEIGHTS, "final"),
     time=NOON,
     size_bytes=5,
@@ -295,9 +328,80 @@ RESPONSES: list[tuple[schema.Response, Any]] = [
         futures_retrieve_response.FuturesRetrieveResponse,
     ),
     (CHECKPOINT, types.Checkpoint),
+    (checkpoints.CheckpointsResponse(checkpoints=[CHECKPOINT]), checkpoints_list_response.CheckpointsListResponse),
+    (
+        checkpoints.CheckpointsResponse(
+            checkpoints=[CHECKPOINT], cursor=checkpoints.Cursor(offset=0, limit=100, total_count=1)
+        ),
+        checkpoints_list_response.CheckpointsListResponse,
+    ),
+    (
+        checkpoints.ExternalWeightsUrlsResponse(urls={"adapter_config.json": "http://h/x"}, expires=NOON),
+        external_weights_urls_response.ExternalWeightsUrlsResponse,
+    ),
+    (
+        weights.SaveWeightsExternalResponse(path=PATH, size_bytes=9),
+        save_weights_external_response.SaveWeightsExternalResponseInternal,
+    ),
+    (weights.CopyWeightsResponse(tinker_path=PATH), copy_weights_response.CopyWeightsResponse),
+    (
+        audit.AuditResponse(
+            entries=[
+                audit.AuditEntry(
+                    timestamp=NOON,
+                    event="checkpoint_read",
+                    event_details={"by": "o", "n": 3},
+                    model_id="m",
+                    tinker_path=PATH,
+                    purpose="download",
+                )
+            ]
+        ),
+        audit_log_response.AuditLogResponse,
+    ),
+    (
+        billing.UsageResponse(
+            data=[
+                billing.UsageEvent(
+                    bucket_start=NOON,
+                    bucket_end=NOON,
+                    base_model="b",
+                    user_id="o",
+                    user_name="o",
+                    session_id="s",
+                    project_id="p",
+                    event_info=info,
+                )
+                for info in (
+                    billing.TrainingUse(token_count=3),
+                    billing.PrefillUse(cached=False, token_count=3),
+                    billing.SampleUse(token_count=3),
+                    billing.CheckpointUse(count=1),
+                    billing.StorageUse(gigabyte_hours=0.5),
+                )
+            ],
+            sessions={"s": billing.UsageSession(user_metadata={"a": "b"}), "t": billing.UsageSession()},
+        ),
+        billing_usage_response.BillingUsageResponse,
+    ),
+    (
+        billing.StorageUsageResponse(
+            data=[
+                billing.StorageUsageItem(
+                    project_id="p",
+                    org_user_urn="o",
+                    user_name="o",
+                    checkpoint_count=2,
+                    size_bytes=10**9,
+                    size_gigabytes=1.0,
+                )
+            ]
+        ),
+        current_checkpoint_storage_usage_response.CurrentCheckpointStorageUsageResponse,
+    ),
     (RUN, types.TrainingRun),
     (
-        runs.TrainingRunsResponse(training_runs=[RUN], cursor=runs.Cursor(offset=0, limit=20, total_count=1)),
+        runs.TrainingRunsResponse(training_runs=[RUN], cursor=checkpoints.Cursor(offset=0, limit=20, total_count=1)),
         types.TrainingRunsResponse,
     ),
 ]
@@ -337,6 +441,30 @@ def test_times_are_written_in_utc_with_a_z() -> None:
     assert answer["created_at"] == "2026-01-02T12:30:00Z"
     with pytest.raises(ValidationError):
         sessions.NextPage(last_created_at=NOON.replace(tzinfo=None), last_session_id="s")
+
+
+def test_an_expiry_is_taken_away_by_an_explicit_null_only() -> None:
+    assert schema.read(checkpoints.SetTtlRequest, {"ttl_seconds": None}).ttl_seconds is None
+    assert schema.read(checkpoints.SetTtlRequest, {"ttl_seconds": 3600}).ttl_seconds == 3600
+
+
+def test_damage_is_shown_to_clients_that_know_no_states() -> None:
+    path = TinkerPath.of("s:train:0", Kind.WEIGHTS, "hurt")
+
+    damaged = checkpoints.Checkpoint.at(
+        path, time=NOON, user_metadata={"a": "b"}, state="damaged", damage="block 3 is not what was written"
+    )
+
+    answer = orjson.loads(damaged.encode())
+    assert (answer["state"], answer["damage"]) == ("damaged", "block 3 is not what was written")
+    theirs = TypeAdapter(types.Checkpoint).validate_json(damaged.encode())
+    assert theirs.user_metadata == {"a": "b", "chockstone.damage": "block 3 is not what was written"}
+
+
+def test_a_policy_is_kept_as_it_was_given() -> None:
+    given = {"keep_last": 3, "keep_best": {"metric": "loss", "mode": "max", "count": 2}, "ttl_seconds": 60}
+
+    assert schema.read(policies.Policy, given).to_json() == given
 
 
 def test_metadata_becomes_text() -> None:
@@ -392,7 +520,43 @@ def create_model(**change: Any) -> dict[str, Any]:
     return {"session_id": "s", "model_seq_id": 0, "base_model": "b", **change}
 
 
+EXTERNAL = {"model_id": "m", "seq_id": 1, "path": "a"}
 REFUSALS: list[tuple[type[schema.Request], Any, str]] = [
+    (
+        weights.SaveWeightsRequest,
+        EXTERNAL | {"path": "latest"},
+        "nor 'latest', which stands for the newest checkpoint.",
+    ),
+    (
+        weights.SaveWeightsExternalRequest,
+        EXTERNAL | {"age_encryption_recipients": ["age1x"] * 11},
+        "age_encryption_recipients: List should have at most 10 items",
+    ),
+    (
+        weights.SaveWeightsExternalRequest,
+        EXTERNAL | {"age_encryption_recipients": [""]},
+        "age_encryption_recipients[0]: String should have at least 1 character",
+    ),
+    (weights.CopyWeightsRequest, {"source_path": "weights/a"}, "source_path: 'weights/a' is not a checkpoint."),
+    (
+        weights.CopyWeightsRequest,
+        {"source_path": PATH, "session_id": "s"},
+        "session_id and model_seq_id are needed together",
+    ),
+    (
+        weights.CopyWeightsRequest,
+        {"source_path": PATH, "session_id": "s", "model_seq_id": 0, "destination_project_id": "p"},
+        "either destination_project_id or session_id, and not both.",
+    ),
+    (checkpoints.SetTtlRequest, {}, "ttl_seconds is missing."),
+    (checkpoints.SetTtlRequest, {"ttl_seconds": 3599}, "ttl_seconds: 3599 seconds are not between an hour (3600)"),
+    (checkpoints.SetTtlRequest, {"ttl_seconds": 10**40}, "seconds are not between an hour (3600) and ten years."),
+    (policies.Policy, {"keeplast": 3}, "keeplast: Extra inputs are not permitted"),
+    (policies.Policy, {"keep_last": 0}, "keep_last must be greater than or equal to 1, not 0."),
+    (policies.Policy, {"keep_best": {"mode": "min"}}, "keep_best.metric is missing."),
+    (policies.Policy, {"keep_best": {"metric": "loss", "mode": "low"}}, "keep_best.mode must be 'min' or 'max'"),
+    (policies.Policy, {"ttl_seconds": -1}, "ttl_seconds must be greater than 0"),
+    (policies.Policy, {"quota_bytes": 2**63}, "quota_bytes must be less than or equal to"),
     (models.GetInfoRequest, {}, "model_id is missing."),
     (models.GetInfoRequest, [], "the body must be a valid dictionary or instance of GetInfoRequest, not a list."),
     (models.GetInfoRequest, {"model_id": 4}, "model_id must be a valid string, not 4."),

@@ -68,6 +68,15 @@ def test_anything_else_is_refused_with_the_rule(text: str, words: str) -> None:
     assert len(str(refusal.value)) < 700
 
 
+def test_latest_is_no_name_but_may_stand_for_one() -> None:
+    path = TinkerPath.parse(f"tinker://{RUN}/weights/latest")
+
+    assert path.is_latest
+    assert not TinkerPath.of(RUN, "weights", "latest-1").is_latest
+    with pytest.raises(BadRequest, match="'latest' cannot name a checkpoint"):
+        check_name("latest")
+
+
 def test_names_at_the_edge_of_the_rule() -> None:
     assert check_name("a" * 255) == "a" * 255
     assert check_name("...") == "..."
