@@ -17,7 +17,11 @@ from chockstone.api.context import Context
 from chockstone.api.models_served import describe_models
 from chockstone.api.users import Users
 from chockstone.catalog import Catalog
+from chockstone.checkpoints import open_store
+from chockstone.engine.data_directory import ARCHIVES
 from chockstone.engine.engine import Engine
+from chockstone.engine.storage import Storage
+from chockstone.engine.storage_rules import StorageRules
 from unit.engine.fake_backend import FakeBackend
 
 KEY = "tml-local"
@@ -26,6 +30,7 @@ KEY = "tml-local"
 @dataclass
 class Served:
     app: FastAPI
+    engine: Engine
     backend: FakeBackend
     http: httpx.AsyncClient  # paths are relative to /api/v1/
 
@@ -35,11 +40,16 @@ class Served:
 
 
 @asynccontextmanager
-async def serve_in_process(home: Path, models: Mapping[str, Path]) -> AsyncIterator[Served]:
-    backend = FakeBackend()
-    config = ServerConfig(models=models, data=home)
+async def serve_in_process(
+    home: Path, models: Mapping[str, Path], *, rules: StorageRules | None = None
+) -> AsyncIterator[Served]:
+    """Archives go to ``home/checkpoints``."""
+    store = open_store(home / ARCHIVES)
+    backend = FakeBackend(store)
+    storage = Storage(store)
+    config = ServerConfig(models=models, data=home, storage=rules or StorageRules())
     async with await Catalog.open(f"sqlite:///{home}/catalog.sqlite3") as catalog:
-        engine = Engine(backend, catalog, limits=config.limits)
+        engine = Engine(backend, catalog, storage, limits=config.limits, rules=config.storage)
         users = Users({}, secret=b"s" * 32, now=lambda: datetime.now(UTC))
         app = create_app(Context(config, engine, users, describe_models(models)))
         await engine.start()
@@ -47,5 +57,6 @@ async def serve_in_process(home: Path, models: Mapping[str, Path]) -> AsyncItera
         async with httpx.AsyncClient(
             transport=transport, base_url="http://served/api/v1/", headers={"X-API-Key": KEY}, timeout=60
         ) as http:
-            yield Served(app, backend, http)
+            yield Served(app, engine, backend, http)
         await engine.stop()
+        storage.close()

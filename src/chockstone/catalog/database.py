@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -40,7 +42,6 @@ _PRAGMAS: Final = (
 )
 _CONNECTIONS: Final = 8  # kept open; with SQLite each is a thread
 _VALUE_STATES: Final = ("22", "54")  # SQLSTATE: data exceptions, limits exceeded
-_SQLITE_HEADER: Final = b"SQLite format 3\0"
 _TO_JSON: Final = partial(json.dumps, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -162,14 +163,24 @@ def _refuse_what_cannot_be_opened(path: Path) -> None:
             f"the catalog {str(path)!r} is in a missing directory: make {str(path.parent)!r} first"
         )
     try:
-        with path.open("rb") as file:
-            header = file.read(len(_SQLITE_HEADER))
-    except FileNotFoundError:
+        _look_into(path)
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_NOTADB:
+            raise CatalogUnavailable(
+                f"{str(path)!r} is not a database: give the path of a catalog, or of no file"
+            ) from error
+        if code is not None and code & 0xFF == sqlite3.SQLITE_CANTOPEN:
+            raise CatalogUnavailable(f"the catalog {str(path)!r} cannot be read: {error}") from error
+        # anything else is for the connection to say
+
+
+def _look_into(path: Path) -> None:
+    """Through SQLite alone: closing the file in another way would drop the locks of this process's connections."""
+    if not os.path.exists(path):  # also where it may not be asked
         return
-    except OSError as error:
-        raise CatalogUnavailable(f"the catalog {str(path)!r} cannot be read: {error.strerror}") from error
-    if header not in (b"", _SQLITE_HEADER):
-        raise CatalogUnavailable(f"{str(path)!r} is not a database: give the path of a catalog, or of no file")
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
+        connection.execute("PRAGMA schema_version").fetchone()
 
 
 class _Connection(Protocol):

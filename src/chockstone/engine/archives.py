@@ -7,18 +7,23 @@ import secrets
 from typing import Final
 
 _LONGEST: Final = 200  # of a store's name component, with room for what a write adds to it
-_HASHED: Final = "x-"
+HASHED: Final = "x-"
 
 
-def archive_name(run_id: str, kind: str, name: str, seq_id: int | None) -> str:
-    """A store name, different for different saves: one that replaces another is written beside it.
+def archive_name(run_id: str, kind: str, name: str, seq_id: int | None = None) -> str:
+    """A store name that was never given before: a save is written beside what it replaces, or what is in the trash.
 
     Names a store cannot hold appear as a digest; the archive itself has them in its metadata.
     """
-    plain = len(name) <= _LONGEST and not name.startswith((".", _HASHED))
-    stored = name if plain else _HASHED + hashlib.sha256(name.encode()).hexdigest()
-    save = secrets.token_hex(8) if seq_id is None else str(seq_id)
-    return f"{run_id.replace(':', '.')}/{kind}/{stored}.{save}"
+    token = secrets.token_hex(8)
+    save = token if seq_id is None else f"{seq_id}-{token}"
+    return f"{run_id.replace(':', '.')}/{kind}/{stored_name(name)}.{save}"
+
+
+def stored_name(name: str) -> str:
+    """A checkpoint's name as it stands in the store."""
+    plain = len(name) <= _LONGEST and not name.startswith((".", HASHED))
+    return name if plain else HASHED + hashlib.sha256(name.encode()).hexdigest()
 
 
 def ephemeral_name(sampling_session_id: str) -> str:

@@ -6,16 +6,20 @@ several runs, and samples, may all be under way together.
 
     open_run    run_id, base_model, spec
     close_run   run_id
-    pass        run_id; body: the request
+    pass        run_id; body: the request. Replies tokens
     optim_step  run_id, params
-    save        run_id, archive, kind, metadata, ttl_seconds; releases once the state is copied
+    save        run_id, archive, kind, metadata, ttl_seconds, recipients, allowance_bytes (or None),
+                reserve_bytes; releases once the state is copied. Replies size_bytes
     snapshot    run_id, archive: weights to sample from under that name, at once
     load        run_id, archive, with_optimizer
     add_loss    loss_id, definition
     drop_loss   loss_id
-    sample      key, base_model, archive (or None), seed; body: the request
+    sample      key, base_model, archive (or None), seed; body: the request. Replies tokens, prompt_tokens
     cancel      key
     forget      archive: nobody will ask for it again, and it is deleted
+
+An error has a code where the engine acts on it: the archive is "damaged" or "missing", or there is
+"no_room" for it, in which case the message says "needs <number> bytes".
 """
 
 from __future__ import annotations

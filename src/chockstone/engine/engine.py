@@ -12,20 +12,32 @@ from typing import Any, Final
 
 import orjson
 
-from chockstone.catalog import Catalog
+from chockstone.catalog import Catalog, RowMissing
 from chockstone.catalog.losses import LossRow
 from chockstone.engine.archives import ephemeral_name
+from chockstone.engine.audit import Audit
 from chockstone.engine.backend import Backend
+from chockstone.engine.checkpoints import Checkpoints
 from chockstone.engine.futures import Futures, Result
 from chockstone.engine.limits import Limits
+from chockstone.engine.policies import Policies
 from chockstone.engine.presence import Presence
+from chockstone.engine.quotas import Quotas
 from chockstone.engine.runs import LiveRun, Runs
-from chockstone.engine.sampling import Sampling
+from chockstone.engine.sampling import SamplerSource, Sampling
+from chockstone.engine.saving import Saving
+from chockstone.engine.scrub import Scrub
+from chockstone.engine.storage import Storage
+from chockstone.engine.storage_rules import StorageRules
+from chockstone.engine.sweeper import Sweeper
 from chockstone.engine.training import Training
+from chockstone.engine.usage import UsageMeter
 from chockstone.wire.failures import RequestError, ServerFailure
+from chockstone.wire.paths import TinkerPath
 
 log = logging.getLogger(__name__)
-_SWEEP_SECONDS: Final = 60.0
+_SILENCE_CHECK_SECONDS: Final = 60.0
+_PURGED_AT_START: Final = 100  # archives; the sweeper goes on with the rest
 _LOST: Final = (
     "run {run_id!r} is not loaded any more: {reason}. "
     "Resume it with create_training_client_from_state_with_optimizer and its last checkpoint."
@@ -37,17 +49,38 @@ class Engine:
         self,
         backend: Backend,
         catalog: Catalog,
+        storage: Storage,
         *,
         limits: Limits | None = None,
+        rules: StorageRules | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        limits = limits or Limits()
+        limits, rules = limits or Limits(), rules or StorageRules()
         self.catalog = catalog
+        self.storage = storage
+        self.rules = rules
         self.futures = Futures(now=time.monotonic)
         self.runs = Runs(self.futures, limits)
-        self.training = Training(backend, catalog, self.runs, limits, now=now)
-        self.sampling = Sampling(backend, self.futures, limits)
+        self.audit = Audit(catalog, now=now)
+        self.usage = UsageMeter(catalog, now=now)
         self.presence = Presence(catalog, now=now)
+        self.policies = Policies(catalog, rules, now=now)
+        quotas = Quotas(catalog, self.policies, now=now)
+        self.checkpoints = Checkpoints(catalog, storage, rules, quotas, self.audit, now=now)
+        self.sweeper = Sweeper(catalog, storage, self.checkpoints, self.policies, rules, now=now)
+        self.scrub = Scrub(catalog, self.checkpoints, rules, now=now)
+        self._saving = Saving(
+            backend, catalog, storage, self.checkpoints, quotas, rules, self.usage, self.audit, now=now
+        )
+        self.training = Training(
+            backend, catalog, self.runs, limits, self._saving, self.checkpoints, self.usage, now=now
+        )
+        self.sampling = Sampling(backend, self.futures, limits)
+        self.checkpoints.on_change = self.sweeper.saw
+        self.checkpoints.on_purged = self._forget_purged
+        self.policies.on_change = self.sweeper.look_at_everything
+        self.sampling.on_sampled = self._sampled
+        self.sampling.on_bad_archive = self._found_bad
         self.is_stopping = False
         self.on_session_end: Callable[[str], None] = lambda _: None
         self._backend = backend
@@ -63,14 +96,15 @@ class Engine:
 
     async def start(self) -> None:
         """Tidy up after the last life, and have the worker start. Returns before it is ready."""
-        for save in await self.catalog.checkpoints.list_pending():
-            log.warning("unfinished save given up path=%s", save.path)
-            await self.catalog.checkpoints.fail(save)
+        await self.policies.load()
+        await self._saving.recover()
+        await self.checkpoints.purge_due(limit=_PURGED_AT_START)
         for run in await self.catalog.runs.list_in_state("active"):
             reason = _LOST.format(run_id=run.run_id, reason="the server was restarted")
             await self.catalog.runs.set_state(run.run_id, "lost", failure=reason)
         await self._backend.start()
-        self._in_background(self.presence.keep())
+        for keeper in (self.presence, self.audit, self.usage, self.sweeper, self.scrub):
+            self._in_background(keeper.keep())
         self._in_background(self._keep_tidy())
 
     async def stop(self) -> None:
@@ -85,9 +119,15 @@ class Engine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            await self.presence.flush()
+            await self._flush()
         finally:
             await self._backend.stop()
+
+    async def _flush(self) -> None:
+        await self.presence.flush()
+        await self.audit.flush()
+        await self.usage.count_storage()
+        await self.usage.flush()
 
     def worker_lost(self, reason: str) -> None:
         """The worker died and took what it held with it. It starts again by itself."""
@@ -154,7 +194,7 @@ class Engine:
 
     async def _keep_tidy(self) -> None:
         while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
+            await asyncio.sleep(_SILENCE_CHECK_SECONDS)
             try:
                 await self.end_silent_sessions()
             except Exception as error:  # noqa: BLE001  # the next time may go better
@@ -166,7 +206,10 @@ class Engine:
         self.sampling.forget_feeds({sampler.sampling_session_id for sampler in samplers})
         for sampler in samplers:
             if sampler.archive == ephemeral_name(sampler.sampling_session_id):
+                self.sampling.forget_archive(sampler.archive)
                 self._in_background(self._forget(sampler.archive))
+        if samplers:
+            await self.checkpoints.purge_due()  # what was deleted while they used it
         for loss_id in [known for known in self._losses if known.startswith(f"{session_id}:")]:
             del self._losses[loss_id]
             with suppress(ServerFailure):
@@ -176,8 +219,42 @@ class Engine:
         await self._backend.call("add_loss", {"loss_id": loss_id, "definition": dict(definition)})
 
     async def _forget(self, archive: str) -> None:
-        with suppress(ServerFailure):  # a worker that died has forgotten it; its file is an orphan to collect
+        """The worker may be writing it yet, and then deletes it when it has; one that died has forgotten it."""
+        try:
             await self._backend.call("forget", {"archive": archive})
+        except ServerFailure:
+            await self.storage.delete(archive)
+
+    def _forget_purged(self, archive: str) -> None:
+        if self.sampling.forget_archive(archive) and self._backend.is_ready:
+            self._in_background(self._free_memory(archive))
+
+    async def _free_memory(self, archive: str) -> None:
+        with suppress(RequestError):
+            await self._backend.call("forget", {"archive": archive})
+
+    def _sampled(self, source: SamplerSource, prompt_tokens: int, tokens: int) -> None:
+        self.usage.sampled(
+            source.session_id,
+            owner=source.owner,
+            base_model=source.base_model,
+            prompt_tokens=prompt_tokens,
+            tokens=tokens,
+        )
+
+    def _found_bad(self, source: SamplerSource, error: RequestError) -> None:
+        self._in_background(self._write_down(source, error))
+
+    async def _write_down(self, source: SamplerSource, error: RequestError) -> None:
+        """A sampler's archive is not what it should be: tell the checkpoint's owner, if it still is one's."""
+        path = (await self.catalog.samplers.get(source.sampling_session_id)).model_path
+        if path is None:
+            return
+        at = TinkerPath.parse(path)
+        with suppress(RowMissing):
+            row = await self.catalog.checkpoints.get(at.run_id, at.kind.value, at.name, now=self._now())
+            if row.archive == source.archive:
+                await self.checkpoints.found_bad(row, error)
 
     def _in_background(self, work: Any) -> None:  # Any: a coroutine of any result
         task = asyncio.create_task(work)

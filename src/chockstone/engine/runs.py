@@ -31,6 +31,8 @@ class LiveRun:
     opening_id: str = ""  # request id of the operation that opens it
     problem: str | None = None  # why it cannot go on
     is_closing: bool = False  # takes no more operations
+    steps: int = 0  # of its optimizer, as the worker told them last
+    last_save_bytes: int = 0
 
 
 class Runs:

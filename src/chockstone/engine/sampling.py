@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,6 +35,10 @@ class SamplerSource:
     owner: str
     base_model: str
     archive: str | None  # None: the base model itself
+
+    @property
+    def session_id(self) -> str:
+        return self.sampling_session_id.partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,9 @@ class _Request:
 class Sampling:
     def __init__(self, backend: Backend, futures: Futures, limits: Limits) -> None:
         self._backend = backend
+        self._archives: set[str] = set()  # that the worker may hold in memory
+        self.on_sampled: Callable[[SamplerSource, int, int], None] = lambda _source, _prompt_tokens, _tokens: None
+        self.on_bad_archive: Callable[[SamplerSource, RequestError], None] = lambda _source, _error: None
         self._futures = futures
         self._limits = limits
         self._seen: OrderedDict[tuple[str, int], Submitted] = OrderedDict()
@@ -94,6 +101,8 @@ class Sampling:
             self._seen[key] = submitted
             if len(self._seen) > _REMEMBERED:
                 self._seen.popitem(last=False)
+        if source.archive is not None:
+            self._archives.add(source.archive)
         self._under_way[request.key] = request
         self._queued_bytes += len(body)
         self._in_background(self._run(request))
@@ -112,6 +121,12 @@ class Sampling:
         """The session is over: nobody will ask for these again, and whoever still waits is answered."""
         for key in [key for key in self._feeds if key[0] in sampling_session_ids]:
             self._feeds.pop(key).wake()
+
+    def forget_archive(self, archive: str) -> bool:
+        """Nobody will sample from it any more; whether anybody has, so that the worker may hold it in memory."""
+        was_used = archive in self._archives
+        self._archives.discard(archive)
+        return was_used
 
     def wake_all(self) -> None:
         for feed in self._feeds.values():
@@ -167,8 +182,11 @@ class Sampling:
         try:
             reply = await self._ask(values, request.body)
         except RequestError as error:
+            if error.code in ("damaged", "missing"):
+                self.on_bad_archive(source, error)
             return Result.failed(error)
         except Exception as error:  # told to the client, and logged
             log.exception("sample failed sampler=%s", source.sampling_session_id)
             return Result.failed(error)
+        self.on_sampled(source, reply.values.get("prompt_tokens", 0), reply.values.get("tokens", 0))
         return Result(reply.body, "sample")

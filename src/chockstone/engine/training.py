@@ -6,41 +6,58 @@ row before a path.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
-from typing import Any
-from weakref import WeakValueDictionary
+from datetime import datetime
+from typing import Any, Final
 
 import orjson
 
 from chockstone.backends.local import WorkerLost
 from chockstone.backends.spec import RunSpec
-from chockstone.catalog import Catalog, CatalogError, CheckpointExists, CheckpointRow, RowMissing
-from chockstone.engine.archives import archive_name, ephemeral_name
+from chockstone.catalog import Catalog, CatalogError, CheckpointRow, RowMissing
+from chockstone.engine.archives import ephemeral_name
 from chockstone.engine.backend import Backend
+from chockstone.engine.checkpoints import Checkpoints, Skipped
 from chockstone.engine.futures import Result
 from chockstone.engine.lanes import Lane
 from chockstone.engine.limits import Limits
 from chockstone.engine.runs import LiveRun, Release, Runs
+from chockstone.engine.saving import Order, Saving
+from chockstone.engine.usage import UsageMeter
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
-from chockstone.wire.paths import Kind, TinkerPath
+from chockstone.wire.paths import Kind, TinkerPath, check_name
 
 log = logging.getLogger(__name__)
+_SAVED: Final = {
+    Kind.WEIGHTS: "save_weights",
+    Kind.SAMPLER_WEIGHTS: "save_weights_for_sampler",
+    Kind.EXTERNAL_WEIGHTS: "save_weights_external",
+}
 
 
 class Training:
     def __init__(
-        self, backend: Backend, catalog: Catalog, runs: Runs, limits: Limits, *, now: Callable[[], datetime]
+        self,
+        backend: Backend,
+        catalog: Catalog,
+        runs: Runs,
+        limits: Limits,
+        saving: Saving,
+        checkpoints: Checkpoints,
+        usage: UsageMeter,
+        *,
+        now: Callable[[], datetime],
     ) -> None:
         self._backend = backend
         self._catalog = catalog
         self._runs = runs
         self._limits = limits
+        self._saving = saving
+        self._checkpoints = checkpoints
+        self._usage = usage
         self._now = now
-        self._writing: WeakValueDictionary[TinkerPath, asyncio.Lock] = WeakValueDictionary()
 
     def open(
         self,
@@ -55,8 +72,12 @@ class Training:
         project_id: str | None,
         source: CheckpointRow | None = None,
         with_optimizer: bool = False,
+        skipped: Sequence[Skipped] = (),
     ) -> str:
-        """Make a run, perhaps from a checkpoint, and return the request id of its making."""
+        """Make a run, perhaps from a checkpoint, and return the request id of its making.
+
+        ``skipped`` is what was walked past to find the checkpoint; the result says so.
+        """
         run_id = f"{session_id}:train:{model_seq_id}"
         if (existing := self._runs.get(run_id)) is not None:
             return existing.opening_id
@@ -87,12 +108,14 @@ class Training:
                 if source is not None:
                     await self._load(live, source, with_optimizer=with_optimizer)
                 if self._runs.get(run_id) is not live:  # a worker died while this waited for the next one
-                    raise ServerFailure(live.problem)
+                    raise ServerFailure(live.problem or f"run {run_id!r} was unloaded")
             except Exception as error:
                 await self._give_up(live, error)
                 raise
             log.info("run opened run=%s owner=%s base_model=%s rank=%d", run_id, owner, base_model, spec.rank)
-            return _json(model_id=run_id, type="create_model" if source is None else "load_weights")
+            if source is None:
+                return _json(model_id=run_id, type="create_model")
+            return _loaded(live, source, skipped)
 
         live.opening_id = self._runs.submit(live, 0, act)
         return live.opening_id
@@ -100,6 +123,8 @@ class Training:
     def forward_backward(self, live: LiveRun, seq_id: int | None, body: bytes) -> str:
         async def act(_: Release) -> Result:
             reply = await self._backend.call("pass", {"run_id": live.run_id}, body)
+            tokens = reply.values.get("tokens", 0)
+            self._usage.trained(live.session_id, owner=live.owner, base_model=live.base_model, tokens=tokens)
             return Result(reply.body, "pass")
 
         return self._runs.submit(live, seq_id, act, size_bytes=len(body))
@@ -107,7 +132,9 @@ class Training:
     def optim_step(self, live: LiveRun, seq_id: int | None, params: Mapping[str, Any]) -> str:
         async def act(_: Release) -> Result:
             reply = await self._backend.call("optim_step", {"run_id": live.run_id, "params": dict(params)})
-            return _json(metrics=reply.values["metrics"], type="optim_step")
+            metrics = reply.values["metrics"]
+            live.steps = int(metrics.get("steps", live.steps))
+            return _json(metrics=metrics, type="optim_step")
 
         return self._runs.submit(live, seq_id, act)
 
@@ -120,61 +147,16 @@ class Training:
         ttl_seconds: int | None,
         overwrite: bool,
         user_metadata: Mapping[str, str],
+        recipients: Sequence[str] = (),
     ) -> str:
         """Save under a name. The future resolves when the archive is durable and its row is written."""
+        if path.is_latest:
+            check_name(path.name)  # which says so
+        order = Order(path, ttl_seconds, overwrite, user_metadata, tuple(recipients))
 
         async def act(release: Release) -> Result:
-            async with self._writing.setdefault(path, asyncio.Lock()):  # one at a time under a name
-                return await write(release)
-
-        async def write(release: Release) -> Result:
-            now = self._now()
-            archive = archive_name(path.run_id, path.kind, path.name, seq_id)
-            try:
-                row = await self._catalog.checkpoints.begin(
-                    live.run_id,
-                    path.kind.value,
-                    path.name,
-                    owner=live.owner,
-                    archive=archive,
-                    base_model=live.base_model,
-                    spec=live.spec,
-                    optimizer_config=live.optimizer,
-                    user_metadata=user_metadata,
-                    expires_at=None if ttl_seconds is None else now + timedelta(seconds=ttl_seconds),
-                    overwrite=overwrite,
-                    now=now,
-                )
-            except CheckpointExists as error:
-                raise _name_taken(path) from error
-            if row.state != "pending":
-                raise _name_taken(path)  # by a run of the same id, before it was lost
-            values = {
-                "run_id": live.run_id,
-                "archive": archive,
-                "kind": str(path.kind),
-                "metadata": {
-                    "path": str(path),
-                    "owner": live.owner,
-                    "base_model": live.base_model,
-                    "spec": dict(live.spec),
-                    "optimizer_config": dict(live.optimizer),
-                    "user_metadata": dict(user_metadata),
-                },
-                "ttl_seconds": ttl_seconds,
-            }
-            try:
-                reply = await self._backend.call("save", values, on_release=release)
-                size_bytes = reply.values["size_bytes"]
-                committed = await self._catalog.checkpoints.commit(row, size_bytes=size_bytes, now=self._now())
-            except BaseException:
-                await self._catalog.checkpoints.fail(row)
-                raise
-            if committed.replaced is not None:
-                await self._forget(committed.replaced)
-            log.info("checkpoint saved path=%s bytes=%d", path, size_bytes)
-            word = "save_weights" if path.kind is Kind.WEIGHTS else "save_weights_for_sampler"
-            return _json(path=str(path), size_bytes=size_bytes, type=word)
+            size_bytes = await self._saving.save(live, seq_id, order, release)
+            return _json(path=str(path), size_bytes=size_bytes, type=_SAVED[path.kind])
 
         return self._runs.submit(live, seq_id, act)
 
@@ -197,11 +179,20 @@ class Training:
 
         return self._runs.submit(live, seq_id, act)
 
-    def load(self, live: LiveRun, seq_id: int | None, source: CheckpointRow, *, with_optimizer: bool) -> str:
+    def load(
+        self,
+        live: LiveRun,
+        seq_id: int | None,
+        source: CheckpointRow,
+        *,
+        with_optimizer: bool,
+        skipped: Sequence[Skipped] = (),
+    ) -> str:
+        """``skipped`` is what was walked past to find the checkpoint; the result says so."""
+
         async def act(_: Release) -> Result:
             await self._load(live, source, with_optimizer=with_optimizer)
-            path = TinkerPath.of(source.run_id, source.kind, source.name)
-            return _json(path=str(path), model_id=live.run_id, type="load_weights")
+            return _loaded(live, source, skipped)
 
         return self._runs.submit(live, seq_id, act)
 
@@ -225,8 +216,15 @@ class Training:
             newest = await self._catalog.checkpoints.get(source.run_id, source.kind, source.name, now=self._now())
         except RowMissing as error:
             raise BadRequest(str(error)) from error
+        if newest.state == "damaged":
+            raise BadRequest(f"checkpoint {newest.path!r} is damaged: {newest.damage}")
         values = {"run_id": live.run_id, "archive": newest.archive, "with_optimizer": with_optimizer}
-        await self._backend.call("load", values)
+        try:
+            await self._backend.call("load", values)
+        except RequestError as error:
+            await self._checkpoints.found_bad(newest, error)
+            raise
+        live.steps = (newest.step or 0) if with_optimizer else 0
 
     async def _give_up(self, live: LiveRun, error: Exception) -> None:
         """Leave nothing loaded of a run that could not be made, and say why in its row."""
@@ -240,12 +238,6 @@ class Training:
             with suppress(RequestError):
                 await self._backend.call("close_run", {"run_id": live.run_id})
 
-    async def _forget(self, replaced: CheckpointRow) -> None:
-        try:
-            await self._backend.call("forget", {"archive": replaced.archive})
-        except RequestError as error:  # the save is done all the same
-            log.warning("replaced archive not deleted archive=%s error=%s", replaced.archive, error)
-
 
 def _json(**values: Any) -> Result:  # Any: plain JSON
     return Result(orjson.dumps(values))
@@ -258,6 +250,8 @@ def _check_base_model(live: LiveRun, source: CheckpointRow) -> None:
         )
 
 
-def _name_taken(path: TinkerPath) -> BadRequest:
-    hint = ", or save with overwrite=True" if path.kind is Kind.WEIGHTS else ""
-    return BadRequest(f"{path} exists already: choose another name{hint}")
+def _loaded(live: LiveRun, source: CheckpointRow, skipped: Sequence[Skipped]) -> Result:
+    told = {"path": source.path, "model_id": live.run_id, "type": "load_weights"}
+    if not skipped:
+        return _json(**told)
+    return _json(**told, skipped=[{"path": each.path, "reason": each.reason} for each in skipped])

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from chockstone.catalog import Catalog
+from chockstone.checkpoints import Store, open_store
 from chockstone.engine.engine import Engine
+from chockstone.engine.storage import Storage
+from chockstone.engine.storage_rules import StorageRules
 
 from .fake_backend import FakeBackend
 from .making import NOW
@@ -20,13 +23,25 @@ async def catalog(tmp_path: Path) -> AsyncIterator[Catalog]:
 
 
 @pytest.fixture
-def backend() -> FakeBackend:
-    return FakeBackend()
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "checkpoints")
 
 
 @pytest.fixture
-async def engine(backend: FakeBackend, catalog: Catalog) -> AsyncIterator[Engine]:
-    engine = Engine(backend, catalog, now=lambda: NOW)
+def storage(store: Store) -> Iterator[Storage]:
+    storage = Storage(store)
+    yield storage
+    storage.close()
+
+
+@pytest.fixture
+def backend(store: Store) -> FakeBackend:
+    return FakeBackend(store)
+
+
+@pytest.fixture
+async def engine(backend: FakeBackend, catalog: Catalog, storage: Storage) -> AsyncIterator[Engine]:
+    engine = Engine(backend, catalog, storage, rules=StorageRules(reserve_bytes=0), now=lambda: NOW)
     await engine.start()
     yield engine
     backend.let_everything_go()

@@ -1,14 +1,21 @@
-"""A backend with numbers for tensors: everything it is told happens at once, unless a test holds it back."""
+"""A backend with numbers for tensors: everything it is told happens at once, unless a test holds it back.
+
+Its archives are real ones in a real store, small as they are.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from chockstone.backends.channel import Message
 from chockstone.backends.local import WorkerLost
+from chockstone.checkpoints import Admission, Archive, Checkpointer, Store, load_state
+from chockstone.checkpoints.errors import AdmissionRefused, CheckpointMissing, DamagedArchive, StoreFull
 from chockstone.engine.backend import Backend
 from chockstone.wire.failures import BadRequest, ServerFailure
 
@@ -19,13 +26,15 @@ class Numbers:
 
     weight: int = 0
     gradient: int = 0
+    steps: int = field(default=0, compare=False)
 
 
 class FakeBackend:
-    def __init__(self) -> None:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._checkpointer = Checkpointer(store)
         self.calls: list[tuple[str, dict[str, Any], bytes]] = []
         self.runs: dict[str, Numbers] = {}
-        self.archives: dict[str, int] = {}  # name → weight
         self.losses: dict[str, Any] = {}
         self.is_ready = False
         self.is_stopped = False
@@ -47,10 +56,25 @@ class FakeBackend:
             weight = self._run(values).weight
             on_release()
             await self._pass_gate("disk")
-            self.archives[values["archive"]] = weight
-            return Message({"size_bytes": 100 + weight})
+            return Message({"size_bytes": await asyncio.to_thread(self._write, values, weight)})
+        if word == "snapshot":
+            weight = self._run(values).weight
+            await asyncio.to_thread(self._write, {"kind": "sampler_weights", **values}, weight)
+            return Message()
+        if word == "load":
+            run = self._run(values)
+            run.weight = await asyncio.to_thread(self._read, values["archive"])
+            return Message()
+        if word == "forget":
+            await asyncio.to_thread(self.store.delete, values["archive"])
+            return Message()
         reply: Message = getattr(self, f"_{word}")(values, body)
         return reply
+
+    @property
+    def archives(self) -> dict[str, int]:
+        """The weight in each archive of the store."""
+        return {entry.name: self._read(entry.name) for entry in self.store.entries()}
 
     def words(self) -> list[str]:
         return [word for word, _, _ in self.calls]
@@ -105,23 +129,14 @@ class FakeBackend:
         if not body.isdigit():
             raise BadRequest(f"{body!r} is not a number")
         run.gradient += int(body)
-        return Message(body=b"loss " + body)
+        return Message({"tokens": int(body)}, b"loss " + body)
 
     def _optim_step(self, values: dict[str, Any], body: bytes) -> Message:
         run = self._run(values)
         run.weight += run.gradient
         run.gradient = 0
-        return Message({"metrics": {"weight": run.weight}})
-
-    def _snapshot(self, values: dict[str, Any], body: bytes) -> Message:
-        self.archives[values["archive"]] = self._run(values).weight
-        return Message()
-
-    def _load(self, values: dict[str, Any], body: bytes) -> Message:
-        if values["archive"] not in self.archives:
-            raise BadRequest("the checkpoint is not in the store any more")
-        self._run(values).weight = self.archives[values["archive"]]
-        return Message()
+        run.steps += 1
+        return Message({"metrics": {"weight": run.weight, "steps": float(run.steps)}})
 
     def _add_loss(self, values: dict[str, Any], body: bytes) -> Message:
         self.losses[values["loss_id"]] = values["definition"]
@@ -132,14 +147,35 @@ class FakeBackend:
         return Message()
 
     def _sample(self, values: dict[str, Any], body: bytes) -> Message:
-        return Message({"tokens": 1}, b"sampled " + body)
+        return Message({"tokens": 1, "prompt_tokens": len(body)}, b"sampled " + body)
 
     def _cancel(self, values: dict[str, Any], body: bytes) -> Message:
         return Message()
 
-    def _forget(self, values: dict[str, Any], body: bytes) -> Message:
-        self.archives.pop(values["archive"], None)
-        return Message()
+    def _write(self, values: Mapping[str, Any], weight: int) -> int:
+        try:
+            handle = self._checkpointer.save(
+                {"run": {"weight": np.array([weight])}},
+                name=values["archive"],
+                kind=values["kind"],
+                metadata=values.get("metadata", {}),
+                ttl_seconds=values.get("ttl_seconds"),
+                admission=Admission(
+                    allowance_bytes=values.get("allowance_bytes"), reserve_bytes=values.get("reserve_bytes", 0)
+                ),
+            )
+            return handle.result().size_bytes
+        except (AdmissionRefused, StoreFull) as error:
+            raise BadRequest(str(error), code="no_room") from error
+
+    def _read(self, archive: str) -> int:
+        try:
+            with Archive(self.store.open(archive)) as opened:
+                return int(load_state(opened)["run"]["weight"][0])
+        except CheckpointMissing as error:
+            raise BadRequest(f"the checkpoint is not in the store any more: {error}", code="missing") from error
+        except DamagedArchive as error:
+            raise ServerFailure(f"the checkpoint cannot be loaded: {error}", code="damaged") from error
 
 
 def _is_a_backend(fake: FakeBackend) -> Backend:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
 
 from chockstone.backends.spec import RunSpec
-from chockstone.catalog import CheckpointRow
+from chockstone.catalog import Catalog, CheckpointRow
+from chockstone.checkpoints import Archive
+from chockstone.checkpoints.file_store import FileStore
 from chockstone.engine.engine import Engine
 from chockstone.engine.futures import Result
 from chockstone.engine.runs import LiveRun
+from chockstone.engine.storage import Storage
+from chockstone.engine.storage_rules import StorageRules
 from chockstone.wire.paths import Kind, TinkerPath
+
+from .fake_backend import FakeBackend
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 RUN = "s:train:0"
@@ -78,3 +86,61 @@ async def settle_down() -> None:
     """Let everything run that does not wait for time, a disk or a test."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+class Clock:
+    """A time that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@asynccontextmanager
+async def started(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, *, clock: Clock | None = None, **rules: Any
+) -> AsyncIterator[Engine]:
+    """An engine with storage rules of its own, whose background work happens only when a test asks for it."""
+    quiet = {"reserve_bytes": 0, "sweep_seconds": 1e6, "scrub_bytes_per_second": 0}
+    engine = Engine(backend, catalog, storage, rules=StorageRules(**{**quiet, **rules}), now=clock or Clock())
+    await engine.start()
+    await settle_down()
+    try:
+        yield engine
+    finally:
+        backend.let_everything_go()
+        await engine.stop()
+
+
+async def names(engine: Engine, run_id: str = RUN, kind: str = "weights", *, now: datetime = NOW) -> set[str]:
+    """Of the run's checkpoints, as lists show them."""
+    rows = await engine.catalog.checkpoints.list_by_run(run_id, now=now)
+    return {row.name for row in rows if row.kind == kind}
+
+
+def archives_of(engine: Engine) -> set[str]:
+    return {entry.name for entry in engine.storage.store.entries()}
+
+
+def flip_a_byte(engine: Engine, row: CheckpointRow) -> None:
+    """In the archive's body, where only its digests tell."""
+    store = engine.storage.store
+    assert isinstance(store, FileStore)
+    with Archive(store.open(row.archive)) as archive:
+        offset = archive.layout.members[-1].offset
+    with store.path(row.archive).open("r+b") as file:
+        file.seek(offset)
+        [byte] = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ 0xFF]))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)

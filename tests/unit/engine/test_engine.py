@@ -8,6 +8,7 @@ import pytest
 from chockstone.catalog import Catalog, LossRow
 from chockstone.engine.engine import Engine
 from chockstone.engine.sampling import SamplerSource
+from chockstone.engine.storage import Storage
 from chockstone.wire.failures import BadRequest, ServerFailure
 
 from .fake_backend import FakeBackend
@@ -29,10 +30,12 @@ async def until_state(catalog: Catalog, run_id: str, state: str) -> str:
     return row.failure or ""
 
 
-async def test_a_restarted_server_has_lost_its_runs_and_says_how_to_go_on(catalog: Catalog) -> None:
+async def test_a_restarted_server_has_lost_its_runs_and_says_how_to_go_on(
+    catalog: Catalog, backend: FakeBackend, storage: Storage
+) -> None:
     await catalog.runs.create("s", 0, owner="local", base_model="tiny", spec={"rank": 8}, now=NOW)
     await catalog.runs.create("s", 1, owner="local", base_model="tiny", spec={"rank": 8}, now=NOW, state="unloaded")
-    engine = Engine(FakeBackend(), catalog, now=lambda: NOW)
+    engine = Engine(backend, catalog, storage, now=lambda: NOW)
 
     await engine.start()
     await engine.stop()
@@ -43,11 +46,13 @@ async def test_a_restarted_server_has_lost_its_runs_and_says_how_to_go_on(catalo
     assert (await catalog.runs.get("s:train:1")).state == "unloaded"
 
 
-async def test_a_restarted_server_gives_unfinished_saves_up(catalog: Catalog) -> None:
+async def test_a_restarted_server_gives_unfinished_saves_up(
+    catalog: Catalog, backend: FakeBackend, storage: Storage
+) -> None:
     await catalog.checkpoints.begin(
         RUN, "weights", "a", archive="x", owner="local", base_model="tiny", spec={"rank": 8}, now=NOW
     )
-    engine = Engine(FakeBackend(), catalog, now=lambda: NOW)
+    engine = Engine(backend, catalog, storage, now=lambda: NOW)
 
     await engine.start()
     await engine.stop()
@@ -61,8 +66,10 @@ async def test_an_engine_is_ready_when_its_backend_is(engine: Engine, backend: F
     assert not engine.is_ready
 
 
-async def test_stopping_finishes_what_runs_and_fails_what_waits(backend: FakeBackend, catalog: Catalog) -> None:
-    engine = Engine(backend, catalog, now=lambda: NOW)
+async def test_stopping_finishes_what_runs_and_fails_what_waits(
+    backend: FakeBackend, catalog: Catalog, storage: Storage
+) -> None:
+    engine = Engine(backend, catalog, storage, now=lambda: NOW)
     await engine.start()
     live = await made_run(engine)
     backend.hold("pass")
@@ -85,8 +92,10 @@ async def test_stopping_finishes_what_runs_and_fails_what_waits(backend: FakeBac
     assert backend.runs[RUN].weight == 0
 
 
-async def test_stopping_waits_for_saves_that_are_being_written(backend: FakeBackend, catalog: Catalog) -> None:
-    engine = Engine(backend, catalog, now=lambda: NOW)
+async def test_stopping_waits_for_saves_that_are_being_written(
+    backend: FakeBackend, catalog: Catalog, storage: Storage
+) -> None:
+    engine = Engine(backend, catalog, storage, now=lambda: NOW)
     live = await made_run(engine)
     backend.hold("disk")
     saving = save(engine, live, 1)
@@ -103,8 +112,8 @@ async def test_stopping_waits_for_saves_that_are_being_written(backend: FakeBack
     assert (await catalog.checkpoints.get(RUN, "weights", "a", now=NOW)).state == "ready"
 
 
-async def test_stopping_waits_for_samples(backend: FakeBackend, catalog: Catalog) -> None:
-    engine = Engine(backend, catalog, now=lambda: NOW)
+async def test_stopping_waits_for_samples(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
+    engine = Engine(backend, catalog, storage, now=lambda: NOW)
     backend.hold("sample")
     submitted = engine.sampling.submit(SamplerSource("s:sample:0", "local", "tiny", None), 0, b"x", num_samples=1)
 
@@ -117,9 +126,9 @@ async def test_stopping_waits_for_samples(backend: FakeBackend, catalog: Catalog
     assert (await result_of(engine, submitted.request_id)).body == b"sampled x"
 
 
-async def test_stopping_writes_down_who_was_seen(backend: FakeBackend, catalog: Catalog) -> None:
+async def test_stopping_writes_down_who_was_seen(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
     later = NOW + timedelta(minutes=1)
-    engine = Engine(backend, catalog, now=lambda: later)
+    engine = Engine(backend, catalog, storage, now=lambda: later)
     await engine.start()
     engine.presence.saw_session("s")
 

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from chockstone.backends.local import WorkerLost
+from chockstone.checkpoints import Store
 from chockstone.engine import sampling as sampling_module
 from chockstone.engine.completions import CLONE_SPAN
 from chockstone.engine.futures import Futures, Result
@@ -128,9 +129,9 @@ async def test_every_sequence_of_every_request_has_an_id_of_its_own(sampling: Sa
     await sampling.drained()
 
 
-async def test_seeds_depend_on_the_session_and_number_alone(futures: Futures) -> None:
+async def test_seeds_depend_on_the_session_and_number_alone(futures: Futures, store: Store) -> None:
     async def seeds() -> list[int]:
-        backend = FakeBackend()
+        backend = FakeBackend(store)
         sampling = Sampling(backend, futures, Limits())
         for source in (SOURCE, BASE):
             for seq_id in (0, 1, CLONE_SPAN):

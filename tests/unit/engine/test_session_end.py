@@ -10,6 +10,7 @@ from chockstone.catalog import Catalog, LossRow
 from chockstone.engine.engine import Engine
 from chockstone.engine.limits import Limits
 from chockstone.engine.sampling import SamplerSource
+from chockstone.engine.storage import Storage
 
 from .fake_backend import FakeBackend
 from .making import NOW, answer, live_run, made_run, make_run, settle_down
@@ -23,8 +24,8 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_full_lane_does_not_keep_its_run(backend: FakeBackend, catalog: Catalog) -> None:
-    engine = Engine(backend, catalog, limits=Limits(operations_per_run=1), now=lambda: NOW)
+async def test_a_full_lane_does_not_keep_its_run(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
+    engine = Engine(backend, catalog, storage, limits=Limits(operations_per_run=1), now=lambda: NOW)
     live = await made_run(engine)
     backend.hold("pass")
     engine.training.forward_backward(live, 1, b"1")
@@ -79,9 +80,11 @@ def clock(engine_time: list[datetime]) -> Callable[[], datetime]:
     return lambda: engine_time[0]
 
 
-async def test_a_session_that_nobody_hears_of_ends_and_its_runs_go(backend: FakeBackend, catalog: Catalog) -> None:
+async def test_a_session_that_nobody_hears_of_ends_and_its_runs_go(
+    backend: FakeBackend, catalog: Catalog, storage: Storage
+) -> None:
     time = [NOW]
-    engine = Engine(backend, catalog, now=clock(time))
+    engine = Engine(backend, catalog, storage, now=clock(time))
     ended: list[str] = []
     engine.on_session_end = ended.append
     await made_run(engine)
@@ -97,9 +100,9 @@ async def test_a_session_that_nobody_hears_of_ends_and_its_runs_go(backend: Fake
     assert "30 minutes" in (row.finish_detail or "")
 
 
-async def test_a_session_that_beats_or_works_goes_on(backend: FakeBackend, catalog: Catalog) -> None:
+async def test_a_session_that_beats_or_works_goes_on(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
     time = [NOW]
-    engine = Engine(backend, catalog, now=clock(time))
+    engine = Engine(backend, catalog, storage, now=clock(time))
     live = await made_run(engine)
 
     time[0] = LATER
@@ -114,9 +117,11 @@ async def test_a_session_that_beats_or_works_goes_on(backend: FakeBackend, catal
     assert not (await catalog.sessions.get("s")).is_finished
 
 
-async def test_a_restarted_server_gives_clients_time_to_be_heard_again(backend: FakeBackend, catalog: Catalog) -> None:
+async def test_a_restarted_server_gives_clients_time_to_be_heard_again(
+    backend: FakeBackend, catalog: Catalog, storage: Storage
+) -> None:
     time = [LATER]
-    engine = Engine(backend, catalog, now=clock(time))
+    engine = Engine(backend, catalog, storage, now=clock(time))
 
     await engine.end_silent_sessions()
 

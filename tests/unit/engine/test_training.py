@@ -5,11 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from chockstone.backends.local import WorkerLost
 from chockstone.catalog import Catalog, CatalogUnavailable, CheckpointRow, RowMissing
+from chockstone.checkpoints import Store
+from chockstone.checkpoints.errors import StoreDenied
 from chockstone.engine.engine import Engine
 from chockstone.engine.futures import Result
 from chockstone.engine.limits import Busy, Limits
+from chockstone.engine.storage import Storage
 from chockstone.wire.failures import BadRequest, ServerFailure
 from chockstone.wire.paths import Kind
 
@@ -94,8 +96,8 @@ async def test_operations_run_in_the_order_they_came(engine: Engine, backend: Fa
     ]
 
     assert await result_of(engine, requests[0]) == Result(b"loss 5", "pass")
-    assert await answer(engine, requests[2]) == {"metrics": {"weight": 11}, "type": "optim_step"}
-    assert await answer(engine, requests[4]) == {"metrics": {"weight": 18}, "type": "optim_step"}
+    assert await answer(engine, requests[2]) == {"metrics": {"weight": 11, "steps": 1.0}, "type": "optim_step"}
+    assert await answer(engine, requests[4]) == {"metrics": {"weight": 18, "steps": 2.0}, "type": "optim_step"}
     assert backend.values_of("optim_step")[0] == {"run_id": RUN, "params": {"learning_rate": 0.1}}
 
 
@@ -117,7 +119,7 @@ async def test_an_operation_that_fails_fails_alone(engine: Engine, backend: Fake
 
     assert not (await result_of(engine, good)).is_failure
     assert await answer(engine, bad) == {"error": "b'five' is not a number", "category": "user"}
-    assert (await answer(engine, step))["metrics"] == {"weight": 5}
+    assert (await answer(engine, step))["metrics"]["weight"] == 5
 
 
 async def test_runs_do_not_wait_for_each_other(engine: Engine, backend: FakeBackend) -> None:
@@ -141,7 +143,8 @@ async def test_a_save_is_told_when_it_is_durable_and_in_the_catalog(
     assert (told["path"], told["type"]) == (PATH, "save_weights")
     row = await catalog.checkpoints.get(RUN, "weights", "a", now=NOW)
     assert row.archive in backend.archives
-    assert (row.state, row.size_bytes, row.expires_at) == ("ready", 100, NOW + timedelta(hours=1))
+    assert (row.state, row.expires_at) == ("ready", NOW + timedelta(hours=1))
+    assert row.size_bytes == backend.store.stat(row.archive).size
     assert (row.owner, row.base_model, row.user_metadata) == ("local", "tiny", {"loss": "0.5"})
     (values,) = backend.values_of("save")
     assert (values["kind"], values["ttl_seconds"]) == ("weights", 3600)
@@ -164,7 +167,7 @@ async def test_training_goes_on_while_a_save_is_written(engine: Engine, backend:
     engine.training.forward_backward(live, 4, b"1")
     step = engine.training.optim_step(live, 5, {})
 
-    assert (await answer(engine, step))["metrics"] == {"weight": 6}
+    assert (await answer(engine, step))["metrics"]["weight"] == 6
     assert not is_done(engine, saving)
     assert await checkpoints(catalog) == []
 
@@ -220,7 +223,7 @@ async def test_an_overwrite_replaces_the_checkpoint_and_deletes_its_archive(
 
     new = await catalog.checkpoints.get(RUN, "weights", "a", now=NOW)
     assert backend.archives == {new.archive: 5}
-    assert backend.values_of("forget") == [{"archive": old.archive}]
+    assert await catalog.trash.list() == ()
 
 
 async def test_an_overwrite_that_fails_leaves_the_old_checkpoint(
@@ -236,14 +239,21 @@ async def test_an_overwrite_that_fails_leaves_the_old_checkpoint(
 
 
 async def test_an_old_archive_that_cannot_be_deleted_does_not_fail_the_save(
-    engine: Engine, backend: FakeBackend, caplog: pytest.LogCaptureFixture
+    engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     live = await made_run(engine)
     old = await saved(engine, live, 1)
-    backend.fail_next("forget", WorkerLost("signal 9"))
 
-    assert (await answer(engine, save(engine, live, 2, overwrite=True)))["path"] == PATH
-    assert f"replaced archive not deleted archive={old.archive}" in caplog.text
+    def refuse(name: str) -> bool:
+        raise StoreDenied(f"{name} is read-only")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "delete", refuse)
+        assert (await answer(engine, save(engine, live, 2, overwrite=True)))["path"] == PATH
+
+    assert f"archive not deleted archive={old.archive}" in caplog.text
+    assert [each.archive for each in await engine.checkpoints.list_trash(None)] == [old.archive]
+    assert [each.archive for each in await engine.checkpoints.purge_due()] == [old.archive]
 
 
 async def test_a_name_that_is_taken_is_the_callers_to_change(engine: Engine, backend: FakeBackend) -> None:
@@ -307,7 +317,7 @@ async def test_a_repeated_save_gives_the_original(engine: Engine, backend: FakeB
 async def test_a_run_made_anew_never_passes_an_old_checkpoint_off_as_its_own(
     engine: Engine, backend: FakeBackend
 ) -> None:
-    """Its numbers begin again, and with them the names of its archives."""
+    """Its numbers begin again, though the names of its archives do not."""
     live = await made_run(engine)
     old = await saved(engine, live, 1)
     backend.die("signal 9")
@@ -316,10 +326,12 @@ async def test_a_run_made_anew_never_passes_an_old_checkpoint_off_as_its_own(
     engine.training.forward_backward(live, 2, b"5")
     engine.training.optim_step(live, 3, {})
 
-    told = await answer(engine, save(engine, live, 1, overwrite=True))
-
-    assert told["category"] == "user"
+    refused = await answer(engine, save(engine, live, 1))
+    assert refused["category"] == "user"
     assert backend.archives == {old.archive: 0}
+
+    new = await saved(engine, live, 4, overwrite=True)
+    assert backend.archives == {new.archive: 5}
 
 
 async def test_a_sampler_save_is_a_checkpoint_of_its_kind(engine: Engine, backend: FakeBackend) -> None:
@@ -389,7 +401,7 @@ async def test_a_run_can_be_made_from_a_checkpoint(engine: Engine, backend: Fake
 
     told = await answer(engine, make_run(engine, source=source, with_optimizer=True))
 
-    assert told == {"model_id": RUN, "type": "load_weights"}
+    assert told == {"path": source.path, "model_id": RUN, "type": "load_weights"}
     assert backend.runs[RUN].weight == 42
     assert backend.values_of("load")[0]["with_optimizer"] is True
 
@@ -398,7 +410,7 @@ async def test_a_run_whose_checkpoint_does_not_load_is_not_left_in_the_worker(
     engine: Engine, backend: FakeBackend
 ) -> None:
     source = await checkpoint_of(engine, backend, 42)
-    backend.archives.clear()
+    backend.store.delete(source.archive)
 
     told = await answer(engine, make_run(engine, source=source))
 
@@ -441,8 +453,8 @@ async def test_checkpoints_outlive_their_run(engine: Engine, catalog: Catalog) -
     assert (await answer(engine, make_run(engine, 1, source=source)))["type"] == "load_weights"
 
 
-async def test_a_full_server_makes_no_more_runs(backend: FakeBackend, catalog: Catalog) -> None:
-    engine = Engine(backend, catalog, limits=Limits(runs=1), now=lambda: NOW)
+async def test_a_full_server_makes_no_more_runs(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
+    engine = Engine(backend, catalog, storage, limits=Limits(runs=1), now=lambda: NOW)
     live = await made_run(engine)
 
     with pytest.raises(Busy):
@@ -454,8 +466,8 @@ async def test_a_full_server_makes_no_more_runs(backend: FakeBackend, catalog: C
     assert "error" not in await answer(engine, make_run(engine, 1))
 
 
-async def test_a_run_takes_only_so_many_operations(backend: FakeBackend, catalog: Catalog) -> None:
-    engine = Engine(backend, catalog, limits=Limits(operations_per_run=1), now=lambda: NOW)
+async def test_a_run_takes_only_so_many_operations(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
+    engine = Engine(backend, catalog, storage, limits=Limits(operations_per_run=1), now=lambda: NOW)
     live = await made_run(engine)
     backend.hold("pass")
     engine.training.forward_backward(live, 1, b"1")
@@ -469,8 +481,10 @@ async def test_a_run_takes_only_so_many_operations(backend: FakeBackend, catalog
     assert not (await result_of(engine, engine.training.forward_backward(live, 3, b"1"))).is_failure
 
 
-async def test_bodies_that_wait_count_against_the_servers_memory(backend: FakeBackend, catalog: Catalog) -> None:
-    engine = Engine(backend, catalog, limits=Limits(queued_bytes=10), now=lambda: NOW)
+async def test_bodies_that_wait_count_against_the_servers_memory(
+    backend: FakeBackend, catalog: Catalog, storage: Storage
+) -> None:
+    engine = Engine(backend, catalog, storage, limits=Limits(queued_bytes=10), now=lambda: NOW)
     live = await made_run(engine)
     engine.training.forward_backward(live, 1, b"12345")
 
@@ -483,9 +497,11 @@ async def test_bodies_that_wait_count_against_the_servers_memory(backend: FakeBa
 
 
 async def test_a_run_that_takes_no_more_operations_can_still_be_unloaded(
-    backend: FakeBackend, catalog: Catalog
+    backend: FakeBackend,
+    catalog: Catalog,
+    storage: Storage,
 ) -> None:
-    engine = Engine(backend, catalog, limits=Limits(operations_per_run=1), now=lambda: NOW)
+    engine = Engine(backend, catalog, storage, limits=Limits(operations_per_run=1), now=lambda: NOW)
     live = await made_run(engine)
     engine.training.forward_backward(live, 1, b"1")
     engine.training.forward_backward(live, 2, b"1")

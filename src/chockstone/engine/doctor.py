@@ -1,0 +1,259 @@
+"""The doctor: compares what the store holds with what the catalog says, and changes nothing.
+
+Every archive's head is read; with ``is_full`` every byte of what the catalog lists is, too. A
+checkpoint that is marked damaged is always read in full: only that can show it is good again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from chockstone.catalog import Catalog, CheckpointRow, TrashRow
+from chockstone.checkpoints import Archive, Checkpoint, Store, survey, verify_archive
+from chockstone.checkpoints.errors import (
+    DamagedArchive,
+    ForeignArchive,
+    StoreError,
+    UnsupportedArchive,
+)
+from chockstone.checkpoints.file_store import PARTIAL, FileStore
+from chockstone.engine.doctor_findings import Ailment, Examination, Finding
+from chockstone.engine.rebuild import Description, Undescribed, describe, newest
+from chockstone.wire.paths import TinkerPath
+
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+_EPHEMERAL: Final = "/ephemeral"
+_SAMPLER: Final = ".sample."
+_ASKED_AT_ONCE: Final = 500
+_ALL: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Papers:
+    """What the catalog says."""
+
+    pending: tuple[CheckpointRow, ...]
+    published: tuple[CheckpointRow, ...]
+    trash: tuple[TrashRow, ...]
+    living_sessions: frozenset[str]  # as the store spells them
+
+    @property
+    def archives(self) -> set[str]:
+        rows = (*self.pending, *self.published)
+        return {row.archive for row in rows} | {each.archive for each in self.trash}
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Archives read in full, and what came of it."""
+
+    store: Store
+    progress: Progress
+    good: set[int] = field(default_factory=set)
+
+    def fault(self, row: CheckpointRow) -> Finding | None:
+        """What is wrong with the archive of a row, or None."""
+        damage = read_in_full(self.store, row.archive, label=row.path, progress=self.progress)
+        if damage is None:
+            self.good.add(row.save_id)
+            return None
+        if isinstance(damage, StoreError):
+            return _of_row(Ailment.UNREADABLE, row, str(damage))
+        return _of_row(Ailment.KNOWN_DAMAGED if row.state == "damaged" else Ailment.DAMAGED, row, str(damage))
+
+
+async def examine(
+    catalog: Catalog,
+    store: Store,
+    *,
+    now: datetime,
+    is_served: bool = False,
+    is_full: bool = False,
+    progress: Progress = lambda _label, _size: nullcontext(lambda _: None),
+) -> Examination:
+    """Look at everything. With ``is_served`` unfinished saves are somebody's work, and no finding.
+
+    Raises StoreError and CatalogError: half an examination must not look like a whole one.
+    """
+    papers = await _papers(catalog)
+    archives = {found.name: found for found in await asyncio.to_thread(survey, store)}
+    reading = _Reading(store, progress)
+    findings = [] if is_served else [_stuck(row, archives) for row in papers.pending]
+    for row in papers.published:
+        found = archives.get(row.archive)
+        findings += await asyncio.to_thread(_look_at_row, row, found, reading, is_full=is_full)
+    findings += await _look_at_trash(catalog, papers, archives, now)
+    findings += await _look_at_orphans(catalog, papers, archives)
+    findings += await asyncio.to_thread(_look_at_litter, store)
+    order = list(Ailment)
+    return Examination(
+        findings=tuple(sorted(findings, key=lambda finding: order.index(finding.ailment))),
+        checkpoints=len(papers.published),
+        archives=len(archives),
+        size_bytes=sum(found.size for found in archives.values()),
+        saves_under_way=len(papers.pending) if is_served else 0,
+        trash=len(papers.trash),
+        verified=frozenset(reading.good),
+    )
+
+
+def lasting(first: Examination, second: Examination) -> Examination:
+    """What of a first look a second one still shows: a server at work is between two steps somewhere."""
+    seen_again = {finding.key for finding in second.findings}
+    kept = (each for each in first.findings if not each.ailment.may_be_momentary or each.key in seen_again)
+    return replace(first, findings=tuple(kept))
+
+
+def read_in_full(
+    store: Store,
+    archive: str,
+    *,
+    label: str = "",
+    progress: Progress = lambda _label, _size: nullcontext(lambda _: None),
+) -> Exception | None:
+    """Check every digest. What is wrong: a StoreError where the bytes could not be had, or the archive's fault."""
+    try:
+        with Archive(store.open(archive)) as opened, progress(label or archive, opened.size) as on_bytes:
+            verify_archive(opened, on_bytes=on_bytes)
+    except (StoreError, DamagedArchive, ForeignArchive, UnsupportedArchive) as error:
+        return error
+    return None
+
+
+def is_unmounted(store: Store) -> bool:
+    """Whether the store is as empty as the mount point of a disk that is not there."""
+    if not isinstance(store, FileStore):
+        return False
+    try:
+        with os.scandir(store.root) as items:
+            return next(items, None) is None
+    except FileNotFoundError:
+        return True
+
+
+async def _papers(catalog: Catalog) -> _Papers:
+    rows = [row async for row in catalog.checkpoints.iterate()]
+    return _Papers(
+        pending=tuple(row for row in rows if row.state == "pending"),
+        published=tuple(row for row in rows if row.state != "pending"),
+        trash=tuple(await catalog.trash.list(limit=_ALL)),
+        living_sessions=frozenset(
+            session.session_id.replace(":", ".") for session in await catalog.sessions.list_unfinished()
+        ),
+    )
+
+
+def _of_row(ailment: Ailment, row: CheckpointRow, detail: str = "", *, size_bytes: int | None = None) -> Finding:
+    size = row.size_bytes if size_bytes is None else size_bytes
+    return Finding(ailment, row.path, size, detail, checkpoint=row)
+
+
+def _stuck(row: CheckpointRow, archives: dict[str, Checkpoint]) -> Finding:
+    found = archives.get(row.archive)
+    if found is None:
+        return _of_row(Ailment.STUCK, row, "its archive was never finished", size_bytes=0)
+    return _of_row(Ailment.STUCK, row, found.damage or "its archive is in the store", size_bytes=found.size)
+
+
+def _look_at_row(row: CheckpointRow, found: Checkpoint | None, reading: _Reading, *, is_full: bool) -> list[Finding]:
+    if found is None:
+        return [_of_row(Ailment.MISSING, row, f"there is no archive {row.archive!r}")]
+    if found.damage is not None and not found.is_newer:
+        ailment = Ailment.KNOWN_DAMAGED if row.state == "damaged" else Ailment.DAMAGED
+        return [_of_row(ailment, row, found.damage, size_bytes=found.size)]
+    findings = []
+    if row.size_bytes != found.size:
+        detail = f"the catalog says {row.size_bytes} bytes, and the archive has {found.size}"
+        findings.append(_of_row(Ailment.MISSIZED, row, detail, size_bytes=found.size))
+    if found.is_newer or not (is_full or row.state == "damaged"):
+        return findings
+    if (fault := reading.fault(row)) is not None:
+        return [fault]
+    if row.state == "damaged":
+        findings.append(_of_row(Ailment.HEALED, row, f"it was marked: {row.damage}"))
+    return findings
+
+
+async def _look_at_trash(
+    catalog: Catalog, papers: _Papers, archives: dict[str, Checkpoint], now: datetime
+) -> list[Finding]:
+    in_use = await _in_use(catalog, (each.archive for each in papers.trash))
+    findings = []
+    for each in papers.trash:
+        if each.archive not in archives:
+            findings.append(
+                Finding(Ailment.EMPTY_TRASH, each.path, detail=f"{each.reason}, its bytes gone", trash=each)
+            )
+        elif each.purge_at <= now and each.archive not in in_use:
+            detail = f"{each.reason}, to be gone by {each.purge_at:%Y-%m-%d %H:%M} UTC"
+            findings.append(Finding(Ailment.OVERDUE, each.path, each.size_bytes, detail, trash=each))
+    return findings
+
+
+async def _look_at_orphans(catalog: Catalog, papers: _Papers, archives: dict[str, Checkpoint]) -> list[Finding]:
+    strangers = sorted(set(archives) - papers.archives)
+    in_use = await _in_use(catalog, strangers)
+    findings: list[Finding] = []
+    described: list[Description] = []
+    for name in strangers:
+        found = archives[name]
+        if _is_ephemeral(name):
+            session = name.rpartition(_SAMPLER)[0]
+            if session not in papers.living_sessions:
+                findings.append(Finding(Ailment.EPHEMERAL, name, found.size, "its session is over"))
+        elif name not in in_use:
+            try:
+                described.append(describe(found))
+            except Undescribed as why:
+                findings.append(Finding(Ailment.STRAY, name, found.size, str(why)))
+    # A row without bytes stands in nobody's way: it is the first to go.
+    rows = (*papers.pending, *(row for row in papers.published if row.archive in archives))
+    taken = {TinkerPath(row.run_id, row.kind, row.name): row.archive for row in rows}  # type: ignore[arg-type]  # a kind is its word
+    heirs = newest(described)
+    for each in sorted(described, key=lambda each: each.order):
+        ailment, detail = Ailment.ORPHAN, f"{each.path}{f' ({each.doubt})' if each.doubt else ''}"
+        if (holder := taken.get(each.path) or heirs[each.path].archive) != each.archive:
+            ailment, detail = Ailment.RIVAL, f"{each.path} is {holder!r}"
+        findings.append(Finding(ailment, each.archive, each.size_bytes, detail, description=each))
+    return findings
+
+
+def _is_ephemeral(archive: str) -> bool:
+    return archive.endswith(_EPHEMERAL) and archive.count("/") == 1 and _SAMPLER in archive
+
+
+async def _in_use(catalog: Catalog, archives: Iterable[str]) -> set[str]:
+    names = list(archives)
+    used: set[str] = set()
+    for start in range(0, len(names), _ASKED_AT_ONCE):
+        used |= await catalog.samplers.in_use(names[start : start + _ASKED_AT_ONCE])
+    return used
+
+
+def _look_at_litter(store: Store) -> Sequence[Finding]:
+    partials = store.sweep(dry_run=True)
+    findings = [
+        Finding(Ailment.PARTIAL, each.place, each.size, f"{timedelta(seconds=int(each.age_seconds))} old")
+        for each in partials
+    ]
+    if isinstance(store, FileStore):
+        findings += [Finding(Ailment.EMPTY_DIRECTORY, str(each)) for each in _empty_directories(store.root)]
+    return findings
+
+
+def _empty_directories(root: Path) -> list[Path]:
+    """Those that hold nothing but such, deepest first, as they can be removed."""
+    empty: list[Path] = []
+    for place, directories, files in os.walk(root, topdown=False):
+        path = Path(place)
+        inside = {path / name for name in directories}
+        if path not in (root, root / PARTIAL) and not files and inside <= set(empty):
+            empty.append(path)
+    return empty

@@ -1,0 +1,257 @@
+"""Saving: a run's state becomes a checkpoint, or leaves nothing behind.
+
+A pending row reserves the name, the worker writes the archive, and the commit publishes it. What is
+told to a client is durable first. Saves that a crash cut short are brought to an end at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from chockstone.backends.local import WorkerLost
+from chockstone.catalog import Catalog, CheckpointExists, CheckpointRow
+from chockstone.checkpoints.errors import CheckpointError, StoreError
+from chockstone.engine.archives import archive_name
+from chockstone.engine.audit import Audit
+from chockstone.engine.backend import Backend
+from chockstone.engine.checkpoints import Checkpoints
+from chockstone.engine.quotas import Quotas, Share
+from chockstone.engine.runs import LiveRun, Release
+from chockstone.engine.storage import Storage
+from chockstone.engine.storage_rules import StorageRules
+from chockstone.engine.usage import UsageMeter
+from chockstone.wire.failures import BadRequest, RequestError
+from chockstone.wire.paths import Kind, TinkerPath
+
+log = logging.getLogger(__name__)
+_TIGHT_BYTES: Final = 4 << 30  # less room than this, or than a few saves need: the next one may not fit
+_TIGHT_SAVES: Final = 4
+_NEEDS: Final = re.compile(r"\bneeds (\d+) bytes\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a client asked to be saved, and how."""
+
+    path: TinkerPath
+    ttl_seconds: int | None = None
+    overwrite: bool = False
+    user_metadata: Mapping[str, str] = field(default_factory=dict)
+    recipients: tuple[str, ...] = ()  # of external weights: who can read them; none: everyone
+
+
+class Saving:
+    def __init__(
+        self,
+        backend: Backend,
+        catalog: Catalog,
+        storage: Storage,
+        checkpoints: Checkpoints,
+        quotas: Quotas,
+        rules: StorageRules,
+        usage: UsageMeter,
+        audit: Audit,
+        *,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._backend = backend
+        self._catalog = catalog
+        self._storage = storage
+        self._checkpoints = checkpoints
+        self._quotas = quotas
+        self._rules = rules
+        self._usage = usage
+        self._audit = audit
+        self._now = now
+        self._writing: WeakValueDictionary[TinkerPath, asyncio.Lock] = WeakValueDictionary()
+
+    async def save(self, live: LiveRun, seq_id: int | None, order: Order, release: Release) -> int:
+        """Returns the size of the checkpoint, which is durable and listed then. Raises with nothing left behind.
+
+        ``release`` is called when the run may go on, which is long before the end as a rule.
+        """
+        path = order.path
+        replaces = path if order.overwrite else None
+        async with (
+            self._writing.setdefault(path, asyncio.Lock()),  # one at a time under a name
+            self._quotas.share(live.run_id, live.owner, replaces=replaces) as share,
+        ):
+            row = await self._begin(live, seq_id, order)
+            size_bytes = await self._write_and_commit(live, row, order, share, release)
+        live.last_save_bytes = size_bytes
+        self._usage.saved(live.session_id, owner=live.owner, base_model=live.base_model)
+        self._checkpoints.on_change(live.run_id)
+        return size_bytes
+
+    async def recover(self) -> None:
+        """Bring every save of an earlier life to an end: committed if its archive is whole, given up if not."""
+        for row in await self._catalog.checkpoints.list_pending():
+            size_bytes = await self._size_of(row.archive)
+            try:
+                if size_bytes is not None:
+                    await self._commit(row, size_bytes)
+                    log.warning("unfinished save committed path=%s bytes=%d", row.path, size_bytes)
+                    continue
+            except CheckpointExists as error:
+                log.warning("unfinished save not committed path=%s error=%s", row.path, error)
+            log.warning("unfinished save given up path=%s", row.path)
+            await self._give_up(row)
+
+    async def _begin(self, live: LiveRun, seq_id: int | None, order: Order) -> CheckpointRow:
+        now, path = self._now(), order.path
+        try:
+            return await self._catalog.checkpoints.begin(
+                live.run_id,
+                path.kind.value,
+                path.name,
+                owner=live.owner,
+                archive=archive_name(path.run_id, path.kind, path.name, seq_id),
+                base_model=live.base_model,
+                spec=live.spec,
+                optimizer_config=live.optimizer,
+                user_metadata=order.user_metadata,
+                expires_at=None if order.ttl_seconds is None else now + timedelta(seconds=order.ttl_seconds),
+                overwrite=order.overwrite,
+                step=live.steps,
+                now=now,
+            )
+        except CheckpointExists as error:
+            raise _name_taken(path) from error
+
+    async def _write_and_commit(
+        self, live: LiveRun, row: CheckpointRow, order: Order, share: Share, release: Release
+    ) -> int:
+        try:
+            size_bytes = await self._write(live, row, order, share, release)
+            await self._commit(row, size_bytes)
+        except WorkerLost:
+            written = await self._size_of(row.archive)
+            if written is None:
+                await self._give_up(row)
+                raise
+            size_bytes = written  # the worker died after the last byte
+            await self._commit(row, size_bytes)
+        except BaseException:
+            await self._give_up(row)
+            raise
+        return size_bytes
+
+    async def _commit(self, row: CheckpointRow, size_bytes: int) -> None:
+        now = self._now()
+        committed = await self._catalog.checkpoints.commit(
+            row, size_bytes=size_bytes, now=now, purge_at=self._checkpoints.purge_at(now)
+        )
+        log.info("checkpoint saved path=%s bytes=%d", row.path, size_bytes)
+        self._note("checkpoint_saved", row, size_bytes=size_bytes)
+        if committed.replaced is not None:
+            self._note("checkpoint_overwritten", row, size_bytes=committed.replaced.size_bytes)
+            await self._checkpoints.purge_removed([committed.replaced])
+
+    async def _write(self, live: LiveRun, row: CheckpointRow, order: Order, share: Share, release: Release) -> int:
+        values = {
+            "run_id": live.run_id,
+            "archive": row.archive,
+            "kind": row.kind,
+            "metadata": {
+                "path": row.path,
+                "owner": row.owner,
+                "base_model": row.base_model,
+                "spec": dict(live.spec),
+                "optimizer_config": dict(live.optimizer),
+                "user_metadata": dict(order.user_metadata),
+            },
+            "ttl_seconds": order.ttl_seconds,
+            "recipients": list(order.recipients),
+            "allowance_bytes": share.allowance_bytes,
+            "reserve_bytes": self._rules.reserve_bytes,
+        }
+        may_have_to_wait = await self._is_tight(live)
+        has_gone_on = False
+
+        def let_go() -> None:
+            nonlocal has_gone_on
+            has_gone_on = True
+            release()
+
+        try:
+            return await self._call(values, (lambda: None) if may_have_to_wait else let_go)
+        except RequestError as error:
+            if error.code != "no_room":
+                raise
+            refusal = await self._refusal(row.path, share, error)
+            freed_bytes = 0 if refusal.code is None else await self._make_room(_needed_bytes(error))
+            if has_gone_on or not freed_bytes:  # saved again, it would hold what came later
+                raise refusal from error
+        try:
+            return await self._call(values, release)
+        except BadRequest as again:
+            raise (await self._refusal(row.path, share, again) if again.code == "no_room" else again) from again
+
+    async def _call(self, values: dict[str, Any], on_release: Release) -> int:
+        reply = await self._backend.call("save", values, on_release=on_release)
+        size_bytes: int = reply.values["size_bytes"]
+        return size_bytes
+
+    async def _is_tight(self, live: LiveRun) -> bool:
+        """Whether the save may have to wait until the trash is emptied: then the run waits with it."""
+        if self._rules.trash_seconds <= 0:
+            return False
+        free_bytes = await self._storage.free_bytes()
+        wanted = max(_TIGHT_BYTES, _TIGHT_SAVES * live.last_save_bytes) + self._rules.reserve_bytes
+        return free_bytes is not None and free_bytes < wanted
+
+    async def _make_room(self, needed_bytes: int | None) -> int:
+        """Empty the trash as far as it takes; how many bytes became free."""
+        free_bytes = await self._storage.free_bytes() or 0
+        missing = (needed_bytes or 1 << 62) + self._rules.reserve_bytes - free_bytes
+        return await self._checkpoints.purge_for_space(max(missing, 1))
+
+    async def _refusal(self, path: str, share: Share, error: RequestError) -> BadRequest:
+        """Why there is no room; with a code if it is the disk, which may be helped."""
+        needed, allowance = _needed_bytes(error), share.allowance_bytes
+        if allowance is not None and needed is not None and needed > allowance:
+            return share.refusal(path, needed)
+        needs = "needs more bytes than are left" if needed is None else f"needs {needed} bytes"
+        return BadRequest(
+            f"checkpoint {path!r} {needs}: the disk of this server has {await self._storage.free_bytes()} bytes free, "
+            f"of which {self._rules.reserve_bytes} are reserved. Free some with "
+            f"`chockstone checkpoints rm TINKER_PATH`, and save again.",
+            code="no_room",
+        )
+
+    async def _size_of(self, archive: str) -> int | None:
+        """Of an archive that is there and whole, as far as its ends tell."""
+        try:
+            with await self._storage.open(archive) as opened:
+                return opened.size
+        except CheckpointError:
+            return None
+
+    async def _give_up(self, row: CheckpointRow) -> None:
+        """The row first: what is left of the archive is nobody's then."""
+        await self._catalog.checkpoints.fail(row)
+        try:
+            await self._storage.delete(row.archive)
+        except StoreError as error:
+            log.warning("archive of a failed save not deleted archive=%s error=%s", row.archive, error)
+
+    def _note(self, event: str, row: CheckpointRow, **details: object) -> None:
+        self._audit(event, owner=row.owner, run_id=row.run_id, path=row.path, details={**details, "by": row.owner})
+
+
+def _needed_bytes(error: RequestError) -> int | None:
+    """As the worker told it: it alone knows the size, before the first byte."""
+    found = _NEEDS.search(str(error))
+    return None if found is None else int(found[1])
+
+
+def _name_taken(path: TinkerPath) -> BadRequest:
+    hint = ", or save with overwrite=True" if path.kind is Kind.WEIGHTS else ""
+    return BadRequest(f"{path} exists already: choose another name{hint}")

@@ -1,0 +1,114 @@
+"""Storage: the server's archives, reached without the worker.
+
+Everything that touches the disk runs in threads of its own: short work in some, reading whole
+archives in others, so that a delete never waits for a verification.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Final, TypeVar
+
+from chockstone.checkpoints import Archive, Store, verify_archive
+from chockstone.checkpoints.errors import DamagedArchive, ForeignArchive, StoreError
+from chockstone.checkpoints.store import Entry, Partial
+
+T = TypeVar("T")
+_THREADS: Final = 4
+_READERS: Final = 2  # archives read in full at a time, each by several threads
+
+
+class StorageClosed(StoreError):
+    """The server is stopping; what was being read is left unread."""
+
+
+class Storage:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._threads = ThreadPoolExecutor(_THREADS, "storage")
+        self._readers = ThreadPoolExecutor(_READERS, "storage-reader")
+        self._closing = threading.Event()
+
+    async def open(self, archive: str) -> Archive:
+        """Its structure is checked, not its tensors. The caller closes it; it outlives a delete."""
+        opening = self._threads.submit(self._open, archive)
+        try:
+            return await asyncio.wrap_future(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close)
+            raise
+
+    async def stat(self, archive: str) -> Entry:
+        return await self._run(self.store.stat, archive)
+
+    async def delete(self, archive: str) -> bool:
+        """Whether this call is the one that removed it."""
+        return await self._run(self.store.delete, archive)
+
+    async def copy(self, archive: str, target: str) -> None:
+        """Make ``target`` the same archive, sharing its bytes where the store can."""
+        await self._run(self.store.copy, archive, target)
+
+    async def verify(self, archive: str, *, bytes_per_second: float | None = None) -> None:
+        """Read all of it and check every digest. Raises DamagedArchive, or CheckpointMissing.
+
+        Other errors say nothing about the archive: a store that cannot be reached, a newer format.
+        """
+        await asyncio.wrap_future(self._readers.submit(self._verify, archive, bytes_per_second))
+
+    async def free_bytes(self) -> int | None:
+        """Room left on the disk; None where the store has no such limit."""
+        return await self._run(self.store.free_bytes)
+
+    async def sweep_partials(self, *, min_age_seconds: float) -> list[Partial]:
+        """Remove what killed processes left half-written."""
+        return await self._run(partial(self.store.sweep, min_age_seconds=min_age_seconds))
+
+    def close(self) -> None:
+        """Give up what is being read in full; wait for the rest."""
+        self._closing.set()
+        self._threads.shutdown()
+        self._readers.shutdown(cancel_futures=True)
+
+    async def _run(self, work: Callable[..., T], *values: str) -> T:
+        return await asyncio.wrap_future(self._threads.submit(work, *values))
+
+    def _open(self, archive: str) -> Archive:
+        try:
+            return Archive(self.store.open(archive))
+        except ForeignArchive as error:
+            raise DamagedArchive(str(error)) from error  # a server wrote it, so this is not what was written
+
+    def _verify(self, archive: str, bytes_per_second: float | None) -> None:
+        pace = _Pace(bytes_per_second, self._closing)
+        with self._open(archive) as opened:
+            verify_archive(opened, on_bytes=pace.took)
+
+
+class _Pace:
+    """Holds readers back to a rate, and ends them when the server does."""
+
+    def __init__(self, bytes_per_second: float | None, closing: threading.Event) -> None:
+        self._rate = bytes_per_second
+        self._closing = closing
+        self._lock = threading.Lock()
+        self._due = time.monotonic()
+
+    def took(self, size: int) -> None:
+        if self._rate is not None:
+            with self._lock:
+                self._due = max(self._due, time.monotonic()) + size / self._rate
+                delay = self._due - time.monotonic()
+            self._closing.wait(delay)
+        if self._closing.is_set():
+            raise StorageClosed("the server is stopping")
+
+
+def _close(opening: Future[Archive]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

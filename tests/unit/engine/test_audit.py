@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from chockstone.catalog import AuditEntry, Catalog, CatalogUnavailable
+from chockstone.engine import audit as audit_module
+from chockstone.engine.audit import Audit
+
+from .making import NOW
+
+
+@pytest.fixture
+def audit(catalog: Catalog) -> Audit:
+    return Audit(catalog, now=lambda: NOW)
+
+
+async def events(catalog: Catalog) -> list[str]:
+    return [row.event for row in await catalog.audit.list(None)]
+
+
+async def test_what_was_noted_is_there_after_a_flush(audit: Audit, catalog: Catalog) -> None:
+    audit("checkpoint_saved", owner="ann", run_id="r", path="tinker://r/weights/a", details={"size_bytes": 5})
+    audit("checkpoint_read", owner="bob", purpose="download")
+    assert await audit.flush()
+
+    [row] = await catalog.audit.list("ann")
+    assert (row.event, row.at, row.run_id, row.path) == ("checkpoint_saved", NOW, "r", "tinker://r/weights/a")
+    assert row.details == {"size_bytes": 5}
+    assert await events(catalog) == ["checkpoint_saved", "checkpoint_read"]
+
+
+async def test_noting_never_waits_and_the_catalog_hears_of_it_soon(audit: Audit, catalog: Catalog) -> None:
+    keeping = asyncio.create_task(audit.keep())
+    for _ in range(3):
+        audit("checkpoint_saved", owner="ann")
+
+    async with asyncio.timeout(10):
+        while await events(catalog) != ["checkpoint_saved"] * 3:
+            await asyncio.sleep(0.001)
+    keeping.cancel()
+
+
+async def test_a_catalog_that_fails_loses_nothing(
+    audit: Audit, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def unavailable(entries: Iterable[AuditEntry]) -> None:
+        raise CatalogUnavailable("the disk is full")
+
+    monkeypatch.setattr(audit_module, "_RETRY_SECONDS", 0.01)
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog.audit, "record_many", unavailable)
+        audit("first", owner="ann")
+        assert not await audit.flush()
+    audit("second", owner="ann")
+    assert await audit.flush()
+
+    assert await events(catalog) == ["first", "second"]
+    assert "audit not written" in caplog.text

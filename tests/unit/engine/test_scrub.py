@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from chockstone.catalog import Catalog, CheckpointRow
+from chockstone.checkpoints.errors import StoreUnreachable
+from chockstone.checkpoints.file_store import FileStore
+from chockstone.engine.scrub import ScrubReport
+from chockstone.engine.storage import Storage
+
+from .fake_backend import FakeBackend
+from .making import RUN, Clock, flip_a_byte, made_run, saved, started
+
+WEEK = 7 * 86_400.0
+
+
+async def states(catalog: Catalog, clock: Clock) -> dict[str, str]:
+    return {row.name: row.state for row in await catalog.checkpoints.list_by_run(RUN, now=clock.now)}
+
+
+async def test_a_flipped_byte_is_found_and_told(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
+    clock = Clock()
+    async with started(backend, catalog, storage, clock=clock) as engine:
+        live = await made_run(engine)
+        rows = [await saved(engine, live, number, f"n{number}") for number in range(1, 4)]
+        flip_a_byte(engine, rows[1])
+        assert await engine.scrub.check_some() == 0, "they are new"
+        assert engine.scrub.report() == ScrubReport()
+        clock.pass_seconds(WEEK + 1)
+
+        assert await engine.scrub.check_some() == 3
+
+        assert await states(catalog, clock) == {"n1": "ready", "n2": "damaged", "n3": "ready"}
+        assert engine.scrub.report() == ScrubReport(checked=3, damaged=1, last_at=clock.now)
+        good = await catalog.checkpoints.get(RUN, "weights", "n1", now=clock.now)
+        assert good.verified_at == clock.now
+        assert await engine.scrub.check_some() == 0, "they were read a moment ago"
+        clock.pass_seconds(WEEK + 1)
+        assert await engine.scrub.check_some() == 2
+
+
+async def test_a_missing_archive_is_found_and_a_deleted_one_is_not(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    async with started(backend, catalog, storage, clock=clock) as engine:
+        live = await made_run(engine)
+        lost, deleted = await saved(engine, live, 1, "lost"), await saved(engine, live, 2, "deleted")
+        store.path(lost.archive).unlink()
+        clock.pass_seconds(WEEK + 1)
+        original = catalog.checkpoints.list_unverified
+
+        async def then_delete(**more: object) -> tuple[CheckpointRow, ...]:
+            rows = await original(**more)  # type: ignore[arg-type]  # passed on as it came
+            await engine.checkpoints.delete([deleted], by="local")
+            return rows
+
+        monkeypatch.setattr(catalog.checkpoints, "list_unverified", then_delete)
+
+        assert await engine.scrub.check_some() == 1
+        assert await states(catalog, clock) == {"lost": "damaged"}
+
+
+async def test_a_store_that_does_not_answer_damages_nothing(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    async with started(backend, catalog, storage, clock=clock) as engine:
+        await saved(engine, await made_run(engine), 1)
+        clock.pass_seconds(WEEK + 1)
+
+        async def unreachable(archive: str, *, bytes_per_second: float | None = None) -> None:
+            raise StoreUnreachable("timed out")
+
+        monkeypatch.setattr(storage, "verify", unreachable)
+
+        assert await engine.scrub.check_some() == 0
+        assert await states(catalog, clock) == {"a": "ready"}
+
+
+async def test_the_background_reads_at_its_rate(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float | None] = []
+    original = storage.verify
+
+    async def note(archive: str, *, bytes_per_second: float | None = None) -> None:
+        rates.append(bytes_per_second)
+        await original(archive, bytes_per_second=bytes_per_second)
+
+    monkeypatch.setattr(storage, "verify", note)
+    clock = Clock()
+    async with started(backend, catalog, storage, clock=clock) as engine:
+        await saved(engine, await made_run(engine), 1)
+    clock.pass_seconds(WEEK + 1)
+    async with started(backend, catalog, storage, clock=clock, scrub_bytes_per_second=1 << 30) as engine:
+        async with asyncio.timeout(10):
+            while engine.scrub.report().checked < 1:
+                await asyncio.sleep(0.001)
+
+    assert rates == [1 << 30]
+
+
+async def test_a_scrub_can_be_switched_off(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
+    async with started(backend, catalog, storage, scrub_bytes_per_second=0) as engine:
+        await asyncio.wait_for(engine.scrub.keep(), 10)
+
+        assert engine.scrub.report() == ScrubReport()
