@@ -9,16 +9,37 @@ from typing import get_type_hints
 
 from fastapi.routing import APIRoute
 
-from chockstone.api import auth, futures, models, runs, samplers, service, sessions, training, weights
+from chockstone.api import (
+    audit,
+    auth,
+    billing,
+    checkpoints,
+    downloads,
+    futures,
+    models,
+    policies,
+    runs,
+    samplers,
+    service,
+    sessions,
+    storage,
+    traces,
+    training,
+    trash,
+    weights,
+)
 
 PAGE = Path(__file__).with_name("http-api.md")
-RESOURCES = (service, auth, sessions, models, training, weights, samplers, futures, runs)
+RESOURCES = (
+    *(service, auth, sessions, models, training, weights, samplers, futures, runs),
+    *(checkpoints, downloads, storage, trash, policies, audit, billing, traces),
+)
 ANSWERS = {"AcceptedResponse": "a future", "Response": ""}  # else the name of a message in ``wire``
 INTRODUCTION = """\
 # The HTTP API
 
-Written by `make reference` from the routes. Paths are below `/api/v1`; every one but `healthz` wants `X-API-Key`, a key
-(`tml-…`) or a token from `auth/token`. A running server describes itself in full at `/docs` and `/openapi.json`.
+Written by `make reference` from the routes. Paths are below `/api/v1`; every one but `healthz`, `downloads` and `traces` wants
+`X-API-Key`, a key (`tml-…`) or a token from `auth/token`. A running server describes itself in full at `/docs` and `/openapi.json`.
 Most people want the SDK instead: [Train with the Tinker SDK](../guides/train-with-tinker.md).
 
 Messages are named as in `src/chockstone/wire`. Answers that are futures are fetched with `retrieve_future`:
@@ -40,7 +61,8 @@ def section(resource: ModuleType) -> str:
 
 def row(route: APIRoute) -> str:
     hints = get_type_hints(route.endpoint)
-    answer = hints.pop("return").__name__
+    returned = hints.pop("return")
+    answer = (route.response_model or returned).__name__
     body = [hint.__name__ for hint in hints.values() if getattr(hint, "__module__", "").startswith("chockstone.wire")]
     said = (inspect.getdoc(route.endpoint) or "").partition("\n\n")[0].replace("``", "`")
     cells = (

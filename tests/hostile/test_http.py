@@ -50,6 +50,8 @@ JSON_ROUTES = [
     "create_custom_loss",
     "save_weights",
     "save_weights_for_sampler",
+    "save_weights_external",
+    "copy_weights",
     "load_weights",
     "weights_info",
     "create_sampling_session",
@@ -61,6 +63,8 @@ JSON_ROUTES = [
     "telemetry",
     "sessions/search",
     "sessions/x/finish",
+    "sweep",
+    "trash/1/restore",
     "forward_backward",
 ]
 
@@ -185,8 +189,9 @@ def test_ids_with_slashes_unicode_and_control_characters_are_not_found(http: htt
 
 def test_senseless_queries_are_refused(http: httpx.Client) -> None:
     for query in ("limit=-1", "limit=ten", "limit=1e9", "offset=-1", f"offset={10**30}", "access_scope=all"):
-        for route in ("sessions", "training_runs"):
-            check_refusal(http.get(f"{route}?{query}"))
+        for route in ("sessions", "training_runs", "checkpoints"):
+            if route != "checkpoints" or not query.startswith("access_scope"):
+                check_refusal(http.get(f"{route}?{query}"))
 
 
 @pytest.mark.parametrize(
@@ -205,12 +210,13 @@ def test_paths_that_lead_nowhere_are_refused(stranger: Stranger, path: str) -> N
     check_refusal(http.post("load_weights", json=load))
     check_refusal(http.post("weights_info", json={"tinker_path": path}))
     check_refusal(http.post("create_sampling_session", json=open_session))
+    check_refusal(http.post("copy_weights", json={"source_path": path, "destination_project_id": "p"}))
     check_refusal(http.post("asample", json={"prompt": {"chunks": []}, "model_path": path}))
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "é", "a b", "x" * 300, "\u0000", 5, None, "../../escape"])
+@pytest.mark.parametrize("name", ["", "a/b", "..", "é", "a b", "x" * 300, "\u0000", 5, None, "../../escape", "latest"])
 def test_names_that_no_checkpoint_may_have_are_refused(stranger: Stranger, name: object) -> None:
-    for route in ("save_weights", "save_weights_for_sampler"):
+    for route in ("save_weights", "save_weights_for_sampler", "save_weights_external"):
         wish = {"model_id": stranger.run_id, "seq_id": stranger.next_seq_id(), "path": name}
         check_refusal(stranger.http.post(route, json=wish))
 

@@ -5,25 +5,29 @@ Another user's things are not there, as far as a caller can tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from fastapi import Depends, HTTPException, Request
 
 from chockstone.api.config import ServerConfig
 from chockstone.api.models_served import ServedModel
+from chockstone.api.signing import Signer
 from chockstone.api.users import Caller, Users
 from chockstone.catalog import Catalog, CheckpointRow, RowMissing, RunRow, SamplerRow, SessionRow
+from chockstone.engine.checkpoints import Latest
 from chockstone.engine.engine import Engine
 from chockstone.engine.runs import LiveRun
 from chockstone.engine.sampling import SamplerSource
 from chockstone.wire.failures import BadRequest, ServerFailure
-from chockstone.wire.paths import Kind, TinkerPath
+from chockstone.wire.paths import Kind, TinkerPath, check_name
 
 Owned = TypeVar("Owned", SessionRow, RunRow, SamplerRow)
+_PAGE: Final = 1000
 
 
 class RunGone(ServerFailure):
@@ -46,6 +50,7 @@ class Context:
     engine: Engine
     users: Users
     models: dict[str, ServedModel]
+    signer: Signer = field(default_factory=lambda: Signer(secrets.token_bytes(32)))  # of URLs that need no key
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _sources: dict[str, SamplerSource] = field(default_factory=dict)
 
@@ -55,6 +60,18 @@ class Context:
     @property
     def catalog(self) -> Catalog:
         return self.engine.catalog
+
+    def is_admin(self, caller: Caller) -> bool:
+        """Whether the caller may see and change what is everyone's. Alone on a machine, one may."""
+        return self.users.is_open or caller.user_id in self.config.admins
+
+    def scope_of(self, caller: Caller) -> str | None:
+        """Whose things a caller sees in reports: their own, or everyone's."""
+        return None if self.is_admin(caller) else caller.user_id
+
+    def base_url(self, request: Request) -> str:
+        """How clients reach this server, without a slash at the end."""
+        return (self.config.public_url or str(request.base_url)).rstrip("/")
 
     def refuse_when_stopping(self) -> None:
         if self.engine.is_stopping:
@@ -92,21 +109,107 @@ class Context:
         message = row.failure or f"run {run_id!r} was unloaded; resume it from a checkpoint"
         raise RunGone(message, run_id=run_id, owner=caller.user_id)
 
-    async def run_row(self, run_id: str, caller: Caller) -> RunRow:
+    async def run_row(self, run_id: str, caller: Caller | None) -> RunRow:
+        """The caller's, or anyone's for an admin, who asks as None."""
         with _one_absence(f"run {run_id!r} is not yours or not there; create it with create_model"):
-            return _own(await self.catalog.runs.get(run_id), caller)
+            row = await self.catalog.runs.get(run_id)
+            return row if caller is None else _own(row, caller)
 
-    async def checkpoint(self, path: str, caller: Caller, *, kinds: tuple[Kind, ...] = tuple(Kind)) -> CheckpointRow:
-        """A checkpoint of one of these kinds that the caller may read."""
+    async def runs_of(self, owner: str | None, *, project_id: str | None = None) -> AsyncIterator[RunRow]:
+        """All there are, newest first; everyone's when ``owner`` is None."""
+        offset = 0
+        while True:
+            page = await self.catalog.runs.list(owner, limit=_PAGE, offset=offset, project_id=project_id)
+            for row in page.rows:
+                yield row
+            offset += len(page.rows)
+            if len(page.rows) < _PAGE:
+                return
+
+    async def checkpoint(self, path: str, caller: Caller, *, kinds: tuple[Kind, ...] = tuple(Kind)) -> Latest:
+        """A checkpoint of one of these kinds that the caller may read, and that can be read as far as is known.
+
+        ``latest`` is resolved; what was passed over on the way is told with it.
+        """
         parsed = TinkerPath.parse(path)
         if parsed.kind not in kinds:
             raise BadRequest(f"{path!r} is of kind {parsed.kind}; this takes {' or '.join(kinds)}")
-        row = await self.catalog.checkpoints.get(parsed.run_id, parsed.kind.value, parsed.name, now=self.now())
-        if row.owner != caller.user_id and not row.public:
-            raise RowMissing(f"checkpoint {path!r} is not yours or not there")
+        if parsed.is_latest:
+            return await self._latest(parsed, caller)
+        row = await self.readable(parsed, caller)
         if row.state == "damaged":
             raise BadRequest(f"checkpoint {path!r} is damaged: {row.damage}")
+        return Latest(row, ())
+
+    async def readable(self, path: TinkerPath, caller: Caller) -> CheckpointRow:
+        """One that the caller may read, damaged or not."""
+        try:
+            row = await self.catalog.checkpoints.get(path.run_id, path.kind.value, path.name, now=self.now())
+        except RowMissing as error:
+            absence = await self._absence(path, caller, error)
+            if absence is error:
+                check_name(path.name)  # ``latest`` is none
+            raise absence from None
+        if not self.may_read(row, caller):
+            raise _not_there(path)
         return row
+
+    async def own_checkpoint(self, path: TinkerPath, caller: Caller) -> CheckpointRow:
+        """One that the caller may change. BadRequest for one that is only being written yet."""
+        try:
+            row = await self.catalog.checkpoints.get(path.run_id, path.kind.value, path.name, now=self.now())
+        except RowMissing as error:
+            absence = await self._absence(path, caller, error)
+            if absence is error:
+                check_name(path.name)  # ``latest`` is none
+                await self.refuse_while_written(path)
+            raise absence from None
+        if row.owner != caller.user_id:
+            raise _not_there(path)
+        return row
+
+    async def refuse_while_written(self, path: TinkerPath) -> None:
+        if await self.catalog.checkpoints.is_pending(path.run_id, path.kind.value, path.name):
+            raise BadRequest(f"checkpoint '{path}' is being written; wait for its save to end")
+
+    def may_read(self, row: CheckpointRow, caller: Caller) -> bool:
+        return row.public or row.owner == caller.user_id
+
+    def identify_reader(self, token: str | None, caller: Caller) -> Caller:
+        """As whom weights are read: as their owner, when the owner's token came along."""
+        if token is None:
+            return caller
+        try:
+            return self.users.identify(token)
+        except HTTPException:
+            raise HTTPException(403, "the weights access token is not a credential of this server") from None
+
+    def audit_read(self, row: CheckpointRow, caller: Caller, *, purpose: str) -> None:
+        """It stands in its owner's audit, whoever read it."""
+        self.engine.audit(
+            "checkpoint_read",
+            owner=row.owner,
+            run_id=row.run_id,
+            path=row.path,
+            purpose=purpose,
+            details={"by": caller.user_id},
+        )
+
+    async def _latest(self, path: TinkerPath, caller: Caller) -> Latest:
+        try:
+            return await self.engine.checkpoints.latest(
+                path.run_id, path.kind.value, allow=lambda row: self.may_read(row, caller)
+            )
+        except RowMissing as error:
+            raise await self._absence(path, caller, error) from None
+
+    async def _absence(self, path: TinkerPath, caller: Caller, found: RowMissing) -> RowMissing:
+        """Why something is missing is told to the run's owner; to others it is not there."""
+        try:
+            _own(await self.catalog.runs.get(path.run_id), caller)
+        except RowMissing:
+            return _not_there(path)
+        return found
 
     async def sampler(self, sampling_session_id: str, caller: Caller) -> SamplerRow:
         with _one_absence(f"sampling session {sampling_session_id!r} is not yours or not there"):
@@ -141,6 +244,10 @@ def _one_absence(message: str) -> Iterator[None]:
         yield
     except RowMissing:
         raise RowMissing(message) from None
+
+
+def _not_there(path: TinkerPath) -> RowMissing:
+    return RowMissing(f"checkpoint '{path}' is not yours or not there; list those of its run")
 
 
 def _own(row: Owned, caller: Caller) -> Owned:

@@ -7,24 +7,28 @@ The client repeats 408, 409, 429 and 5xx for minutes, so whatever the caller mus
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from chockstone.api.context import Context, RunGone
-from chockstone.catalog.errors import CatalogUnavailable, RowMissing, UnstorableValue
+from chockstone.catalog.errors import CatalogUnavailable, RowExists, RowMissing, UnstorableValue
+from chockstone.checkpoints.errors import CheckpointError
 from chockstone.engine.limits import Busy
 from chockstone.wire.failures import BadRequest, ServerFailure
 from chockstone.wire.futures import AcceptedResponse
 from chockstone.wire.schema import explain
 
 log = logging.getLogger(__name__)
+_OUR_RULES: Final = frozenset({"value_error", "extra_forbidden"})  # names, paths, lifetimes; not the shape of a body
 
 
 def install(app: FastAPI) -> None:
     @app.exception_handler(BadRequest)
     @app.exception_handler(UnstorableValue)
+    @app.exception_handler(RowExists)
     async def bad_request(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 400)
 
@@ -44,10 +48,13 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse({"detail": explain(error.errors())}, 422)
+        errors = error.errors()
+        is_our_rule = any(found["type"] in _OUR_RULES for found in errors)
+        return JSONResponse({"detail": explain(errors)}, 400 if is_our_rule else 422)
 
     @app.exception_handler(ServerFailure)
     @app.exception_handler(CatalogUnavailable)
+    @app.exception_handler(CheckpointError)  # a disk that fails; what is wrong with an archive was told before
     async def unavailable(request: Request, error: Exception) -> JSONResponse:
         log.error("request failed path=%s error=%s", request.url.path, error)
         return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "2"})

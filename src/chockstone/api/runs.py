@@ -6,12 +6,13 @@ from typing import Annotated
 
 from fastapi import Query
 
+from chockstone.api.checkpoints import describe
 from chockstone.api.context import Context, ContextDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
-from chockstone.catalog import CheckpointKind, CheckpointRow, RunRow
-from chockstone.wire.paths import TinkerPath
-from chockstone.wire.runs import AccessScope, Checkpoint, Cursor, TrainingRun, TrainingRunsResponse
+from chockstone.catalog import CheckpointKind, CheckpointRow, RowMissing, RunRow
+from chockstone.wire.checkpoints import Checkpoint, Cursor
+from chockstone.wire.runs import AccessScope, TrainingRun, TrainingRunsResponse
 
 routes = Routes(prefix="/training_runs", tags=["runs"])
 Latest = dict[tuple[str, CheckpointKind], CheckpointRow]
@@ -38,12 +39,27 @@ async def list_runs(
 async def get_run(
     run_id: str, context: ContextDep, caller: CallerDep, access_scope: AccessScope = "owned"
 ) -> TrainingRun:
-    row = await context.run_row(run_id, caller)
+    """One's own; of those that are accessible also another's with public checkpoints, and nothing else of it."""
+    try:
+        row = await context.run_row(run_id, caller)
+    except RowMissing:
+        if access_scope == "owned":
+            raise
+        shared = await _public_latest(context, run_id)
+        if not shared:
+            raise
+        row = await context.catalog.runs.get(run_id)
+        return _training_run(context, row, shared, is_own=False)
     latest = await context.catalog.checkpoints.latest_of([run_id], now=context.now())
     return _training_run(context, row, latest)
 
 
-def _training_run(context: Context, row: RunRow, latest: Latest) -> TrainingRun:
+async def _public_latest(context: Context, run_id: str) -> Latest:
+    rows = await context.catalog.checkpoints.list_by_run(run_id, now=context.now())
+    return {(row.run_id, row.kind): row for row in reversed(rows) if row.public and row.state == "ready"}
+
+
+def _training_run(context: Context, row: RunRow, latest: Latest, *, is_own: bool = True) -> TrainingRun:
     return TrainingRun(
         training_run_id=row.run_id,
         base_model=row.base_model,
@@ -52,20 +68,11 @@ def _training_run(context: Context, row: RunRow, latest: Latest) -> TrainingRun:
         lora_rank=row.spec["rank"],
         last_request_time=context.engine.presence.last_request(row.run_id) or row.last_request_at,
         corrupted=False,
-        last_checkpoint=_checkpoint(latest.get((row.run_id, "weights"))),
-        last_sampler_checkpoint=_checkpoint(latest.get((row.run_id, "sampler_weights"))),
-        user_metadata=dict(row.user_metadata),
+        last_checkpoint=_described(latest.get((row.run_id, "weights"))),
+        last_sampler_checkpoint=_described(latest.get((row.run_id, "sampler_weights"))),
+        user_metadata=dict(row.user_metadata) if is_own else None,
     )
 
 
-def _checkpoint(row: CheckpointRow | None) -> Checkpoint | None:
-    if row is None:
-        return None
-    return Checkpoint.at(
-        TinkerPath.of(row.run_id, row.kind, row.name),
-        time=row.created_at,
-        size_bytes=row.size_bytes,
-        public=row.public,
-        user_metadata=dict(row.user_metadata),
-        expires_at=row.expires_at,
-    )
+def _described(row: CheckpointRow | None) -> Checkpoint | None:
+    return None if row is None else describe(row)

@@ -8,6 +8,8 @@ from chockstone.api.bodies import off_loop, parse_object, read_body
 from chockstone.api.context import Context, ContextDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import Caller, CallerDep
+from chockstone.api.weights import skipped
+from chockstone.engine.checkpoints import Latest
 from chockstone.engine.sampling import SamplerSource
 from chockstone.wire.futures import AcceptedResponse
 from chockstone.wire.paths import Kind
@@ -28,17 +30,26 @@ async def create_sampling_session(
     request: CreateSamplingSessionRequest, context: ContextDep, caller: CallerDep
 ) -> CreateSamplingSessionResponse:
     session = await context.open_session(request.session_id, caller)
-    base_model, archive = await _origin(context, caller, request.model_path, request.base_model)
+    if request.model_path is None:
+        base_model, found = context.model(request.base_model or "").name, None
+    else:
+        found = await _weights(context, caller, request.model_path)
+        base_model = found.row.base_model
+        context.audit_read(found.row, caller, purpose="sample")
     row = await context.catalog.samplers.create(
         session.session_id,
         request.sampling_session_seq_id,
         owner=caller.user_id,
         base_model=base_model,
-        model_path=request.model_path,
-        archive=archive,
+        model_path=None if found is None else found.row.path,
+        archive=None if found is None else found.row.archive,
         now=context.now(),
     )
-    return CreateSamplingSessionResponse(sampling_session_id=row.sampling_session_id)
+    return CreateSamplingSessionResponse(
+        sampling_session_id=row.sampling_session_id,
+        path=None if found is None else found.row.path,
+        skipped=None if found is None else skipped(found),
+    )
 
 
 @routes.post("/join_sampling_session")
@@ -70,15 +81,14 @@ async def asample(request: Request, context: ContextDep, caller: CallerDep) -> A
 async def _source(context: Context, caller: Caller, head: SampleHead) -> SamplerSource:
     if head.sampling_session_id is not None:
         return await context.source(head.sampling_session_id, caller, for_work=True)
-    base_model, archive = await _origin(context, caller, head.model_path, head.base_model)
-    return SamplerSource("", caller.user_id, base_model, archive)
+    if head.model_path is None:
+        return SamplerSource("", caller.user_id, context.model(head.base_model or "").name, None)
+    row = (await _weights(context, caller, head.model_path)).row
+    return SamplerSource("", caller.user_id, row.base_model, row.archive)
 
 
-async def _origin(
-    context: Context, caller: Caller, model_path: str | None, base_model: str | None
-) -> tuple[str, str | None]:
-    """The base model, and the archive on top of it."""
-    if model_path is None:
-        return context.model(base_model or "").name, None
-    checkpoint = await context.checkpoint(model_path, caller, kinds=(Kind.SAMPLER_WEIGHTS, Kind.WEIGHTS))
-    return context.model(checkpoint.base_model).name, checkpoint.archive
+async def _weights(context: Context, caller: Caller, model_path: str) -> Latest:
+    """Of a base model that is served here."""
+    found = await context.checkpoint(model_path, caller, kinds=(Kind.SAMPLER_WEIGHTS, Kind.WEIGHTS))
+    context.model(found.row.base_model)
+    return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import resource
@@ -25,10 +24,14 @@ from chockstone.api.app import create_app
 from chockstone.api.config import ServerConfig
 from chockstone.api.context import Context
 from chockstone.api.models_served import describe_models
-from chockstone.api.users import Users, read_secret
+from chockstone.api.signing import Signer
+from chockstone.api.users import Users, follow_keys, read_secret
 from chockstone.backends.local import LocalBackend, WorkerConfig
 from chockstone.catalog import Catalog, CatalogError
+from chockstone.checkpoints import open_store
+from chockstone.engine.data_directory import ARCHIVES, DATABASE, DirectoryInUse, owned
 from chockstone.engine.engine import Engine
+from chockstone.engine.storage import Storage
 
 log = logging.getLogger(__name__)
 _LAST_ANSWERS_SECONDS: Final = 3.0  # for clients to fetch what was finished last
@@ -58,7 +61,7 @@ async def _serve(config: ServerConfig, sock: socket.socket, announce: Callable[[
     try:
         models = describe_models(config.models)
         secret = read_secret(config.data / "token-secret")
-        catalog = await Catalog.open(f"sqlite:///{config.data / 'catalog.sqlite3'}")
+        catalog = await Catalog.open(f"sqlite:///{config.data / DATABASE}")
     except (CatalogError, OSError, ValueError) as error:
         raise CannotStart(str(error)) from error
     stop = asyncio.Event()
@@ -72,9 +75,10 @@ async def _serve(config: ServerConfig, sock: socket.socket, announce: Callable[[
         engine.worker_lost(reason)
 
     backend = LocalBackend(_worker_config(config), on_lost=lost, on_hopeless=fail)
-    engine = Engine(backend, catalog, limits=config.limits)
+    storage = Storage(open_store(config.data / ARCHIVES))
+    engine = Engine(backend, catalog, storage, limits=config.limits, rules=config.storage)
     users = Users(config.keys, secret=secret, now=lambda: datetime.now(UTC))
-    app = create_app(Context(config, engine, users, models))
+    app = create_app(Context(config, engine, users, models, signer=Signer(secret)))
     server = _Server(
         uvicorn.Config(
             app,
@@ -85,7 +89,9 @@ async def _serve(config: ServerConfig, sock: socket.socket, announce: Callable[[
             timeout_graceful_shutdown=3,
         )
     )
+    users.reload(await catalog.keys.list())  # before the first request, which must not find the door open
     await engine.start()
+    following = asyncio.create_task(follow_keys(users, catalog))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     _on_signals(stop, backend)
     while not server.started and not serving.done():
@@ -98,6 +104,8 @@ async def _serve(config: ServerConfig, sock: socket.socket, announce: Callable[[
     engine.sampling.wake_all()
     server.should_exit = True
     await serving
+    following.cancel()
+    await asyncio.to_thread(storage.close)
     await catalog.close()
     for reason in failures:
         log.error("the worker cannot start: %s", reason)
@@ -110,6 +118,12 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()  # else one whose client takes nothing stays open until it does
+        await asyncio.sleep(0)
 
 
 def _on_signals(stop: asyncio.Event, backend: LocalBackend) -> None:
@@ -127,7 +141,7 @@ def _on_signals(stop: asyncio.Event, backend: LocalBackend) -> None:
 def _worker_config(config: ServerConfig) -> WorkerConfig:
     return WorkerConfig(
         models={name: str(directory.resolve()) for name, directory in config.models.items()},
-        store=str((config.data / "checkpoints").resolve()),
+        store=str((config.data / ARCHIVES).resolve()),
         device=config.device,
         dtype=config.dtype,
         threads=config.threads,
@@ -142,19 +156,17 @@ def _own(data: Path) -> Iterator[None]:
     """Keep other servers out of the directory for as long as this one runs."""
     try:
         data.mkdir(parents=True, exist_ok=True)
-        (data / "checkpoints").mkdir(exist_ok=True)
-        descriptor = os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        (data / ARCHIVES).mkdir(exist_ok=True)
+        ownership = contextlib.ExitStack()
+        ownership.enter_context(owned(data))
     except OSError as error:
         raise CannotStart(f"the data directory {str(data)!r} cannot be used: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
+    except DirectoryInUse:
         raise CannotStart(
             f"another server uses the data directory {str(data)!r}; stop it, or choose another one with --data"
         ) from None
-    finally:
-        os.close(descriptor)
+    with ownership:
+        yield
 
 
 def _raise_file_limit() -> None:

@@ -1,39 +1,79 @@
 """Users: who is calling, from the credential in ``X-API-Key``.
 
-A credential is a key (``tml-…``) or a token that this server signed. Without configured keys every
-key is the local user's, which is why such a server listens on loopback only.
+A credential is a key (``tml-…``) or a token that this server signed. Keys are configured, or made by
+``chockstone keys create`` and followed in the catalog. Where neither ever made one, every key is the
+local user's, which is why such a server listens on loopback only.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import hmac
+import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import jwt
 from fastapi import Depends, HTTPException, Request
+
+from chockstone.catalog import Catalog, CatalogError
+
+log = logging.getLogger(__name__)
 
 LOCAL_USER: Final = "local"
 _TOKEN_LIFETIME: Final = timedelta(hours=1)  # clients that get 5 minutes or less ask again without pause
 _ISSUER: Final = "chockstone"
 ORGANIZATION: Final = "local"
+_LOOK_SECONDS: Final = 2.0  # between two looks at the catalog's keys
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     user_id: str
+    key_mark: str | None = field(default=None, compare=False, repr=False)  # of the key that the credential comes from
+
+
+class StoredKey(Protocol):
+    """A key of the catalog: only its digest is kept."""
+
+    @property
+    def user_id(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def revoked_at(self) -> datetime | None: ...
 
 
 class Users:
     def __init__(self, keys: Mapping[str, str], *, secret: bytes, now: Callable[[], datetime]) -> None:
-        self._users = {_digest(key): user_id for user_id, key in keys.items()}
+        self._configured = {digest_of(key): user_id for user_id, key in keys.items()}
         self._secret = secret
         self._now = now
+        self._users: dict[str, str] = {}  # by digest of the key
+        self._marks: dict[str, str] = {}  # the same by what tokens say of their key
+        self.is_open = not self._configured  # no key was ever made, so any will do
+        self._take(self._configured)
+
+    def reload(self, stored: Iterable[StoredKey]) -> None:
+        """Take the catalog's keys as they are now, beside the configured ones.
+
+        Once there was a key, revoking the last one lets nobody in.
+        """
+        keys = list(stored)
+        active = {key.digest: key.user_id for key in keys if key.revoked_at is None}
+        self.is_open = self.is_open and not keys
+        self._take(active | self._configured)
+
+    def _take(self, users: dict[str, str]) -> None:
+        if users != self._users:
+            self._users = users
+            self._marks = {self._mark(digest): user_id for digest, user_id in users.items()}
 
     def identify(self, credential: str | None) -> Caller:
         """Raises 401 for a credential that is nobody's."""
@@ -43,11 +83,12 @@ class Users:
             return self._from_token(credential)
         if not credential.startswith("tml-"):
             raise HTTPException(401, "the credential is not a key of this server: keys start with 'tml-'")
-        if not self._users:
+        if self.is_open:
             return Caller(LOCAL_USER)
-        if (user_id := self._users.get(_digest(credential))) is None:
+        digest = digest_of(credential)
+        if (user_id := self._users.get(digest)) is None:
             raise HTTPException(401, "the key is not known to this server; ask its operator for one")
-        return Caller(user_id)
+        return Caller(user_id, self._mark(digest))
 
     def token(self, caller: Caller) -> str:
         now = self._now()
@@ -59,6 +100,8 @@ class Users:
             "iat": now,
             "exp": now + _TOKEN_LIFETIME,
         }
+        if caller.key_mark is not None:
+            claims["key"] = caller.key_mark
         return jwt.encode(claims, self._secret, algorithm="HS256")
 
     def _from_token(self, token: str) -> Caller:
@@ -70,13 +113,34 @@ class Users:
             raise HTTPException(401, "the token has expired; make a new client, which fetches a new one") from None
         except jwt.InvalidTokenError:
             raise HTTPException(401, "the token was not signed by this server") from None
-        user_id = str(claims["sub"])
-        if self._users and user_id not in self._users.values():
-            raise HTTPException(401, f"user {user_id!r} has no key on this server any more")
-        return Caller(user_id)
+        caller = Caller(str(claims["sub"]), claims.get("key"))
+        if self.is_open:
+            return caller
+        if caller.user_id not in self._users.values():
+            raise HTTPException(401, f"user {caller.user_id!r} has no key on this server any more")
+        if caller.key_mark is not None and self._marks.get(caller.key_mark) != caller.user_id:
+            raise HTTPException(401, f"the key of user {caller.user_id!r} that the token was made with is revoked")
+        return caller
+
+    def _mark(self, digest: str) -> str:
+        """What a token says of its key, of no use to whoever reads the token."""
+        return hmac.digest(self._secret, digest.encode(), "sha256").hex()[:32]
 
 
-def _digest(key: str) -> str:
+async def follow_keys(users: Users, catalog: Catalog) -> None:
+    """Take keys as they are made and revoked in the catalog, until cancelled.
+
+    A catalog that cannot be read leaves everyone who they were.
+    """
+    while True:
+        try:
+            users.reload(await catalog.keys.list())
+        except CatalogError as error:
+            log.warning("the keys in the catalog cannot be read; those known stay valid error=%s", error)
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def digest_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()  # looked up by digest, so timing tells nothing of the key
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from fastapi import HTTPException
+import uuid
+from typing import Annotated
 
-from chockstone.api.context import Context, ContextDep
+from fastapi import Header
+
+from chockstone.api.context import ContextDep
 from chockstone.api.routes import Routes
-from chockstone.api.users import Caller, CallerDep
+from chockstone.api.users import CallerDep
 from chockstone.backends.spec import RunSpec
-from chockstone.catalog import CheckpointRow
+from chockstone.engine.checkpoints import Latest
+from chockstone.wire.checkpoints import SkippedCheckpoint
 from chockstone.wire.futures import AcceptedResponse
 from chockstone.wire.models import OptimizerConfig
 from chockstone.wire.paths import Kind, TinkerPath
 from chockstone.wire.weights import (
+    CopyWeightsRequest,
+    CopyWeightsResponse,
     LoadWeightsRequest,
+    SaveWeightsExternalRequest,
     SaveWeightsForSamplerRequest,
     SaveWeightsRequest,
     WeightsInfoRequest,
@@ -59,13 +66,36 @@ async def save_weights_for_sampler(
     return AcceptedResponse(request_id=request_id, model_id=live.run_id)
 
 
+@routes.post("/save_weights_external")
+async def save_weights_external(
+    request: SaveWeightsExternalRequest, context: ContextDep, caller: CallerDep
+) -> AcceptedResponse:
+    """As files for other programs, encrypted if there are recipients."""
+    live = await context.run(request.model_id, caller)
+    request_id = context.engine.training.save(
+        live,
+        request.seq_id,
+        TinkerPath.of(live.run_id, Kind.EXTERNAL_WEIGHTS, request.path),
+        ttl_seconds=request.ttl_seconds,
+        overwrite=False,
+        user_metadata=request.user_metadata or {},
+        recipients=tuple(request.age_encryption_recipients or ()),
+    )
+    return AcceptedResponse(request_id=request_id, model_id=live.run_id)
+
+
 @routes.post("/load_weights")
 async def load_weights(request: LoadWeightsRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     """Into an existing run, or, given a session, into a new one made for it."""
-    source = await _readable(request, context, caller)
+    reader = context.identify_reader(request.weights_access_token, caller)
+    found = await context.checkpoint(request.path, reader, kinds=(Kind.WEIGHTS,))
+    source = found.row
     if request.model_id is not None:
         live = await context.run(request.model_id, caller)
-        request_id = context.engine.training.load(live, request.seq_id, source, with_optimizer=request.optimizer)
+        request_id = context.engine.training.load(
+            live, request.seq_id, source, with_optimizer=request.optimizer, skipped=found.skipped
+        )
+        context.audit_read(source, caller, purpose="load")
         return AcceptedResponse(request_id=request_id, model_id=live.run_id)
     assert request.session_id is not None  # with model_seq_id, if there is no model_id
     assert request.model_seq_id is not None
@@ -86,13 +116,16 @@ async def load_weights(request: LoadWeightsRequest, context: ContextDep, caller:
         project_id=session.project_id,
         source=source,
         with_optimizer=request.optimizer,
+        skipped=found.skipped,
     )
+    context.audit_read(source, caller, purpose="load")
     return AcceptedResponse(request_id=request_id, model_id=f"{session.session_id}:train:{request.model_seq_id}")
 
 
 @routes.post("/weights_info")
 async def weights_info(request: WeightsInfoRequest, context: ContextDep, caller: CallerDep) -> WeightsInfoResponse:
-    row = await context.checkpoint(request.tinker_path, caller)
+    found = await context.checkpoint(request.tinker_path, caller)
+    row = found.row
     return WeightsInfoResponse(
         base_model=row.base_model,
         is_lora=row.spec["rank"] > 0,
@@ -101,15 +134,40 @@ async def weights_info(request: WeightsInfoRequest, context: ContextDep, caller:
         train_mlp=row.spec["train_mlp"],
         train_attn=row.spec["train_attn"],
         optimizer_config=OptimizerConfig(**row.optimizer_config),
+        path=row.path,
+        skipped=skipped(found),
     )
 
 
-async def _readable(request: LoadWeightsRequest, context: Context, caller: Caller) -> CheckpointRow:
-    """The checkpoint, read as its owner when the owner's token came along."""
-    if request.weights_access_token is None:
-        return await context.checkpoint(request.path, caller, kinds=(Kind.WEIGHTS,))
-    try:
-        owner = context.users.identify(request.weights_access_token)
-    except HTTPException:
-        raise HTTPException(403, "weights_access_token is not a credential of this server") from None
-    return await context.checkpoint(request.path, owner, kinds=(Kind.WEIGHTS,))
+@routes.post("/copy_weights")
+async def copy_weights(
+    request: CopyWeightsRequest,
+    context: ContextDep,
+    caller: CallerDep,
+    x_idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+    x_tinker_weights_access_token: Annotated[str | None, Header(max_length=10_000)] = None,
+) -> CopyWeightsResponse:
+    """Into a new run that is not loaded. It shares the bytes of its source, and neither its lifetime nor its fate."""
+    context.refuse_when_stopping()
+    token = x_tinker_weights_access_token or request.weights_access_token
+    reader = context.identify_reader(token, caller)
+    project_id, key = request.destination_project_id, x_idempotency_key
+    if request.session_id is not None:
+        session = await context.open_session(request.session_id, caller)
+        project_id, key = session.project_id, f"{session.session_id}:train:{request.model_seq_id}"
+    source = (await context.checkpoint(request.source_path, reader)).row
+    copy = await context.engine.checkpoints.copy(
+        source,
+        owner=caller.user_id,
+        project_id=project_id,
+        idempotency_key=key or str(uuid.uuid4()),
+        ttl_seconds=request.ttl_seconds,
+        by=caller.user_id,
+    )
+    context.audit_read(source, caller, purpose="copy")
+    return CopyWeightsResponse(tinker_path=copy.path)
+
+
+def skipped(found: Latest) -> list[SkippedCheckpoint] | None:
+    """What ``latest`` passed over; None where it passed over nothing."""
+    return [SkippedCheckpoint(path=each.path, reason=each.reason) for each in found.skipped] or None

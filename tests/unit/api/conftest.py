@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+
+from chockstone.api.context import Context
+from chockstone.api.users import Users
+from chockstone.engine.data_directory import ARCHIVES
+from chockstone.engine.storage_rules import StorageRules
+from served import Served, serve_in_process
+
+from .users import KEYS, MODEL, User
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> dict[str, Path]:
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps({"architectures": ["Tiny"], "max_position_embeddings": 128}))
+    return {MODEL: directory}
+
+
+@pytest.fixture
+def rules() -> StorageRules:
+    return StorageRules(reserve_bytes=0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Where archives lie, as ``<archive>.tar``."""
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home" / ARCHIVES
+
+
+@pytest.fixture
+async def served(store: Path, models: dict[str, Path], rules: StorageRules) -> AsyncIterator[Served]:
+    """With keys for three users, of whom ``root`` is an admin."""
+    async with serve_in_process(store.parent, models, rules=rules) as served:
+        context: Context = served.app.state.context
+        context.users = Users(KEYS, secret=b"s" * 32, now=lambda: datetime.now(UTC))
+        context.config = replace(context.config, keys=KEYS, admins=frozenset({"root"}))
+        yield served
+
+
+@pytest.fixture
+def context(served: Served) -> Context:
+    context: Context = served.app.state.context
+    return context
+
+
+@pytest.fixture
+async def users(served: Served) -> AsyncIterator[dict[str, User]]:
+    async with AsyncExitStack() as stack:
+        made = {}
+        for user_id, key in KEYS.items():
+            transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
+            client = httpx.AsyncClient(
+                transport=transport, base_url="http://served/api/v1/", headers={"X-API-Key": key}, timeout=60
+            )
+            made[user_id] = User(user_id, await stack.enter_async_context(client))
+        yield made
+
+
+@pytest.fixture
+def ann(users: dict[str, User]) -> User:
+    return users["ann"]
+
+
+@pytest.fixture
+def bob(users: dict[str, User]) -> User:
+    return users["bob"]
+
+
+@pytest.fixture
+def root(users: dict[str, User]) -> User:
+    return users["root"]

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from fastapi import HTTPException
+
+from chockstone.api import users as module
+from chockstone.api.users import Caller, Users, digest_of, follow_keys
+from chockstone.catalog import Catalog
+from chockstone.catalog.keys import KeyRow
+
+NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+def make_users(**keys: str) -> Users:
+    return Users(keys, secret=b"s" * 32, now=lambda: datetime.now(UTC))
+
+
+def stored(user_id: str, key: str, *, revoked: bool = False) -> KeyRow:
+    return KeyRow(1, user_id, digest_of(key), key[-4:], "", NOW, NOW if revoked else None)
+
+
+def refusal(users: Users, credential: str | None) -> str:
+    with pytest.raises(HTTPException) as caught:
+        users.identify(credential)
+    assert caught.value.status_code == 401
+    return str(caught.value.detail)
+
+
+def test_without_any_key_everyone_is_the_local_user() -> None:
+    users = make_users()
+
+    assert users.is_open
+    assert users.identify("tml-whatever") == Caller("local")
+    assert "start with 'tml-'" in refusal(users, "sk-1")
+    assert "no credential" in refusal(users, None)
+
+
+def test_configured_and_stored_keys_both_work() -> None:
+    users = make_users(ann="tml-of-ann")
+
+    users.reload([stored("bob", "tml-of-bob")])
+
+    assert users.identify("tml-of-ann") == Caller("ann")
+    assert users.identify("tml-of-bob") == Caller("bob")
+    assert "not known" in refusal(users, "tml-other")
+
+
+def test_the_first_stored_key_closes_the_server_to_all_others() -> None:
+    users = make_users()
+    token = users.token(users.identify("tml-whatever"))
+
+    users.reload([stored("bob", "tml-of-bob")])
+
+    assert not users.is_open
+    assert "not known" in refusal(users, "tml-whatever")
+    assert "'local' has no key" in refusal(users, token)
+
+
+@pytest.mark.parametrize("rows", [[stored("bob", "tml-of-bob", revoked=True)], []])
+def test_revoking_the_last_key_lets_nobody_in(rows: list[KeyRow]) -> None:
+    users = make_users()
+    users.reload([stored("bob", "tml-of-bob")])
+
+    users.reload(rows)
+
+    assert not users.is_open
+    assert "not known" in refusal(users, "tml-of-bob")
+
+
+def test_a_server_that_starts_with_revoked_keys_only_is_not_open() -> None:
+    users = make_users()
+
+    users.reload([stored("bob", "tml-of-bob", revoked=True)])
+
+    assert "not known" in refusal(users, "tml-of-bob")
+
+
+def test_a_revoked_key_takes_its_tokens_with_it() -> None:
+    users = make_users(ann="tml-of-ann")
+    users.reload([stored("bob", "tml-of-bob"), stored("bob", "tml-second")])
+    first, second = (users.token(users.identify(key)) for key in ("tml-of-bob", "tml-second"))
+    renewed = users.token(users.identify(first))
+
+    users.reload([stored("bob", "tml-of-bob", revoked=True), stored("bob", "tml-second")])
+    assert "is revoked" in refusal(users, first)
+    assert "is revoked" in refusal(users, renewed)
+    assert users.identify(second) == Caller("bob")
+
+    users.reload([stored("bob", "tml-of-bob", revoked=True), stored("bob", "tml-second", revoked=True)])
+    assert "'bob' has no key" in refusal(users, second)
+    assert users.identify(users.token(users.identify("tml-of-ann"))) == Caller("ann")
+
+
+def test_a_revoked_row_does_not_touch_the_same_key_configured() -> None:
+    users = make_users(ann="tml-of-ann")
+
+    users.reload([stored("bob", "tml-of-ann", revoked=True)])
+
+    assert users.identify("tml-of-ann") == Caller("ann")
+
+
+def test_tokens_end_and_are_only_ours() -> None:
+    users = make_users(ann="tml-of-ann")
+    late = Users({"ann": "tml-of-ann"}, secret=b"s" * 32, now=lambda: datetime.now(UTC) - timedelta(hours=2))
+    other = Users({"ann": "tml-of-ann"}, secret=b"t" * 32, now=lambda: datetime.now(UTC))
+
+    assert "has expired" in refusal(users, late.token(Caller("ann")))
+    assert "not signed by this server" in refusal(users, other.token(Caller("ann")))
+
+
+async def test_keys_are_followed_while_they_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
+    users = make_users()
+    async with await Catalog.open(f"sqlite:///{tmp_path}/catalog.sqlite3") as catalog:
+        following = asyncio.create_task(follow_keys(users, catalog))
+
+        row = await catalog.keys.add("bob", digest_of("tml-of-bob"), hint="-bob", now=NOW)
+        await _until(lambda: not users.is_open)
+        assert users.identify("tml-of-bob") == Caller("bob")
+        await catalog.keys.revoke(row.key_id, now=NOW)
+        await _until(lambda: _is_refused(users, "tml-of-bob"))
+
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+
+
+def _is_refused(users: Users, key: str) -> bool:
+    try:
+        users.identify(key)
+    except HTTPException:
+        return True
+    return False
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.005)
