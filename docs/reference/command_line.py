@@ -13,8 +13,17 @@ COMMANDS = (
     "serve",
     "model",
     "model make",
+    "runs",
+    *(f"runs {name}" for name in ("ls", "show")),
     "checkpoints",
-    *(f"checkpoints {name}" for name in ("ls", "show", "verify", "export", "rm", "gc", "diff")),
+    *(f"checkpoints {name}" for name in ("ls", "show", "verify", "export", "download", "rm", "gc", "diff")),
+    *(f"checkpoints {name}" for name in ("publish", "unpublish", "ttl", "copy", "restore", "trash", "trash empty")),
+    "checkpoints policy",
+    *(f"checkpoints policy {name}" for name in ("show", "set", "remove")),
+    "storage",
+    "doctor",
+    "keys",
+    *(f"keys {name}" for name in ("create", "ls", "revoke")),
 )
 
 

@@ -8,15 +8,21 @@ from typing import Annotated
 import typer
 
 import chockstone
-from chockstone.cli import serve
+from chockstone.cli import doctor, serve, storage
 from chockstone.cli.checkpoints import commands as checkpoints
+from chockstone.cli.keys import commands as keys
 from chockstone.cli.model import commands as model
+from chockstone.cli.runs import commands as runs
 
 # No rich help: it reflows the examples. No rich tracebacks: they print local variables.
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command(epilog=serve.EPILOG)(serve.serve)
 app.add_typer(model, name="model")
+app.add_typer(runs, name="runs")
 app.add_typer(checkpoints, name="checkpoints")
+app.command(epilog=storage.EPILOG)(storage.storage)
+app.command(epilog=doctor.EPILOG)(doctor.doctor)
+app.add_typer(keys, name="keys")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,37 +1,64 @@
 """``chockstone checkpoints``: look at, check, take out and remove what the checkpoint library saved.
 
-Here are the words and the help; what each command does is in the file named after what it prints.
+Here are the words and the help; what each command does is in the file named after what it prints, and
+what a server is asked to do in its namesake in ``served``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from chockstone.cli import sharing
+from chockstone.cli.options import (
+    KEY,
+    SERVER,
+    AsJson,
+    Debug,
+    DryRun,
+    Key,
+    PathWord,
+    ServerUrl,
+    Yes,
+    parsed,
+)
+from chockstone.cli.policy import commands as policy_commands
 from chockstone.cli.reporting import EXIT_CODES, finish, reporting
+from chockstone.cli.trash import commands as trash_commands
+from chockstone.cli.trash import restore
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from chockstone.wire.paths import TinkerPath
+
+Kind = Literal["weights", "sampler_weights", "external_weights"]
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
 
-StoreWord = Annotated[str, typer.Argument(metavar="STORE", help="A directory, file://… or s3://bucket/prefix.")]
-Prefix = Annotated[str, typer.Option(metavar="PREFIX", help="Only names below this one, such as a run's.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; sizes in bytes, times in ISO form.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Prefix = Annotated[str, typer.Option(metavar="PREFIX", help="Of a store, only names below this, such as a run's.")]
+RunOption = Annotated[
+    str | None, typer.Option("--run", metavar="RUN", help="Of a server, only this run's, as `runs ls` shows it.")
+]
+KindOption = Annotated[Kind | None, typer.Option("--kind", help="Of a server, only this kind.")]
 
 
 @commands.callback()
 def checkpoints() -> None:
-    """Look at, check, take out and remove saved checkpoints.
+    """Look at, check, take out, share and remove saved checkpoints.
 
-    A STORE is a directory or a URL; NAME is what `ls` shows. Where one checkpoint is wanted, the path
-    of a single archive FILE.tar may stand for STORE and NAME.
+    Without a STORE, or with a PATH tinker://RUN/KIND/NAME in its place, a server is asked: the one that
+    --server or TINKER_BASE_URL names, with the key of --key or TINKER_API_KEY.
+
+    A STORE is a directory or a URL; NAME is what `ls` shows of it. Where one checkpoint is wanted, the
+    path of a single archive FILE.tar may stand for STORE and NAME. Stores need no server; what belongs
+    to a server is changed through it, and `chockstone doctor` looks at both.
 
     \b
     Examples:
+      chockstone checkpoints ls
+      chockstone checkpoints export tinker://RUN/sampler_weights/step-100 ./adapter
+      chockstone checkpoints rm --run RUN --kind weights --older-than 7d --dry-run
       chockstone checkpoints ls /data/checkpoints
       chockstone checkpoints verify s3://bucket/runs --prefix run-1
       chockstone checkpoints show ./step-00000100.tar
@@ -39,42 +66,80 @@ def checkpoints() -> None:
 
 
 @commands.command(epilog=EXIT_CODES)
-def ls(store: StoreWord, prefix: Prefix = "", as_json: AsJson = False, debug: Debug = False) -> None:
-    """List checkpoints with step, size, age and state.
+def ls(
+    store: Annotated[
+        str | None,
+        typer.Argument(metavar="STORE", help="A directory, file://…, s3://bucket/prefix; or tinker://RUN."),
+    ] = None,
+    prefix: Prefix = "",
+    run: RunOption = None,
+    kind: KindOption = None,
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List checkpoints with size, age and state.
 
-    Reads only the start and the end of each archive: "good" means complete and committed. Use `verify`
-    to check every byte. The oldest comes first; damaged ones stand before all, with the reason,
-    and do not change the exit code.
+    Of a server: all of yours, or of one run, newest first. Of a store: the oldest first, and damaged ones
+    before all; only the start and the end of each archive is read, so "good" means complete and committed.
+    Use `verify` to check every byte. Damaged ones stand there with the reason and do not change the exit code.
 
     \b
-    Example:
+    Examples:
+      chockstone checkpoints ls --run RUN
       chockstone checkpoints ls /data/checkpoints --prefix run-1
     """
     with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.served.addresses import find_run, is_address
+
+        if store is None or is_address(store):
+            from chockstone.cli.client import connect
+            from chockstone.cli.served.inventory import list_served
+
+            _refuse(prefix, "--prefix", "belongs to a store; --run chooses on a server")
+            run_id = _one_run(store, run)
+            list_served(connect(server, key), run_id and find_run(run_id), kind, now=datetime.now(UTC), as_json=as_json)
+            return
         from chockstone.cli.inventory import list_store
         from chockstone.cli.targets import find_store
 
+        _refuse(run or kind, "--run or --kind", "belongs to a server; --prefix chooses in a store")
         list_store(find_store(store), prefix, now=datetime.now(UTC), as_json=as_json)
 
 
 @commands.command(epilog=EXIT_CODES)
 def show(
-    where: Annotated[str, typer.Argument(metavar="STORE|FILE", help="A store, or one archive file.")],
+    where: Annotated[str, typer.Argument(metavar="STORE|FILE|PATH", help="A store, an archive file, or tinker://….")],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The checkpoint, when a store is given.")] = None,
     values: Annotated[bool, typer.Option("--values", help="Print every value of the state, and each whole.")] = False,
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Show one checkpoint: facts, members, tensors, values.
 
-    Offsets count from the start of the archive file. Only the blocks that hold headers and values are read.
+    Of a server its facts: base model, rank, size, lifetime, metadata. Of a store or a file also what is in
+    it; offsets count from the start of the archive, and only blocks that hold headers and values are read.
 
     \b
     Examples:
+      chockstone checkpoints show tinker://RUN/weights/latest
       chockstone checkpoints show /data/checkpoints run-1/step-00000100
       chockstone checkpoints show ./step-00000100.tar --values
     """
     with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.served.addresses import is_address
+
+        if is_address(where):
+            from chockstone.cli.client import connect
+            from chockstone.cli.served.details import show_served
+
+            _refuse(name, repr(name), "is too much: a tinker:// path names one checkpoint")
+            [path] = _paths(where)
+            finish(show_served(connect(server, key), path, now=datetime.now(UTC), as_json=as_json))
+            return
         from chockstone.cli.listing import list_archive
         from chockstone.cli.reporting import FOUND
         from chockstone.cli.targets import find_one
@@ -87,32 +152,58 @@ def show(
 
 @commands.command(epilog=EXIT_CODES)
 def verify(
-    where: Annotated[str, typer.Argument(metavar="STORE|FILE", help="A store, or an archive file.")],
+    where: Annotated[
+        str | None, typer.Argument(metavar="STORE|FILE|PATH", help="A store, an archive file, or tinker://….")
+    ] = None,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME|FILE", help="Checkpoints of the store, or more files.")
+        list[str] | None, typer.Argument(metavar="NAME|FILE|PATH", help="Checkpoints of the store, or more.")
     ] = None,
     prefix: Prefix = "",
+    run: RunOption = None,
     policy: Annotated[
         Literal["full", "sampled"], typer.Option(help="Check every block, or one in sixteen and the last.")
     ] = "full",
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Check checkpoints against their digests.
 
-    All of the store when none is named. Prints a verdict for each and exits with 1 when one of them is not good.
+    All of the store, of the server or of its run when none is named. A server reads them where they are,
+    and from then on lists what it found damaged as damaged. Prints a verdict for each and exits with 1
+    when one of them is not good.
 
     \b
     Examples:
+      chockstone checkpoints verify --run RUN
+      chockstone checkpoints verify tinker://RUN/weights/step-100 tinker://RUN/weights/step-200
       chockstone checkpoints verify /data/checkpoints
       chockstone checkpoints verify s3://bucket/runs run-1/step-00000100 --policy sampled
       chockstone checkpoints verify ./*.tar
     """
     with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.served.addresses import find_path, find_run, is_address
+
+        named = names or []
+        if where is None or is_address(where):
+            from chockstone.cli.client import connect
+            from chockstone.cli.served.checkpoint import list_checkpoints
+            from chockstone.cli.served.verdicts import verify_served
+
+            _refuse(prefix, "--prefix", "belongs to a store; --run chooses on a server")
+            asked = connect(server, key)
+            if where is None:
+                listed = list_checkpoints(asked, run and find_run(run))
+                paths = [find_path(each.path) for each in listed]
+            else:
+                _refuse(run, "--run", "chooses among all; leave it out or name none")
+                paths = _paths(where, *named)
+            finish(verify_served(asked, paths, as_json=as_json, were_listed=where is None))
+            return
         from chockstone.cli.targets import find_archive, find_checkpoint, find_store, is_archive, list_entries
         from chockstone.cli.verdicts import verify_targets
 
-        named = names or []
         if prefix and (named or is_archive(where)):
             raise typer.BadParameter(
                 "a prefix chooses among all of a store; leave it out or name none", param_hint="--prefix"
@@ -128,7 +219,7 @@ def verify(
 
 @commands.command(epilog=EXIT_CODES)
 def export(
-    where: Annotated[str, typer.Argument(metavar="STORE|FILE", help="A store, or one archive file.")],
+    where: Annotated[str, typer.Argument(metavar="STORE|FILE|PATH", help="A store, an archive file, or tinker://….")],
     name: Annotated[str, typer.Argument(metavar="NAME|DIRECTORY", help="The checkpoint, when a store is given.")],
     directory: Annotated[
         str | None, typer.Argument(metavar="DIRECTORY", help="Where to; will be made and must not exist. Always last.")
@@ -136,57 +227,148 @@ def export(
     member: Annotated[
         list[str] | None, typer.Option(metavar="NAME|PATTERN", help="Only these members; may be repeated.")
     ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Fold the adapter into its base model and write that.")
+    ] = False,
+    base: Annotated[
+        str | None, typer.Option(metavar="DIRECTORY", help="The base model to --merge into, from Hugging Face's files.")
+    ] = None,
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Extract a checkpoint into a new directory, verified.
 
-    The directory appears whole and durable at the end, or not at all. `tar xf` works on an archive, too,
-    but checks nothing.
+    The directory appears whole and durable at the end, or not at all. From a server the archive is
+    downloaded first, beside the directory; interrupted, the same command goes on where it ended. `tar xf`
+    works on an archive, too, but checks nothing.
 
     \b
     Examples:
+      chockstone checkpoints export tinker://RUN/sampler_weights/step-100 ./adapter
+      chockstone checkpoints export tinker://RUN/sampler_weights/step-100 ./merged --merge --base ./models/qwen3-8b
       chockstone checkpoints export /data/checkpoints run-1/step-00000100 ./adapter --member '*.safetensors'
       chockstone checkpoints export ./step-00000100.tar ./unpacked
     """
     with reporting(as_json=as_json, debug=debug):
-        from chockstone.cli.extraction import export_target
+        from chockstone.cli.served.addresses import is_address
+
+        if merge != (base is not None):
+            raise typer.BadParameter("--merge and --base DIRECTORY are needed together", param_hint="--merge")
+        _refuse(merge and member, "--member", "chooses files of a checkpoint; a merged model is whole")
+        if is_address(where):
+            from chockstone.cli.client import connect
+            from chockstone.cli.served.extraction import export_served
+
+            _refuse(directory, repr(directory), "is too much: write the path and the directory")
+            [path] = _paths(where)
+            export_served(connect(server, key), path, name, members=member or [], base=base, as_json=as_json)
+            return
+        from chockstone.cli.extraction import export_target, merge_target
         from chockstone.cli.targets import find_one
 
         target = find_one(where, None if directory is None else name)
-        export_target(target, directory or name, members=member or [], as_json=as_json)
+        if base is not None:
+            merge_target(target, directory or name, base=base, as_json=as_json)
+        else:
+            export_target(target, directory or name, members=member or [], as_json=as_json)
+
+
+@commands.command(epilog=EXIT_CODES)
+def download(
+    path: PathWord,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to; must not exist.")],
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Fetch a checkpoint of a server as one archive, verified.
+
+    FILE is there when all of it has arrived and every digest is right. Interrupted, the same command goes
+    on where it ended. `show`, `verify`, `export` and `diff` read the file.
+
+    \b
+    Example:
+      chockstone checkpoints download tinker://RUN/weights/step-100 ./step-100.tar
+    """
+    with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.client import connect
+        from chockstone.cli.served.addresses import find_path
+        from chockstone.cli.served.extraction import download_served
+
+        download_served(connect(server, key), find_path(path), file, as_json=as_json)
 
 
 @commands.command(epilog=EXIT_CODES)
 def rm(
-    store: StoreWord,
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Checkpoints, as `ls` shows them.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed where nobody can answer.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="STORE NAME|PATH", help="As `ls` shows them.")
+    ] = None,
+    run: RunOption = None,
+    kind: KindOption = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Of a server, only what is older: 12h, 7d, 2w.")
+    ] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Remove checkpoints by name, for good.
+    """Remove checkpoints by name, or by run, kind and age.
 
-    Pinned ones go, too: naming one is enough. Like rm(1), a name that is not there is reported and makes
-    the exit code 1, and the others are removed. Saying no when asked removes nothing and exits with 0.
+    A store's are gone for good, a server's too unless it has a trash: then `restore` brings them back for
+    a while. Pinned ones go: naming one is enough. Like rm(1), a name that is not there is reported and
+    makes the exit code 1, and the others are removed. Saying no when asked removes nothing and exits with 0.
 
     \b
-    Example:
+    Examples:
+      chockstone checkpoints rm tinker://RUN/weights/step-100 tinker://RUN/sampler_weights/step-100
+      chockstone checkpoints rm --run RUN --kind weights --older-than 7d --dry-run
       chockstone checkpoints rm /data/checkpoints run-1/step-00000100 run-1/step-00000200
     """
     with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.served.addresses import find_run, is_address
+        from chockstone.cli.words import parse_duration
+
+        now = datetime.now(UTC)
+        chosen = run or kind or older_than
+        if not words and not chosen:
+            raise typer.BadParameter("say which: paths, a store and names, or --run, --kind or --older-than")
+        if not words or is_address(words[0]):
+            from chockstone.cli.client import connect
+            from chockstone.cli.served.removal import Choice, remove_chosen, remove_paths
+
+            asked = connect(server, key)
+            if words:
+                _refuse(chosen, "--run, --kind and --older-than", "choose among all; leave them out or name none")
+                paths = _paths(*words)
+                finish(remove_paths(asked, paths, now=now, yes=yes, dry_run=dry_run, as_json=as_json))
+                return
+            age = None if older_than is None else parsed(parse_duration, older_than, "--older-than")
+            choice = Choice(run and find_run(run), kind, age)
+            finish(remove_chosen(asked, choice, now=now, yes=yes, dry_run=dry_run, as_json=as_json))
+            return
         from chockstone.cli.removal import remove_names
         from chockstone.cli.targets import find_store
 
-        found = find_store(store)
-        finish(remove_names(found, names, now=datetime.now(UTC), yes=yes, dry_run=dry_run, as_json=as_json))
+        _refuse(chosen, "--run, --kind and --older-than", "belong to a server; `gc` removes by rule from a store")
+        found = find_store(words[0])
+        if not words[1:]:
+            raise typer.BadParameter(f"name the checkpoints of {words[0]!r} to remove, as `ls` shows them")
+        finish(remove_names(found, words[1:], now=now, yes=yes, dry_run=dry_run, as_json=as_json))
 
 
 @commands.command(epilog=EXIT_CODES)
 def gc(
-    store: StoreWord,
+    store: Annotated[
+        str | None, typer.Argument(metavar="STORE", help="A directory, file://… or s3://bucket/prefix.")
+    ] = None,
     prefix: Prefix = "",
+    run: RunOption = None,
     keep_last: Annotated[int | None, typer.Option(metavar="K", min=1, help="Keep the newest K.")] = None,
     keep_every: Annotated[int | None, typer.Option(metavar="N", min=1, help="Keep steps divisible by N.")] = None,
     keep_best: Annotated[
@@ -201,6 +383,8 @@ def gc(
     remove_damaged: Annotated[
         bool, typer.Option("--remove-damaged", help="Also remove archives found damaged, if a good one remains.")
     ] = False,
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -210,23 +394,37 @@ def gc(
     only expired ones go. Pinned ones and the newest good one always stay; the newest is read in full
     first, so that "good" is certain.
 
+    Without a STORE a server does now what it does by itself every minute, by its own rules: `policy` shows
+    and sets them.
+
     \b
     Examples:
+      chockstone checkpoints gc --dry-run
       chockstone checkpoints gc /data/checkpoints --prefix run-1 --keep-last 3 --keep-best loss:min:2 --dry-run
       chockstone checkpoints gc s3://bucket/runs --ttl 7d --sweep-partials
     """
     with reporting(as_json=as_json, debug=debug):
+        if store is None:
+            from chockstone.cli.client import connect
+            from chockstone.cli.served.addresses import find_run
+            from chockstone.cli.served.sweep import sweep_served
+
+            rules = keep_last or keep_every or keep_best or ttl or pin or prefix or sweep_partials or remove_damaged
+            _refuse(rules, "--keep-… and the like", "are for a store; a server has rules of its own, see `policy set`")
+            sweep_served(connect(server, key), run and find_run(run), dry_run=dry_run, as_json=as_json)
+            return
         from chockstone.checkpoints import Best, Retention
         from chockstone.cli.collection import Task, collect_garbage
         from chockstone.cli.targets import find_store
         from chockstone.cli.words import parse_best, parse_duration
 
+        _refuse(run, "--run", "belongs to a server; --prefix chooses in a store")
         policy = Retention(
             keep_last=keep_last,
             keep_every=keep_every,
-            keep_best=None if keep_best is None else Best(*_parsed(parse_best, keep_best, "--keep-best")),
+            keep_best=None if keep_best is None else Best(*parsed(parse_best, keep_best, "--keep-best")),
             pinned=frozenset(pin or ()),
-            ttl_seconds=None if ttl is None else _parsed(parse_duration, ttl, "--ttl"),
+            ttl_seconds=None if ttl is None else parsed(parse_duration, ttl, "--ttl"),
         )
         task = Task(prefix, dry_run=dry_run, sweep_partials=sweep_partials, remove_damaged=remove_damaged)
         finish(collect_garbage(find_store(store), policy, task, now=datetime.now(UTC), as_json=as_json))
@@ -262,8 +460,24 @@ def diff(
         finish(compare_targets(*pair, as_json=as_json))
 
 
-def _parsed(parse: Callable[[str], T], text: str, option: str) -> T:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
+for command in (sharing.publish, sharing.unpublish, sharing.ttl, sharing.copy, restore):
+    commands.command(epilog=EXIT_CODES)(command)
+commands.add_typer(trash_commands, name="trash")
+commands.add_typer(policy_commands, name="policy")
+
+
+def _refuse(given: object, option: str, why: str) -> None:
+    if given:
+        raise typer.BadParameter(f"{option} {why}")
+
+
+def _one_run(word: str | None, run: str | None) -> str | None:
+    if word is not None and run is not None:
+        raise typer.BadParameter("the run is given twice; leave --run out", param_hint="--run")
+    return word or run
+
+
+def _paths(*words: str) -> list[TinkerPath]:
+    from chockstone.cli.served.addresses import find_path
+
+    return [find_path(word) for word in words]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from chockstone.checkpoints.export import choose_members, export_members
@@ -22,3 +23,25 @@ def export_target(target: Target, directory: str, *, members: list[str], as_json
     for member in written:
         print_line(f"{spell_size(member.size):>10}  {printable(member.name)}")
     print_line(f"{spell_count(len(written), 'file')}, {spell_size(total)}, verified, in {printable(directory)}")
+
+
+def merge_target(target: Target, directory: str, *, base: str, as_json: bool) -> None:
+    """Write the base model with the adapter of the checkpoint folded in."""
+    from chockstone.backends.merge import merge_archive  # late: brings torch
+
+    total_bytes = sum(file.stat().st_size for file in Path(base).glob("*.safetensors"))  # what comes out is as large
+    with target.open() as archive, bytes_bar(target.name, total_bytes) as on_bytes:
+        merge_archive(archive, Path(base), Path(directory), on_bytes=on_bytes)
+    files = sorted((file.relative_to(directory).as_posix(), file.stat().st_size) for file in _files(Path(directory)))
+    if as_json:
+        entries = [{"name": name, "size_bytes": size_bytes} for name, size_bytes in files]
+        print_json({"name": target.name, "directory": str(Path(directory).absolute()), "base": base, "files": entries})
+        return
+    for name, size_bytes in files:
+        print_line(f"{spell_size(size_bytes):>10}  {printable(name)}")
+    total = spell_size(sum(size_bytes for _, size_bytes in files))
+    print_line(f"merged into {printable(base)}: {spell_count(len(files), 'file')}, {total}, in {printable(directory)}")
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.rglob("*") if path.is_file())

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-
-import typer
 
 from chockstone.checkpoints import Store
 from chockstone.checkpoints.errors import CheckpointMissing, StoreError
 from chockstone.checkpoints.store import Entry, check_name
+from chockstone.cli.consent import is_confirmed
 from chockstone.cli.reporting import FOUND, UNREACHABLE
 from chockstone.cli.terminal import complain, print_json, print_line
 from chockstone.cli.words import spell_count, spell_duration, spell_size
@@ -63,10 +61,9 @@ def _look(store: Store, names: Iterable[str]) -> tuple[list[Entry], list[str]]:
 
 
 def _is_confirmed(found: Sequence[Entry], now: datetime) -> bool:
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to confirm; pass --yes to remove, or --dry-run to see what would go")
-    for entry in found:
-        age = spell_duration((now - entry.modified_at).total_seconds())
-        complain(f"{entry.name}  {spell_size(entry.size)}, {age} old")
+    ages = ((entry, spell_duration((now - entry.modified_at).total_seconds())) for entry in found)
     total = spell_size(sum(entry.size for entry in found))
-    return typer.confirm(f"Remove {spell_count(len(found), 'checkpoint')}, {total}?", err=True)
+    return is_confirmed(
+        (f"{entry.name}  {spell_size(entry.size)}, {age} old" for entry, age in ages),
+        f"Remove {spell_count(len(found), 'checkpoint')}, {total}?",
+    )

@@ -28,8 +28,14 @@ BROKEN_PIPE: Final = 141  # what a shell says of a program that SIGPIPE ended
 
 EXIT_CODES: Final = (
     "Exit codes: 0 fine; 1 found something (damage, a difference, a checkpoint that is not there); "
-    "2 usage or bad input; 3 store not reachable or denied; 130 interrupted."
+    "2 usage or bad input; 3 store or server not reachable or denied; 130 interrupted."
 )
+
+
+class CommandFailed(Exception):
+    """A command cannot do what it was asked; the message says why, and ``exit_code`` how it ends."""
+
+    exit_code = BAD_INPUT
 
 
 @contextmanager
@@ -45,7 +51,7 @@ def reporting(*, as_json: bool, debug: bool) -> Iterator[None]:
     except BrokenPipeError:
         _silence_stdout()
         raise typer.Exit(BROKEN_PIPE) from None
-    except CheckpointError as error:
+    except (CheckpointError, CommandFailed) as error:
         if debug:
             traceback.print_exc()
         complain(f"chockstone: {error}")
@@ -68,6 +74,8 @@ def finish(exit_code: int) -> None:
 def _exit_code(error: Exception) -> int:
     from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, InvalidName, StoreError
 
+    if isinstance(error, CommandFailed):
+        return error.exit_code
     if isinstance(error, DamagedArchive | CheckpointMissing):
         return FOUND
     if isinstance(error, StoreError) and not isinstance(error, InvalidName):

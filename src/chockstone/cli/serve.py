@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +16,13 @@ import typer
 import chockstone
 from chockstone.cli.reporting import BAD_INPUT
 from chockstone.cli.settings import Device, Dtype, Limits, LogLevel, Settings, SettingsError
+from chockstone.cli.settings import Storage as StorageSettings
 from chockstone.cli.terminal import complain, print_line
-from chockstone.cli.words import printable
+from chockstone.cli.words import printable, write_duration, write_size
 
 if TYPE_CHECKING:
     from chockstone.api.config import ServerConfig
+    from chockstone.engine.storage_rules import StorageRules
 
 FAILED = 1
 EPILOG = "Exit codes: 0 stopped as asked; 1 the server failed; 2 usage, or settings no server can start with."
@@ -71,6 +75,46 @@ def serve(
     tokens_per_micro_batch: Annotated[
         int | None, typer.Option(metavar="N", show_default="what suits the device", help="Bounds memory.")
     ] = None,
+    keep_last: Annotated[
+        str | None, typer.Option(metavar="K", show_default="all", help="Keep each run's newest K checkpoints.")
+    ] = None,
+    keep_every: Annotated[
+        str | None, typer.Option(metavar="N", show_default="all", help="Keep those whose step is divisible by N.")
+    ] = None,
+    keep_best: Annotated[
+        str | None,
+        typer.Option(metavar="METRIC[:min|max[:COUNT]]", show_default="all", help="Keep the best by their metadata."),
+    ] = None,
+    checkpoint_ttl: Annotated[
+        str | None, typer.Option(metavar="AGE", show_default="off", help="Remove what is older: 12h, 7d, 2w.")
+    ] = None,
+    user_quota: Annotated[
+        str | None, typer.Option(metavar="SIZE", show_default="off", help="All checkpoints of a user: 500MB, 50GiB.")
+    ] = None,
+    run_quota: Annotated[
+        str | None, typer.Option(metavar="SIZE", show_default="off", help="All checkpoints of a run.")
+    ] = None,
+    disk_reserve: Annotated[
+        str | None, typer.Option(metavar="SIZE", show_default="1GiB", help="Of the disk, never written into.")
+    ] = None,
+    trash: Annotated[
+        str | None, typer.Option(metavar="AGE", show_default="off", help="How long what was removed can be restored.")
+    ] = None,
+    sweep_interval: Annotated[
+        str | None, typer.Option(metavar="TIME", show_default="60s", help="Between looks for what has to go.")
+    ] = None,
+    scrub_rate: Annotated[
+        str | None, typer.Option(metavar="SIZE", show_default="16MiB", help="Read again per second, to check; or off.")
+    ] = None,
+    scrub_every: Annotated[
+        str | None, typer.Option(metavar="TIME", show_default="7d", help="Check each checkpoint at most this often.")
+    ] = None,
+    admin: Annotated[
+        list[str] | None, typer.Option(metavar="USER", help="Who may see and change what is everyone's; repeatable.")
+    ] = None,
+    public_url: Annotated[
+        str | None, typer.Option(metavar="URL", show_default="as asked", help="How clients get here through a proxy.")
+    ] = None,
     log_level: Annotated[LogLevel | None, typer.Option(show_default="info", help="From which on to log.")] = None,
     config: Annotated[
         str | None,
@@ -93,6 +137,7 @@ def serve(
     Examples:
       chockstone model make ./tiny && chockstone serve --model tiny=./tiny
       chockstone serve --model Qwen/Qwen3-8B=./models/tiny-qwen3 --port 9000 --data /data/chockstone
+      chockstone serve --model tiny=./tiny --keep-last 3 --keep-best loss:min --user-quota 50GiB --trash 7d
       chockstone serve --host 0.0.0.0 --config /etc/chockstone.toml --show-config
     """
     flags = {
@@ -111,6 +156,19 @@ def serve(
         "max_runs": max_runs,
         "max_sequences": max_sequences,
         "tokens_per_micro_batch": tokens_per_micro_batch,
+        "keep_last": keep_last,
+        "keep_every": keep_every,
+        "keep_best": keep_best,
+        "checkpoint_ttl": checkpoint_ttl,
+        "user_quota": user_quota,
+        "run_quota": run_quota,
+        "disk_reserve": disk_reserve,
+        "trash": trash,
+        "sweep_interval": sweep_interval,
+        "scrub_rate": scrub_rate,
+        "scrub_every": scrub_every,
+        "admins": admin or None,
+        "public_url": public_url,
     }
     try:
         settings = _settle(flags, config, show=show_config)
@@ -121,8 +179,11 @@ def serve(
         return
     from chockstone.api.server import CannotStart, run
 
+    def announce(bound_port: int) -> None:
+        print_banner(settings, bound_port, stored_users=_stored_users(settings))
+
     try:
-        code = run(_server_config(settings), announce=lambda bound_port: print_banner(settings, bound_port))
+        code = run(_server_config(settings), announce=announce)
     except CannotStart as error:
         complain(f"chockstone: {error}")
         raise typer.Exit(FAILED) from None
@@ -149,12 +210,40 @@ def _server_config(settings: Settings) -> ServerConfig:
         limits=EngineLimits(
             operations_per_run=limits.max_queued_operations, samples=limits.max_queued_samples, runs=limits.max_runs
         ),
+        storage=_storage_rules(settings.storage),
+        admins=settings.admins,
+        public_url=settings.public_url,
         log_level=settings.log_level,
     )
 
 
-def print_banner(settings: Settings, port: int) -> None:
-    """Say what is served and how to reach it. To be called when ``port`` is bound and answers."""
+def _storage_rules(storage: StorageSettings) -> StorageRules:
+    from chockstone.checkpoints import Best, Retention
+    from chockstone.engine.storage_rules import StorageRules
+
+    retention = Retention(
+        keep_last=storage.keep_last,
+        keep_every=storage.keep_every,
+        keep_best=None if storage.keep_best is None else Best(*storage.keep_best),
+        ttl_seconds=storage.checkpoint_ttl,
+    )
+    return StorageRules(
+        retention=retention,
+        user_quota_bytes=storage.user_quota,
+        run_quota_bytes=storage.run_quota,
+        reserve_bytes=storage.disk_reserve,
+        trash_seconds=storage.trash,
+        sweep_seconds=storage.sweep_interval,
+        scrub_bytes_per_second=storage.scrub_rate,
+        scrub_every_seconds=storage.scrub_every,
+    )
+
+
+def print_banner(settings: Settings, port: int, *, stored_users: Sequence[str] = ()) -> None:
+    """Say what is served and how to reach it. To be called when ``port`` is bound and answers.
+
+    ``stored_users`` have keys in the catalog.
+    """
     from chockstone.cli.model_directory import count_parameters, spell_parameters
 
     print_line(f"chockstone {chockstone.__version__} serves", style="bold")
@@ -163,12 +252,33 @@ def print_banner(settings: Settings, port: int) -> None:
         size = "" if count is None else f", {spell_parameters(count)} parameters"
         print_line(f"  {model.name} from {printable(str(model.directory))}{size}")
     print_line(f"data in {printable(str(settings.data))}")
-    print_line(f"users: {', '.join(settings.keys) or 'whoever is on this machine; no keys are configured'}")
+    for line in _limits_of(settings.storage):
+        print_line(line)
+    users = [*settings.keys, *(user for user in stored_users if user not in settings.keys)]
+    print_line(f"users: {', '.join(users) or 'whoever is on this machine; no keys are configured'}")
     print_line()
-    print_line(f"export TINKER_BASE_URL={base_url(settings.host, port)}")
-    print_line(f"export TINKER_API_KEY={'tml-...  # your own' if settings.keys else 'tml-local'}")
+    print_line(f"export TINKER_BASE_URL={settings.public_url or base_url(settings.host, port)}")
+    print_line(f"export TINKER_API_KEY={'tml-...  # your own' if users else 'tml-local'}")
     print_line()
     sys.stdout.flush()  # a log file shows it at once, too
+
+
+def _stored_users(settings: Settings) -> list[str]:
+    """Who has a key in the catalog, as far as it can be read. A server may run in this thread."""
+    from chockstone.cli.settings_checks import stored_users
+
+    with ThreadPoolExecutor(max_workers=1) as beside, suppress(SettingsError):
+        return beside.submit(stored_users, settings).result()
+    return []
+
+
+def _limits_of(storage: StorageSettings) -> Iterator[str]:
+    quotas = (("user", storage.user_quota), ("run", storage.run_quota))
+    limits = [f"{write_size(quota)} a {who}" for who, quota in quotas if quota is not None]
+    if limits:
+        yield f"checkpoints: at most {', '.join(limits)}"
+    if storage.trash:
+        yield f"trash: what is removed can be restored for {write_duration(storage.trash)}"
 
 
 def base_url(host: str, port: int) -> str:

@@ -39,6 +39,23 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Storage:
+    """What is kept of checkpoints, for how long, and how much of it. None: no such rule."""
+
+    keep_last: int | None = None
+    keep_every: int | None = None
+    keep_best: tuple[str, Literal["min", "max"], int] | None = None  # metric, mode, count
+    checkpoint_ttl: float | None = None  # seconds, as all times here
+    user_quota: int | None = None  # bytes, as all sizes here
+    run_quota: int | None = None
+    disk_reserve: int = 1 << 30
+    trash: float = 0.0  # 0: what is removed is gone at once
+    sweep_interval: float = 60.0
+    scrub_rate: int = 16 << 20  # a second; 0: never
+    scrub_every: float = 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     models: tuple[ServedModel, ...] = ()
     host: str = "127.0.0.1"
@@ -49,7 +66,10 @@ class Settings:
     threads: int = 0  # 0: as many as there are cores
     log_level: LogLevel = "info"
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)  # by user
+    admins: frozenset[str] = frozenset()
+    public_url: str | None = None
     limits: Limits = Limits()
+    storage: Storage = Storage()
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def source_of(self, name: str) -> str:
@@ -57,13 +77,16 @@ class Settings:
         return self.sources.get(name, DEFAULT)
 
     def value_of(self, name: str) -> object:
-        value: object = getattr(self.limits if name in LIMITS else self, name)
+        group = self.limits if name in LIMITS else self.storage if name in STORAGE else self
+        value: object = getattr(group, name)
         return value
 
 
 LIMITS: Final = tuple(each.name for each in fields(Limits))
+STORAGE: Final = tuple(each.name for each in fields(Storage))
+_GROUPS: Final = {"limits", "storage", "sources"}
 # Each is known by one name everywhere: max_runs in a file, CHOCKSTONE_MAX_RUNS, --max-runs.
-NAMES: Final = (*(each.name for each in fields(Settings) if each.name not in {"limits", "sources"}), *LIMITS)
+NAMES: Final = (*(each.name for each in fields(Settings) if each.name not in _GROUPS), *LIMITS, *STORAGE)
 
 
 def default_of(name: str) -> object:

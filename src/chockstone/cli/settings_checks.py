@@ -16,14 +16,24 @@ def check_settings(settings: Settings) -> None:
         raise SettingsError(f"there is no model to serve. Name one with --model, or try a made one: {_MAKE_ONE}")
     for model in settings.models:
         _check_model(model)
-    if not settings.keys and not is_loopback(settings.host):
+    if not is_loopback(settings.host) and not settings.keys and not stored_users(settings):
         raise SettingsError(
             f"the host {settings.host!r} can be reached from other machines, and no keys are configured. Give each "
-            f"user one with --key USER=tml-…, CHOCKSTONE_KEYS or a [keys] table in chockstone.toml; or listen on "
-            f"127.0.0.1"
+            f"user one with `chockstone keys create USER`, or with --key USER=tml-…, CHOCKSTONE_KEYS or a [keys] table "
+            f"in chockstone.toml; or listen on 127.0.0.1"
         )
     if settings.data.exists() and not settings.data.is_dir():
         raise SettingsError(f"the data directory {str(settings.data)!r} is a file; choose another with --data")
+
+
+def stored_users(settings: Settings) -> list[str]:
+    """Who has a key in the catalog."""
+    from chockstone.cli.key_ring import CatalogOutOfReach, users_with_keys  # late: a database takes long to import
+
+    try:
+        return users_with_keys(settings.data)
+    except CatalogOutOfReach as error:
+        raise SettingsError(f"the keys in the data directory cannot be read: {error}") from None
 
 
 def is_loopback(host: str) -> bool:

@@ -13,13 +13,23 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from chockstone.cli.settings import DEFAULT, LIMITS, NAMES, Limits, Settings, SettingsError, default_of
+from chockstone.cli.settings import (
+    DEFAULT,
+    LIMITS,
+    NAMES,
+    STORAGE,
+    Limits,
+    Settings,
+    SettingsError,
+    Storage,
+    default_of,
+)
 from chockstone.cli.settings_values import READERS
 
 FILE_NAME: Final = "chockstone.toml"
 PREFIX: Final = "CHOCKSTONE_"
 _CONFIG: Final = f"{PREFIX}CONFIG"  # names the file, as --config does
-_REPEATED: Final = {"models": "--model", "keys": "--key"}
+_REPEATED: Final = {"models": "--model", "keys": "--key", "admins": "--admin"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,8 @@ def load_settings(
         except ValueError as error:
             raise SettingsError(f"{sources[name]}: {error}") from None
     limits = Limits(**{name: values.pop(name) for name in LIMITS})
-    return Settings(**values, limits=limits, sources=sources)
+    storage = Storage(**{name: values.pop(name) for name in STORAGE})
+    return Settings(**values, limits=limits, storage=storage, sources=sources)
 
 
 def _spell_flag(name: str) -> str:

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from chockstone.cli.settings import NAMES, ServedModel, Settings
 from chockstone.cli.terminal import print_table
-from chockstone.cli.words import printable
+from chockstone.cli.words import printable, write_best, write_duration, write_size
 
 
 def print_settings(settings: Settings) -> None:
-    rows = [(name, printable(_spell(settings.value_of(name))), printable(settings.source_of(name))) for name in NAMES]
+    rows = [
+        (name, printable(_spell(name, settings.value_of(name))), printable(settings.source_of(name))) for name in NAMES
+    ]
     print_table(("SETTING", "VALUE", "SOURCE"), rows)
 
 
-def _spell(value: object) -> str:
-    if isinstance(value, Mapping):  # keys; their users are no secret
-        return ", ".join(f"{user}=tml-***" for user in value) or "none"
-    if isinstance(value, tuple):
-        return (
-            ", ".join(f"{model.name}={model.directory}" for model in value if isinstance(model, ServedModel)) or "none"
-        )
-    return str(value)
+def _models(models: tuple[ServedModel, ...]) -> str:
+    return ", ".join(f"{model.name}={model.directory}" for model in models) or "none"
+
+
+def _keys(keys: Mapping[str, str]) -> str:
+    return ", ".join(f"{user}=tml-***" for user in keys) or "none"  # users are no secret
+
+
+_SPELLED: Final[Mapping[str, Callable[[Any], str]]] = {  # Any: of each setting's own type
+    "models": _models,
+    "keys": _keys,
+    "admins": lambda admins: ", ".join(sorted(admins)) or "none",
+    "keep_best": lambda best: write_best(*best),
+    **dict.fromkeys(("user_quota", "run_quota", "disk_reserve", "scrub_rate"), write_size),
+    **dict.fromkeys(("checkpoint_ttl", "trash", "sweep_interval", "scrub_every"), write_duration),
+}
+
+
+def _spell(name: str, value: object) -> str:
+    if value is None or (name in ("trash", "scrub_rate") and not value):
+        return "off"
+    return _SPELLED.get(name, str)(value)

@@ -12,8 +12,10 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
+from urllib.parse import urlsplit
 
 from chockstone.cli.settings import LIMITS, Device, Dtype, LogLevel, ServedModel
+from chockstone.cli.words import is_off, parse_best, parse_duration, parse_size
 
 Reader = Callable[[object, Path], Any]  # Any: of each setting's own type
 
@@ -67,8 +69,7 @@ def read_keys(value: object, _base: Path) -> Mapping[str, str]:
         pairs = [_split_key(word, number) for number, word in enumerate(_words(value), 1)]
     keys: dict[str, str] = {}
     for user, key in pairs:
-        if not _USER.fullmatch(user):
-            raise ValueError("a user's name has letters, digits and . _ @ + - only, as in alice=tml-…")
+        check_user(user)
         if user in keys:
             raise ValueError(f"the user {user!r} is given twice; a user has one key")
         if not isinstance(key, str) or not _KEY.fullmatch(key):
@@ -80,6 +81,11 @@ def read_keys(value: object, _base: Path) -> Mapping[str, str]:
             raise ValueError(f"the key of {user!r} is another user's, too; a key tells who is asking")
         keys[user] = key
     return keys
+
+
+def check_user(user: str) -> None:
+    if not _USER.fullmatch(user):
+        raise ValueError("a user's name has letters, digits and . _ @ + - only, as in alice=tml-…")
 
 
 def _split_key(word: str, number: int) -> tuple[str, str]:
@@ -146,6 +152,59 @@ def _whole(least: int, most: int) -> Reader:
     return read
 
 
+def _optional(reader: Reader) -> Reader:
+    """None, or the words ``off`` and ``none``, for no such rule."""
+
+    def read(value: object, base: Path) -> Any:  # Any: of the setting's own type
+        return None if value is None or (isinstance(value, str) and is_off(value)) else reader(value, base)
+
+    return read
+
+
+def _size(least: int) -> Reader:
+    def read(value: object, _base: Path) -> int:
+        if isinstance(value, str) and is_off(value) and not least:
+            return 0
+        size_bytes = value if isinstance(value, int) and not isinstance(value, bool) else parse_size(_text(value))
+        if size_bytes < least:
+            raise ValueError(f"{value!r} is too little; write a size such as 500MB or 50GiB, or off for no limit")
+        return size_bytes
+
+    return read
+
+
+def _duration(*, may_be_zero: bool) -> Reader:
+    def read(value: object, _base: Path) -> float:
+        if may_be_zero and (value in (0, "0", "0s") or (isinstance(value, str) and is_off(value))):
+            return 0.0
+        if isinstance(value, float):  # a default
+            return value
+        return parse_duration(str(value) if isinstance(value, int) else _text(value))
+
+    return read
+
+
+def read_best(value: object, _base: Path) -> tuple[str, str, int]:
+    return parse_best(_text(value))
+
+
+def read_admins(value: object, _base: Path) -> frozenset[str]:
+    if isinstance(value, frozenset):  # a default
+        return value
+    words = _words(value)
+    for user in words:
+        check_user(user)
+    return frozenset(words)
+
+
+def read_public_url(value: object, _base: Path) -> str:
+    url = _text(value).rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"{url!r} is not how clients reach a server; write one such as https://models.example.com")
+    return url
+
+
 READERS: Final[Mapping[str, Reader]] = {
     "models": read_models,
     "host": read_host,
@@ -158,4 +217,17 @@ READERS: Final[Mapping[str, Reader]] = {
     "keys": read_keys,
     **dict.fromkeys(LIMITS, _whole(1, 2**40)),
     "tokens_per_micro_batch": _whole(0, 2**40),  # 0: what suits the device
+    "admins": read_admins,
+    "public_url": _optional(read_public_url),
+    "keep_last": _optional(_whole(1, 2**31)),
+    "keep_every": _optional(_whole(1, 2**40)),
+    "keep_best": _optional(read_best),
+    "checkpoint_ttl": _optional(_duration(may_be_zero=False)),
+    "user_quota": _optional(_size(1)),
+    "run_quota": _optional(_size(1)),
+    "disk_reserve": _size(0),
+    "trash": _duration(may_be_zero=True),
+    "sweep_interval": _duration(may_be_zero=False),
+    "scrub_rate": _size(0),
+    "scrub_every": _duration(may_be_zero=False),
 }

@@ -9,9 +9,12 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
+_BINARY_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])\Z")
 _BEST = re.compile(r"(?P<metric>.+?)(?::(?P<mode>min|max)(?::(?P<count>[1-9]\d{0,8}))?)?\Z")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kKMGTPE]?)(i?)B?\Z")
+_OFF: Final = ("off", "none")
 _DEEPEST: Final = 300
 
 
@@ -67,6 +70,42 @@ def parse_duration(text: str) -> float:
     if match is None or not (seconds := float(match[1]) * _SECONDS[match[2]]):
         raise ValueError(f"{text!r} is not a duration: write a number and a unit, such as 90s, 15m, 12h, 7d or 2w")
     return seconds
+
+
+def parse_size(text: str) -> int:
+    """Bytes from ``50GiB``, ``500MB`` or a plain number of them."""
+    match = _SIZE.match(text)
+    if match is None or (match[3] and not match[2]):
+        raise ValueError(f"{text!r} is not a size: write bytes, or a number and a unit, such as 500MB or 50GiB")
+    unit_bytes: int = (1024 if match[3] else 1000) ** " KMGTPE".index(match[2].upper() or " ")
+    return round(float(match[1]) * unit_bytes)
+
+
+def is_off(text: str) -> bool:
+    """Whether a word says that something is not wanted."""
+    return text.lower() in _OFF
+
+
+def write_duration(seconds: float) -> str:
+    """As ``parse_duration`` reads it, with nothing lost."""
+    for unit in ("d", "h", "m"):
+        if seconds and seconds % _SECONDS[unit] == 0:
+            return f"{seconds // _SECONDS[unit]:.0f}{unit}"
+    return f"{seconds:.15g}s"
+
+
+def write_size(size_bytes: int) -> str:
+    """As ``parse_size`` reads it, with nothing lost, in the unit that needs fewest digits."""
+    spelled = [str(size_bytes)]
+    for base, units in ((1000, _UNITS), (1024, _BINARY_UNITS)):
+        for power, unit in enumerate(units, 1):
+            if size_bytes and size_bytes % base**power == 0:
+                spelled.append(f"{size_bytes // base**power}{unit}")
+    return min(spelled, key=len)
+
+
+def write_best(metric: str, mode: str, count: int) -> str:
+    return f"{metric}:{mode}:{count}"
 
 
 def parse_best(text: str) -> tuple[str, Literal["min", "max"], int]:

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,9 +13,12 @@ from typer.testing import CliRunner, Result
 
 from chockstone.api.config import ServerConfig
 from chockstone.api.server import CannotStart
+from chockstone.checkpoints import Best, Retention
 from chockstone.cli.app import app
+from chockstone.cli.key_ring import create_key
 from chockstone.cli.serve import base_url, print_banner
 from chockstone.cli.settings import NAMES, ServedModel, Settings
+from chockstone.engine.storage_rules import StorageRules
 
 
 def run(*words: str) -> Result:
@@ -52,6 +56,40 @@ def test_serve_starts_with_its_settings_and_says_how_to_reach_it(started: list[S
     assert f"data in {tmp_path}/chockstone-data" in lines
     assert "export TINKER_BASE_URL=http://127.0.0.1:4321" in lines
     assert "export TINKER_API_KEY=tml-local" in lines
+
+
+def test_rules_for_storage_reach_the_server(started: list[ServerConfig]) -> None:
+    words = ["--keep-last", "3", "--keep-every", "100", "--keep-best", "loss:min:2", "--checkpoint-ttl", "7d"]
+    words += ["--user-quota", "50GiB", "--run-quota", "500MB", "--disk-reserve", "0", "--trash", "1h"]
+    words += ["--sweep-interval", "5s", "--scrub-rate", "off", "--scrub-every", "1d"]
+    words += ["--admin", "ann", "--admin", "bob", "--public-url", "https://models.example.com"]
+
+    result = run("--model", "tiny", *words)
+
+    config = started[0]
+    retention = Retention(keep_last=3, keep_every=100, keep_best=Best("loss", "min", 2), ttl_seconds=604_800.0)
+    assert config.storage == StorageRules(retention, 50 * 2**30, 500_000_000, 0, 3600.0, 5.0, 0, 86_400.0)
+    assert (config.admins, config.public_url) == ({"ann", "bob"}, "https://models.example.com")
+    assert "checkpoints: at most 50GiB a user, 500MB a run" in result.stdout
+    assert "trash: what is removed can be restored for 1h" in result.stdout
+    assert "export TINKER_BASE_URL=https://models.example.com\n" in result.stdout
+
+
+def test_without_rules_the_server_has_its_own_and_the_banner_says_nothing(started: list[ServerConfig]) -> None:
+    result = run("--model", "tiny")
+
+    assert started[0].storage == StorageRules()
+    assert "trash" not in result.stdout
+    assert "at most" not in result.stdout
+
+
+def test_users_of_the_catalog_are_in_the_banner(started: list[ServerConfig], tmp_path: Path) -> None:
+    create_key(tmp_path / "chockstone-data", "carol", note="", now=datetime.now(UTC))
+
+    result = run("--model", "tiny", "--key", "alice=tml-alice1")
+
+    assert "users: alice, carol\n" in result.stdout
+    assert "export TINKER_API_KEY=tml-...  # your own" in result.stdout
 
 
 def test_show_config_starts_nothing(started: list[ServerConfig], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +130,7 @@ def test_every_setting_has_a_flag() -> None:
     shown = run("--help").stdout
 
     for name in NAMES:
-        flag = {"models": "--model", "keys": "--key"}.get(name, f"--{name.replace('_', '-')}")
+        flag = {"models": "--model", "keys": "--key", "admins": "--admin"}.get(name, f"--{name.replace('_', '-')}")
         assert re.search(rf"^  {flag} ", shown, re.MULTILINE), flag
 
 

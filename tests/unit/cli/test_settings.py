@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chockstone.cli.key_ring import create_key, list_keys, revoke_key
 from chockstone.cli.model_directory import count_parameters, spell_parameters
-from chockstone.cli.settings import NAMES, Limits, ServedModel, Settings, SettingsError
+from chockstone.cli.settings import NAMES, Limits, ServedModel, Settings, SettingsError, Storage
 from chockstone.cli.settings_checks import check_settings, is_loopback
 from chockstone.cli.settings_sources import load_settings
 from chockstone.cli.settings_table import print_settings
@@ -67,6 +69,11 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
         "dtype": "bfloat16",
         "log_level": "debug",
         "keys": "alice=tml-alice, bob=tml-bobby",
+        "admins": "alice, bob",
+        "public_url": "https://models.example.com/",
+        "keep_best": "loss:max:17",
+        **dict.fromkeys(("checkpoint_ttl", "trash", "sweep_interval", "scrub_every"), "17h"),
+        **dict.fromkeys(("user_quota", "run_quota"), "17GiB"),
     }
     environment = {f"CHOCKSTONE_{name.upper()}": texts.get(name, "17") for name in NAMES}
     lines = [f"{name} = {json.dumps(texts[name]) if name in texts else 17}" for name in NAMES]
@@ -80,6 +87,42 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
     assert from_file.models == (ServedModel("a", tmp_path / "a"), ServedModel("b", tmp_path / "b"))
     assert from_file.keys == {"alice": "tml-alice", "bob": "tml-bobby"}
     assert from_file.limits == Limits(17, 17, 17, 17, 17, 17)
+    assert (from_file.admins, from_file.public_url) == ({"alice", "bob"}, "https://models.example.com")
+    hours, gib = 17 * 3600.0, 17 * 2**30
+    assert from_file.storage == Storage(
+        17, 17, ("loss", "max", 17), hours, gib, gib, 17, hours, hours, scrub_rate=17, scrub_every=hours
+    )
+
+
+def test_rules_can_be_switched_off_over_another_source(tmp_path: Path) -> None:
+    file = "keep_last = 3\nuser_quota = '50GiB'\ntrash = '7d'\nscrub_rate = '1MB'\npublic_url = 'http://x'\n"
+    environment = dict.fromkeys(("keep_last", "user_quota", "trash", "scrub_rate", "public_url"), "off")
+
+    on = load(tmp_path, file=file)
+    off = load(tmp_path, file=file, **{f"CHOCKSTONE_{name.upper()}": word for name, word in environment.items()})
+
+    assert (on.storage.keep_last, on.storage.user_quota, on.storage.trash) == (3, 50 * 2**30, 604_800.0)
+    assert (off.storage, off.public_url) == (Storage(scrub_rate=0), None)
+    assert load(tmp_path, {"trash": "0"}).storage.trash == load(tmp_path, file="trash = 0").storage.trash == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "message"),
+    [
+        ("user_quota", "0", "flag --user-quota: '0' is too little"),
+        ("run_quota", "5 apples", "'5 apples' is not a size: write bytes, or a number and a unit"),
+        ("disk_reserve", "-1GB", "is not a size"),
+        ("trash", "7", "'7' is not a duration"),
+        ("sweep_interval", "off", "'off' is not a duration"),
+        ("checkpoint_ttl", "0s", "is not a duration"),
+        ("keep_last", "0", "'0' is not a whole number from 1"),
+        ("admins", ["al ice"], "flag --admin: a user's name has letters"),
+        ("public_url", "models.example.com", "is not how clients reach a server"),
+    ],
+)
+def test_a_rule_that_cannot_be_read_is_named(tmp_path: Path, name: str, word: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load(tmp_path, {name: word})
 
 
 def test_one_source_gives_the_whole_of_a_setting(tmp_path: Path) -> None:
@@ -205,6 +248,24 @@ def test_the_table_shows_sources_and_hides_keys(tmp_path: Path, capsys: pytest.C
     assert "geheim" not in repr(settings)
 
 
+def test_the_table_shows_rules_as_they_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = {"user_quota": "50GiB", "keep_best": "loss", "trash": "1.5d", "scrub_rate": "512MB", "admins": ["b", "a"]}
+    settings = load(tmp_path, flags)
+
+    print_settings(settings)
+
+    shown = dict(line.split("  ", maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
+    values = {name: text.strip().split("  ")[0] for name, text in shown.items()}
+    assert [values[name] for name in flags] == ["50GiB", "loss:min:1", "36h", "512MB", "a, b"]
+    assert [values[name] for name in ("keep_last", "run_quota", "disk_reserve", "scrub_every")] == [
+        "off",
+        "off",
+        "1GiB",
+        "7d",
+    ]
+    assert load(tmp_path, {name: values[name] for name in values if name != "models"} | {"keys": None}) == settings
+
+
 def test_without_a_model_there_is_nothing_to_serve(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="chockstone model make ./tiny && chockstone serve --model tiny=./tiny"):
         check_settings(load(tmp_path))
@@ -233,6 +294,21 @@ def test_other_machines_are_let_in_only_with_keys(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"the host '0.0.0.0' .* --key USER=tml-…, CHOCKSTONE_KEYS or a \[keys\]"):
         check_settings(load(tmp_path, flags))
     check_settings(load(tmp_path, flags | {"keys": ["alice=tml-alice"]}))
+
+
+def test_keys_of_the_catalog_let_other_machines_in_until_the_last_is_revoked(tmp_path: Path) -> None:
+    flags = {"models": [str(make_directory(tmp_path / "good"))], "host": "0.0.0.0", "data": "data"}
+    now = datetime.now(UTC)
+
+    with pytest.raises(SettingsError, match="chockstone keys create USER"):
+        check_settings(load(tmp_path, flags))
+    create_key(tmp_path / "data", "alice", note="", now=now)
+    check_settings(load(tmp_path, flags))
+    [row] = list_keys(tmp_path / "data")
+    revoke_key(tmp_path / "data", str(row.key_id), now=now)
+
+    with pytest.raises(SettingsError, match="no keys are configured"):
+        check_settings(load(tmp_path, flags))
 
 
 def test_data_must_not_be_a_file(tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""The doctor's words: what each finding is, how it came to be, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from chockstone.engine.doctor_findings import Ailment
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    one: str
+    many: str
+    cause: str
+    remedy: str  # what is done about it, and with which flag
+
+    def title(self, count: int) -> str:
+        return f"{count:,} {self.one if count == 1 else self.many}"
+
+
+WORDS: Final[Mapping[Ailment, Words]] = {
+    Ailment.STUCK: Words(
+        "save without an end",
+        "saves without an end",
+        "They were under way when the server ended. Nobody was told that they succeeded.",
+        "--fix publishes those whose archive is whole, every digest checked, and gives the others up.",
+    ),
+    Ailment.MISSING: Words(
+        "checkpoint without bytes",
+        "checkpoints without bytes",
+        "The catalog lists them and the store does not have their archives: files were deleted by hand, or a disk "
+        "was replaced. They cannot be loaded.",
+        "--fix removes them from the catalog. To keep them, put the files back first.",
+    ),
+    Ailment.DAMAGED: Words(
+        "damaged checkpoint that the catalog calls ready",
+        "damaged checkpoints that the catalog calls ready",
+        "Their bytes are not what was written: a failing disk, or a file that was changed by hand.",
+        "--fix marks them as damaged, with the reason, and keeps the bytes; --fix --remove-damaged removes them.",
+    ),
+    Ailment.KNOWN_DAMAGED: Words(
+        "checkpoint marked as damaged",
+        "checkpoints marked as damaged",
+        "Their bytes are not what was written, which was found before. `latest` passes over them.",
+        "--fix --remove-damaged removes them. To heal one, put a good copy of its archive into its place.",
+    ),
+    Ailment.HEALED: Words(
+        "checkpoint marked as damaged that is whole",
+        "checkpoints marked as damaged that are whole",
+        "Every digest is right: the archive was put back, or the disk read wrongly that time.",
+        "--fix marks them as ready again.",
+    ),
+    Ailment.UNREADABLE: Words(
+        "checkpoint that cannot be read",
+        "checkpoints that cannot be read",
+        "The disk or the system refuses the bytes, so nobody knows whether they are right.",
+        "Nothing is done about them here: look at the disk and at the permissions of its files.",
+    ),
+    Ailment.MISSIZED: Words(
+        "size that differs",
+        "sizes that differ",
+        "The archive is sound and has another size than the catalog says, so quotas count wrongly.",
+        "--fix corrects the catalog.",
+    ),
+    Ailment.OVERDUE: Words(
+        "removed checkpoint that is still on the disk",
+        "removed checkpoints that are still on the disk",
+        "They were deleted, replaced or expired, and the server ended before their bytes were freed.",
+        "--fix deletes them, as the next start of the server does.",
+    ),
+    Ailment.EMPTY_TRASH: Words(
+        "removed checkpoint that cannot be restored",
+        "removed checkpoints that cannot be restored",
+        "They are in the trash, and their archives are gone.",
+        "--fix drops them from the trash.",
+    ),
+    Ailment.ORPHAN: Words(
+        "archive without a row",
+        "archives without a row",
+        "They say which checkpoints they are, and the catalog does not know them: the database was lost or is an "
+        "older one, or the server ended between writing an archive and noting it.",
+        "--fix and --rebuild list them again, private and without an expiry.",
+    ),
+    Ailment.RIVAL: Words(
+        "archive whose name another one has",
+        "archives whose names others have",
+        "They say which checkpoints they are, and the name is taken, by the newer one if the catalog did not say: "
+        "leftovers of a save that was to replace another.",
+        "Kept. --fix --remove-orphans deletes them.",
+    ),
+    Ailment.STRAY: Words(
+        "archive that does not say what it is",
+        "archives that do not say what they are",
+        "No server has saved them like this: they were put here by hand, or are too damaged to tell.",
+        "Kept. --fix --remove-orphans deletes them.",
+    ),
+    Ailment.EPHEMERAL: Words(
+        "sampler's weights that nobody uses",
+        "samplers' weights that nobody uses",
+        "They were written for samplers whose sessions are over or unknown, and were never listed.",
+        "--fix deletes them.",
+    ),
+    Ailment.PARTIAL: Words(
+        "unfinished write",
+        "unfinished writes",
+        "A process was killed while it wrote. No checkpoint is in there.",
+        "--fix deletes them.",
+    ),
+    Ailment.EMPTY_DIRECTORY: Words(
+        "empty directory",
+        "empty directories",
+        "Left by deletes; they do no harm.",
+        "--fix removes them.",
+    ),
+}

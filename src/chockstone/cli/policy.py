@@ -1,0 +1,134 @@
+"""``chockstone checkpoints policy``: what a server keeps. Here are the words and the help."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from chockstone.cli.options import KEY, SERVER, AsJson, Debug, Key, ServerUrl, parsed
+from chockstone.cli.reporting import EXIT_CODES, reporting
+from chockstone.cli.words import parse_best, parse_duration, parse_size
+
+commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
+
+OfRun = Annotated[str | None, typer.Option("--run", metavar="RUN", help="Of this run.")]
+OfUser = Annotated[str | None, typer.Option("--user", metavar="USER", help="Of each run of this user.")]
+OfAll = Annotated[bool, typer.Option("--global", help="Of every run; for admins.")]
+
+
+@commands.callback()
+def policy() -> None:
+    """See and set which checkpoints a server keeps, and how much.
+
+    Rules for retention come whole from the most specific place that has a policy: the run, else its
+    user, else everyone, else how the server was started. Quotas of all of them apply together.
+
+    \b
+    Examples:
+      chockstone checkpoints policy set --run RUN --keep-last 3 --keep-best loss:min:2
+      chockstone checkpoints policy show
+    """
+
+
+@commands.command(epilog=EXIT_CODES)
+def show(
+    run: OfRun = None,
+    user: OfUser = None,
+    everyone: OfAll = False,
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show the policies you may see, and how the server was started.
+
+    \b
+    Example:
+      chockstone checkpoints policy show
+    """
+    with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.client import connect
+        from chockstone.cli.served.policies import show_policies
+
+        scope = _scope(run, user, everyone) if run or user or everyone else None
+        show_policies(connect(server, key), scope, as_json=as_json)
+
+
+@commands.command("set", epilog=EXIT_CODES)
+def set_(
+    run: OfRun = None,
+    user: OfUser = None,
+    everyone: OfAll = False,
+    keep_last: Annotated[int | None, typer.Option(metavar="K", min=1, help="Keep the newest K.")] = None,
+    keep_every: Annotated[int | None, typer.Option(metavar="N", min=1, help="Keep steps divisible by N.")] = None,
+    keep_best: Annotated[
+        str | None, typer.Option(metavar="METRIC[:min|max[:COUNT]]", help="Keep the best by their metadata.")
+    ] = None,
+    ttl: Annotated[str | None, typer.Option(metavar="AGE", help="Remove what is older: 12h, 7d, 2w.")] = None,
+    pin: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Keep this name; may be repeated.")] = None,
+    quota: Annotated[str | None, typer.Option(metavar="SIZE", help="Of all checkpoints: 500MB, 50GiB.")] = None,
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Set the policy of a run, a user or everyone, in place of the one it had.
+
+    A checkpoint stays if any --keep rule wants it. Rules apply to each run and kind on its own. Published
+    ones and the newest good one always stay. The next sweep applies it; `gc --dry-run` shows what will go.
+
+    \b
+    Examples:
+      chockstone checkpoints policy set --run RUN --keep-last 3 --keep-best loss:min:2
+      chockstone checkpoints policy set --user ann --ttl 2w --quota 500GiB
+    """
+    with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.client import connect
+        from chockstone.cli.served.policies import set_policy
+
+        rules: dict[str, Any] = {"keep_last": keep_last, "keep_every": keep_every, "pinned": pin}  # Any: JSON
+        if keep_best is not None:
+            metric, mode, count = parsed(parse_best, keep_best, "--keep-best")
+            rules["keep_best"] = {"metric": metric, "mode": mode, "count": count}
+        if ttl is not None:
+            rules["ttl_seconds"] = parsed(parse_duration, ttl, "--ttl")
+        if quota is not None:
+            rules["quota_bytes"] = parsed(parse_size, quota, "--quota")
+        rules = {name: rule for name, rule in rules.items() if rule is not None}
+        if not rules:
+            raise typer.BadParameter("name a rule, such as --keep-last 3; `policy remove` takes a policy away")
+        set_policy(connect(server, key), _scope(run, user, everyone), rules, as_json=as_json)
+
+
+@commands.command(epilog=EXIT_CODES)
+def remove(
+    run: OfRun = None,
+    user: OfUser = None,
+    everyone: OfAll = False,
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Take a policy away; the next wider one applies.
+
+    \b
+    Example:
+      chockstone checkpoints policy remove --run RUN
+    """
+    with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.client import connect
+        from chockstone.cli.served.policies import remove_policy
+
+        remove_policy(connect(server, key), _scope(run, user, everyone), as_json=as_json)
+
+
+def _scope(run: str | None, user: str | None, everyone: bool) -> str:
+    from chockstone.cli.served.addresses import find_run
+
+    if [run is not None, user is not None, everyone].count(True) != 1:
+        raise typer.BadParameter("say whose policy: --run RUN, --user USER or --global, one of them")
+    if run is not None:
+        return f"run:{find_run(run)}"
+    return "global" if everyone else f"user:{user}"

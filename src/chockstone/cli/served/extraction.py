@@ -1,0 +1,40 @@
+"""Extractions: what ``download`` and ``export`` make of a server's archive on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from chockstone.checkpoints.errors import ExportRefused
+from chockstone.checkpoints.file_source import open_file
+from chockstone.cli.client import Server
+from chockstone.cli.extraction import export_target, merge_target
+from chockstone.cli.served.addresses import route
+from chockstone.cli.served.download import download, fetched
+from chockstone.cli.targets import Target
+from chockstone.cli.terminal import print_json, print_line
+from chockstone.cli.words import printable, spell_size
+from chockstone.wire.paths import TinkerPath
+
+
+def download_served(server: Server, path: TinkerPath, file: str, *, as_json: bool) -> None:
+    size_bytes = download(lambda: server.place(route(path, "archive")), Path(file), label=str(path))
+    if as_json:
+        print_json({"tinker_path": str(path), "file": str(Path(file).absolute()), "size_bytes": size_bytes})
+    else:
+        print_line(f"{spell_size(size_bytes)}, verified, in {printable(file)}")
+
+
+def export_served(
+    server: Server, path: TinkerPath, directory: str, *, members: list[str], base: str | None, as_json: bool
+) -> None:
+    """``base``: the model that an adapter is merged into; None leaves it as it is."""
+    target = Path(directory)
+    if os.path.lexists(target):  # before the download, which may take long
+        raise ExportRefused(f"{str(target)!r} exists already; name a directory that does not")
+    with fetched(lambda: server.place(route(path, "archive")), target, label=str(path)) as part:
+        found = Target(str(path), lambda: open_file(part))
+        if base is None:
+            export_target(found, directory, members=members, as_json=as_json)
+        else:
+            merge_target(found, directory, base=base, as_json=as_json)

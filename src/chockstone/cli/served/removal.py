@@ -1,0 +1,114 @@
+"""Removals: what ``rm`` has a server do, with checkpoints by path or by what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from chockstone.cli.client import NotThere, Server, ServerRefused
+from chockstone.cli.consent import is_confirmed
+from chockstone.cli.reporting import BAD_INPUT, FOUND
+from chockstone.cli.served.addresses import find_path, route
+from chockstone.cli.served.checkpoint import Listed, list_checkpoints
+from chockstone.cli.terminal import complain, print_json, print_line
+from chockstone.cli.words import spell_count, spell_size
+from chockstone.wire.paths import TinkerPath
+
+_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which of a run's checkpoints, or of all of the caller's."""
+
+    run_id: str | None
+    kind: str | None
+    older_than_seconds: float | None
+
+    def takes(self, listed: Listed, now: datetime) -> bool:
+        if self.kind not in (None, listed.kind):
+            return False
+        age_seconds = (now - listed.created_at).total_seconds()
+        return self.older_than_seconds is None or age_seconds > self.older_than_seconds
+
+
+def remove_chosen(server: Server, choice: Choice, *, now: datetime, yes: bool, dry_run: bool, as_json: bool) -> int:
+    found = [listed for listed in list_checkpoints(server, choice.run_id) if choice.takes(listed, now)]
+    return _remove(server, found, [], now=now, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def remove_paths(
+    server: Server, paths: Sequence[TinkerPath], *, now: datetime, yes: bool, dry_run: bool, as_json: bool
+) -> int:
+    """Remove each that is there, and return the exit code. One failing delete stops no other."""
+    listed: dict[str, Listed] = {}
+    for run_id in dict.fromkeys(path.run_id for path in paths):
+        try:
+            listed.update((each.path, each) for each in list_checkpoints(server, run_id))
+        except NotThere:
+            continue  # each of its paths is reported below
+    words = list(dict.fromkeys(map(str, paths)))
+    missing = [word for word in words if word not in listed]
+    for word in missing:
+        complain(f"chockstone: checkpoint {word!r} is not yours or not there")
+    found = [listed[word] for word in words if word in listed]
+    return _remove(server, found, missing, now=now, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _remove(
+    server: Server,
+    found: Sequence[Listed],
+    missing: list[str],
+    *,
+    now: datetime,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    if found and not (dry_run or yes or _is_agreed(found, now)):
+        complain("nothing was removed")
+        found = []
+    removed: list[Listed] = []
+    failed: list[dict[str, str]] = []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = pool.map(lambda listed: None if dry_run else _delete(server, listed), found)
+        for listed, answer in zip(found, answers, strict=True):
+            if isinstance(answer, NotThere):
+                complain(f"chockstone: checkpoint {listed.path!r} was removed by someone else meanwhile")
+                missing.append(listed.path)
+            elif answer is not None:
+                complain(f"chockstone: {answer}")
+                failed.append({"tinker_path": listed.path, "error": str(answer)})
+            else:
+                removed.append(listed)
+                if not as_json:
+                    verb = "would remove" if dry_run else "removed"
+                    print_line(f"{verb} {listed.path}, {spell_size(listed.size_bytes)}")
+    if as_json:
+        gone = [{"tinker_path": listed.path, "size_bytes": listed.size_bytes} for listed in removed]
+        print_json({"server": server.url, "dry_run": dry_run, "removed": gone, "missing": missing, "failed": failed})
+    elif len(found) != 1:
+        total = spell_size(sum(listed.size_bytes for listed in removed))
+        print_line(f"{'would remove' if dry_run else 'removed'} {spell_count(len(removed), 'checkpoint')}, {total}")
+    if failed:
+        return BAD_INPUT
+    return FOUND if missing else 0
+
+
+def _delete(server: Server, listed: Listed) -> NotThere | ServerRefused | None:
+    try:
+        server.delete(route(find_path(listed.path)))
+    except (NotThere, ServerRefused) as error:
+        return error
+    return None
+
+
+def _is_agreed(found: Sequence[Listed], now: datetime) -> bool:
+    total = spell_size(sum(listed.size_bytes for listed in found))
+    return is_confirmed(
+        (f"{listed.path}  {spell_size(listed.size_bytes)}, {listed.age(now)} old" for listed in found),
+        f"Remove {spell_count(len(found), 'checkpoint')}, {total}?",
+    )

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from chockstone.api.users import digest_of
+from chockstone.catalog import Catalog
+from chockstone.cli.app import app
+from chockstone.cli.key_ring import users_with_keys
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["keys", *map(str, words)], catch_exceptions=False)
+
+
+def run_json(*words: str | Path) -> Any:
+    return json.loads(run(*words, "--json").stdout)
+
+
+def test_a_key_is_printed_once_and_only_its_digest_is_kept(tmp_path: Path) -> None:
+    made = run("create", "alice", "--note", "laptop", "--data", tmp_path / "new" / "data")
+
+    key = made.stdout.strip()
+    assert re.fullmatch(r"tml-[0-9a-f]{48}", key)
+    assert "key 1 of alice, shown this once" in made.stderr
+    kept = b"".join(file.read_bytes() for file in (tmp_path / "new/data").iterdir())
+    assert key.encode() not in kept
+    assert digest_of(key).encode() in kept
+    shown = run("ls", "--data", tmp_path / "new/data").stdout
+    assert key not in shown
+    assert re.search(rf"^ +1 +alice +tml-…{key[-4:]} +\d+ s +active +laptop$", shown, re.MULTILINE)
+
+
+def test_keys_are_created_listed_and_revoked_beside_an_open_catalog(tmp_path: Path) -> None:
+    async def with_a_server() -> tuple[dict[str, str], dict[str, str]]:
+        async with await Catalog.open(f"sqlite:///{tmp_path}/catalog.sqlite3") as catalog:
+            made = await asyncio.to_thread(run_json, "create", "bob", "--data", tmp_path)
+            before = await catalog.keys.active()
+            await asyncio.to_thread(run_json, "revoke", made["key_id"], "--data", tmp_path)
+            return {digest_of(made["key"]): "bob"}, before | await catalog.keys.active()
+
+    expected, seen = asyncio.run(with_a_server())
+
+    assert seen == expected
+    [entry] = run_json("ls", "--data", tmp_path)["keys"]
+    assert (entry["user_id"], entry["key_id"]) == ("bob", "1")
+    assert entry["revoked_at"] is not None
+    assert "digest" not in entry
+
+
+def test_a_server_that_looked_into_its_catalog_twice_still_sees_what_other_processes_write(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "chockstone.cli", "keys", "create", "bob", "--data", str(tmp_path)]
+
+    async def with_a_server() -> list[int]:
+        async with await Catalog.open(f"sqlite:///{tmp_path}/catalog.sqlite3") as catalog:
+            await catalog.keys.list()
+            await asyncio.to_thread(users_with_keys, tmp_path)  # as the banner does
+            seen = []
+            for _ in range(3):
+                await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+                seen.append(len(await catalog.keys.list()))
+            return seen
+
+    assert asyncio.run(with_a_server()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (["revoke", "7"], 1, "there is no key '7'"),
+        (["revoke", "x"], 1, "there is no key 'x'"),
+        (["create", "al ice"], 2, "a user's name has letters"),
+        (["ls", "--data", "nowhere"], 3, "there is no catalog in"),
+        (["create", "bob", "--data", "file"], 3, "cannot be made"),
+    ],
+)
+def test_mistakes_are_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int, complaint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHOCKSTONE_DATA", str(tmp_path / "data"))
+    (tmp_path / "file").touch()
+    run("create", "alice")
+
+    result = run(*words)
+
+    assert result.exit_code == code
+    assert complaint in result.stderr
+
+
+def test_a_key_is_revoked_once(tmp_path: Path) -> None:
+    run("create", "alice", "--data", tmp_path)
+
+    first, again = run("revoke", "1", "--data", tmp_path), run("revoke", "1", "--data", tmp_path)
+
+    assert (first.exit_code, again.exit_code) == (0, 1)
+    assert first.stdout == "revoked key 1 of alice\n"
+
+
+def test_the_data_is_where_serve_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CHOCKSTONE_DATA", raising=False)
+    (tmp_path / "chockstone.toml").write_text("data = 'here'\n")
+
+    run("create", "alice")
+
+    assert (tmp_path / "here/catalog.sqlite3").exists()
