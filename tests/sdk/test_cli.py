@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tinker
 
 from live import LiveServer
+from sdk.commands import Tinker, parsed, tinker_command
 from sdk.making import MODEL, create
-
-Tinker = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
 def run_tinker(live: LiveServer, tmp_path: Path) -> Tinker:
-    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tinker.cli", *words],
-            env={**live.env(), "HOME": str(tmp_path), **environment},
-            input="",
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    return run
-
-
-def parsed(result: subprocess.CompletedProcess[str]) -> Any:
-    assert result.returncode == 0, result.stdout + result.stderr
-    return json.loads(result.stdout)
+    return tinker_command(live, tmp_path)
 
 
 def test_version(run_tinker: Tinker) -> None:

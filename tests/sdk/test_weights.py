@@ -158,10 +158,10 @@ def test_a_taken_name_is_refused(service: tinker.ServiceClient) -> None:
 @describes
 def test_overwriting_replaces_state_and_metadata(live: LiveServer, connect: Connect, rest: tinker.RestClient) -> None:
     run = create(connect(live))
-    run.save_state("latest", user_metadata={"step": "0"}).result()
+    run.save_state("newest", user_metadata={"step": "0"}).result()
     train(run, 2)
 
-    path = run.save_state("latest", overwrite=True).result().path
+    path = run.save_state("newest", overwrite=True).result().path
 
     resumed = connect(live).create_training_client_from_state_with_optimizer(path)
     assert train(resumed, 1, start=2) == train(run, 1, start=2)
