@@ -1,0 +1,67 @@
+"""Listing: pages of ten thousand checkpoints, and what the server keeps in memory for it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.checkpoints.rounds import Series
+from benchmarks.lifecycle.filling import fill
+from benchmarks.lifecycle.stage import Stage
+from benchmarks.server.client import session
+from benchmarks.server.live import KEY, connect
+
+FIRST = "first page of 100"
+MIDDLE = "page of 100 in the middle"
+LONG = "page of 1,000"
+THROUGH_SDK = "first page of 100, through the SDK"
+
+
+def measure_listing(stage: Stage) -> dict[str, Series]:
+    count = stage.scale.listed
+    stage.say(f"making {count} checkpoints")
+    fill(stage, count, session_id="listing")
+    with session(stage.server.url) as service:
+        rest = service.create_rest_client()
+
+        def through_sdk() -> None:
+            assert len(rest.list_user_checkpoints(limit=100).result().checkpoints) == 100
+
+        actions: dict[str, Callable[[], None]] = {
+            FIRST: _Page(stage.server.url, limit=100, offset=0, count=count).fetch,
+            MIDDLE: _Page(stage.server.url, limit=100, offset=count // 2, count=count).fetch,
+            LONG: _Page(stage.server.url, limit=1000, offset=0, count=count).fetch,
+            THROUGH_SDK: through_sdk,
+        }
+        for action in actions.values():
+            action()
+        with stage.watch_memory() as watch:
+            series = stage.run_rounds(
+                {name: partial(_timed, action) for name, action in actions.items()}, repeats=stage.scale.lists
+            )
+    series[FIRST].samples["memory"] = [watch.peak / watch.before]
+    return series
+
+
+class _Page:
+    """One page, asked for again and again on one connection."""
+
+    def __init__(self, url: str, *, limit: int, offset: int, count: int) -> None:
+        self._connection = connect(url)
+        self._path = f"/api/v1/checkpoints?limit={limit}&offset={offset}"
+        self._limit = limit
+        self._count = count
+
+    def fetch(self) -> None:
+        self._connection.request("GET", self._path, headers={"X-API-Key": KEY})
+        answer = json.loads(self._connection.getresponse().read())
+        if len(answer["checkpoints"]) != self._limit or answer["cursor"]["total_count"] < self._count:
+            raise RuntimeError(f"{self._path} has {len(answer['checkpoints'])} of {answer['cursor']}")
+
+
+def _timed(action: Callable[[], None]) -> dict[str, float]:
+    began = time.perf_counter()
+    action()
+    return {"seconds": time.perf_counter() - began}
