@@ -31,6 +31,7 @@ from chockstone.engine.storage import Storage
 from chockstone.engine.storage_rules import StorageRules
 from chockstone.engine.sweeper import Sweeper
 from chockstone.engine.training import Training
+from chockstone.engine.unnamed_samplers import UnnamedSamplers
 from chockstone.engine.usage import UsageMeter
 from chockstone.wire.failures import RequestError, ServerFailure
 from chockstone.wire.paths import TinkerPath
@@ -76,10 +77,13 @@ class Engine:
             backend, catalog, self.runs, limits, self._saving, self.checkpoints, self.usage, now=now
         )
         self.sampling = Sampling(backend, self.futures, limits)
+        self._unnamed = UnnamedSamplers(limits, monotonic=time.monotonic)
         self.checkpoints.on_change = self.sweeper.saw
         self.checkpoints.on_purged = self._forget_purged
         self.policies.on_change = self.sweeper.look_at_everything
+        self.training.on_unnamed = self._unnamed.made
         self.sampling.on_sampled = self._sampled
+        self.sampling.on_used = self._unnamed.used
         self.sampling.on_bad_archive = self._found_bad
         self.is_stopping = False
         self.on_session_end: Callable[[str], None] = lambda _: None
@@ -192,10 +196,19 @@ class Engine:
                 await self.catalog.sessions.finish(session.session_id, reason="cancelled", detail=detail, now=now)
                 await self.finish_session(session.session_id)
 
+    def free_unnamed_samplers(self) -> None:
+        """Delete the weights of samplers without a name that runs have left behind."""
+        for sampler_id in self._unnamed.take_left_behind():
+            log.info("unnamed sampler freed sampler=%s", sampler_id)
+            archive = ephemeral_name(sampler_id)
+            self.sampling.forget_archive(archive)
+            self._in_background(self._forget(archive))
+
     async def _keep_tidy(self) -> None:
         while True:
             await asyncio.sleep(_SILENCE_CHECK_SECONDS)
             try:
+                self.free_unnamed_samplers()
                 await self.end_silent_sessions()
             except Exception as error:  # noqa: BLE001  # the next time may go better
                 log.warning("silent sessions not ended error=%s", error)
@@ -204,6 +217,7 @@ class Engine:
         await asyncio.gather(*(live.lane.drained() for live in held))  # they may yet make samplers
         samplers = await self.catalog.samplers.list_by_session(session_id)
         self.sampling.forget_feeds({sampler.sampling_session_id for sampler in samplers})
+        self._unnamed.forget([sampler.sampling_session_id for sampler in samplers])
         for sampler in samplers:
             if sampler.archive == ephemeral_name(sampler.sampling_session_id):
                 self.sampling.forget_archive(sampler.archive)

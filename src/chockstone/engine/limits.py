@@ -16,3 +16,5 @@ class Limits:
     queued_bytes: int = 4 << 30  # bodies that wait, of all requests together
     runs: int = 64  # loaded at a time
     silence_seconds: float = 1800.0  # after which a session that nobody hears of is over
+    unnamed_samplers: int = 16  # of one run, kept however long they were not sampled from
+    unnamed_idle_seconds: float = 900.0  # after which older ones are freed

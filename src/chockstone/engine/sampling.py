@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from chockstone.backends.channel import Message
 from chockstone.backends.local import WorkerLost
+from chockstone.engine.archives import ephemeral_name
 from chockstone.engine.backend import Backend
 from chockstone.engine.completions import CLONE_SPAN, Feed
 from chockstone.engine.futures import Futures, Promise, Result
@@ -24,6 +25,10 @@ from chockstone.engine.limits import Busy, Limits
 from chockstone.wire.failures import BadRequest, RequestError
 
 log = logging.getLogger(__name__)
+_FREED: Final = (
+    "the weights of this sampler are gone: it has no name, and was not used while its run made many newer ones. "
+    "Make a new one, or save under a name what you come back to."
+)
 _REMEMBERED: Final = 100_000  # requests whose answer a repeat still gets
 
 
@@ -35,6 +40,10 @@ class SamplerSource:
     owner: str
     base_model: str
     archive: str | None  # None: the base model itself
+
+    @property
+    def is_unnamed(self) -> bool:
+        return self.archive == ephemeral_name(self.sampling_session_id)
 
     @property
     def session_id(self) -> str:
@@ -79,6 +88,7 @@ class Sampling:
         self._backend = backend
         self._archives: set[str] = set()  # that the worker may hold in memory
         self.on_sampled: Callable[[SamplerSource, int, int], None] = lambda _source, _prompt_tokens, _tokens: None
+        self.on_used: Callable[[str], None] = lambda _sampling_session_id: None
         self.on_bad_archive: Callable[[SamplerSource, RequestError], None] = lambda _source, _error: None
         self._futures = futures
         self._limits = limits
@@ -103,6 +113,7 @@ class Sampling:
                 self._seen.popitem(last=False)
         if source.archive is not None:
             self._archives.add(source.archive)
+            self.on_used(source.sampling_session_id)
         self._under_way[request.key] = request
         self._queued_bytes += len(body)
         self._in_background(self._run(request))
@@ -184,6 +195,8 @@ class Sampling:
         except RequestError as error:
             if error.code in ("damaged", "missing"):
                 self.on_bad_archive(source, error)
+            if error.code == "missing" and source.is_unnamed:
+                return Result.failed(BadRequest(_FREED))
             return Result.failed(error)
         except Exception as error:  # told to the client, and logged
             log.exception("sample failed sampler=%s", source.sampling_session_id)

@@ -58,6 +58,7 @@ class Training:
         self._checkpoints = checkpoints
         self._usage = usage
         self._now = now
+        self.on_unnamed: Callable[[str, str], None] = lambda _run, _sampler: None  # weights to sample from were made
 
     def open(
         self,
@@ -175,6 +176,7 @@ class Training:
                 archive=archive,
                 now=self._now(),
             )
+            self.on_unnamed(live.run_id, sampler_id)
             return _json(sampling_session_id=sampler_id, type="save_weights_for_sampler")
 
         return self._runs.submit(live, seq_id, act)
@@ -216,6 +218,8 @@ class Training:
             newest = await self._catalog.checkpoints.get(source.run_id, source.kind, source.name, now=self._now())
         except RowMissing as error:
             raise BadRequest(str(error)) from error
+        if newest.save_id != source.save_id and not (newest.public or newest.owner == live.owner):
+            raise BadRequest(f"checkpoint {source.path!r} was replaced before it could be loaded; ask for it again")
         if newest.state == "damaged":
             raise BadRequest(f"checkpoint {newest.path!r} is damaged: {newest.damage}")
         values = {"run_id": live.run_id, "archive": newest.archive, "with_optimizer": with_optimizer}
