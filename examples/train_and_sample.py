@@ -3,7 +3,8 @@
 Run it: `python examples/train_and_sample.py`. It makes a random model, starts the real server, and
 trains with the unmodified `tinker` SDK until the model knows three answers by heart. In between the
 server is killed with SIGKILL: it starts again, the run resumes from its checkpoint, and the steps that
-were lost are made once more, with the same losses to the last bit. Nothing is downloaded.
+were lost are made once more, with the same losses to the last bit. At the end checkpoints are listed,
+fetched and deleted, and the disk shows it. Nothing comes from outside.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,10 @@ def demonstrate(console: Console, directory: Path, server: Server) -> bool:
         noise = "".join(character if "!" <= character <= "~" else "·" for character in before[:48])
         console.print(f"  untrained  {noise!r} …", markup=False)
         console.print(f"  trained    {after!r}", markup=False)
+
+    console.rule("[bold]5. save, list, fetch, delete")
+    rest = tinker.RestClient(base_url=server.url, api_key="tml-local")
+    keeps_house = keep_house(console, run, rest, directory / "data" / "checkpoints")
     service.close("success").result()
 
     has_learnt = losses[STEPS] < losses[1] / 10 and learnt == list(ANSWERS.values())
@@ -183,8 +189,33 @@ def demonstrate(console: Console, directory: Path, server: Server) -> bool:
         "[green]the loss dropped, and the answers are known by heart" if has_learnt else "[red]nothing learnt"
     )
     console.print("[green]the resumed run is bit-identical" if is_exact else "[red]the resumed run differs")
+    console.print("[green]what was deleted is gone, from lists and disk" if keeps_house else "[red]the lists lie")
     console.print(f"{time.monotonic() - started:.0f} s in all")
-    return has_learnt and is_exact
+    return has_learnt and is_exact and keeps_house
+
+
+def keep_house(console: Console, run: tinker.TrainingClient, rest: tinker.RestClient, store: Path) -> bool:
+    """Five checkpoints are saved, an adapter is fetched, two are deleted; whether lists and disk agree all the time."""
+
+    def show(what: str) -> tuple[set[str], set[str]]:
+        listed = {each.checkpoint_id for each in rest.list_checkpoints(run.model_id).result().checkpoints}
+        folder = store / run.model_id.replace(":", ".")
+        on_disk = {file.relative_to(folder).as_posix().partition(".")[0] for file in folder.rglob("*.tar")}
+        console.print(f"{what:<24} {' '.join(sorted(listed))}", soft_wrap=True)
+        return listed, on_disk
+
+    for number in range(1, 6):
+        run.save_state(str(number)).result()
+    before, stored_before = show("saved")
+    adapter = run.save_weights_external("adapter").result().path
+    for name, url in rest.get_external_weights_urls(adapter).result().urls.items():
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            console.print(f"fetched                  {name}, {len(answer.read()):,} bytes")
+    rest.delete_checkpoint_from_tinker_path(adapter).result()
+    for number in (2, 4):
+        rest.delete_checkpoint(run.model_id, f"weights/{number}").result()
+    after, stored_after = show("deleted 2 and 4")
+    return (before, after) == (stored_before, stored_after) and after == {f"weights/{number}" for number in (1, 3, 5)}
 
 
 def sparkline(losses: dict[int, float]) -> str:

@@ -39,6 +39,8 @@ def test_the_demo_trains_is_killed_resumes_and_samples(tmp_path: Path) -> None:
     assert "trained    'Once it was returned, it always loads.'" in done.stdout
     assert "▁▁▁" in done.stdout
     assert "the resumed run is bit-identical" in done.stdout
+    assert "weights/1 weights/3 weights/5\n" in done.stdout
+    assert "what was deleted is gone" in done.stdout
     assert list(tmp_path.glob("chockstone-demo-*")) == []
     assert not is_used(tmp_path)
 
