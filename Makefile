@@ -60,8 +60,8 @@ reference: $(VENV)/installed-dev ## write docs/reference from --help and the rou
 	$(BIN)/python docs/reference/http_api.py
 
 bench: $(VENV)/installed-bench ## the figures, ours and the peers'; about an hour
-	$(BIN)/python benchmarks/checkpoints/run.py; checkpoints=$$?; \
-	$(BIN)/python benchmarks/server/run.py && exit $$checkpoints
+	failed=0; for each in checkpoints server lifecycle; do \
+		$(BIN)/python benchmarks/$$each/run.py || failed=1; done; exit $$failed
 
 clean: ## remove what was made here
 	rm -rf $(VENV) $(VENV)-tinker-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
