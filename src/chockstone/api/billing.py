@@ -66,13 +66,20 @@ async def current_checkpoints(
 
 def _window(start: datetime, end: datetime, now: datetime) -> tuple[datetime, datetime]:
     for name, moment in (("starting_on", start), ("ending_before", end)):
-        if moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0) != moment:
+        if not _begins_an_hour(moment):
             raise BadRequest(f"{name}={moment.isoformat()!r} is not the beginning of an hour of UTC")
     if not timedelta(0) < end - start <= _LONGEST:
         raise BadRequest("ending_before must be later than starting_on, by 14 days at most")
     if start > now:
         raise BadRequest(f"starting_on={start.isoformat()!r} is in the future")
     return start.astimezone(UTC), end.astimezone(UTC)
+
+
+def _begins_an_hour(moment: datetime) -> bool:
+    try:
+        return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0) == moment
+    except OverflowError:  # of a year that UTC has no number for
+        return False
 
 
 def _event(use: Use) -> wire.UsageEvent:

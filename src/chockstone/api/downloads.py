@@ -35,6 +35,7 @@ _TYPES: Final = {
     ".txt": "text/plain; charset=utf-8",
 }
 _TAR: Final = "application/x-tar"
+_GONE: Final = "the checkpoint behind this URL was deleted, replaced or has expired"
 _PATH: Final = "/{token}/{filename}"
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {  # Any: as FastAPI has it
     200: {"content": {_TAR: {}, "application/octet-stream": {}}, "description": "All of it"},
@@ -51,7 +52,8 @@ def download_url(
     context: Context, request: Request, row: CheckpointRow, member: str | None, expires_at: datetime
 ) -> str:
     """An absolute URL that whoever has it may fetch until then; ``member`` None: the whole archive."""
-    token = context.signer.sign({"save_id": row.save_id, "member": member}, expires_at=expires_at)
+    payload = {"save_id": row.save_id, "archive": _mark(row), "member": member}
+    token = context.signer.sign(payload, expires_at=expires_at)
     base = context.config.public_url or str(request.base_url)
     return f"{base.rstrip('/')}/api/v1{routes.prefix}/{token}/{quote(_filename(row, member), safe='')}"
 
@@ -79,6 +81,8 @@ async def _answer(token: str, filename: str, request: Request, context: Context)
     if "save_id" not in signed:
         raise ForeignToken  # it was signed for something else
     row = await _published(context, signed["save_id"])
+    if signed.get("archive") != _mark(row):
+        raise RowMissing(_GONE)  # a catalog that was made anew counts its saves anew
     member: str | None = signed["member"]
     if filename != _filename(row, member):
         raise RowMissing(f"the URL is not that of {filename[:300]!r}; ask for a new one")
@@ -113,7 +117,7 @@ def _piece(archive: Archive, place: ByteRange, request: Request, *, headers: dic
 async def _published(context: Context, save_id: int) -> CheckpointRow:
     row = await context.catalog.checkpoints.get_save(save_id)
     if row is None or row.is_expired(context.now()):
-        raise RowMissing("the checkpoint behind this URL was deleted, replaced or has expired")
+        raise RowMissing(_GONE)
     if row.state == "damaged":
         raise BadRequest(f"checkpoint {row.path!r} is damaged: {row.damage}")
     return row
@@ -161,6 +165,11 @@ def _etag(archive: Archive, member: str | None) -> str:
     commit = bytearray(archive.layout.commit.size)
     archive.read_into(archive.layout.commit.offset, memoryview(commit))
     return f'"{hashlib.sha256(commit + b"/" + (member or "").encode()).hexdigest()[:32]}"'
+
+
+def _mark(row: CheckpointRow) -> str:
+    """Of the archive, whose name no other ever gets."""
+    return hashlib.sha256(row.archive.encode()).hexdigest()[:16]
 
 
 def _filename(row: CheckpointRow, member: str | None) -> str:

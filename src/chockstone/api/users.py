@@ -22,7 +22,7 @@ from typing import Annotated, Final, Protocol
 import jwt
 from fastapi import Depends, HTTPException, Request
 
-from chockstone.catalog import Catalog, CatalogError
+from chockstone.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ async def follow_keys(users: Users, catalog: Catalog) -> None:
     while True:
         try:
             users.reload(await catalog.keys.list())
-        except CatalogError as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, a key that is revoked later must be refused
             log.warning("the keys in the catalog cannot be read; those known stay valid error=%s", error)
         await asyncio.sleep(_LOOK_SECONDS)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from chockstone.wire.failures import BadRequest
 
+T = TypeVar("T")
 MAX_RANK: Final = 4096
 OPTIMIZERS: Final = ("adamw", "sgd")
 
@@ -22,10 +23,10 @@ class RunSpec:
     optimizer: str = "adamw"
 
     def __post_init__(self) -> None:
-        _check("rank", self.rank, int, 0 <= self.rank <= MAX_RANK, f"a whole number from 0 to {MAX_RANK}")
-        _check("seed", self.seed, int, -(2**63) <= self.seed < 2**63, "a whole number of 64 bits")
+        _check("rank", self.rank, int, f"a whole number from 0 to {MAX_RANK}", lambda rank: 0 <= rank <= MAX_RANK)
+        _check("seed", self.seed, int, "a whole number of 64 bits", lambda seed: -(2**63) <= seed < 2**63)
         for name in ("train_attn", "train_mlp", "train_unembed"):
-            _check(name, getattr(self, name), bool, True, "true or false")
+            _check(name, getattr(self, name), bool, "true or false")
         if self.optimizer not in OPTIMIZERS:
             raise BadRequest(
                 f"the optimizer {self.optimizer!r} is not supported here; choose one of {', '.join(OPTIMIZERS)}."
@@ -50,6 +51,8 @@ class RunSpec:
         return cls(**value)
 
 
-def _check(name: str, value: object, kind: type, in_range: bool, expected: str) -> None:
-    if type(value) is not kind or not in_range:
+def _check(
+    name: str, value: T, kind: type[T], expected: str, is_in_range: Callable[[T], bool] = lambda _: True
+) -> None:
+    if type(value) is not kind or not is_in_range(value):
         raise BadRequest(f"{name} must be {expected}, not {value!r:.80}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from typing import Final
 
 from sqlalchemy import delete, func, insert, select
@@ -86,8 +86,8 @@ class Audit:
         if owner is not None:
             query = query.where(_AUDIT.owner == owner)
         if day is not None:
-            midnight = datetime.combine(day, time(), UTC)
-            query = query.where(_AUDIT.at >= midnight, _AUDIT.at < midnight + timedelta(days=1))
+            first, last = (datetime.combine(day, moment, UTC) for moment in (time.min, time.max))
+            query = query.where(_AUDIT.at >= first, _AUDIT.at <= last)  # the last of days has no next one
         if prefix is not None:
             query = query.where(func.substr(_AUDIT.event, 1, len(prefix)) == prefix)  # LIKE may ignore case
         newest_first = query.order_by(_AUDIT.at.desc(), _AUDIT.audit_id.desc()).limit(limit)

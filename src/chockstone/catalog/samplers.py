@@ -30,6 +30,7 @@ class SamplerRow:
 
 _ROWS: Final = Rows(SamplerRow, tables.sampling_sessions)
 _SAMPLERS: Final = tables.sampling_sessions.c
+_ASKED_AT_ONCE: Final = 1000  # in one statement: databases limit its parameters
 
 
 class Samplers:
@@ -92,9 +93,13 @@ class Samplers:
             select(_SAMPLERS.archive)
             .distinct()
             .join_from(tables.sampling_sessions, tables.sessions, sessions.session_id == _SAMPLERS.session_id)
-            .where(_SAMPLERS.archive.in_(archives), sessions.finished_at.is_(None))
+            .where(sessions.finished_at.is_(None))
         )
-        return {archive for [archive] in await self._database.read(query)}
+        used: set[str] = set()
+        for start in range(0, len(archives), _ASKED_AT_ONCE):
+            some = _SAMPLERS.archive.in_(archives[start : start + _ASKED_AT_ONCE])
+            used.update(archive for [archive] in await self._database.read(query.where(some)))
+        return used
 
 
 def _present(sampling_session_id: str, sampler: SamplerRow | None) -> SamplerRow:

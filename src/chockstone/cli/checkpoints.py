@@ -303,9 +303,7 @@ def download(
 
 @commands.command(epilog=EXIT_CODES)
 def rm(
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="STORE NAME|PATH", help="As `ls` shows them.")
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="STORE NAME|PATH", help="As `ls` shows them.")] = None,
     run: RunOption = None,
     kind: KindOption = None,
     older_than: Annotated[

@@ -26,6 +26,7 @@ _ANSWER_SECONDS: Final = 60.0
 LONG_SECONDS: Final = 6 * 3600.0  # for work that reads checkpoints in full
 _ATTEMPTS: Final = 5
 _BUSY: Final = (429, 503)
+_SCHEMES: Final = ("http", "https")
 _MOST_WAIT_SECONDS: Final = 5.0
 
 
@@ -94,7 +95,12 @@ class Server:
             found = answer.headers.get("Location") or self._document(answer.read()).get("url")
         if not found:
             raise ServerUnreachable(f"the server at {self.url} names no place to download {path!r} from")
-        return urljoin(f"{self.url}/", str(found))
+        place = urljoin(f"{self.url}/", str(found))
+        if urlsplit(place).scheme not in _SCHEMES:
+            raise ServerUnreachable(
+                f"the server at {self.url} sends downloads to {place!r:.80}, which is no place for it"
+            )
+        return place
 
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, seconds: float = _ANSWER_SECONDS
@@ -161,7 +167,7 @@ _NAME_ANOTHER: Final = "--server or TINKER_BASE_URL name another"
 
 def connect(url: str, key: str) -> Server:
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in _SCHEMES or not parts.hostname:
         raise ServerRefused(f"{url!r} is no server's URL; write one such as http://127.0.0.1:8000")
     if not key.isascii() or not key.isprintable():
         raise ServerRefused("the key holds characters that no key has; set TINKER_API_KEY or --key")

@@ -329,14 +329,16 @@ class Checkpoints:
                 self._trusted.popitem(last=False)
 
     async def _claimed(self, trashed: Sequence[TrashRow]) -> tuple[TrashRow, ...]:
-        """Those that may be deleted now and that nobody can restore from here on."""
+        """Those that may be deleted now and that nobody can restore from here on.
+
+        Due ones are claimed, too: a restore that began before its time was up may not have reached the catalog yet.
+        """
         usable = await self.purgeable(trashed)
-        now = self._now()
-        early = [each.trash_id for each in usable if each.purge_at > now]
-        if not early:
+        restorable = {each.trash_id for each in usable if each.purge_at > each.discarded_at}
+        if not restorable:
             return usable
-        claimed = {each.trash_id for each in await self._catalog.trash.claim(early)}
-        return tuple(each for each in usable if each.purge_at <= now or each.trash_id in claimed)
+        claimed = {each.trash_id for each in await self._catalog.trash.claim(sorted(restorable))}
+        return tuple(each for each in usable if each.trash_id in claimed or each.trash_id not in restorable)
 
     async def _purge(self, trashed: Sequence[TrashRow]) -> list[TrashRow]:
         purged: list[TrashRow] = []
@@ -401,21 +403,26 @@ class Checkpoints:
                 raise RowMissing(f"checkpoint {row.path!r} cannot be copied: {MISSING} any more") from None
             except StoreError as error:
                 raise ServerFailure(f"checkpoint {row.path!r} could not be copied: {error}") from error
-            copied = await self._catalog.checkpoints.enter(
-                run_id=run_id,
-                kind=row.kind,
-                name=row.name,
-                owner=owner,
-                archive=archive,
-                base_model=row.base_model,
-                spec=row.spec,
-                created_at=now,
-                size_bytes=row.size_bytes,
-                optimizer_config=row.optimizer_config,
-                user_metadata=row.user_metadata,
-                expires_at=None if ttl_seconds is None else now + timedelta(seconds=ttl_seconds),
-                step=row.step,
-            )
+            try:
+                copied = await self._catalog.checkpoints.enter(
+                    run_id=run_id,
+                    kind=row.kind,
+                    name=row.name,
+                    owner=owner,
+                    archive=archive,
+                    base_model=row.base_model,
+                    spec=row.spec,
+                    created_at=now,
+                    size_bytes=row.size_bytes,
+                    optimizer_config=row.optimizer_config,
+                    user_metadata=row.user_metadata,
+                    expires_at=None if ttl_seconds is None else now + timedelta(seconds=ttl_seconds),
+                    step=row.step,
+                )
+            except CheckpointExists:  # nobody else knows of the archive
+                with suppress(StoreError):
+                    await self._storage.delete(archive)
+                raise
         self._note("checkpoint_copied", copied, by=by, source=row.path)
         return copied
 

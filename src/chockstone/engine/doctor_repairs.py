@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from chockstone.catalog import Catalog, CheckpointExists, CheckpointRow, TrashRow
+from chockstone.catalog import Catalog, CheckpointExists, CheckpointRow, TrashRow, UnstorableValue
 from chockstone.checkpoints import Store
 from chockstone.checkpoints.errors import CheckpointMissing, StoreError
 from chockstone.engine.doctor import is_unmounted, read_in_full
@@ -92,7 +92,7 @@ class Repairs:
                 continue
             try:
                 repairs.append(await self._by_ailment[finding.ailment](finding))
-            except (StoreError, CheckpointExists, OSError) as error:
+            except (StoreError, CheckpointExists, UnstorableValue, OSError) as error:
                 repairs.append(Repair(finding, "", failure=str(error)))
         return repairs
 

@@ -209,6 +209,7 @@ class Engine:
             await asyncio.sleep(_SILENCE_CHECK_SECONDS)
             try:
                 self.free_unnamed_samplers()
+                await self._saving.end_failed()
                 await self.end_silent_sessions()
             except Exception as error:  # noqa: BLE001  # the next time may go better
                 log.warning("silent sessions not ended error=%s", error)

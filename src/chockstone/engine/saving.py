@@ -16,7 +16,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from chockstone.backends.local import WorkerLost
-from chockstone.catalog import Catalog, CheckpointExists, CheckpointRow
+from chockstone.catalog import Catalog, CatalogError, CheckpointExists, CheckpointRow
 from chockstone.checkpoints.errors import CheckpointError, StoreError
 from chockstone.engine.archives import archive_name
 from chockstone.engine.audit import Audit
@@ -71,6 +71,7 @@ class Saving:
         self._audit = audit
         self._now = now
         self._writing: WeakValueDictionary[TinkerPath, asyncio.Lock] = WeakValueDictionary()
+        self._unended: list[CheckpointRow] = []  # failed saves whose rows the catalog would not let go
 
     async def save(self, live: LiveRun, seq_id: int | None, order: Order, release: Release) -> int:
         """Returns the size of the checkpoint, which is durable and listed then. Raises with nothing left behind.
@@ -83,6 +84,7 @@ class Saving:
             self._writing.setdefault(path, asyncio.Lock()),  # one at a time under a name
             self._quotas.share(live.run_id, live.owner, replaces=replaces) as share,
         ):
+            await self.end_failed()
             row = await self._begin(live, seq_id, order)
             size_bytes = await self._write_and_commit(live, row, order, share, release)
         live.last_save_bytes = size_bytes
@@ -102,6 +104,12 @@ class Saving:
             except CheckpointExists as error:
                 log.warning("unfinished save not committed path=%s error=%s", row.path, error)
             log.warning("unfinished save given up path=%s", row.path)
+            await self._give_up(row)
+
+    async def end_failed(self) -> None:
+        """Free the names of failed saves that the catalog kept, if it lets them go by now."""
+        unended, self._unended = self._unended, []
+        for row in unended:
             await self._give_up(row)
 
     async def _begin(self, live: LiveRun, seq_id: int | None, order: Order) -> CheckpointRow:
@@ -129,14 +137,13 @@ class Saving:
         self, live: LiveRun, row: CheckpointRow, order: Order, share: Share, release: Release
     ) -> int:
         try:
-            size_bytes = await self._write(live, row, order, share, release)
-            await self._commit(row, size_bytes)
-        except WorkerLost:
-            written = await self._size_of(row.archive)
-            if written is None:
-                await self._give_up(row)
-                raise
-            size_bytes = written  # the worker died after the last byte
+            try:
+                size_bytes = await self._write(live, row, order, share, release)
+            except WorkerLost:
+                written = await self._size_of(row.archive)
+                if written is None:
+                    raise
+                size_bytes = written  # the worker died after the last byte
             await self._commit(row, size_bytes)
         except BaseException:
             await self._give_up(row)
@@ -235,8 +242,14 @@ class Saving:
             return None
 
     async def _give_up(self, row: CheckpointRow) -> None:
-        """The row first: what is left of the archive is nobody's then."""
-        await self._catalog.checkpoints.fail(row)
+        """The row first: what is left of the archive is nobody's then. One that was published after all keeps it."""
+        try:
+            if not await self._catalog.checkpoints.fail(row):
+                return
+        except CatalogError as error:
+            log.warning("failed save not ended yet path=%s error=%s", row.path, error)
+            self._unended.append(row)
+            return
         try:
             await self._storage.delete(row.archive)
         except StoreError as error:

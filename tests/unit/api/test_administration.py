@@ -93,6 +93,9 @@ async def test_a_window_is_of_whole_hours_and_two_weeks_at_most(ann: User) -> No
         (hour + 2 * HOUR, hour + 3 * HOUR, "in the future"),
     ):
         assert words in refusal(await ann.http.get("billing/usage/events", params=window(start, end)), 400)
+    for edge in ("0001-01-01T00:00:00+05:00", "9999-12-31T22:00:00-05:00"):  # of no year in UTC
+        query = {"starting_on": edge, "ending_before": edge}
+        assert "beginning of an hour" in refusal(await ann.http.get("billing/usage/events", params=query), 400)
     for query in ({}, {"starting_on": "now", "ending_before": "then"}, window(hour.replace(tzinfo=None), hour)):
         refusal(await ann.http.get("billing/usage/events", params=query), 422)
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -296,6 +298,22 @@ async def test_an_archive_is_somewhere_else_for_an_hour(
     assert answer.json()["url"] == location
     stored = (store / f"{await archive_of(context, path)}.tar").read_bytes()
     assert (await served.http.get(location, headers={"X-API-Key": ""})).content == stored
+
+
+async def test_a_url_reaches_no_other_checkpoint_of_a_catalog_that_counts_anew(
+    store: Path, context: Context, ann: User, bob: User
+) -> None:
+    path, other = [await user.save(await user.run(), "same") for user in (ann, bob)]
+    first = await context.readable(TinkerPath.parse(path), Caller("ann"))
+    second = await context.readable(TinkerPath.parse(other), Caller("bob"))
+    url = (await ann.http.get(url_of(path, "archive"))).headers["location"]
+    assert (await ann.http.get(url)).status_code == 200
+    with closing(sqlite3.connect(store.parent / "catalog.sqlite3")) as database:
+        database.execute("DELETE FROM checkpoints WHERE save_id = ?", [first.save_id])
+        database.execute("UPDATE checkpoints SET save_id = ? WHERE save_id = ?", [first.save_id, second.save_id])
+        database.commit()
+
+    assert "deleted" in refusal(await ann.http.get(url), 404)
 
 
 async def test_the_files_of_an_export_have_urls_of_their_own(served: Served, ann: User) -> None:

@@ -11,7 +11,7 @@ from fastapi import HTTPException
 
 from chockstone.api import users as module
 from chockstone.api.users import Caller, Users, digest_of, follow_keys
-from chockstone.catalog import Catalog
+from chockstone.catalog import Catalog, CatalogUnavailable
 from chockstone.catalog.keys import KeyRow
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -125,6 +125,32 @@ async def test_keys_are_followed_while_they_come_and_go(tmp_path: Path, monkeypa
         assert users.identify("tml-of-bob") == Caller("bob")
         await catalog.keys.revoke(row.key_id, now=NOW)
         await _until(lambda: _is_refused(users, "tml-of-bob"))
+
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+
+
+@pytest.mark.parametrize("error", [CatalogUnavailable("the disk is gone"), RuntimeError("of the driver's own")])
+async def test_keys_are_followed_after_whatever_went_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
+    users = make_users()
+    async with await Catalog.open(f"sqlite:///{tmp_path}/catalog.sqlite3") as catalog:
+        failed = asyncio.Event()
+
+        async def fail() -> tuple[KeyRow, ...]:
+            failed.set()
+            raise error
+
+        with monkeypatch.context() as patched:
+            patched.setattr(catalog.keys, "list", fail)
+            following = asyncio.create_task(follow_keys(users, catalog))
+            await failed.wait()
+        await catalog.keys.add("bob", digest_of("tml-of-bob"), hint="-bob", now=NOW)
+
+        await _until(lambda: not users.is_open)
 
         following.cancel()
         with suppress(asyncio.CancelledError):

@@ -161,3 +161,24 @@ async def test_a_copy_into_a_session_goes_to_its_project(ann: User) -> None:
     assert [run["training_run_id"] for run in runs] == [TinkerPath.parse(first).run_id]
     refusal(await ann.http.post("copy_weights", json=body | {"ttl_seconds": 1}), 400)
     refusal(await ann.http.post("copy_weights", json={"source_path": path, "session_id": "s"}), 400)
+
+
+async def test_a_public_checkpoint_that_was_replaced_by_a_private_one_is_not_loaded(
+    served: Served, ann: User, bob: User
+) -> None:
+    run_id, into = await ann.run(), await bob.run()
+    path = await ann.save(run_id, "shared")
+    assert (await ann.http.post(url_of(path, "publish"))).status_code == 204
+    served.backend.hold("optim_step")
+    await bob.http.post("optim_step", json={"model_id": into, "seq_id": 50, "adam_params": {"learning_rate": 0.1}})
+    load = {"model_id": into, "seq_id": 51, "path": path, "optimizer": False}
+    waiting = (await bob.http.post("load_weights", json=load)).json()["request_id"]
+    served.backend.runs[run_id].weight = 42
+    await ann.save(run_id, "shared", overwrite=True)
+    served.backend.let_go("optim_step")
+
+    told = (await bob.http.post("retrieve_future", json={"request_id": waiting})).json()
+
+    assert told["category"] == "user" and "replaced" in told["error"]
+    assert served.backend.runs[into].weight == 0
+    assert "load" not in served.backend.words()

@@ -189,8 +189,6 @@ def test_a_connection_is_used_again_after_every_kind_of_answer(server: DownloadS
 def test_pipelined_requests_are_answered_in_order(server: DownloadServer) -> None:
     row = server.save("step-1", size_bytes=3_000_000)
     path = urlsplit(server.url(row)).path
-    client = server.begin(path)
-    client.close()
     client = server.connect()
     client.connect()
     request = f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n"

@@ -58,6 +58,7 @@ async def test_entries_are_chosen_by_owner_day_and_beginning(catalog: Catalog) -
     assert await events(catalog, prefix="checkpoint.") == ["checkpoint.saved", "checkpoint.saved", "checkpoint.deleted"]
     assert await events(catalog, prefix="checkpoint_") == ["checkpoint_deleted"]
     assert await events(catalog, day=date(2029, 12, 31)) == ["checkpoint.saved"]
+    assert await events(catalog, day=date.max) == await events(catalog, day=date.min) == []
     assert await events(catalog, day=date(2030, 1, 2)) == ["project.made"]
     assert await events(catalog, "local", day=NOW.date(), prefix="checkpoint.") == ["checkpoint.deleted"]
 

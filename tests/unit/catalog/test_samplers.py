@@ -81,6 +81,8 @@ async def test_an_archive_is_in_use_until_the_last_session_that_samples_from_it_
         return await catalog.samplers.in_use(["shared", "own", "unknown"])
 
     at_first = await in_use()
+    many = [f"n{number}" for number in range(300_000)]  # more than any database takes in one statement
+    assert await catalog.samplers.in_use([*many, "own"]) == {"own"}
     await catalog.sessions.finish("s", reason="success", now=NOW)
     later = await in_use()
     await catalog.sessions.finish("t", reason="cancelled", now=NOW)

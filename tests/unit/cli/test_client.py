@@ -115,7 +115,11 @@ def test_a_redirect_is_not_followed_with_the_key(told: Told) -> None:
     assert told.server.place("archive").endswith("/relative")
     with pytest.raises(ServerUnreachable, match="names no place"):
         told.server.place("archive")
-    assert len(told.handler.seen) == 3
+    for elsewhere in ("file:///etc/passwd", "ftp://other/archive"):
+        told.will_answer(302, Location=elsewhere)
+        with pytest.raises(ServerUnreachable, match="no place for it"):
+            told.server.place("archive")
+    assert len(told.handler.seen) == 5
 
 
 @pytest.mark.parametrize(

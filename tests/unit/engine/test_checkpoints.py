@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from chockstone.catalog import Catalog, CatalogUnavailable, CheckpointRow, RowMissing, TrashRow
+from chockstone.catalog import Catalog, CatalogUnavailable, CheckpointExists, CheckpointRow, RowMissing, TrashRow
 from chockstone.checkpoints.errors import StoreDenied
 from chockstone.checkpoints.file_store import FileStore
 from chockstone.engine.engine import Engine
@@ -336,6 +337,45 @@ async def test_a_purge_beside_a_restore_never_leaves_a_row_without_bytes(
         assert outcomes
 
 
+async def test_a_restore_that_is_overtaken_by_the_purge_of_what_is_due_finds_nothing(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    async with started(backend, catalog, storage, clock=clock, trash_seconds=DAY) as engine:
+        row = await saved(engine, await made_run(engine), 1)
+        await delete(engine, row)
+        [trashed] = await engine.checkpoints.list_trash(None)
+        restore = catalog.trash.restore
+        purge = storage.delete
+
+        async def late(trash_id: int, **facts: Any) -> CheckpointRow:
+            """Its time was up after it was asked for, and the purge is about to delete the archive."""
+            clock.pass_seconds(DAY)
+            deleting = asyncio.Event()
+            go_on = asyncio.Event()
+
+            async def slow(archive: str) -> bool:
+                deleting.set()
+                await go_on.wait()
+                return await purge(archive)
+
+            monkeypatch.setattr(storage, "delete", slow)
+            purging = asyncio.create_task(engine.checkpoints.purge_due())
+            await deleting.wait()
+            try:
+                return await restore(trash_id, **facts)
+            finally:
+                go_on.set()
+                await purging
+
+        monkeypatch.setattr(catalog.trash, "restore", late)
+        with pytest.raises(RowMissing):
+            await engine.checkpoints.restore(trashed.trash_id, by="local")
+
+        assert await names(engine) == set()
+        assert archives_of(engine) == set()
+
+
 async def test_what_lost_its_bytes_is_not_restored(
     backend: FakeBackend, catalog: Catalog, storage: Storage, store: FileStore
 ) -> None:
@@ -427,6 +467,22 @@ async def test_a_copy_asked_for_again_is_the_same_copy(engine: Engine) -> None:
     assert len(archives_of(engine)) == 2
     assert (await copy(engine, row, "other")).save_id != copies[0].save_id
     assert (await copy(engine, row, "key", owner="bob")).owner == "bob"
+
+
+async def test_a_copy_that_cannot_be_listed_leaves_no_archive(
+    backend: FakeBackend, catalog: Catalog, storage: Storage
+) -> None:
+    clock = Clock()
+    async with started(backend, catalog, storage, clock=clock) as engine:
+        row = await saved(engine, await made_run(engine), 1)
+        asked = {"owner": "ann", "project_id": None, "idempotency_key": "key", "ttl_seconds": 3600.0, "by": "ann"}
+        copied = await engine.checkpoints.copy(row, **asked)  # type: ignore[arg-type]  # the values are of all types
+        clock.pass_seconds(3601)  # expired, and not swept yet
+
+        with pytest.raises(CheckpointExists):
+            await engine.checkpoints.copy(row, **asked)  # type: ignore[arg-type]  # as above
+
+        assert archives_of(engine) == {row.archive, copied.archive}
 
 
 async def test_a_copy_of_what_lost_its_bytes_is_refused_and_told(

@@ -148,6 +148,8 @@ async def test_a_copy_whose_name_is_hashed_gets_its_sources_and_says_so(patient:
         {"owner": ""},
         {"owner": None},
         {"spec": {"rank": "eight"}},
+        {"spec": {"rank": [8], "seed": 1}},
+        {"spec": {"rank": 8, "seed": None}},
         {"spec": {"rank": 8, "seed": 1, "unknown": 2}},
         {"spec": []},
         {"base_model": None},
@@ -164,6 +166,18 @@ async def test_an_archive_that_describes_itself_wrongly_is_left_alone(
 
     assert [finding.ailment for finding in visit.examination.findings] == [Ailment.STRAY]
     assert visit.repairs == ()
+
+
+async def test_an_archive_whose_words_no_catalog_holds_stops_no_other(patient: Patient) -> None:
+    patient.described("a", owner="\ud800", run_id="r:train:0")
+    patient.described("b", user_metadata={"note": "\ud800"}, seq_id=2)
+    patient.described("c", seq_id=3)
+
+    visit = await patient.treated(REBUILD)
+
+    assert list(await patient.rows()) == ["c"]
+    assert [bool(repair.failure) for repair in visit.repairs] == [True, True, False]
+    assert [finding.ailment for finding in visit.examination.findings] == [Ailment.ORPHAN] * 2
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from chockstone.backends.channel import Message
 from chockstone.backends.local import WorkerLost
-from chockstone.catalog import Catalog, CheckpointRow
+from chockstone.catalog import Catalog, CatalogUnavailable, CheckpointRow
 from chockstone.catalog.database import Database
 from chockstone.checkpoints.file_store import FileStore
 from chockstone.engine.archives import archive_name
@@ -220,6 +220,51 @@ async def test_a_save_that_fails_leaves_neither_row_nor_bytes(
 
     assert await catalog.checkpoints.list_pending() == ()
     assert archives_of(engine) == set()
+
+
+async def test_a_save_that_fails_after_its_publication_keeps_its_bytes(
+    engine: Engine, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await made_run(engine)
+    commit = catalog.checkpoints.commit
+
+    async def told_too_late(*row: CheckpointRow, **facts: Any) -> None:
+        await commit(*row, **facts)
+        raise CatalogUnavailable("the answer was lost")
+
+    monkeypatch.setattr(catalog.checkpoints, "commit", told_too_late)
+    assert "error" in await answer(engine, save(engine, live, 1))
+
+    row = await catalog.checkpoints.get(RUN, "weights", "a", now=NOW)
+    assert archives_of(engine) == {row.archive}
+
+
+@pytest.mark.parametrize("worker", ["lives", "dies"])
+async def test_a_save_that_the_catalog_will_not_end_ends_when_it_does(
+    engine: Engine, backend: FakeBackend, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, worker: str
+) -> None:
+    live = await made_run(engine)
+    original = backend.call
+
+    async def unavailable(*_: object, **__: object) -> None:
+        raise CatalogUnavailable("the disk is full")
+
+    async def die_after(word: str, values: dict[str, Any], *more: Any, **options: Any) -> Message:
+        await original(word, values, *more, **options)
+        raise WorkerLost("signal 9")
+
+    with monkeypatch.context() as patched:
+        for step in ("commit", "fail"):
+            patched.setattr(catalog.checkpoints, step, unavailable)
+        if worker == "dies":
+            patched.setattr(backend, "call", die_after)
+        assert "error" in await answer(engine, save(engine, live, 1))
+    assert len(await catalog.checkpoints.list_pending()) == 1
+
+    row = await saved(engine, live, 2)
+
+    assert await catalog.checkpoints.list_pending() == ()
+    assert archives_of(engine) == {row.archive}
 
 
 # A disk without room.
