@@ -34,7 +34,7 @@ class Shelf:
         self._make_room(lambda name: name != archive)
 
     def settled(self, archive: str) -> None:
-        """The archive is on disk now, or never will be."""
+        """The archive is on disk now, from where the weights can come back."""
         self._held.discard(archive)
         self._make_room(lambda _: True)
 

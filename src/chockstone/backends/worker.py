@@ -250,13 +250,20 @@ class Worker:
         yield done
         return Message({"size_bytes": done.result().size_bytes})
 
-    def _snapshot(self, *, run_id: str, archive: str) -> Call:
-        """Weights to sample from at once; the archive, which brings them back, is written behind."""
+    def _snapshot(self, *, run_id: str, archive: str, reserve_bytes: int = 0) -> Call:
+        """Weights to sample from at once; the archive, which brings them back, is written behind if it fits."""
         run = self._run(run_id)
         self._shelf.put(archive, run_weights(run, self._sampled[run.base.name]), is_durable=False)
         yield self._library.room()
         try:
-            done = self._library.save(run, archive, kind="sampler_weights", metadata={}, ttl_seconds=None)
+            done = self._library.save(
+                run,
+                archive,
+                kind="sampler_weights",
+                metadata={},
+                ttl_seconds=None,
+                admission=Admission(reserve_bytes=reserve_bytes),
+            )
         except BaseException:
             self._shelf.forget(archive)
             raise
@@ -265,7 +272,8 @@ class Worker:
 
     def _settled(self, archive: str, done: Future[Saved]) -> None:
         if (error := done.exception()) is not None:
-            log.error("sampler weights not written archive=%s error=%s", archive, error)
+            log.error("sampler weights stay in memory only archive=%s error=%s", archive, error)
+            return
         self._shelf.settled(archive)
 
     def _load(self, *, run_id: str, archive: str, with_optimizer: bool) -> Call:

@@ -10,7 +10,7 @@ several runs, and samples, may all be under way together.
     optim_step  run_id, params
     save        run_id, archive, kind, metadata, ttl_seconds, recipients, allowance_bytes (or None),
                 reserve_bytes; releases once the state is copied. Replies size_bytes
-    snapshot    run_id, archive: weights to sample from under that name, at once
+    snapshot    run_id, archive, reserve_bytes: weights to sample from under that name, at once
     load        run_id, archive, with_optimizer
     add_loss    loss_id, definition
     drop_loss   loss_id

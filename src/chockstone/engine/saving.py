@@ -73,6 +73,11 @@ class Saving:
         self._writing: WeakValueDictionary[TinkerPath, asyncio.Lock] = WeakValueDictionary()
         self._unended: list[CheckpointRow] = []  # failed saves whose rows the catalog would not let go
 
+    @property
+    def reserve_bytes(self) -> int:
+        """Of the disk, that nothing is written into."""
+        return self._rules.reserve_bytes
+
     async def save(self, live: LiveRun, seq_id: int | None, order: Order, release: Release) -> int:
         """Returns the size of the checkpoint, which is durable and listed then. Raises with nothing left behind.
 

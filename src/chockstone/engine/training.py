@@ -167,7 +167,9 @@ class Training:
         async def act(_: Release) -> Result:
             sampler_id = f"{live.session_id}:sample:{sampler_seq_id}"
             archive = ephemeral_name(sampler_id)
-            await self._backend.call("snapshot", {"run_id": live.run_id, "archive": archive})
+            reserve_bytes = self._saving.reserve_bytes
+            values = {"run_id": live.run_id, "archive": archive, "reserve_bytes": reserve_bytes}
+            await self._backend.call("snapshot", values)
             await self._catalog.samplers.create(
                 live.session_id,
                 sampler_seq_id,

@@ -170,3 +170,23 @@ def test_what_cannot_be_loaded_says_why_in_a_word(client: Client, store: Path) -
     assert damaged[:2] == ("server", "damaged")
     assert missing[:2] == ("user", "missing")
     assert unknown[1] is None
+
+
+@pytest.fixture
+def no_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What may leave the memory does."""
+    monkeypatch.setattr("chockstone.backends.worker._SHELF_BYTES", 0)
+
+
+@pytest.mark.usefixtures("no_shelf")
+def test_weights_to_sample_from_stay_in_memory_when_the_disk_is_not_theirs(store: Path, client: Client) -> None:
+    request = {"prompt": {"chunks": [{"type": "encoded_text", "tokens": [3, 4]}]}, "sampling_params": {"max_tokens": 2}}
+
+    for archive in ("a/ephemeral", "b/ephemeral"):
+        client.values("snapshot", run_id="run", archive=archive, reserve_bytes=2**60)
+    client.failure("save", **client.save("c", reserve_bytes=2**60))  # so that both have been refused by now
+
+    assert list(store.rglob("*.tar")) == []
+    for archive in ("a/ephemeral", "b/ephemeral"):
+        values = client.values("sample", orjson.dumps(request), key=archive, base_model="tiny", archive=archive, seed=1)
+        assert values["tokens"] == 2
