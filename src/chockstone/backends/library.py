@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from chockstone.backends.parts import Parts, collect_parts
+from chockstone.backends.parts import COMPLETE, Parts, collect_parts
 from chockstone.backends.run import Run
 from chockstone.backends.sealing import seal_files
 from chockstone.checkpoints import (
@@ -107,7 +107,7 @@ class Library:
 
     def _begin_sealed(self, parts: Parts, recipients: Sequence[Any], options: SaveOptions) -> Future[Saved]:
         snapshot = Snapshotter().take({name: part for name, part in parts.state.items() if name != "run"})
-        files = {name: content for name, content in parts.files.items() if content}  # a mere marker hides nothing
+        files = {name: content for name, content in parts.files.items() if name != COMPLETE}  # it hides nothing
         described = {"run": parts.state["run"], "encrypted": True}
         return self._sealers.submit(self._write_sealed, [snapshot], files, recipients, described, options)
 
@@ -121,7 +121,7 @@ class Library:
     ) -> Saved:
         """In a thread. The list is emptied, so that the plain copy goes before the sealed one is written."""
         sealed = seal_files(snapshots.pop(), files, recipients)
-        return self._write(Parts(described, sealed), options).result()
+        return self._write(Parts(described, {**sealed, COMPLETE: b""}), options).result()
 
     def _write(self, parts: Parts, options: SaveOptions) -> Future[Saved]:
         given: SaveOptions = {**options, "files": parts.files}

@@ -26,6 +26,22 @@ class Usage:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Whose archive it is."""
+
+    run_id: str
+    owner: str
+    archive: str
+
+
+async def list_holdings(database: Database, *, now: datetime) -> tuple[Holding, ...]:
+    """Of everyone, oldest first."""
+    query = select(_CHECKPOINTS.run_id, _CHECKPOINTS.owner, _CHECKPOINTS.archive).where(is_visible(now))
+    found = await database.read(query.order_by(_CHECKPOINTS.created_at, _CHECKPOINTS.save_id))
+    return tuple(Holding(run_id, owner, archive) for run_id, owner, archive in found)
+
+
 async def sum_usage(database: Database, *, now: datetime, owner: str | None, run_id: str | None) -> Usage:
     query = select(_COUNT, _SIZE).select_from(tables.checkpoints).where(is_visible(now))
     if owner is not None:

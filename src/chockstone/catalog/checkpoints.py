@@ -27,7 +27,7 @@ from chockstone.catalog.checkpoint_row import (
     is_published,
     is_visible,
 )
-from chockstone.catalog.checkpoint_usage import Usage, sum_usage, sum_usage_by
+from chockstone.catalog.checkpoint_usage import Holding, Usage, list_holdings, sum_usage, sum_usage_by
 from chockstone.catalog.database import Database
 from chockstone.catalog.errors import CheckpointExists, RowMissing
 from chockstone.catalog.rows import JsonObject, Page
@@ -328,6 +328,10 @@ class Checkpoints:
 
     async def usage_by_run(self, now: datetime, owner: str | None = None) -> dict[str, Usage]:
         return await sum_usage_by(self._database, _CHECKPOINTS.run_id, now=now, owner=owner)
+
+    async def holdings(self, now: datetime) -> tuple[Holding, ...]:
+        """Of all that is published and not expired, oldest first."""
+        return await list_holdings(self._database, now=now)
 
     async def set_expiry(
         self, run_id: str, kind: CheckpointKind, name: str, expires_at: datetime | None, *, now: datetime

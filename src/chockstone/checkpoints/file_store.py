@@ -12,7 +12,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ from chockstone.checkpoints.tar import PAGE
 PARTIAL: Final = ".partial"
 _UNLOCKED_ORPHAN_SECONDS: Final = 24 * 3600.0
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
+_TRIES: Final = 100  # at a name whose directory is removed between its making and its use
 
 
 class FileStore:
@@ -97,33 +98,40 @@ class FileStore:
             raise explain(error, f"cannot look at {path}") from error
         if not stat.S_ISREG(facts.st_mode):
             raise CheckpointMissing(f"{path} is not a file")
-        return Entry(name, facts.st_size, datetime.fromtimestamp(facts.st_mtime, UTC))
+        modified_at = datetime.fromtimestamp(facts.st_mtime, UTC)
+        return Entry(name, facts.st_size, modified_at, (facts.st_dev, facts.st_ino), facts.st_nlink)
 
     def delete(self, name: str) -> bool:
         path = self.path(name)
-        try:
-            os.unlink(path)
-            fsync_directory(path.parent)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise explain(error, f"cannot delete {path}") from error
+        with explained(f"cannot delete {path}"):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                return False
+            with suppress(FileNotFoundError):  # pruned with what was in it
+                fsync_directory(path.parent)
         return True
 
     def copy(self, name: str, target: str, *, overwrite: bool = False) -> None:
         source, final = self.path(name), self.path(target)
         spare = self.root / PARTIAL / f"{secrets.token_hex(8)}.link"
         with explained(f"cannot copy {source} to {final}"):
-            ensure_directory(final.parent)
-            try:
-                if overwrite:
-                    ensure_directory(spare.parent)
-                    with _held(source):
-                        os.link(source, spare)
-                        os.replace(spare, final)
-                        spare.unlink(missing_ok=True)  # rename leaves it when both are one file already
-                else:
+            if overwrite:
+                ensure_directory(spare.parent)
+
+            def link() -> None:
+                if not overwrite:
                     os.link(source, final)
+                    return
+                with _held(source):
+                    os.link(source, spare)
+                    try:
+                        os.replace(spare, final)
+                    finally:
+                        spare.unlink(missing_ok=True)  # rename leaves it when both are one file already
+
+            try:
+                _put(final, link)
             except FileNotFoundError:
                 raise CheckpointMissing(f"checkpoint {name!r} is not in {self.url}") from None
             except FileExistsError:
@@ -150,6 +158,30 @@ class FileStore:
                 return []
             found = [_sweep_one(Path(place.path), min_age_seconds, dry_run=dry_run) for place in places]
         return [partial for partial in found if partial is not None]
+
+    def prune(self, *, min_age_seconds: float) -> int:
+        """Remove directories in which nothing is or has been for as long; how many. Writers may be at work."""
+        pruned = 0
+        for place, _, _ in os.walk(self.root, topdown=False):
+            with suppress(InvalidName, OSError):  # not ours, or something is in it
+                check_name(Path(place).relative_to(self.root).as_posix())
+                if time.time() - os.stat(place).st_mtime >= min_age_seconds:
+                    os.rmdir(place)
+                    pruned += 1
+        return pruned
+
+
+def _put(final: Path, act: Callable[[], None]) -> None:
+    """Have ``act`` make ``final`` in its directory, again where that was pruned at the same moment."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            ensure_directory(final.parent)
+            act()
+        except FileNotFoundError:
+            if not tries_left:
+                raise
+        else:
+            return
 
 
 def _sweep_one(path: Path, min_age_seconds: float, *, dry_run: bool) -> Partial | None:
@@ -240,12 +272,9 @@ class _FileSink:
     def commit(self, *, overwrite: bool) -> None:
         with explained(f"cannot commit {self._final}"):
             os.fsync(self._descriptor)
-            ensure_directory(self._final.parent)
+            move = os.replace if overwrite else move_if_absent
             try:
-                if overwrite:
-                    os.replace(self._partial, self._final)
-                else:
-                    move_if_absent(self._partial, self._final)
+                _put(self._final, lambda: move(self._partial, self._final))
             except FileExistsError:
                 self.abort()
                 raise CheckpointExists(

@@ -1,9 +1,9 @@
 """Retention: which checkpoints stay, as data, decided without touching any.
 
 Rules apply to each folder and kind on its own. A checkpoint stays if any rule wants it; with no
-rule all stay. Expired ones go, whatever the other
-rules want, unless pinned. Damaged ones are neither counted nor removed, and the newest good one is
-never removed.
+rule all stay, and with none but a metric that no checkpoint has, too. Expired ones go, whatever the
+other rules want, unless pinned. Damaged ones are neither counted nor removed, and the newest good
+one is never removed.
 """
 
 from __future__ import annotations
@@ -126,6 +126,8 @@ def _chosen(alive: Sequence[Checkpoint], policy: Retention) -> list[tuple[str, s
     if policy.keep_best is not None:
         best = policy.keep_best
         rated = [c for c in alive if not math.isnan(_metric(c, best.metric))]
+        if not rated and policy.keep_last is None and policy.keep_every is None:
+            return [(c.name, f"none has the metric {best.metric!r}, so the rule cannot choose") for c in alive]
         rated.sort(key=lambda c: _metric(c, best.metric), reverse=best.mode == "max")
         chosen += [(c.name, f"best by {best.metric}") for c in rated[: best.count]]
     return chosen

@@ -38,6 +38,8 @@ class Entry:
     name: str
     size: int
     modified_at: datetime
+    content: tuple[int, int] | None = None  # the same for all that share their bytes; None: they share none
+    links: int = 1  # names that its bytes have, in the store and outside: they are free when the last one goes
 
 
 @dataclass(frozen=True, slots=True)

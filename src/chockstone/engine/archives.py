@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from typing import Final
 
 _LONGEST: Final = 200  # of a store's name component, with room for what a write adds to it
 HASHED: Final = "x-"
+_EPHEMERAL: Final = re.compile(r"([^/]+)\.sample\.\d+/ephemeral\Z")
 
 
 def archive_name(run_id: str, kind: str, name: str, seq_id: int | None = None) -> str:
@@ -17,7 +19,7 @@ def archive_name(run_id: str, kind: str, name: str, seq_id: int | None = None) -
     """
     token = secrets.token_hex(8)
     save = token if seq_id is None else f"{seq_id}-{token}"
-    return f"{run_id.replace(':', '.')}/{kind}/{stored_name(name)}.{save}"
+    return f"{stored_session(run_id)}/{kind}/{stored_name(name)}.{save}"
 
 
 def stored_name(name: str) -> str:
@@ -28,4 +30,15 @@ def stored_name(name: str) -> str:
 
 def ephemeral_name(sampling_session_id: str) -> str:
     """For weights that a client samples from without having named them."""
-    return f"{sampling_session_id.replace(':', '.')}/ephemeral"
+    return f"{stored_session(sampling_session_id)}/ephemeral"
+
+
+def ephemeral_session(archive: str) -> str | None:
+    """The session that such weights belong to, as the store spells it; None for every other archive."""
+    found = _EPHEMERAL.match(archive)
+    return None if found is None else found[1]
+
+
+def stored_session(session_id: str) -> str:
+    """The id of a session, or of something in it, as it stands in the store."""
+    return session_id.replace(":", ".")

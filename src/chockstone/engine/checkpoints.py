@@ -27,6 +27,7 @@ from chockstone.catalog import (
     RowMissing,
     TrashRow,
 )
+from chockstone.catalog.checkpoint_usage import Usage
 from chockstone.checkpoints.errors import (
     CheckpointError,
     CheckpointMissing,
@@ -37,6 +38,7 @@ from chockstone.checkpoints.errors import (
 from chockstone.engine.archives import archive_name
 from chockstone.engine.audit import Audit
 from chockstone.engine.quotas import Quotas
+from chockstone.engine.shared_bytes import parcels, real_usage_by_run
 from chockstone.engine.storage import Storage
 from chockstone.engine.storage_rules import StorageRules
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
@@ -45,6 +47,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 MISSING: Final = "its archive is not in the store"
 _AT_ONCE: Final = 500  # trash rows that one purge takes
+_OLDEST: Final = 10_000  # trash rows that are looked through for space
 _PURGES: Final = 4  # archives deleted at a time
 _HISTORY: Final = 20  # checkpoints looked at for the latest, at a time
 _TRUSTED_SECONDS: Final = 300.0  # an archive that was read in full is not read again for ``latest``
@@ -87,7 +90,9 @@ class Checkpoints:
         self._copying: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._restored: dict[int, datetime] = {}  # save → until when no rule removes it
         self.on_purged: Callable[[str], None] = lambda _: None  # an archive that is gone
-        self.on_change: Callable[[str], None] = lambda _: None  # a run that has more checkpoints than before
+        self.on_change: Callable[[str], None] = lambda _: (
+            None
+        )  # a run whose checkpoints the rules may see differently now
 
     def purge_at(self, now: datetime) -> datetime:
         """When what is removed now may be deleted."""
@@ -151,16 +156,29 @@ class Checkpoints:
         return tuple(purged)
 
     async def purge_for_space(self, needed_bytes: int) -> int:
-        """Empty the trash early, the oldest first, until as many bytes are free; how many became free."""
+        """Empty the trash early, the oldest first, until as many bytes are free; how many became free.
+
+        If all of it were not enough, nothing is purged: it would be lost for nothing.
+        """
+        trashed = await self.purgeable(await self._catalog.trash.oldest(_OLDEST))
+        found = parcels(trashed, await self._storage.look_up([each.archive for each in trashed]))
+        if sum(parcel.size_bytes for parcel in found) < needed_bytes:
+            return 0
         freed_bytes = 0
-        for each in await self._catalog.trash.oldest(10_000):
+        for parcel in found:
             if freed_bytes >= needed_bytes:
                 break
-            freed = await self.purge([each])
-            if freed:
-                log.info("trash purged early path=%s bytes=%d", each.path, freed)
-            freed_bytes += freed
+            gone = await self._purge(parcel.rows)
+            for each in gone:
+                log.info("trash purged early path=%s bytes=%d", each.path, each.size_bytes)
+            freed_bytes += parcel.size_bytes if len(gone) == len(parcel.rows) else 0
         return freed_bytes
+
+    async def real_usage_by_run(self) -> dict[str, Usage]:
+        """Bytes as the disk has them: what copies share counts once, for the run that had it first."""
+        holdings = await self._catalog.checkpoints.holdings(self._now())
+        entries = await self._storage.look_up(holding.archive for holding in holdings)
+        return await asyncio.to_thread(real_usage_by_run, holdings, entries)
 
     async def list_trash(self, owner: str | None) -> tuple[TrashRow, ...]:
         """Newest first; of everyone when ``owner`` is None."""
@@ -199,6 +217,7 @@ class Checkpoints:
             row.run_id, row.kind, row.name, public=public, now=self._now()
         )
         self._note("checkpoint_published" if public else "checkpoint_unpublished", changed, by=by)
+        self.on_change(row.run_id)  # published ones are kept
         return changed
 
     async def set_ttl(self, row: CheckpointRow, ttl_seconds: float | None, *, by: str) -> CheckpointRow:

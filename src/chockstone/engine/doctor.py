@@ -24,13 +24,12 @@ from chockstone.checkpoints.errors import (
     UnsupportedArchive,
 )
 from chockstone.checkpoints.file_store import PARTIAL, FileStore
+from chockstone.engine.archives import ephemeral_session, stored_session
 from chockstone.engine.doctor_findings import Ailment, Examination, Finding
 from chockstone.engine.rebuild import Description, Undescribed, describe, newest
 from chockstone.wire.paths import TinkerPath
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-_EPHEMERAL: Final = "/ephemeral"
-_SAMPLER: Final = ".sample."
 _ASKED_AT_ONCE: Final = 500
 _ALL: Final = 2**31 - 1
 
@@ -145,7 +144,7 @@ async def _papers(catalog: Catalog) -> _Papers:
         published=tuple(row for row in rows if row.state != "pending"),
         trash=tuple(await catalog.trash.list(limit=_ALL)),
         living_sessions=frozenset(
-            session.session_id.replace(":", ".") for session in await catalog.sessions.list_unfinished()
+            stored_session(session.session_id) for session in await catalog.sessions.list_unfinished()
         ),
     )
 
@@ -204,8 +203,7 @@ async def _look_at_orphans(catalog: Catalog, papers: _Papers, archives: dict[str
     described: list[Description] = []
     for name in strangers:
         found = archives[name]
-        if _is_ephemeral(name):
-            session = name.rpartition(_SAMPLER)[0]
+        if (session := ephemeral_session(name)) is not None:
             if session not in papers.living_sessions:
                 findings.append(Finding(Ailment.EPHEMERAL, name, found.size, "its session is over"))
         elif name not in in_use:
@@ -223,10 +221,6 @@ async def _look_at_orphans(catalog: Catalog, papers: _Papers, archives: dict[str
             ailment, detail = Ailment.RIVAL, f"{each.path} is {holder!r}"
         findings.append(Finding(ailment, each.archive, each.size_bytes, detail, description=each))
     return findings
-
-
-def _is_ephemeral(archive: str) -> bool:
-    return archive.endswith(_EPHEMERAL) and archive.count("/") == 1 and _SAMPLER in archive
 
 
 async def _in_use(catalog: Catalog, archives: Iterable[str]) -> set[str]:

@@ -19,6 +19,7 @@ from chockstone.engine.audit import Audit
 from chockstone.engine.backend import Backend
 from chockstone.engine.checkpoints import Checkpoints
 from chockstone.engine.futures import Futures, Result
+from chockstone.engine.leftovers import Leftovers
 from chockstone.engine.limits import Limits
 from chockstone.engine.policies import Policies
 from chockstone.engine.presence import Presence
@@ -68,7 +69,8 @@ class Engine:
         self.policies = Policies(catalog, rules, now=now)
         quotas = Quotas(catalog, self.policies, now=now)
         self.checkpoints = Checkpoints(catalog, storage, rules, quotas, self.audit, now=now)
-        self.sweeper = Sweeper(catalog, storage, self.checkpoints, self.policies, rules, now=now)
+        leftovers = Leftovers(catalog, storage)
+        self.sweeper = Sweeper(catalog, storage, self.checkpoints, self.policies, leftovers, rules, now=now)
         self.scrub = Scrub(catalog, self.checkpoints, rules, now=now)
         self._saving = Saving(
             backend, catalog, storage, self.checkpoints, quotas, rules, self.usage, self.audit, now=now
@@ -80,6 +82,7 @@ class Engine:
         self._unnamed = UnnamedSamplers(limits, monotonic=time.monotonic)
         self.checkpoints.on_change = self.sweeper.saw
         self.checkpoints.on_purged = self._forget_purged
+        leftovers.on_freed = self._forget_purged
         self.policies.on_change = self.sweeper.look_at_everything
         self.training.on_unnamed = self._unnamed.made
         self.sampling.on_sampled = self._sampled

@@ -21,7 +21,9 @@ from chockstone.wire.failures import BadRequest
 GLOBAL: Final = "global"
 DEFAULT: Final = "default"  # what the server was started with
 _RETENTION: Final = frozenset({"keep_last", "keep_every", "keep_best", "ttl_seconds", "pinned"})
-_FIELDS: Final = _RETENTION | {"quota_bytes"}
+QUOTA_CEILING: Final = "quota_ceiling_bytes"  # an admin's limit, where a user has since set another below it
+_QUOTAS: Final = frozenset({"quota_bytes", QUOTA_CEILING})
+_FIELDS: Final = _RETENTION | _QUOTAS
 _LONGEST_SECONDS: Final = 1e12
 
 
@@ -58,6 +60,17 @@ class Policies:
         """Once, before anything is asked."""
         for row in await self._catalog.policies.list():
             self._take(row)
+
+    def supposing(self, scope: str, policy: JsonObject | None) -> Policies:
+        """These, with ``scope`` as if it had this policy, or none. The catalog is not told. Raises BadRequest."""
+        check_scope(scope)
+        supposed = Policies(self._catalog, self._rules, now=self._now)
+        for row in self._rows.values():
+            if row.scope != scope:
+                supposed._take(row)
+        if policy is not None:
+            supposed._take(PolicyRow(scope, policy, changed_at=self._now(), changed_by=""))
+        return supposed
 
     def policy_of(self, run_id: str, owner: str) -> Policy:
         for scope in (f"run:{run_id}", f"user:{owner}", GLOBAL):
@@ -119,7 +132,7 @@ class Policies:
     def _take(self, row: PolicyRow) -> None:
         self._rows[row.scope] = row
         self._retentions.pop(row.scope, None)
-        if set(row.policy) != {"quota_bytes"}:  # a quota alone says nothing about what is kept
+        if not row.policy or set(row.policy) - _QUOTAS:  # a quota alone says nothing about what is kept
             self._retentions[row.scope] = parse(row.policy)
 
     def _set_quota(self, scope: str) -> int | None:

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from chockstone.catalog import Catalog, RowMissing
 from chockstone.engine.policies import Policies, Quota
+from chockstone.engine.sizes import spell_bytes
 from chockstone.wire.failures import BadRequest
 from chockstone.wire.paths import TinkerPath
 
@@ -56,10 +57,19 @@ class Share:
         room = self.tightest
         assert room is not None, "only a quota refuses"
         return BadRequest(
-            f"checkpoint {path!r} needs {size_bytes} bytes: {room.quota} may keep {room.quota.limit_bytes} bytes, "
-            f"of which {room.used_bytes} are in use and {room.allowance_bytes} are left. Free some with "
-            f"`chockstone checkpoints rm TINKER_PATH`, or have the quota raised."
+            f"checkpoint {path!r} needs {spell_bytes(size_bytes)}: {room.quota} may keep "
+            f"{spell_bytes(room.quota.limit_bytes)}, of which {spell_bytes(room.used_bytes)} are in use and "
+            f"{spell_bytes(room.allowance_bytes)} are left. {how_to_free(room.quota.run_id)}, or have the quota raised."
         )
+
+
+def how_to_free(run_id: str | None) -> str:
+    """Commands to paste; of all runs when it is None."""
+    of_run = "" if run_id is None else f" --run {run_id}"
+    return (
+        f"See what is kept with `chockstone checkpoints ls{of_run}` and free some with "
+        f"`chockstone checkpoints rm{of_run} --older-than 7d --dry-run`, then without `--dry-run`"
+    )
 
 
 class Quotas:

@@ -22,8 +22,9 @@ from chockstone.engine.archives import archive_name
 from chockstone.engine.audit import Audit
 from chockstone.engine.backend import Backend
 from chockstone.engine.checkpoints import Checkpoints
-from chockstone.engine.quotas import Quotas, Share
+from chockstone.engine.quotas import Quotas, Share, how_to_free
 from chockstone.engine.runs import LiveRun, Release
+from chockstone.engine.sizes import spell_bytes
 from chockstone.engine.storage import Storage
 from chockstone.engine.storage_rules import StorageRules
 from chockstone.engine.usage import UsageMeter
@@ -220,21 +221,31 @@ class Saving:
         return free_bytes is not None and free_bytes < wanted
 
     async def _make_room(self, needed_bytes: int | None) -> int:
-        """Empty the trash as far as it takes; how many bytes became free."""
-        free_bytes = await self._storage.free_bytes() or 0
-        missing = (needed_bytes or 1 << 62) + self._rules.reserve_bytes - free_bytes
-        return await self._checkpoints.purge_for_space(max(missing, 1))
+        """Empty the trash as far as it takes; how many bytes became free. None if that would not be enough."""
+        if needed_bytes is None:
+            return 0  # nobody can tell what would be
+        try:
+            free_bytes = await self._storage.free_bytes() or 0
+            missing = needed_bytes + self._rules.reserve_bytes - free_bytes
+            if missing <= 0:
+                missing = needed_bytes  # a limit that the count of free bytes does not know, as a disk quota
+            return await self._checkpoints.purge_for_space(missing)
+        except StoreError as error:
+            log.warning("no room made error=%s", error)
+            return 0
 
     async def _refusal(self, path: str, share: Share, error: RequestError) -> BadRequest:
         """Why there is no room; with a code if it is the disk, which may be helped."""
         needed, allowance = _needed_bytes(error), share.allowance_bytes
         if allowance is not None and needed is not None and needed > allowance:
             return share.refusal(path, needed)
-        needs = "needs more bytes than are left" if needed is None else f"needs {needed} bytes"
+        needs = "more bytes than are left" if needed is None else spell_bytes(needed)
+        free_bytes = await self._storage.free_bytes()
+        free = "no more room" if free_bytes is None else f"{spell_bytes(free_bytes)} free"
         return BadRequest(
-            f"checkpoint {path!r} {needs}: the disk of this server has {await self._storage.free_bytes()} bytes free, "
-            f"of which {self._rules.reserve_bytes} are reserved. Free some with "
-            f"`chockstone checkpoints rm TINKER_PATH`, and save again.",
+            f"checkpoint {path!r} needs {needs}: the disk of this server has {free}, of which "
+            f"{spell_bytes(self._rules.reserve_bytes)} are reserved. {how_to_free(TinkerPath.parse(path).run_id)}, "
+            f"and save again.",
             code="no_room",
         )
 

@@ -19,7 +19,8 @@ from chockstone.wire.failures import RequestError
 
 log = logging.getLogger(__name__)
 _AT_ONCE: Final = 32
-_PAUSE_SECONDS: Final = 300.0  # when all were read lately, or none could be
+_LONGEST_PAUSE_SECONDS: Final = 300.0
+_SHORTEST_PAUSE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Scrub:
 
     async def keep(self) -> None:
         """Read what has not been read for long, for ever; or never, if the rules say so."""
+        before = self._report
         while self._rules.scrub_bytes_per_second > 0:
             checked = 0
             try:
@@ -53,7 +55,15 @@ class Scrub:
             except Exception as error:  # noqa: BLE001  # the next time may go better
                 log.warning("scrub failed error=%s", error)
             if not checked:
-                await asyncio.sleep(_PAUSE_SECONDS)
+                self._tell_pass(before)
+                before = self._report
+                await asyncio.sleep(self.pause_seconds)
+
+    @property
+    def pause_seconds(self) -> float:
+        """When all were read lately, or none could be: short enough for whatever becomes due meanwhile."""
+        wanted = min(_LONGEST_PAUSE_SECONDS, self._rules.scrub_every_seconds / 4)
+        return max(wanted, _SHORTEST_PAUSE_SECONDS)
 
     async def check_some(self) -> int:
         """Read a few of those that were not read for longest; how many were."""
@@ -71,3 +81,8 @@ class Scrub:
             was = self._report
             self._report = ScrubReport(was.checked + 1, was.damaged + (found.state == "damaged"), self._now())
         return checked
+
+    def _tell_pass(self, before: ScrubReport) -> None:
+        checked, damaged = self._report.checked - before.checked, self._report.damaged - before.damaged
+        if checked:
+            log.info("scrub pass finished checked=%d damaged=%d", checked, damaged)

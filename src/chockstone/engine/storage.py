@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
 from chockstone.checkpoints import Archive, Store, verify_archive
-from chockstone.checkpoints.errors import DamagedArchive, ForeignArchive, StoreError
+from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, ForeignArchive, StoreError
+from chockstone.checkpoints.file_store import FileStore
 from chockstone.checkpoints.store import Entry, Partial
 
 T = TypeVar("T")
@@ -46,6 +48,14 @@ class Storage:
     async def stat(self, archive: str) -> Entry:
         return await self._run(self.store.stat, archive)
 
+    async def names(self) -> list[str]:
+        """Of all archives."""
+        return await self._run(lambda: [entry.name for entry in self.store.entries()])
+
+    async def look_up(self, archives: Iterable[str]) -> dict[str, Entry]:
+        """Those of them that are there."""
+        return await self._run(partial(self._look_up, archives))
+
     async def delete(self, archive: str) -> bool:
         """Whether this call is the one that removed it."""
         return await self._run(self.store.delete, archive)
@@ -69,6 +79,12 @@ class Storage:
         """Remove what killed processes left half-written."""
         return await self._run(partial(self.store.sweep, min_age_seconds=min_age_seconds))
 
+    async def prune(self, *, min_age_seconds: float) -> int:
+        """Remove directories that have been empty for as long; how many."""
+        if not isinstance(self.store, FileStore):
+            return 0
+        return await self._run(partial(self.store.prune, min_age_seconds=min_age_seconds))
+
     def close(self) -> None:
         """Give up what is being read in full; wait for the rest."""
         self._closing.set()
@@ -77,6 +93,13 @@ class Storage:
 
     async def _run(self, work: Callable[..., T], *values: str) -> T:
         return await asyncio.wrap_future(self._threads.submit(work, *values))
+
+    def _look_up(self, archives: Iterable[str]) -> dict[str, Entry]:
+        found: dict[str, Entry] = {}
+        for archive in archives:
+            with suppress(CheckpointMissing):
+                found[archive] = self.store.stat(archive)
+        return found
 
     def _open(self, archive: str) -> Archive:
         try:

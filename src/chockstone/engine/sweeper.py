@@ -1,8 +1,8 @@
 """The sweeper: what has to go, goes, and is told why.
 
 It looks every minute for what has expired and for trash whose time has come, and applies retention
-to runs with new checkpoints; to all of them at its start, when a policy changed, and every hour.
-Whatever it would do, a dry run tells.
+to runs with new checkpoints and with some that have just got too old for their policy; to all of
+them at its start, when a policy changed, and every hour. Whatever it would do, a dry run tells.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, Sto
 from chockstone.checkpoints.manifest import Manifest
 from chockstone.checkpoints.retention import RetentionPlan, plan_retention
 from chockstone.engine.checkpoints import Checkpoints
+from chockstone.engine.leftovers import Leftovers
 from chockstone.engine.policies import Policies, Policy, metrics_of
 from chockstone.engine.storage import Storage
 from chockstone.engine.storage_rules import StorageRules
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 _ALL_SECONDS: Final = 3600.0  # between two looks at every run
 _EXPIRED_AT_ONCE: Final = 500
 _MANY: Final = 100_000
-_PARTIAL_SECONDS: Final = 3600.0  # half-written files older than this are nobody's
+_PARTIAL_SECONDS: Final = 3600.0  # half-written files and empty directories older than this are nobody's
 _RECORDS: Final = timedelta(days=400)  # how long audit and usage are kept
 _BY: Final = "sweeper"
 _EXPIRED: Final = "expired"
@@ -81,6 +82,7 @@ class Sweeper:
         storage: Storage,
         checkpoints: Checkpoints,
         policies: Policies,
+        leftovers: Leftovers,
         rules: StorageRules,
         *,
         now: Callable[[], datetime],
@@ -89,9 +91,11 @@ class Sweeper:
         self._storage = storage
         self._checkpoints = checkpoints
         self._policies = policies
+        self._leftovers = leftovers
         self._rules = rules
         self._now = now
         self._changed: set[str] = set()  # runs with checkpoints that no sweep has seen
+        self._due: dict[str, datetime] = {}  # by run: when a checkpoint gets too old, if within the hour
         self._all_after: datetime | None = None  # when every run is looked at again; None: the next time
         self._sweeping = asyncio.Lock()
 
@@ -110,6 +114,7 @@ class Sweeper:
                 await self.sweep_what_changed()
             except Exception as error:  # noqa: BLE001  # the next time may go better
                 log.warning("sweep failed error=%s", error)
+                self.look_at_everything()  # what changed is forgotten by now
             await asyncio.sleep(self._rules.sweep_seconds)
 
     async def sweep(self, *, dry_run: bool = False, run_id: str | None = None, owner: str | None = None) -> SweepReport:
@@ -119,11 +124,21 @@ class Sweeper:
         """
         scope = _Scope(run_id, owner)
         async with self._sweeping:
-            plan = _Plan()
-            await self._plan_expired(plan, scope)
-            for each in [run_id] if run_id is not None else await self._runs(owner):
-                await self._plan_run(each, plan, scope, tell=True)
+            plan = await self._plan(scope, self._policies)
             return await (self._foretell(plan, scope) if dry_run else self._carry_out(plan, scope))
+
+    async def preview(self, policies: Policies, *, run_id: str | None = None, owner: str | None = None) -> SweepReport:
+        """What a sweep would do at this moment by other policies than those that hold. Changes nothing."""
+        scope = _Scope(run_id, owner)
+        async with self._sweeping:
+            return await self._foretell(await self._plan(scope, policies), scope)
+
+    async def _plan(self, scope: _Scope, policies: Policies) -> _Plan:
+        plan = _Plan()
+        await self._plan_expired(plan, scope)
+        for run_id in [scope.run_id] if scope.run_id is not None else await self._runs(scope.owner):
+            await self._plan_run(run_id, plan, scope, policies, tell=True)
+        return plan
 
     async def sweep_what_changed(self) -> SweepReport:
         """As the background does: everything that may have changed since the last time."""
@@ -131,7 +146,7 @@ class Sweeper:
             plan = _Plan()
             await self._plan_expired(plan, _EVERYTHING)
             for run_id in await self._due_runs():
-                await self._plan_run(run_id, plan, _EVERYTHING)
+                await self._plan_run(run_id, plan, _EVERYTHING, self._policies)
             return await self._carry_out(plan, _EVERYTHING)
 
     async def _due_runs(self) -> Iterable[str]:
@@ -143,7 +158,10 @@ class Sweeper:
             await self._tidy(now)
         if not self._policies.removes_anything:
             return ()
-        return await self._runs(None) if is_hour else sorted(changed)
+        if is_hour:
+            self._due.clear()
+            return await self._runs(None)
+        return sorted(changed.union(run_id for run_id, due in self._due.items() if due <= now))
 
     async def _tidy(self, now: datetime) -> None:
         await self._catalog.audit.trim(now - _RECORDS)
@@ -151,8 +169,10 @@ class Sweeper:
         try:
             for partial in await self._storage.sweep_partials(min_age_seconds=_PARTIAL_SECONDS):
                 log.info("partial write swept place=%s bytes=%d", partial.place, partial.size)
+            await self._leftovers.free()
+            await self._storage.prune(min_age_seconds=_PARTIAL_SECONDS)
         except StoreError as error:
-            log.warning("partial writes not swept error=%s", error)
+            log.warning("store not tidied error=%s", error)
 
     async def _runs(self, owner: str | None) -> Sequence[str]:
         return sorted(await self._catalog.checkpoints.usage_by_run(self._now(), owner))
@@ -166,20 +186,35 @@ class Sweeper:
             limit *= 4
         plan.remove += [(row, _EXPIRED) for row in found if scope.holds(row)]
 
-    async def _plan_run(self, run_id: str, plan: _Plan, scope: _Scope, *, tell: bool = False) -> None:
+    async def _plan_run(
+        self, run_id: str, plan: _Plan, scope: _Scope, policies: Policies, *, tell: bool = False
+    ) -> None:
         """Decide for each checkpoint of the run, each kind on its own. ``tell``: also where there is nothing to do."""
         found = await self._catalog.checkpoints.list_by_run(run_id, now=self._now())
         rows = [row for row in found if scope.holds(row)]
+        if not tell:
+            self._due.pop(run_id, None)
         if not rows:
             return
-        policy = self._policies.policy_of(run_id, rows[0].owner)
+        policy = policies.policy_of(run_id, rows[0].owner)
         if not (tell or policy.retention.selects or policy.retention.ttl_seconds):
             return
+        if not tell and policy.retention.ttl_seconds is not None:
+            self._look_again(run_id, rows, policy.retention.ttl_seconds)
         for kind in sorted({row.kind for row in rows}):
             try:
                 await self._plan_kind({row.name: row for row in rows if row.kind == kind}, policy, plan)
             except StoreError as error:
                 log.warning("retention put off run=%s kind=%s error=%s", run_id, kind, error)
+                self._changed.add(run_id)
+
+    def _look_again(self, run_id: str, rows: Iterable[CheckpointRow], ttl_seconds: float) -> None:
+        """When the next one gets too old, unless every run is looked at before."""
+        now = self._now()
+        left = (ttl_seconds - (now - row.created_at).total_seconds() for row in rows)
+        soonest = min((seconds for seconds in left if 0 < seconds <= _ALL_SECONDS), default=None)
+        if soonest is not None:
+            self._due[run_id] = now + timedelta(seconds=soonest)
 
     async def _plan_kind(self, rows: Mapping[str, CheckpointRow], policy: Policy, plan: _Plan) -> None:
         """Rows of one run and kind, by name."""

@@ -113,9 +113,11 @@ class Training:
             except Exception as error:
                 await self._give_up(live, error)
                 raise
-            log.info("run opened run=%s owner=%s base_model=%s rank=%d", run_id, owner, base_model, spec.rank)
+            told = f"run={run_id} owner={owner} base_model={base_model} rank={spec.rank}"
             if source is None:
+                log.info("run opened %s", told)
                 return _json(model_id=run_id, type="create_model")
+            log.info("run opened %s from=%s skipped=%d", told, source.path, len(skipped))
             return _loaded(live, source, skipped)
 
         live.opening_id = self._runs.submit(live, 0, act)

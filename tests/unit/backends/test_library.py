@@ -47,7 +47,7 @@ def members(desk: Desk, archive: str) -> set[str]:
 @pytest.mark.parametrize(
     ("kind", "rank", "expected"),
     [
-        ("weights", 4, {"weights.safetensors", "gradient.safetensors"}),
+        ("weights", 4, {"weights.safetensors", "gradient.safetensors", "checkpoint_complete"}),
         ("sampler_weights", 4, {"adapter_model.safetensors", "adapter_config.json", "checkpoint_complete"}),
         ("external_weights", 4, {"adapter_model.safetensors", "adapter_config.json", "checkpoint_complete"}),
         ("sampler_weights", 0, {"model.safetensors", "config.json", "checkpoint_complete"}),
@@ -64,9 +64,8 @@ def test_each_kind_of_archive_has_its_files(
 
     assert members(desk, "one") == expected
     assert size_bytes == (desk.store / "one.tar").stat().st_size
-    if "checkpoint_complete" in expected:
-        with desk.open("one") as archive:
-            assert archive.read("checkpoint_complete") == b""
+    with desk.open("one") as archive:
+        assert archive.read("checkpoint_complete") == b""
 
 
 def test_a_kind_that_there_is_not_is_refused_and_the_room_is_free_again(tmp_path: Path, desk: Desk) -> None:
@@ -167,7 +166,7 @@ def test_an_encrypted_export_holds_the_same_files_and_no_plaintext(tmp_path: Pat
     desk.save(run, "sealed", kind="external_weights", recipients=recipients)
 
     plain = members(desk, "plain") - {"checkpoint_complete"}
-    assert members(desk, "sealed") == {f"{name}.age" for name in plain}
+    assert members(desk, "sealed") == {f"{name}.age" for name in plain} | {"checkpoint_complete"}
     raw = (desk.store / "sealed.tar").read_bytes()
     with desk.open("plain") as expected, desk.open("sealed") as sealed:
         for name in plain:
@@ -225,6 +224,20 @@ def test_an_encrypted_export_cannot_be_sampled_from(tmp_path: Path, desk: Desk) 
 
         with pytest.raises(BadRequest, match="encrypted"):
             read_weights(state, base, SampledModel(base.model, base.tokenizer, max_context=64))
+
+
+def test_a_state_without_the_marker_is_trained_on_from(tmp_path: Path, desk: Desk) -> None:
+    run = make_run(make_base(tmp_path / "base"))
+    with Checkpointer(desk.store) as checkpointer:
+        checkpointer.save(run.state(), name="old", kind="weights").result()
+    desk.save(run, "new", kind="weights")
+
+    old, new = (desk.wait(desk.library.load(archive)) for archive in ("old", "new"))
+
+    assert members(desk, "new") - members(desk, "old") == {"checkpoint_complete"}
+    assert old.keys() == new.keys() == run.state().keys()
+    for state in (old, new):
+        saved_weights(state, run.spec, run._weights.parameters.shapes)
 
 
 def test_an_export_cannot_be_trained_on_from(tmp_path: Path, desk: Desk) -> None:

@@ -279,6 +279,15 @@ async def test_usage_is_summed_by_owner_and_by_run(catalog: Catalog) -> None:
     assert await catalog.checkpoints.usage_by_run(now) == {RUN: Usage(2, 2**40 + 4), "s:train:1": Usage(1, 2)}
     assert await catalog.checkpoints.usage_by_run(now, "other") == {RUN: Usage(1, 4)}
     assert await catalog.checkpoints.usage_by_run(now, owner="nobody") == {}
+    held = await catalog.checkpoints.holdings(now)
+    assert sorted((each.run_id, each.owner) for each in held) == [
+        (RUN, "local"),
+        (RUN, "other"),
+        ("s:train:1", "local"),
+    ]
+    assert [each.archive for each in held] == [
+        row.archive async for row in catalog.checkpoints.iterate() if row.name in "abc"
+    ]
 
 
 async def test_what_may_change_about_a_checkpoint_changes_alone(catalog: Catalog) -> None:

@@ -66,6 +66,23 @@ def test_a_checkpoint_without_the_metric_is_not_the_best() -> None:
     assert kept(checkpoints, Retention(keep_best=Best("loss"))) == ["s1", "s2"]
 
 
+def test_a_metric_that_none_has_chooses_nothing() -> None:
+    checkpoints = [good(0), good(1, metrics={"loss": float("nan")}), good(2, metrics={"accuracy": 1.0}), good(3)]
+
+    plan = plan_retention(checkpoints, Retention(keep_best=Best("loss")), now=START)
+
+    assert plan.remove == ()
+    assert all("none has the metric 'loss'" in reason for each in plan.keep for reason in each.reasons[-1:])
+    assert kept(checkpoints, Retention(keep_best=Best("loss"), keep_last=1)) == ["s3"], "another rule chooses"
+
+
+def test_a_metric_that_only_expired_ones_have_chooses_nothing() -> None:
+    checkpoints = [good(0, metrics={"loss": 1.0}, ttl_seconds=1.0), good(1), good(2)]
+    later = START + timedelta(days=1)
+
+    assert kept(checkpoints, Retention(keep_best=Best("loss")), now=later) == ["s1", "s2"]
+
+
 def test_pinned_ones_stay_by_policy_and_by_their_own_word() -> None:
     checkpoints = [good(0), good(1, pinned=True), good(2), good(3)]
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chockstone.checkpoints.store import check_name
-from chockstone.engine.archives import archive_name, ephemeral_name, stored_name
+from chockstone.engine.archives import archive_name, ephemeral_name, ephemeral_session, stored_name
 from chockstone.wire.paths import Kind, TinkerPath
 
 SESSIONS = st.uuids().map(str)
@@ -63,3 +63,16 @@ def test_unnamed_weights_have_a_place_of_their_own(session_id: str, seq_id: int)
 
     check_name(unnamed)
     assert unnamed.split("/")[0] != archive_name(f"{session_id}:train:{seq_id}", "weights", "a", 1).split("/")[0]
+
+
+@given(SAVES, SESSIONS, st.integers(0, 2**31 - 1))
+def test_only_unnamed_weights_are_taken_for_such(
+    save: tuple[str, Kind, str, int], session_id: str, seq_id: int
+) -> None:
+    run_id, kind, name, save_seq_id = save
+
+    assert ephemeral_session(ephemeral_name(f"{session_id}:sample:{seq_id}")) == session_id
+    for odd in (name, "ephemeral", "a.sample.0"):
+        assert ephemeral_session(archive_name(run_id, kind, odd, save_seq_id)) is None
+    assert ephemeral_session(f"mine/{session_id}.sample.0/ephemeral") is None
+    assert ephemeral_session(f"{session_id}.sample.x/ephemeral") is None

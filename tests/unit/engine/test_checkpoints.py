@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from chockstone.catalog import Catalog, CatalogUnavailable, CheckpointExists, CheckpointRow, RowMissing, TrashRow
+from chockstone.catalog.checkpoint_usage import Usage
 from chockstone.checkpoints.errors import StoreDenied
 from chockstone.checkpoints.file_store import FileStore
 from chockstone.engine.engine import Engine
@@ -304,6 +305,59 @@ async def test_space_is_made_from_the_oldest_trash_and_no_more_than_is_needed(
         assert freed == rows[0].size_bytes + rows[1].size_bytes
         assert archives_of(engine) == {rows[2].archive, rows[3].archive}
         assert [each.archive for each in await engine.checkpoints.list_trash(None)] == [rows[2].archive]
+
+
+async def test_trash_that_is_not_enough_is_not_purged(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
+    async with started(backend, catalog, storage, trash_seconds=DAY) as engine:
+        live = await made_run(engine)
+        rows = [await saved(engine, live, number, f"n{number}") for number in range(1, 4)]
+        await catalog.samplers.create("s", 0, owner="local", base_model="tiny", archive=rows[2].archive, now=NOW)
+        await delete(engine, *rows)
+
+        assert await engine.checkpoints.purge_for_space(rows[0].size_bytes * 2 + 1) == 0, "the third one is in use"
+        assert archives_of(engine) == {row.archive for row in rows}
+        assert await engine.checkpoints.purge_for_space(rows[0].size_bytes * 2) == rows[0].size_bytes * 2
+        assert archives_of(engine) == {rows[2].archive}
+
+
+async def test_trash_that_shares_its_bytes_frees_them_with_the_last_of_it(
+    backend: FakeBackend, catalog: Catalog, storage: Storage
+) -> None:
+    clock = Clock()
+    async with started(backend, catalog, storage, clock=clock, trash_seconds=DAY) as engine:
+        live = await made_run(engine)
+        row, other = await saved(engine, live, 1), await saved(engine, live, 2, "b")
+        copies = [await engine.checkpoints.copy(row, owner="ann", project_id=None, by="ann") for _ in range(2)]
+        for each in (row, copies[0], other):
+            clock.pass_seconds(1)
+            await delete(engine, each)
+
+        assert await engine.checkpoints.purge_for_space(row.size_bytes + 1) == 0, "a copy keeps the first one's bytes"
+        assert len(archives_of(engine)) == 4
+        await delete(engine, copies[1])
+        freed = await engine.checkpoints.purge_for_space(row.size_bytes + 1)
+
+        assert freed == row.size_bytes + other.size_bytes
+        assert archives_of(engine) == set()
+
+
+async def test_what_copies_share_is_used_once_by_the_oldest(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, store: FileStore
+) -> None:
+    clock = Clock()
+    async with started(backend, catalog, storage, clock=clock) as engine:
+        live = await made_run(engine)
+        row, lost = await saved(engine, live, 1), await saved(engine, live, 2, "b")
+        store.path(lost.archive).unlink()
+        clock.pass_seconds(1)
+        copy = await engine.checkpoints.copy(row, owner="ann", project_id=None, by="ann")
+
+        assert await engine.checkpoints.real_usage_by_run() == {
+            RUN: Usage(2, row.size_bytes),
+            copy.run_id: Usage(1, 0),
+        }
+        await delete(engine, row)
+        assert await engine.checkpoints.real_usage_by_run() == {RUN: Usage(1, 0), copy.run_id: Usage(1, row.size_bytes)}
 
 
 async def test_a_purge_beside_a_restore_never_leaves_a_row_without_bytes(

@@ -321,9 +321,29 @@ async def test_a_run_that_went_on_meanwhile_is_not_saved_as_it_is_by_then(
         told = await answer(engine, save(engine, live, 2, "b"))
 
         assert told["category"] == "user"
-        assert "needs 20000 bytes" in told["error"] and "chockstone checkpoints rm" in told["error"]
+        assert "needs 20000 bytes (20.0 kB)" in told["error"]
+        assert f"`chockstone checkpoints rm --run {RUN} --older-than 7d --dry-run`" in told["error"]
         assert backend.words().count("save") == 2
         await saved(engine, live, 3, "b")  # for the trash was emptied
+
+
+@pytest.mark.parametrize("needs", ["needs 900000 bytes", "needs room"], ids=["more than the trash has", "unknown"])
+async def test_trash_that_would_not_help_stays(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, monkeypatch: pytest.MonkeyPatch, needs: str
+) -> None:
+    async with started(backend, catalog, storage, trash_seconds=3600) as engine:
+        live = await made_run(engine)
+        old = await saved(engine, live, 1)
+        await engine.checkpoints.delete([old], by="local")
+        monkeypatch.setattr(storage.store, "free_bytes", lambda: 0)
+        backend.fail_next("save", BadRequest(f"checkpoint {needs}", code="no_room"))
+
+        told = await answer(engine, save(engine, live, 2, "b"))
+
+        assert told["category"] == "user"
+        assert archives_of(engine) == {old.archive}
+        [trashed] = await engine.checkpoints.list_trash(None)
+        await engine.checkpoints.restore(trashed.trash_id, by="local")
 
 
 async def test_a_disk_without_room_and_trash_refuses_the_save_alone(

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
 from chockstone.catalog import Catalog, CheckpointRow
 from chockstone.checkpoints.errors import StoreUnreachable
 from chockstone.checkpoints.file_store import FileStore
+from chockstone.engine.engine import Engine
 from chockstone.engine.scrub import ScrubReport
 from chockstone.engine.storage import Storage
+from chockstone.engine.storage_rules import StorageRules
 
 from .fake_backend import FakeBackend
-from .making import RUN, Clock, flip_a_byte, made_run, saved, started
+from .making import RUN, Clock, flip_a_byte, made_run, saved, started, until
 
 WEEK = 7 * 86_400.0
 
@@ -101,6 +104,35 @@ async def test_the_background_reads_at_its_rate(
                 await asyncio.sleep(0.001)
 
     assert rates == [1 << 30]
+
+
+async def test_what_becomes_due_is_read_soon_and_each_pass_is_told_once(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "chockstone.engine.scrub")
+    clock = Clock()
+    async with started(
+        backend, catalog, storage, clock=clock, scrub_every_seconds=1.0, scrub_bytes_per_second=1 << 30
+    ) as engine:
+        live = await made_run(engine)
+        rows = [await saved(engine, live, number, f"n{number}") for number in range(1, 3)]
+        flip_a_byte(engine, rows[1])
+        clock.pass_seconds(2)
+        await until(lambda: "scrub pass finished checked=2 damaged=1" in caplog.text)
+        clock.pass_seconds(2)
+        await until(lambda: "scrub pass finished checked=1 damaged=0" in caplog.text)
+
+    assert caplog.text.count("scrub pass finished") == 2
+    assert engine.scrub.report() == ScrubReport(checked=3, damaged=1, last_at=clock.now)
+
+
+@pytest.mark.parametrize(("every", "pause"), [(WEEK, 300.0), (400.0, 100.0), (0.0, 0.1)])
+def test_the_pause_is_a_part_of_how_often_each_is_read(
+    catalog: Catalog, storage: Storage, backend: FakeBackend, every: float, pause: float
+) -> None:
+    engine = Engine(backend, catalog, storage, rules=StorageRules(scrub_every_seconds=every), now=Clock())
+
+    assert engine.scrub.pause_seconds == pause
 
 
 async def test_a_scrub_can_be_switched_off(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:

@@ -16,7 +16,7 @@ from chockstone.engine.sweeper import SweepReport
 from chockstone.wire.paths import Kind
 
 from .fake_backend import FakeBackend
-from .making import RUN, Clock, answer, archives_of, made_run, names, saved, started, until
+from .making import RUN, Clock, answer, archives_of, made_run, names, save, saved, started, until
 
 
 @pytest.fixture
@@ -270,6 +270,74 @@ async def test_the_background_reads_only_runs_that_changed(
         assert await swept() == []
         clock.pass_seconds(3600)
         assert len(await swept()) == 3
+
+
+async def test_what_gets_too_old_goes_with_the_next_sweep_and_no_other_run_is_read(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(backend, catalog, storage, clock=clock, retention=Retention(ttl_seconds=100.0)) as engine:
+        await save_some(engine, clock, "a", run=1)
+        await save_some(engine, clock, "old", "b", "c")
+        await engine.sweeper.sweep_what_changed()
+        read: list[str] = []
+        original = catalog.checkpoints.list_by_run
+
+        async def count(run_id: str, **more: Any) -> tuple[CheckpointRow, ...]:
+            read.append(run_id)
+            return await original(run_id, **more)
+
+        monkeypatch.setattr(catalog.checkpoints, "list_by_run", count)
+        assert removed(await engine.sweeper.sweep(dry_run=True)) == {}
+        read.clear()
+
+        clock.pass_seconds(97)
+        assert removed(await engine.sweeper.sweep_what_changed()) == {} and read == ["s:train:1"]
+        clock.pass_seconds(1)
+        assert set(removed(await engine.sweeper.sweep_what_changed())) == {"old"}
+        clock.pass_seconds(60)
+        assert set(removed(await engine.sweeper.sweep_what_changed())) == {"b"}
+        read.clear()
+        clock.pass_seconds(60)
+        assert removed(await engine.sweeper.sweep_what_changed()) == {} and read == [], "what stays is the newest"
+
+
+async def test_what_is_no_longer_published_goes_if_it_is_too_old(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, clock: Clock
+) -> None:
+    async with started(backend, catalog, storage, clock=clock) as engine:
+        await engine.policies.set("global", {"ttl_seconds": 100}, by="root")
+        public, _ = await save_some(engine, clock, "public", "newest")
+        await engine.checkpoints.set_public(public, public=True, by="local")
+        clock.pass_seconds(200)
+        await engine.sweeper.sweep_what_changed()
+
+        await engine.checkpoints.set_public(public, public=False, by="local")
+
+        assert set(removed(await engine.sweeper.sweep_what_changed())) == {"public"}
+
+
+async def test_what_a_failed_sweep_did_not_see_the_next_one_does(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(
+        backend, catalog, storage, clock=clock, retention=Retention(keep_last=1), sweep_seconds=0.01
+    ) as engine:
+        original = catalog.checkpoints.list_by_run
+        failures = iter([True, True])
+
+        async def fail_first(run_id: str, **more: Any) -> tuple[CheckpointRow, ...]:
+            if next(failures, False):
+                raise OSError("the database went away")
+            return await original(run_id, **more)
+
+        await save_some(engine, clock, "a")
+        monkeypatch.setattr(catalog.checkpoints, "list_by_run", fail_first)
+        live = engine.runs.get(RUN)
+        assert live is not None
+        clock.pass_seconds(1)
+        await answer(engine, save(engine, live, None, "b"))
+
+        await until(lambda: len(archives_of(engine)) == 1)
 
 
 async def test_without_any_rule_no_run_is_read(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import timedelta
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from chockstone.catalog import Catalog, CatalogUnavailable, CheckpointRow, RowMissing
 from chockstone.checkpoints import Store
 from chockstone.checkpoints.errors import StoreDenied
+from chockstone.engine.checkpoints import Skipped
 from chockstone.engine.engine import Engine
 from chockstone.engine.futures import Result
 from chockstone.engine.limits import Busy, Limits
@@ -23,6 +25,16 @@ PATH = f"tinker://{RUN}/weights/a"
 
 async def checkpoints(catalog: Catalog) -> list[str]:
     return [row.path for row in await catalog.checkpoints.list_by_run(RUN, now=NOW)]
+
+
+async def test_the_log_tells_what_a_run_was_made_from(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "chockstone.engine.training")
+    source = await saved(engine, await made_run(engine), 1)
+
+    await made_run(engine, 1, source=source, skipped=[Skipped(f"{PATH}b", "bad"), Skipped(f"{PATH}c", "bad")])
+
+    assert f"run opened run=s:train:1 owner=local base_model=tiny rank=8 from={PATH} skipped=2" in caplog.text
+    assert "run opened run=s:train:0 owner=local base_model=tiny rank=8\n" in caplog.text
 
 
 async def test_a_run_is_made_once_its_row_is_written(engine: Engine, backend: FakeBackend, catalog: Catalog) -> None:

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from chockstone.catalog import Catalog
+from chockstone.engine.archives import ephemeral_name
+from chockstone.engine.leftovers import Leftovers
+from chockstone.engine.storage import Storage
+
+from .fake_backend import FakeBackend
+from .making import NOW, answer, archives_of, made_run, saved, started
+
+
+def leave(backend: FakeBackend, *archives: str) -> None:
+    """As a killed server does."""
+    for archive in archives:
+        backend._write({"archive": archive, "kind": "sampler_weights"}, 1)
+
+
+async def test_weights_of_ended_and_unknown_sessions_go_at_the_start_and_living_ones_stay(
+    backend: FakeBackend, catalog: Catalog, storage: Storage
+) -> None:
+    await catalog.sessions.create("ended", owner="local", sdk_version="0.36.0", now=NOW)
+    await catalog.sessions.finish("ended", reason="success", now=NOW)
+    living = ephemeral_name("s:sample:0")
+    leave(backend, living, ephemeral_name("ended:sample:0"), ephemeral_name("ended:sample:11"))
+    leave(backend, ephemeral_name("nobody:sample:3"))
+
+    async with started(backend, catalog, storage) as engine:
+        await engine.sweeper.sweep_what_changed()
+
+        assert archives_of(engine) == {living}
+
+
+async def test_a_lost_database_costs_nothing_but_unnamed_weights(
+    backend: FakeBackend, catalog: Catalog, storage: Storage
+) -> None:
+    strangers = {"r.train.0/weights/final.1-abc", "r.train.0/sampler_weights/ephemeral.2-abc", "mine", "ephemeral"}
+    alike = {"x.sample.0/weights/ephemeral", "sample.0/ephemeral", "x.sample./ephemeral", "x.sample.0/ephemeral2"}
+    leave(backend, *strangers, *alike, ephemeral_name("r:sample:0"))
+
+    async with started(backend, catalog, storage) as engine:
+        await engine.sweeper.sweep_what_changed()
+
+        assert archives_of(engine) == strangers | alike
+
+
+async def test_a_session_that_begins_meanwhile_keeps_its_weights(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(backend, ephemeral_name("nobody:sample:0"))
+    original = storage.names
+
+    async def begin_first() -> list[str]:
+        await catalog.sessions.create("new", owner="local", sdk_version="0.36.0", now=NOW)
+        leave(backend, ephemeral_name("new:sample:0"))
+        return await original()
+
+    monkeypatch.setattr(storage, "names", begin_first)
+
+    assert await Leftovers(catalog, storage).free() == 1
+    assert set(backend.archives) == {ephemeral_name("new:sample:0")}
+
+
+async def test_what_is_in_use_stays_hour_after_hour(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
+    async with started(backend, catalog, storage) as engine:
+        live = await made_run(engine)
+        row = await saved(engine, live, 1)
+        await answer(engine, engine.training.save_for_sampling(live, 2, 0))
+        engine.sweeper.look_at_everything()
+        await engine.sweeper.sweep_what_changed()
+
+        assert archives_of(engine) == {row.archive, ephemeral_name("s:sample:0")}
