@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from typer.testing import CliRunner
+
+from chockstone.cli.app import app
 
 PAGE = Path(__file__).with_name("command-line.md")
 COMMANDS = (
@@ -34,10 +35,10 @@ def render() -> str:
 
 
 def ask(command: str) -> str:
-    environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
-    words = [sys.executable, "-m", "chockstone.cli", *command.split(), "--help"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
-    return done.stdout.rstrip().replace("Usage: python -m chockstone.cli", "Usage: chockstone")
+    environment = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+    done = CliRunner().invoke(app, [*command.split(), "--help"], prog_name="chockstone", env=environment)
+    assert done.exit_code == 0, done.output
+    return done.output.rstrip()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 from types import ModuleType
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 from fastapi.routing import APIRoute
 
@@ -38,8 +38,9 @@ ANSWERS = {"AcceptedResponse": "a future", "Response": ""}  # else the name of a
 INTRODUCTION = """\
 # The HTTP API
 
-Written by `make reference` from the routes. Paths are below `/api/v1`; every one but `healthz`, `downloads` and `traces` wants
-`X-API-Key`, a key (`tml-…`) or a token from `auth/token`. A running server describes itself in full at `/docs` and `/openapi.json`.
+Written by `make reference` from the routes. Paths are below `/api/v1`; every one but `healthz`, `downloads` and
+`traces` wants `X-API-Key`, a key (`tml-…`) or a token from `auth/token`. A running server describes itself in full
+at `/docs` and `/openapi.json`.
 Most people want the SDK instead: [Train with the Tinker SDK](../guides/train-with-tinker.md).
 
 Messages are named as in `src/chockstone/wire`. Answers that are futures are fetched with `retrieve_future`:
@@ -62,13 +63,14 @@ def section(resource: ModuleType) -> str:
 def row(route: APIRoute) -> str:
     hints = get_type_hints(route.endpoint)
     returned = hints.pop("return")
-    answer = (route.response_model or returned).__name__
+    answered = route.response_model or returned
+    answers = [ANSWERS.get(kind.__name__, f"`{kind.__name__}`") for kind in get_args(answered) or (answered,)]
     body = [hint.__name__ for hint in hints.values() if getattr(hint, "__module__", "").startswith("chockstone.wire")]
     said = (inspect.getdoc(route.endpoint) or "").partition("\n\n")[0].replace("``", "`")
     cells = (
         f"{', '.join(sorted(route.methods or ()))} `{route.path.removeprefix('/')}`",
         " ".join(f"`{name}`" for name in body),
-        ANSWERS.get(answer, f"`{answer}`"),
+        " or ".join(answers),
         " ".join(said.split()),
     )
     return f"| {' | '.join(cells)} |".replace("  ", " ")

@@ -42,9 +42,12 @@ async def usage_events(
 async def current_checkpoints(
     context: ContextDep, caller: CallerDep, project_id: Annotated[str | None, Query(max_length=255)] = None
 ) -> wire.StorageUsageResponse:
-    """By project and user, largest first: the caller's own, and to admins everyone's."""
+    """By project and user, largest first: the caller's own, and to admins everyone's.
+
+    Bytes that copies share are counted once, for whoever had them first.
+    """
     owner = context.scope_of(caller)
-    by_run = await context.catalog.checkpoints.usage_by_run(context.now(), owner=owner)
+    by_run = await context.engine.checkpoints.real_usage_by_run()
     amounts: dict[tuple[str | None, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
     async for run in context.runs_of(owner, project_id=project_id):
         if (usage := by_run.get(run.run_id)) is not None:

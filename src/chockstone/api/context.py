@@ -111,7 +111,7 @@ class Context:
 
     async def run_row(self, run_id: str, caller: Caller | None) -> RunRow:
         """The caller's, or anyone's for an admin, who asks as None."""
-        with _one_absence(f"run {run_id!r} is not yours or not there; create it with create_model"):
+        with _one_absence(f"run {run_id!r} is not yours or not there; `chockstone runs ls` shows yours"):
             row = await self.catalog.runs.get(run_id)
             return row if caller is None else _own(row, caller)
 
@@ -138,7 +138,7 @@ class Context:
             return await self._latest(parsed, caller)
         row = await self.readable(parsed, caller)
         if row.state == "damaged":
-            raise BadRequest(f"checkpoint {path!r} is damaged: {row.damage}")
+            raise BadRequest(f"checkpoint {path!r} is damaged: {row.damage}", code="damaged")
         return Latest(row, ())
 
     async def readable(self, path: TinkerPath, caller: Caller) -> CheckpointRow:
@@ -247,7 +247,7 @@ def _one_absence(message: str) -> Iterator[None]:
 
 
 def _not_there(path: TinkerPath) -> RowMissing:
-    return RowMissing(f"checkpoint '{path}' is not yours or not there; list those of its run")
+    return RowMissing(f"checkpoint '{path}' is not yours or not there; `chockstone checkpoints ls` shows yours")
 
 
 def _own(row: Owned, caller: Caller) -> Owned:

@@ -119,7 +119,7 @@ async def _published(context: Context, save_id: int) -> CheckpointRow:
     if row is None or row.is_expired(context.now()):
         raise RowMissing(_GONE)
     if row.state == "damaged":
-        raise BadRequest(f"checkpoint {row.path!r} is damaged: {row.damage}")
+        raise BadRequest(f"checkpoint {row.path!r} is damaged: {row.damage}", code="damaged")
     return row
 
 
@@ -134,7 +134,7 @@ async def _open(context: Context, row: CheckpointRow) -> Archive:
         raise RowMissing(f"checkpoint {row.path!r} has lost its archive; load another one") from None
     except DamagedArchive as error:
         await checkpoints.found_damaged(row, str(error))
-        raise BadRequest(f"checkpoint {row.path!r} is damaged: {error}") from error
+        raise BadRequest(f"checkpoint {row.path!r} is damaged: {error}", code="damaged") from error
     except CheckpointError as error:
         raise ServerFailure(f"the archive of checkpoint {row.path!r} cannot be read now: {error}") from error
 

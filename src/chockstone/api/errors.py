@@ -30,7 +30,8 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(UnstorableValue)
     @app.exception_handler(RowExists)
     async def bad_request(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 400)
+        code = getattr(error, "code", None)
+        return JSONResponse({"detail": str(error)} | ({} if code is None else {"code": code}), 400)
 
     @app.exception_handler(RunGone)
     async def gone(request: Request, error: RunGone) -> Response:

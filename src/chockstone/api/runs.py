@@ -70,6 +70,7 @@ def _training_run(context: Context, row: RunRow, latest: Latest, *, is_own: bool
         corrupted=False,
         last_checkpoint=_described(latest.get((row.run_id, "weights"))),
         last_sampler_checkpoint=_described(latest.get((row.run_id, "sampler_weights"))),
+        last_external_checkpoint=_described(latest.get((row.run_id, "external_weights"))),
         user_metadata=dict(row.user_metadata) if is_own else None,
     )
 

@@ -9,6 +9,7 @@ from chockstone.api.context import Context, ContextDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import Caller, CallerDep
 from chockstone.api.weights import skipped
+from chockstone.catalog import CheckpointRow, RowMissing
 from chockstone.engine.checkpoints import Latest
 from chockstone.engine.sampling import SamplerSource
 from chockstone.wire.futures import AcceptedResponse
@@ -45,6 +46,8 @@ async def create_sampling_session(
         archive=None if found is None else found.row.archive,
         now=context.now(),
     )
+    if found is not None:
+        await _check_still_there(context, found.row, row.archive)
     return CreateSamplingSessionResponse(
         sampling_session_id=row.sampling_session_id,
         path=None if found is None else found.row.path,
@@ -85,6 +88,15 @@ async def _source(context: Context, caller: Caller, head: SampleHead) -> Sampler
         return SamplerSource("", caller.user_id, context.model(head.base_model or "").name, None)
     row = (await _weights(context, caller, head.model_path)).row
     return SamplerSource("", caller.user_id, row.base_model, row.archive)
+
+
+async def _check_still_there(context: Context, checkpoint: CheckpointRow, archive: str | None) -> None:
+    """A removal that looked for samplers before this one was there deletes what it samples from."""
+    if archive == checkpoint.archive and await context.catalog.checkpoints.get_save(checkpoint.save_id) is None:
+        raise RowMissing(
+            f"checkpoint {checkpoint.path!r} was deleted or replaced a moment ago; list those of its run, "
+            f"and make another sampler"
+        )
 
 
 async def _weights(context: Context, caller: Caller, model_path: str) -> Latest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chockstone.api.context import ContextDep
 from chockstone.api.routes import Routes
+from chockstone.api.sweeps import describe
 from chockstone.api.users import CallerDep
 from chockstone.catalog.checkpoint_usage import Usage
 from chockstone.wire import storage as wire
@@ -63,15 +64,7 @@ async def sweep(request: wire.SweepRequest, context: ContextDep, caller: CallerD
     if request.run_id is not None:
         await context.run_row(check_run_id(request.run_id), None if owner is None else caller)
     report = await context.engine.sweeper.sweep(dry_run=request.dry_run, run_id=request.run_id, owner=owner)
-    return wire.SweepResponse(
-        removed=[
-            wire.SweptCheckpoint(tinker_path=swept.path, size_bytes=swept.size_bytes, reason=swept.reason)
-            for swept in report.removed
-        ],
-        kept=[wire.KeptCheckpoint(tinker_path=kept.path, reasons=list(kept.reasons)) for kept in report.kept],
-        freed_bytes=report.freed_bytes,
-        dry_run=request.dry_run,
-    )
+    return describe(report)
 
 
 def _amount(usage: Usage) -> wire.Amount:

@@ -22,7 +22,9 @@ _ALL: Final = 1_000_000
 async def list_trash(context: ContextDep, caller: CallerDep) -> TrashResponse:
     """The caller's own, and to admins everyone's; the ten thousand newest."""
     rows = await context.catalog.trash.list(context.scope_of(caller), limit=_LISTED)
+    unused = {row.trash_id for row in await context.engine.checkpoints.purgeable(rows)}
     return TrashResponse(
+        keeps_seconds=context.config.storage.trash_seconds,
         entries=[
             TrashEntry(
                 trash_id=row.trash_id,
@@ -31,9 +33,10 @@ async def list_trash(context: ContextDep, caller: CallerDep) -> TrashResponse:
                 reason=row.reason,
                 discarded_at=row.discarded_at,
                 purge_at=row.purge_at,
+                in_use=None if row.trash_id in unused else True,
             )
             for row in rows
-        ]
+        ],
     )
 
 
@@ -52,11 +55,18 @@ async def restore(
     if entry.owner != caller.user_id and not context.is_admin(caller):
         raise RowMissing(absence)
     row = await context.engine.checkpoints.restore(trash_id, name=request.name, by=caller.user_id)
-    return RestoreResponse(tinker_path=row.path)
+    return RestoreResponse(
+        tinker_path=row.path,
+        lost_expiry=True if entry.checkpoint.expires_at is not None and row.expires_at is None else None,
+        spared_seconds=context.config.storage.trash_seconds,
+    )
 
 
 @routes.delete("")
 async def empty_trash(context: ContextDep, caller: CallerDep) -> EmptyTrashResponse:
-    """For good, and at once: the caller's own, and by admins everyone's."""
+    """For good, and at once: the caller's own, and by admins everyone's. What a live sampler uses stays."""
     rows = await context.catalog.trash.list(context.scope_of(caller), limit=_ALL)
-    return EmptyTrashResponse(freed_bytes=await context.engine.checkpoints.purge(rows))
+    unused = {row.trash_id for row in await context.engine.checkpoints.purgeable(rows)}
+    freed_bytes = await context.engine.checkpoints.purge(rows)
+    in_use = [row.path for row in rows if row.trash_id not in unused]
+    return EmptyTrashResponse(freed_bytes=freed_bytes, in_use=in_use or None)

@@ -25,6 +25,7 @@ from chockstone.cli.options import (
     parsed,
 )
 from chockstone.cli.policy import commands as policy_commands
+from chockstone.cli.policy import read_rules
 from chockstone.cli.reporting import EXIT_CODES, finish, reporting
 from chockstone.cli.trash import commands as trash_commands
 from chockstone.cli.trash import restore
@@ -309,6 +310,9 @@ def rm(
     older_than: Annotated[
         str | None, typer.Option(metavar="AGE", help="Of a server, only what is older: 12h, 7d, 2w.")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Of a server, what all your runs have, of any age, if nothing else limits it.")
+    ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     server: ServerUrl = SERVER,
@@ -317,6 +321,9 @@ def rm(
     debug: Debug = False,
 ) -> None:
     """Remove checkpoints by name, or by run, kind and age.
+
+    Without names, --run says of which run, or --older-than from which age on; to remove of all your runs,
+    whatever the age, takes --all. The question that is asked names the published ones.
 
     A store's are gone for good, a server's too unless it has a trash: then `restore` brings them back for
     a while. Pinned ones go: naming one is enough. Like rm(1), a name that is not there is reported and
@@ -333,16 +340,20 @@ def rm(
         from chockstone.cli.words import parse_duration
 
         now = datetime.now(UTC)
-        chosen = run or kind or older_than
-        if not words and not chosen:
-            raise typer.BadParameter("say which: paths, a store and names, or --run, --kind or --older-than")
+        chosen = run or kind or older_than or every
+        if not words and not (run or older_than or every):
+            raise typer.BadParameter(
+                "say which: paths, a store and names, --run or --older-than; --all takes what all your runs have"
+            )
         if not words or is_address(words[0]):
             from chockstone.cli.client import connect
             from chockstone.cli.served.removal import Choice, remove_chosen, remove_paths
 
             asked = connect(server, key)
             if words:
-                _refuse(chosen, "--run, --kind and --older-than", "choose among all; leave them out or name none")
+                _refuse(
+                    chosen, "--run, --kind, --older-than and --all", "choose among all; leave them out or name none"
+                )
                 paths = _paths(*words)
                 finish(remove_paths(asked, paths, now=now, yes=yes, dry_run=dry_run, as_json=as_json))
                 return
@@ -353,7 +364,9 @@ def rm(
         from chockstone.cli.removal import remove_names
         from chockstone.cli.targets import find_store
 
-        _refuse(chosen, "--run, --kind and --older-than", "belong to a server; `gc` removes by rule from a store")
+        _refuse(
+            chosen, "--run, --kind, --older-than and --all", "belong to a server; `gc` removes by rule from a store"
+        )
         found = find_store(words[0])
         if not words[1:]:
             raise typer.BadParameter(f"name the checkpoints of {words[0]!r} to remove, as `ls` shows them")
@@ -393,11 +406,13 @@ def gc(
     first, so that "good" is certain.
 
     Without a STORE a server does now what it does by itself every minute, by its own rules: `policy` shows
-    and sets them.
+    and sets them. With rules and --dry-run it says what would go if your policy, or that of --run, were
+    these rules.
 
     \b
     Examples:
       chockstone checkpoints gc --dry-run
+      chockstone checkpoints gc --run RUN --keep-last 3 --dry-run
       chockstone checkpoints gc /data/checkpoints --prefix run-1 --keep-last 3 --keep-best loss:min:2 --dry-run
       chockstone checkpoints gc s3://bucket/runs --ttl 7d --sweep-partials
     """
@@ -407,9 +422,24 @@ def gc(
             from chockstone.cli.served.addresses import find_run
             from chockstone.cli.served.sweep import sweep_served
 
-            rules = keep_last or keep_every or keep_best or ttl or pin or prefix or sweep_partials or remove_damaged
-            _refuse(rules, "--keep-… and the like", "are for a store; a server has rules of its own, see `policy set`")
-            sweep_served(connect(server, key), run and find_run(run), dry_run=dry_run, as_json=as_json)
+            _refuse(
+                prefix or sweep_partials or remove_damaged,
+                "--prefix, --sweep-partials and --remove-damaged",
+                "are for a store; a server sees to its own, and `chockstone doctor` helps",
+            )
+            rules = read_rules(keep_last=keep_last, keep_every=keep_every, keep_best=keep_best, ttl=ttl, pin=pin)
+            run_id = run and find_run(run)
+            if rules and not dry_run:
+                raise typer.BadParameter(
+                    "a server keeps by rules of its own: `policy set` sets them, and with --dry-run this shows what "
+                    "such rules would remove"
+                )
+            if rules:
+                from chockstone.cli.served.policies import preview_policy
+
+                preview_policy(connect(server, key), f"run:{run_id}" if run_id else "mine", rules, as_json=as_json)
+                return
+            sweep_served(connect(server, key), run_id, dry_run=dry_run, as_json=as_json)
             return
         from chockstone.checkpoints import Best, Retention
         from chockstone.cli.collection import Task, collect_garbage
@@ -430,23 +460,40 @@ def gc(
 
 @commands.command(epilog=EXIT_CODES)
 def diff(
-    where: Annotated[str, typer.Argument(metavar="STORE|FILE", help="A store, or the first archive file.")],
-    before: Annotated[str, typer.Argument(metavar="NAME|FILE", help="The first checkpoint, or the second file.")],
+    where: Annotated[
+        str, typer.Argument(metavar="STORE|FILE|PATH", help="A store, or the first archive file or tinker://….")
+    ],
+    before: Annotated[
+        str, typer.Argument(metavar="NAME|FILE|PATH", help="The first checkpoint of the store, or the second file.")
+    ],
     after: Annotated[str | None, typer.Argument(metavar="NAME", help="The second checkpoint of the store.")] = None,
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Say which tensors, values and files changed.
 
     Compares what would be restored or extracted; step, time, metrics and metadata are not compared. Exits
-    with 0 when both are the same and with 1 when they differ or one is damaged.
+    with 0 when both are the same and with 1 when they differ or one is damaged. What a server has is
+    downloaded in full first, into the directory for temporary files (TMPDIR), and removed afterwards.
 
     \b
     Examples:
+      chockstone checkpoints diff tinker://RUN/weights/step-100 tinker://RUN/weights/step-200
       chockstone checkpoints diff /data/checkpoints run-1/step-00000100 run-1/step-00000200
       chockstone checkpoints diff ./old.tar s3://bucket/runs/run-1/step-00000100.tar
     """
     with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.served.addresses import is_address
+
+        if is_address(where) or is_address(before):
+            from chockstone.cli.client import connect
+            from chockstone.cli.served.differences import compare_served
+
+            _refuse(after, repr(after), "is too much: write two checkpoints, each by its path")
+            finish(compare_served(connect(server, key), where, before, as_json=as_json))
+            return
         from chockstone.cli.differences import compare_targets
         from chockstone.cli.targets import find_archive, find_checkpoint, find_store
 

@@ -48,6 +48,12 @@ class NotThere(CommandFailed):
     exit_code = FOUND
 
 
+class FoundDamaged(CommandFailed):
+    """The checkpoint cannot be used, as the server knows by now."""
+
+    exit_code = FOUND
+
+
 class ServerRefused(CommandFailed):
     """The caller has to change something."""
 
@@ -145,7 +151,7 @@ class Server:
         raise AssertionError("the last attempt returns or raises")
 
     def _explain(self, error: HTTPError, path: str) -> CommandFailed:
-        detail = detail_of(error)
+        detail, code = told_of(error)
         if error.code == 401:
             return ServerDenied(f"{detail or 'the key is refused'}. {self.url} was asked; --key gives another key.")
         if error.code == 403:
@@ -157,6 +163,8 @@ class Server:
             )
         if error.code == 404:
             return NotThere(str(detail))
+        if code == "damaged":
+            return FoundDamaged(str(detail))
         if 400 <= error.code < 500 and error.code not in _BUSY:
             return ServerRefused(detail or f"the server at {self.url} refused this with status {error.code}")
         return ServerUnreachable(f"the server at {self.url} failed with status {error.code}: {detail or error.reason}")
@@ -192,13 +200,14 @@ def _is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def detail_of(error: HTTPError) -> str | None:
-    """What the server says of it, where it says anything."""
+def told_of(error: HTTPError) -> tuple[str | None, str | None]:
+    """What the server says of it, and its code for that, where it says anything."""
     try:
-        detail = json.loads(error.read())["detail"]
+        document = json.loads(error.read())
+        detail, code = document["detail"], document.get("code")
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return None
-    return detail if isinstance(detail, str) else json.dumps(detail)
+        return None, None
+    return detail if isinstance(detail, str) else json.dumps(detail), code if isinstance(code, str) else None
 
 
 def _retry_after(error: HTTPError) -> float:

@@ -70,7 +70,8 @@ def doctor(
 
     --rebuild makes the catalog of checkpoints from the store alone. Lost the database? Rebuild, and every
     checkpoint lists and loads again; private and without expiry, for archives do not say. The
-    checkpoints' sessions and runs come back as ended ones.
+    checkpoints' sessions and runs come back as ended ones. Keys and policies are not in archives, either:
+    make keys with `chockstone keys create` before the server starts on any address but loopback.
 
     \b
     Examples:
@@ -98,11 +99,12 @@ def doctor(
             )
         if orders is not None and not (dry_run or yes):
             _confirm(place, orders)
-        visit = asyncio.run(_visit(place, None if dry_run else orders, is_full=full))
-
         from chockstone.cli.doctor_report import report
+        from chockstone.engine.data_directory import DATABASE
 
-        finish(report(place, visit, orders, dry_run=dry_run, as_json=as_json))
+        was_lost = rebuild and not (place / DATABASE).exists()
+        visit = asyncio.run(_visit(place, None if dry_run else orders, is_full=full))
+        finish(report(place, visit, orders, dry_run=dry_run, as_json=as_json, was_lost=was_lost))
 
 
 async def _visit(place: Path, orders: Orders | None, *, is_full: bool) -> Visit:

@@ -20,14 +20,26 @@ _REBUILT: Final = (
     "What archives do not say is set to the safe side: these are private and do not expire. Publish them, or give "
     "them a lifetime, again. Where the catalog was lost, what was in its trash is back, too."
 )
+_NOT_IN_ARCHIVES: Final = (
+    "Keys of users, policies, lifetimes and what was published are not in archives: those that stood in the lost "
+    "catalog are gone. Before a server starts on any address but loopback, make keys anew with "
+    "`chockstone keys create USER`; then set the policies."
+)
 
 
-def report(data: Path, visit: Visit, orders: Orders | None, *, dry_run: bool, as_json: bool) -> int:
-    """Print it, and return the exit code: whether anything is left that needs somebody."""
+def report(
+    data: Path, visit: Visit, orders: Orders | None, *, dry_run: bool, as_json: bool, was_lost: bool = False
+) -> int:
+    """Print it, and return the exit code: whether anything is left that needs somebody.
+
+    ``was_lost``: a rebuild was asked for where there was no catalog.
+    """
     if as_json:
-        print_json(_document(data, visit, dry_run=dry_run))
+        print_json({**_document(data, visit, dry_run=dry_run), "catalog_was_lost": was_lost})
     else:
         _print(data, visit, orders, dry_run=dry_run)
+        if was_lost:
+            print_line(_NOT_IN_ARCHIVES)
     return FOUND if visit.examination.problems or any(repair.failure for repair in visit.repairs) else 0
 
 
@@ -90,14 +102,17 @@ def _summary(visit: Visit, orders: Orders | None, *, dry_run: bool) -> str:
     problems = visit.examination.problems
     if not problems:
         return "healthy: store and catalog say the same"
-    size = spell_size(sum(finding.size_bytes for finding in problems))
-    told = f"{spell_count(len(problems), 'finding')}, {size}"
-    if orders is None:
-        able = sum(Orders().allow(finding.ailment) for finding in problems)
-        return f"{told}; `chockstone doctor --fix` repairs {able:,} of them"
-    if dry_run:
-        return f"{told}; would repair {sum(orders.allow(finding.ailment) for finding in problems):,} of them"
-    return f"{told} left"
+    size_bytes = sum(finding.size_bytes for finding in problems)
+    told = spell_count(len(problems), "finding") + (f", {spell_size(size_bytes)}" if size_bytes else "")
+    able = sum((orders or Orders()).allow(finding.ailment) for finding in problems)
+    if orders is not None and not dry_run:
+        return f"{told} left; what helps is said above"
+    if not able:
+        return (
+            f"{told}; {'this' if orders else '`chockstone doctor --fix`'} repairs none of it: what helps is said above"
+        )
+    share = "all" if able == len(problems) else f"{able:,}"
+    return f"{told}; {'would repair' if orders else '`chockstone doctor --fix` repairs'} {share} of it"
 
 
 def _document(data: Path, visit: Visit, *, dry_run: bool) -> dict[str, Any]:

@@ -40,7 +40,10 @@ def merge_target(target: Target, directory: str, *, base: str, as_json: bool) ->
     for name, size_bytes in files:
         print_line(f"{spell_size(size_bytes):>10}  {printable(name)}")
     total = spell_size(sum(size_bytes for _, size_bytes in files))
-    print_line(f"merged into {printable(base)}: {spell_count(len(files), 'file')}, {total}, in {printable(directory)}")
+    print_line(
+        f"{printable(base)} with the adapter folded in: {spell_count(len(files), 'file')}, {total}, "
+        f"in {printable(directory)}"
+    )
 
 
 def _files(directory: Path) -> Iterator[Path]:

@@ -14,7 +14,9 @@ commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_
 
 OfRun = Annotated[str | None, typer.Option("--run", metavar="RUN", help="Of this run.")]
 OfUser = Annotated[str | None, typer.Option("--user", metavar="USER", help="Of each run of this user.")]
+OfMine = Annotated[bool, typer.Option("--mine", help="Of each run of yours.")]
 OfAll = Annotated[bool, typer.Option("--global", help="Of every run; for admins.")]
+Preview = Annotated[bool, typer.Option("--dry-run", help="Only say what the next sweep would remove then, and why.")]
 
 
 @commands.callback()
@@ -26,7 +28,7 @@ def policy() -> None:
 
     \b
     Examples:
-      chockstone checkpoints policy set --run RUN --keep-last 3 --keep-best loss:min:2
+      chockstone checkpoints policy set --run RUN --keep-last 3 --keep-best loss:min:2 --dry-run
       chockstone checkpoints policy show
     """
 
@@ -59,6 +61,7 @@ def show(
 def set_(
     run: OfRun = None,
     user: OfUser = None,
+    mine: OfMine = False,
     everyone: OfAll = False,
     keep_last: Annotated[int | None, typer.Option(metavar="K", min=1, help="Keep the newest K.")] = None,
     keep_every: Annotated[int | None, typer.Option(metavar="N", min=1, help="Keep steps divisible by N.")] = None,
@@ -68,6 +71,7 @@ def set_(
     ttl: Annotated[str | None, typer.Option(metavar="AGE", help="Remove what is older: 12h, 7d, 2w.")] = None,
     pin: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Keep this name; may be repeated.")] = None,
     quota: Annotated[str | None, typer.Option(metavar="SIZE", help="Of all checkpoints: 500MB, 50GiB.")] = None,
+    dry_run: Preview = False,
     server: ServerUrl = SERVER,
     key: Key = KEY,
     as_json: AsJson = False,
@@ -76,36 +80,36 @@ def set_(
     """Set the policy of a run, a user or everyone, in place of the one it had.
 
     A checkpoint stays if any --keep rule wants it. Rules apply to each run and kind on its own. Published
-    ones and the newest good one always stay. The next sweep applies it; `gc --dry-run` shows what will go.
+    ones and the newest good one always stay. The next sweep, within a minute or so, applies it: --dry-run
+    shows what would go, and sets nothing.
 
     \b
     Examples:
-      chockstone checkpoints policy set --run RUN --keep-last 3 --keep-best loss:min:2
+      chockstone checkpoints policy set --run RUN --keep-last 3 --keep-best loss:min:2 --dry-run
+      chockstone checkpoints policy set --mine --keep-last 5
       chockstone checkpoints policy set --user ann --ttl 2w --quota 500GiB
     """
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.client import connect
-        from chockstone.cli.served.policies import set_policy
+        from chockstone.cli.served.policies import preview_policy, set_policy
 
-        rules: dict[str, Any] = {"keep_last": keep_last, "keep_every": keep_every, "pinned": pin}  # Any: JSON
-        if keep_best is not None:
-            metric, mode, count = parsed(parse_best, keep_best, "--keep-best")
-            rules["keep_best"] = {"metric": metric, "mode": mode, "count": count}
-        if ttl is not None:
-            rules["ttl_seconds"] = parsed(parse_duration, ttl, "--ttl")
+        rules = read_rules(keep_last=keep_last, keep_every=keep_every, keep_best=keep_best, ttl=ttl, pin=pin)
         if quota is not None:
             rules["quota_bytes"] = parsed(parse_size, quota, "--quota")
-        rules = {name: rule for name, rule in rules.items() if rule is not None}
         if not rules:
             raise typer.BadParameter("name a rule, such as --keep-last 3; `policy remove` takes a policy away")
-        set_policy(connect(server, key), _scope(run, user, everyone), rules, as_json=as_json)
+        scope = _scope(run, user, everyone, mine)
+        carry_out = preview_policy if dry_run else set_policy
+        carry_out(connect(server, key), scope, rules, as_json=as_json)
 
 
 @commands.command(epilog=EXIT_CODES)
 def remove(
     run: OfRun = None,
     user: OfUser = None,
+    mine: OfMine = False,
     everyone: OfAll = False,
+    dry_run: Preview = False,
     server: ServerUrl = SERVER,
     key: Key = KEY,
     as_json: AsJson = False,
@@ -115,20 +119,39 @@ def remove(
 
     \b
     Example:
-      chockstone checkpoints policy remove --run RUN
+      chockstone checkpoints policy remove --run RUN --dry-run
     """
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.client import connect
-        from chockstone.cli.served.policies import remove_policy
+        from chockstone.cli.served.policies import preview_policy, remove_policy
 
-        remove_policy(connect(server, key), _scope(run, user, everyone), as_json=as_json)
+        scope = _scope(run, user, everyone, mine)
+        if dry_run:
+            preview_policy(connect(server, key), scope, None, as_json=as_json)
+        else:
+            remove_policy(connect(server, key), scope, as_json=as_json)
 
 
-def _scope(run: str | None, user: str | None, everyone: bool) -> str:
+def read_rules(
+    *, keep_last: int | None, keep_every: int | None, keep_best: str | None, ttl: str | None, pin: list[str] | None
+) -> dict[str, Any]:  # Any: JSON
+    """What the options say about retention, as a server takes it; empty where they say nothing."""
+    rules: dict[str, Any] = {"keep_last": keep_last, "keep_every": keep_every, "pinned": pin or None}
+    if keep_best is not None:
+        metric, mode, count = parsed(parse_best, keep_best, "--keep-best")
+        rules["keep_best"] = {"metric": metric, "mode": mode, "count": count}
+    if ttl is not None:
+        rules["ttl_seconds"] = parsed(parse_duration, ttl, "--ttl")
+    return {name: rule for name, rule in rules.items() if rule is not None}
+
+
+def _scope(run: str | None, user: str | None, everyone: bool, mine: bool = False) -> str:
     from chockstone.cli.served.addresses import find_run
 
-    if [run is not None, user is not None, everyone].count(True) != 1:
-        raise typer.BadParameter("say whose policy: --run RUN, --user USER or --global, one of them")
+    if [run is not None, user is not None, everyone, mine].count(True) != 1:
+        raise typer.BadParameter("say whose policy: --run RUN, --mine, --user USER or --global, one of them")
     if run is not None:
         return f"run:{find_run(run)}"
+    if mine:
+        return "mine"
     return "global" if everyone else f"user:{user}"

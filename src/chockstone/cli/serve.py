@@ -18,7 +18,7 @@ from chockstone.cli.reporting import BAD_INPUT
 from chockstone.cli.settings import Device, Dtype, Limits, LogLevel, Settings, SettingsError
 from chockstone.cli.settings import Storage as StorageSettings
 from chockstone.cli.terminal import complain, print_line
-from chockstone.cli.words import printable, write_duration, write_size
+from chockstone.cli.words import printable, write_best, write_duration, write_size
 
 if TYPE_CHECKING:
     from chockstone.api.config import ServerConfig
@@ -273,6 +273,17 @@ def _stored_users(settings: Settings) -> list[str]:
 
 
 def _limits_of(storage: StorageSettings) -> Iterator[str]:
+    kept = []
+    if storage.keep_last is not None:
+        kept.append(f"the newest {storage.keep_last}")
+    if storage.keep_every is not None:
+        kept.append(f"steps divisible by {storage.keep_every}")
+    if storage.keep_best is not None:
+        kept.append(f"the best by {printable(write_best(*storage.keep_best))}")
+    if kept:
+        yield f"checkpoints: of each run and kind {', '.join(kept)} are kept"
+    if storage.checkpoint_ttl is not None:
+        yield f"checkpoints: removed {write_duration(storage.checkpoint_ttl)} after they were saved"
     quotas = (("user", storage.user_quota), ("run", storage.run_quota))
     limits = [f"{write_size(quota)} a {who}" for who, quota in quotas if quota is not None]
     if limits:

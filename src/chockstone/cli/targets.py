@@ -19,6 +19,7 @@ from chockstone.checkpoints.errors import CheckpointMissing, StoreUnreachable
 from chockstone.checkpoints.file_source import open_file
 from chockstone.checkpoints.file_store import FileStore
 from chockstone.checkpoints.store import SUFFIX, Entry, Source, check_name
+from chockstone.wire.paths import SCHEME
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ def is_archive(word: str) -> bool:
 def find_store(word: str) -> Store:
     if not word:
         raise typer.BadParameter("the store is an empty word; name a directory or a URL such as s3://bucket/prefix")
+    _refuse_address(word)
     if is_archive(word):
         raise typer.BadParameter(f"{word!r} is an archive and not a store; name the directory it is in")
     return open_store(word)
@@ -60,10 +62,16 @@ def find_checkpoint(store: Store, name: str) -> Target:
 
 
 def find_archive(word: str) -> Target:
+    _refuse_address(word)
     if not is_archive(word):
+        if "://" in word or os.path.isdir(word):
+            raise typer.BadParameter(
+                f"{word!r} is a store and not an archive file: name a checkpoint of it, too, as "
+                f"`chockstone checkpoints ls {word}` shows it, or the path of a {SUFFIX} file"
+            )
         raise typer.BadParameter(
-            f"{word!r} is not an archive file. Give a store and the name of a checkpoint "
-            f"(`chockstone checkpoints ls {word}` lists them), or the path of a {SUFFIX} file."
+            f"there is no archive file {word!r}: write the path of a {SUFFIX} file, a store and the name of a "
+            f"checkpoint, or a server's checkpoint as tinker://RUN/KIND/NAME"
         )
     if "://" not in word:
         return Target(word, lambda: open_file(Path(word)))
@@ -73,6 +81,14 @@ def find_archive(word: str) -> Target:
             f"{word!r} names no archive: write the store, a slash and the file, s3://bucket/x{SUFFIX}"
         )
     return Target(word, lambda: open_store(place).open(name))
+
+
+def _refuse_address(word: str) -> None:
+    if word.startswith(SCHEME):
+        raise typer.BadParameter(
+            f"{word!r} is a server's, where a store or a file is wanted; `chockstone checkpoints download` makes a "
+            f"file of a server's checkpoint"
+        )
 
 
 def find_one(where: str, name: str | None) -> Target:

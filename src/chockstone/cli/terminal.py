@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _ALARM: Final = "red"
+_GAP: Final = "  "
+_WIDE: Final = 80  # characters that a cell may always have
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -55,19 +59,34 @@ def print_table(
     right: Collection[str] = (),
     alarming: Collection[int] = (),
 ) -> None:
-    """Columns as wide as their widest cell. ``right``: headers of columns flush right."""
-    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
-    print_line(_row(headers, headers, widths, right), style="bold")
-    for index, row in enumerate(rows):
-        print_line(_row(headers, row, widths, right), style=_ALARM if index in alarming else "")
+    """Columns as wide as their widest cell. ``right``: headers of columns flush right.
+
+    On a terminal a cell that would push the others far out stands at the end of its line, whole, and
+    the row goes on below it. A pipe gets a line for each row.
+    """
+    longest = max(_WIDE, shutil.get_terminal_size().columns - _WIDE // 2) if sys.stdout.isatty() else None
+    first, *lines = lay_out(headers, rows, right=right, longest=longest)
+    print_line(first, style="bold")
+    for index, line in enumerate(lines):
+        print_line(line, style=_ALARM if index in alarming else "")
 
 
-def _row(headers: Sequence[str], cells: Sequence[str], widths: Sequence[int], right: Collection[str]) -> str:
-    shown = (
-        cell.rjust(width) if header in right else cell.ljust(width)
-        for header, cell, width in zip(headers, cells, widths, strict=True)
-    )
-    return "  ".join(shown).rstrip()
+def lay_out(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = (), longest: int | None = None
+) -> list[str]:
+    """The headers and each row as text. After a cell longer than ``longest`` a new line starts; None: never."""
+    limit = math.inf if longest is None else longest
+    columns = list(zip(headers, *rows, strict=True))
+    widths = [max(len(cell) for cell in column if len(cell) <= limit) for column in columns]
+    laid: list[str] = []
+    for cells in (headers, *rows):
+        text, position = "", 0  # where the next column starts, and what stands before it
+        for header, cell, width in zip(headers, cells, widths, strict=True):
+            text += cell.rjust(width) if header in right else cell.ljust(width)
+            position += width + len(_GAP)
+            text += _GAP if len(cell) <= limit else f"\n{' ' * position}"
+        laid.append("\n".join(line.rstrip() for line in text.rstrip().split("\n")))
+    return laid
 
 
 @contextmanager

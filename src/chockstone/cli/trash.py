@@ -52,6 +52,8 @@ def empty(
 ) -> None:
     """Remove what is in the trash, for good.
 
+    What a live sampler uses stays until the sampler's session ends, and is named.
+
     \b
     Example:
       chockstone checkpoints trash empty --dry-run
@@ -74,6 +76,10 @@ def restore(
     debug: Debug = False,
 ) -> None:
     """Bring a checkpoint back from the server's trash.
+
+    A server has one if it was started with `--trash AGE`. What comes back is spared by the rules of
+    retention for as long as the trash keeps things, or the rule that removed it would remove it again;
+    pin its name, or publish it, to keep it longer. An expiry that has passed is taken away.
 
     \b
     Examples:

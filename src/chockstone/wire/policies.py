@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 from chockstone.wire.schema import MAX_INT64, Request, Response, Timestamp
 
 GLOBAL_SCOPE = "global"
+OWN_SCOPE = "mine"  # of the user who asks
 USER_SCOPE = "user:"
 RUN_SCOPE = "run:"
 
@@ -50,8 +51,17 @@ class ScopedPolicy(Response):
     policy: dict[str, Any]  # Any: a Policy, as it was set
     changed_at: Timestamp
     changed_by: str
+    quota_ceiling_bytes: int | None = None  # an admin's, above which the user may not set their own
+
+
+class Quotas(Response):
+    """Of each user and of each run, as the server was started."""
+
+    user_bytes: int | None = None
+    run_bytes: int | None = None
 
 
 class PoliciesResponse(Response):
     policies: list[ScopedPolicy]
     default: dict[str, Any]  # Any: a Policy: what the server was started with
+    default_quotas: Quotas = Quotas()

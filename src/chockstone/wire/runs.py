@@ -22,6 +22,7 @@ class TrainingRun(Response):
     lora_rank: int | None = None
     last_checkpoint: Checkpoint | None = None
     last_sampler_checkpoint: Checkpoint | None = None
+    last_external_checkpoint: Checkpoint | None = None
     user_metadata: dict[str, str] | None = None
 
 

@@ -7,6 +7,7 @@ are strict about the ones they know. Responses leave nulls out and write times i
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
@@ -38,6 +39,9 @@ MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 
 _EXPLAINED_ERRORS: Final = 5
+_LENGTH_RULE: Final = re.compile(
+    r"\w+ should have (?P<limit>at (least|most) \d+ \w+)( after validation)?(, not (?P<found>.*))?\Z"
+)
 
 
 class Request(BaseModel):
@@ -96,11 +100,20 @@ def _explain(error: Mapping[str, Any]) -> str:
     if error["type"] in ("value_error", "assertion_error"):
         message = message.partition(", ")[2]
         return f"{name}: {redact_text(message)}" if path else redact_text(message)
+    if error["type"] == "extra_forbidden":
+        return f"{name} is not a field of this request."
+    if (rule := _LENGTH_RULE.match(message)) is not None:
+        return f"{name} must have {rule['limit']}, not {_length(error.get('input'), rule['found'])}."
     is_secret = any(isinstance(step, str) and names_a_credential(step) for step in path)
     found = "" if is_secret else f", not {redact_text(describe(error.get('input')))}"
     if message.startswith("Input should "):
         return f"{name} must {message.removeprefix('Input should ')}{found}."
     return f"{name}: {message[:300]}{found}."
+
+
+def _length(value: object, found: str | None) -> str:
+    """How long it is, as far as anyone counted."""
+    return str(len(value)) if isinstance(value, str | list | dict) else found or "what it has"
 
 
 def is_writable(text: str) -> bool:

@@ -82,12 +82,14 @@ class TrashEntry(Response):
     reason: str
     discarded_at: Timestamp
     purge_at: Timestamp
+    in_use: bool | None = None  # by a live sampler: it is deleted when the sampler's session ends, and not before
 
 
 class TrashResponse(Response):
     """Newest first."""
 
     entries: list[TrashEntry]
+    keeps_seconds: float  # how long what is removed stays here; 0: it does not
 
 
 class RestoreRequest(Request):
@@ -96,7 +98,10 @@ class RestoreRequest(Request):
 
 class RestoreResponse(Response):
     tinker_path: str
+    lost_expiry: bool | None = None  # it had expired, and does not expire any more
+    spared_seconds: float  # for so long no rule removes it again
 
 
 class EmptyTrashResponse(Response):
     freed_bytes: int
+    in_use: list[str] | None = None  # paths of what live samplers use, and what therefore stayed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from chockstone.wire.checkpoints import SkippedCheckpoint
 from chockstone.wire.models import OptimizerConfig
@@ -24,6 +24,17 @@ from chockstone.wire.schema import (
 
 MAX_RECIPIENTS = 10
 Recipient = Annotated[str, Field(min_length=1, max_length=2000)]  # age1..., or an SSH public key
+
+
+def _check_recipients(recipients: list[str]) -> list[str]:
+    if not recipients:
+        raise ValueError("the list is empty: name a recipient, or leave the field out to have plain files.")
+    if len(recipients) > MAX_RECIPIENTS:
+        raise ValueError(f"{len(recipients)} recipients are too many; there may be up to {MAX_RECIPIENTS}.")
+    return recipients
+
+
+Recipients = Annotated[list[Recipient], AfterValidator(_check_recipients)]
 
 
 class SaveWeightsRequest(Request):
@@ -71,7 +82,7 @@ class SaveWeightsExternalRequest(Request):
     path: CheckpointName
     ttl_seconds: TtlSeconds | None = None
     user_metadata: UserMetadata | None = None
-    age_encryption_recipients: Annotated[list[Recipient], Field(max_length=MAX_RECIPIENTS)] | None = None
+    age_encryption_recipients: Recipients | None = None
 
 
 class SaveWeightsExternalResponse(Response):

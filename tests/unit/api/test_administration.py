@@ -118,6 +118,26 @@ async def test_stored_bytes_are_told_by_project_and_user(ann: User, bob: User, r
     assert {each["user_name"] for each in everyones} == {"ann", "bob"}
 
 
+async def test_stored_bytes_are_real_ones_that_copies_share(ann: User, bob: User, root: User) -> None:
+    path = await ann.save(await ann.run(), "a")
+    size_bytes = (await ann.entry(path))["size_bytes"]
+    await ann.http.post(url_of(path, "publish"))
+    for _ in range(2):
+        copied = await bob.http.post("copy_weights", json={"source_path": path})
+        assert copied.status_code == 200, copied.text
+
+    async def used(user: User) -> dict[str, tuple[int, int]]:
+        data = (await user.http.get("billing/usage/checkpoints/current")).json()["data"]
+        return {each["user_name"]: (each["checkpoint_count"], each["size_bytes"]) for each in data}
+
+    assert await used(root) == {"ann": (1, size_bytes), "bob": (2, 0)}
+    assert await used(bob) == {"bob": (2, 0)}
+    storage = (await bob.http.get("storage")).json()
+    assert storage["used"] == {"count": 2, "size_bytes": 2 * size_bytes}, "as quotas count"
+    await ann.http.delete(url_of(path))
+    assert await used(root) == {"bob": (2, size_bytes)}
+
+
 async def test_a_trace_is_fetched_without_credentials(served: Served, context: Context, ann: User, bob: User) -> None:
     session_id = await ann.session(display_name="sweep é")
     run_id = await ann.run(session_id)

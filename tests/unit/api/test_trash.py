@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from chockstone.api.context import Context
 from chockstone.engine.storage_rules import StorageRules
 
 from .users import User, refusal, url_of
@@ -31,9 +32,24 @@ async def test_what_was_deleted_can_be_brought_back_by_its_owner(ann: User, bob:
 
     restored = await ann.http.post(f"trash/{entry['trash_id']}/restore", json={})
 
-    assert restored.json() == {"tinker_path": path}
+    assert restored.json() == {"tinker_path": path, "spared_seconds": 3600}
     assert (await ann.entry(path))["user_metadata"] == {"note": "x"}
     refusal(await ann.http.post(f"trash/{entry['trash_id']}/restore", json={}), 404)
+
+
+async def test_an_expiry_that_has_passed_is_told_to_be_gone(context: Context, ann: User) -> None:
+    run_id = await ann.run()
+    path = await ann.save(run_id, "late")
+    await ann.save(run_id, "newest")
+    row = await context.catalog.checkpoints.get(run_id, "weights", "late", now=context.now())
+    await context.engine.checkpoints.set_ttl(row, -1, by="ann")
+    await ann.http.post("sweep", json={"dry_run": False})
+    [entry] = (await ann.http.get("trash")).json()["entries"]
+
+    restored = await ann.http.post(f"trash/{entry['trash_id']}/restore", json={})
+
+    assert restored.json() == {"tinker_path": path, "lost_expiry": True, "spared_seconds": 3600}
+    assert "expires_at" not in await ann.entry(path)
 
 
 async def test_under_another_name_where_its_own_is_taken(ann: User) -> None:
@@ -47,7 +63,7 @@ async def test_under_another_name_where_its_own_is_taken(ann: User) -> None:
     assert "1 to 255 characters" in refusal(await ann.http.post(restore, json={"name": "latest"}), 400)
     restored = (await ann.http.post(restore, json={"name": "older"})).json()
 
-    assert restored == {"tinker_path": path.replace("/name", "/older")}
+    assert restored["tinker_path"] == path.replace("/name", "/older")
     assert sorted(await ann.listed(run_id)) == ["weights/name", "weights/older"]
 
 

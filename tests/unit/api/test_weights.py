@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chockstone.api.context import Context
+from chockstone.catalog import SamplerRow
 from chockstone.wire.paths import TinkerPath
 from served import Served
 
@@ -46,6 +48,22 @@ async def test_latest_is_the_newest_that_verifies_and_says_what_it_passed_over(
     for told in (loaded, again):
         assert told["path"] == paths[1]
         assert [each["path"] for each in told["skipped"]] == [paths[2]]
+
+
+async def test_a_sampler_of_weights_that_go_at_the_same_moment_is_not_made(
+    context: Context, ann: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = await ann.save(await ann.run(), "a", kind="sampler_weights")
+    body = {"session_id": await ann.session(), "sampling_session_seq_id": 0, "model_path": path}
+    original = context.catalog.samplers.create
+
+    async def too_late(*facts: Any, **more: Any) -> SamplerRow:
+        assert (await ann.http.delete(url_of(path))).status_code == 204
+        return await original(*facts, **more)
+
+    monkeypatch.setattr(context.catalog.samplers, "create", too_late)
+
+    assert "a moment ago" in refusal(await ann.http.post("create_sampling_session", json=body), 404)
 
 
 async def test_latest_of_nothing_is_not_found(store: Path, context: Context, ann: User, bob: User) -> None:
@@ -182,3 +200,17 @@ async def test_a_public_checkpoint_that_was_replaced_by_a_private_one_is_not_loa
     assert told["category"] == "user" and "replaced" in told["error"]
     assert served.backend.runs[into].weight == 0
     assert "load" not in served.backend.words()
+
+
+async def test_no_recipients_is_a_mistake_and_not_plain_text(store: Path, ann: User) -> None:
+    run_id = await ann.run()
+    body = {"model_id": run_id, "seq_id": 50, "path": "secret"}
+
+    none = refusal(await ann.http.post("save_weights_external", json=body | {"age_encryption_recipients": []}), 400)
+    many = refusal(
+        await ann.http.post("save_weights_external", json=body | {"age_encryption_recipients": ["age1x"] * 11}), 400
+    )
+
+    assert "the list is empty: name a recipient, or leave the field out" in none
+    assert many == "age_encryption_recipients: 11 recipients are too many; there may be up to 10."
+    assert await ann.listed(run_id) == []

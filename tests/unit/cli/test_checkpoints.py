@@ -380,7 +380,7 @@ def test_diff_of_a_damaged_one_says_so(store: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "complaint"),
     [
-        (["show", "{store}"], 2, "is not an archive file"),
+        (["show", "{store}"], 2, "is a store and not an archive file"),
         (["show", "{store}", "run-1/nope"], 1, "is not in file://"),
         (["show", "{store}", "../x"], 2, "cannot name a checkpoint"),
         (["show", "{store}/run-1/nope.tar"], 1, "there is no archive file"),
@@ -392,7 +392,7 @@ def test_diff_of_a_damaged_one_says_so(store: Path) -> None:
         (["verify", "{store}", "run-1/nope", "--prefix", "x"], 2, "--prefix"),
         (["verify", "{store}", "--policy", "off"], 2, "policy"),
         (["export", "{store}", "run-1/step-00000000", "{store}/no/where"], 2, "to export into"),
-        (["diff", "{store}", "run-1/step-00000000"], 2, "is not an archive file"),
+        (["diff", "{store}", "run-1/step-00000000"], 2, "is a store and not an archive file"),
         (["show", "s3://only-a.tar"], 2, "names no archive"),
     ],
 )

@@ -74,7 +74,7 @@ def test_findings_are_explained_and_nothing_is_changed(hurt: Patient) -> None:
     assert "--fix removes them from the catalog" in result.stdout
     assert f"{PATH}/lost" in result.stdout
     assert "1 archive without a row" in result.stdout
-    assert "2 findings" in result.stdout and "`chockstone doctor --fix` repairs 2 of them" in result.stdout
+    assert "2 findings" in result.stdout and "`chockstone doctor --fix` repairs all of it" in result.stdout
     assert hurt.files() == before
 
 
@@ -96,8 +96,8 @@ def test_a_dry_run_says_what_would_be_done(hurt: Patient) -> None:
     result = run(hurt, "--fix", "--dry-run")
 
     assert result.exit_code == 1
-    assert "would repair 2 of them" in result.stdout
-    assert "would repair 1 of them" in run(hurt, "--rebuild", "--dry-run").stdout
+    assert "would repair all of it" in result.stdout
+    assert "would repair 1 of it" in run(hurt, "--rebuild", "--dry-run").stdout
     assert hurt.files() == before
 
 
@@ -135,7 +135,10 @@ def test_a_lost_database_is_rebuilt(hurt: Patient) -> None:
     assert "There is no catalog: `chockstone doctor --rebuild` makes one" in looked.stdout
     assert fixing.exit_code == 3 and "--rebuild" in fixing.stderr
     assert rebuilt.exit_code == 0
+    assert "Keys of users, policies, lifetimes and what was published are not in archives" in rebuilt.stdout
+    assert "`chockstone keys create USER`" in rebuilt.stdout
     assert names(hurt) == ["found", "well"]
+    assert "are not in archives" not in run(hurt, "--rebuild").stdout  # this catalog was not lost
 
 
 def test_a_file_that_is_no_database_is_told_and_left(patient: Patient) -> None:
@@ -210,6 +213,16 @@ def test_a_directory_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
 
     assert result.exit_code == 2
     assert "there is no data directory" in result.stderr and "--data" in result.stderr
+
+
+def test_findings_that_no_fix_repairs_are_not_counted_as_if_one_did(patient: Patient) -> None:
+    asyncio.run(patient.saved("a"))
+    patient.archive("by-hand/step-1")
+
+    looked, fixed = run(patient), run(patient, "--fix")
+
+    assert "`chockstone doctor --fix` repairs none of it: what helps is said above" in looked.stdout
+    assert "1 finding, " in fixed.stdout and "left; what helps is said above" in fixed.stdout
 
 
 def test_many_findings_of_a_kind_are_cut_short(patient: Patient) -> None:

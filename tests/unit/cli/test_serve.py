@@ -70,6 +70,9 @@ def test_rules_for_storage_reach_the_server(started: list[ServerConfig]) -> None
     retention = Retention(keep_last=3, keep_every=100, keep_best=Best("loss", "min", 2), ttl_seconds=604_800.0)
     assert config.storage == StorageRules(retention, 50 * 2**30, 500_000_000, 0, 3600.0, 5.0, 0, 86_400.0)
     assert (config.admins, config.public_url) == ({"ann", "bob"}, "https://models.example.com")
+    kept = "the newest 3, steps divisible by 100, the best by loss:min:2"
+    assert f"checkpoints: of each run and kind {kept} are kept" in result.stdout
+    assert "checkpoints: removed 7d after they were saved" in result.stdout
     assert "checkpoints: at most 50GiB a user, 500MB a run" in result.stdout
     assert "trash: what is removed can be restored for 1h" in result.stdout
     assert "export TINKER_BASE_URL=https://models.example.com\n" in result.stdout
@@ -80,7 +83,29 @@ def test_without_rules_the_server_has_its_own_and_the_banner_says_nothing(starte
 
     assert started[0].storage == StorageRules()
     assert "trash" not in result.stdout
-    assert "at most" not in result.stdout
+    assert "checkpoints:" not in result.stdout
+
+
+@pytest.mark.parametrize("word", ["loss:sideways", "loss:3", "loss:min:0", "loss:", "loss:Max"])
+def test_a_best_that_says_neither_least_nor_most_starts_nothing(
+    word: str, started: list[ServerConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_flag = run("--model", "tiny", "--keep-best", word)
+    monkeypatch.setenv("CHOCKSTONE_KEEP_BEST", word)
+    by_environment = run("--model", "tiny")
+    monkeypatch.delenv("CHOCKSTONE_KEEP_BEST")
+    Path("chockstone.toml").write_text(f'keep_best = "{word}"')
+    by_file = run("--model", "tiny")
+
+    for result in (by_flag, by_environment, by_file):
+        assert (result.exit_code, "whether the least or the most is the best" in result.stderr) == (2, True)
+    assert started == []
+
+
+def test_a_metric_may_have_a_colon_where_the_mode_is_written(started: list[ServerConfig]) -> None:
+    run("--model", "tiny", "--keep-best", "loss:sum:min")
+
+    assert started[0].storage.retention.keep_best == Best("loss:sum", "min", 1)
 
 
 def test_users_of_the_catalog_are_in_the_banner(started: list[ServerConfig], tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
+import numpy as np
 import pytest
 
-from chockstone.checkpoints import Archive, Retention
+from chockstone.checkpoints import Archive, Checkpointer, Retention
 from chockstone.checkpoints.file_source import open_file
 from chockstone.engine.storage_rules import StorageRules
 from unit.cli.loopback import Loopback, serve_on_loopback
@@ -167,9 +169,10 @@ def test_the_trash_is_listed_restored_from_and_emptied(asked: Loopback) -> None:
     renamed = asked.json("checkpoints", "restore", entry["trash_id"], "--as", "again")
 
     assert re.search(rf"^ +\d+ +{two} +[\d.]+ kB +\d+ s ago +\d+ min +deleted", listed.stdout, re.MULTILINE)
-    assert restored.stdout == f"restored {one}\n"
-    assert renamed["tinker_path"] == f"tinker://{run_id}/weights/again"
+    assert restored.stdout == f"restored {one}\nno rule of retention removes it again for 1h\n"
+    assert (renamed["was"], renamed["tinker_path"]) == (two, f"tinker://{run_id}/weights/again")
     assert asked.run("checkpoints", "restore", one).exit_code == 1
+    assert asked.run("checkpoints", "restore", "nonsense").exit_code == 2
     asked.run("checkpoints", "rm", one, "-y")
     dry = asked.run("checkpoints", "trash", "empty", "--dry-run")
     assert (f"would remove {one}" in dry.stdout, len(asked.json("checkpoints", "trash")["entries"])) == (True, 1)
@@ -198,6 +201,178 @@ def test_policies_are_set_shown_applied_and_removed(asked: Loopback) -> None:
     assert paths_listed(asked) == {paths[1], paths[3]}
     assert asked.run("checkpoints", "policy", "remove", "--run", run_id).exit_code == 0
     assert asked.run("checkpoints", "policy", "remove", "--run", run_id).exit_code == 1
+
+
+def test_a_policy_is_seen_before_it_is_set(asked: Loopback) -> None:
+    run_id, paths = fill(asked, *"1234")
+    words = ["--run", run_id, "--keep-last", "1"]
+
+    dry = asked.run("checkpoints", "policy", "set", *words, "--dry-run")
+    same = asked.run("checkpoints", "gc", *words, "--dry-run")
+    mine = asked.json("checkpoints", "gc", "--keep-last", "3", "--dry-run")
+
+    assert dry.exit_code == 0
+    for path in paths[:3]:
+        assert re.search(rf"^would remove +{path} +[\d.]+ kB +\S", dry.stdout, re.MULTILINE)
+    assert "would remove 3 checkpoints, " in dry.stdout
+    assert dry.stdout.endswith("nothing was changed: the policies are as they were\n")
+    assert same.stdout == dry.stdout
+    assert [entry["tinker_path"] for entry in mine["removed"]] == paths[:1]
+    assert asked.json("checkpoints", "policy", "show")["policies"] == []
+    assert paths_listed(asked) == set(paths)
+
+    set_ = asked.run("checkpoints", "policy", "set", *words)
+    unset = asked.run("checkpoints", "policy", "remove", "--run", run_id, "--dry-run")
+    asked.run("checkpoints", "gc")
+
+    assert re.search(r"^the next sweep removes 3 checkpoints, [\d.]+ kB; ", set_.stdout, re.MULTILINE)
+    assert "would remove 0 checkpoints" in unset.stdout
+    assert paths_listed(asked) == set(paths[3:])
+    again = asked.run("checkpoints", "policy", "set", *words)
+    assert "the next sweep removes none of its checkpoints" in again.stdout
+
+
+def test_rules_and_quotas_of_the_start_are_shown(tmp_path: Path) -> None:
+    rules = StorageRules(Retention(keep_last=9, ttl_seconds=3600), user_quota_bytes=10**9, run_quota_bytes=10**8)
+    with serve_on_loopback(tmp_path / "home", rules=rules) as asked:
+        shown = asked.run("checkpoints", "policy", "show").stdout
+
+    options = "--keep-last 9 --checkpoint-ttl 1h --user-quota 1GB --run-quota 100MB"
+    assert re.search(rf"^\(default\) +{options} +as the server was started$", shown, re.MULTILINE)
+
+
+def test_rm_of_everything_takes_a_word_and_names_what_is_published(
+    asked: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, paths = fill(asked, "a", "b")
+    _, others = fill(asked, "c")
+    asked.run("checkpoints", "publish", paths[1])
+    asked_for: list[str] = []
+
+    def decline(lines: Iterable[str], question: str) -> bool:
+        asked_for.extend([*lines, question])
+        return False
+
+    monkeypatch.setattr("chockstone.cli.served.removal.is_confirmed", decline)
+    declined = asked.run("checkpoints", "rm", "--all")
+    before = paths_listed(asked)
+    done = asked.json("checkpoints", "rm", "--all", "--kind", "weights", "-y")
+
+    assert (declined.exit_code, before) == (0, {*paths, *others})
+    assert [line for line in asked_for[:-1] if "published" in line] == [line for line in asked_for if paths[1] in line][
+        :1
+    ]
+    assert re.fullmatch(rf"Remove 3 checkpoints, [\d.]+ kB, 1 of them published: {paths[1]}\?", asked_for[-1])
+    assert {entry["tinker_path"] for entry in done["removed"]} == {*paths, *others}
+
+
+def test_rm_of_what_another_published_says_that_it_is_not_yours(tmp_path: Path) -> None:
+    with serve_on_loopback(tmp_path / "home", keys={"local": "tml-local", "bob": "tml-of-bob"}) as asked:
+        run_id, [path] = fill(asked, "one")
+        asked.run("checkpoints", "publish", path)
+
+        results = [asked.run("checkpoints", "rm", path, *more, key="tml-of-bob") for more in (["-y"], ["--dry-run"])]
+        of_run = asked.run("checkpoints", "rm", "--run", run_id, "-y", key="tml-of-bob")
+
+        assert paths_listed(asked) == {path}
+    for result in results:
+        assert result.exit_code == 1
+        assert "remove 1" not in result.stdout and "removed 1" not in result.stdout
+        assert f"{path!r} is not yours: another user published it" in result.stderr
+    assert (of_run.exit_code, "`chockstone runs ls` shows yours" in of_run.stderr) == (1, True)
+
+
+def test_diff_of_a_servers_checkpoints(asked: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    _, [one] = fill(asked, "one")
+    copy = asked.run("checkpoints", "copy", one).stdout.strip()
+    asked.run("checkpoints", "download", one, tmp_path / "one.tar")
+
+    same = asked.run("checkpoints", "diff", one, copy)
+    mixed = asked.json("checkpoints", "diff", tmp_path / "one.tar", one)
+    with Checkpointer(tmp_path / "store") as checkpointer:
+        checkpointer.save({"w": np.zeros(3)}, name="other")
+    other = asked.run("checkpoints", "diff", one, tmp_path / "store/other.tar")
+
+    assert same.exit_code == 0
+    assert f"--- {one}  " in same.stdout and f"+++ {copy}  " in same.stdout
+    assert (mixed["same"], mixed["after"]["name"]) == (True, one)
+    assert (other.exit_code, "added" in other.stdout) == (1, True)
+    assert asked.run("checkpoints", "diff", one, one.replace("/one", "/none")).exit_code == 1
+    assert os.listdir(tmp_path / "temporary") == []
+
+
+def test_an_interrupted_download_says_what_stays_and_goes_on(
+    asked: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, [path] = fill(asked, "one")
+
+    def interrupt(_url: str, _offer: object, file: IO[bytes], _on_bytes: object) -> None:
+        file.write(asked.archive(path).read_bytes()[:5000])
+        file.flush()
+        raise KeyboardInterrupt
+
+    for words in (["download", path, tmp_path / "one.tar"], ["export", path, tmp_path / "out"]):
+        with monkeypatch.context() as patch:
+            patch.setattr("chockstone.cli.served.download._take", interrupt)
+            stopped = asked.run("checkpoints", *words)
+
+        assert stopped.exit_code == 130
+        assert re.search(
+            r"interrupted: 5.0 kB have arrived and stay in '.*\.part'; the same command goes on from there",
+            stopped.stderr,
+        )
+        assert asked.run("checkpoints", *words).exit_code == 0
+    assert [name for name in os.listdir(tmp_path) if name.endswith(".part")] == []
+
+
+def test_a_server_without_trash_says_so(tmp_path: Path) -> None:
+    with serve_on_loopback(tmp_path / "home", rules=StorageRules()) as asked:
+        _, [path] = fill(asked, "one")
+        asked.run("checkpoints", "rm", path, "-y")
+
+        listed = asked.run("checkpoints", "trash")
+        emptied = asked.run("checkpoints", "trash", "empty", "-y")
+        restored = [asked.run("checkpoints", "restore", word) for word in (path, "1")]
+
+    for text in (listed.stdout, emptied.stdout, *(result.stderr for result in restored)):
+        assert "this server keeps no trash: what is removed from it is gone. `chockstone serve --trash 7d`" in text
+    assert [result.exit_code for result in restored] == [1, 1]
+
+
+def test_what_a_live_sampler_uses_stays_in_the_trash_and_is_named(asked: Loopback) -> None:
+    run_id, [used, unused] = fill(asked, "used", "unused", kind="sampler_weights")
+    sampling = {"session_id": run_id.partition(":")[0], "sampling_session_seq_id": 0, "model_path": used}
+    assert asked.wait(asked.user().http.post("create_sampling_session", json=sampling)).status_code == 200
+    asked.run("checkpoints", "rm", used, unused, "-y")
+
+    dry = asked.run("checkpoints", "trash", "empty", "--dry-run")
+    done = asked.run("checkpoints", "trash", "empty", "-y")
+
+    assert f"would stay {used}: a live sampler uses it, until it ends" in dry.stdout
+    assert f"would remove {used}" not in dry.stdout
+    assert f"stays {used}: a live sampler uses it, until it ends" in done.stdout
+    assert unused not in done.stdout
+    assert [entry["tinker_path"] for entry in asked.json("checkpoints", "trash")["entries"]] == [used]
+
+
+def test_restore_under_a_taken_name_says_how_to_have_another(asked: Loopback) -> None:
+    run_id, [path] = fill(asked, "one")
+    asked.wait(asked.user().save(run_id, "one", overwrite=True, seq_id=100))
+
+    taken = asked.run("checkpoints", "restore", path)
+    renamed = asked.run("checkpoints", "restore", path, "--as", "older")
+
+    assert (taken.exit_code, "restore under another name, with --as NAME" in taken.stderr) == (2, True)
+    assert renamed.stdout.splitlines()[0] == f"restored {path} as tinker://{run_id}/weights/older"
+
+
+def test_the_newest_checkpoint_of_a_run_may_be_of_any_kind(asked: Loopback) -> None:
+    run_id, _ = fill(asked, "one")
+    asked.wait(asked.user().save(run_id, "out", kind="external_weights", seq_id=100))
+
+    assert asked.run("runs", "ls").stdout.rstrip().endswith("external_weights/out")
 
 
 def test_storage_draws_who_uses_how_much(tmp_path: Path) -> None:
@@ -245,7 +420,7 @@ def test_what_arrives_damaged_gets_no_name(asked: Loopback, tmp_path: Path) -> N
     assert [name for name in os.listdir(tmp_path) if "one.tar" in name] == []
     asked.run("checkpoints", "verify", path)
     known = asked.run("checkpoints", "export", path, tmp_path / "out")
-    assert (known.exit_code, "is damaged" in known.stderr) == (2, True)
+    assert (known.exit_code, "is damaged" in known.stderr) == (1, True)
 
 
 def test_another_user_and_a_wrong_key(tmp_path: Path) -> None:
@@ -279,7 +454,15 @@ def test_another_user_and_a_wrong_key(tmp_path: Path) -> None:
         (["rm", ".", "x", "--run", "a"], "belong to a server"),
         (["rm", "."], "name the checkpoints"),
         (["rm", "--older-than", "7x"], "not a duration"),
-        (["gc", "--keep-last", "3"], "a server has rules of its own"),
+        (["rm", "--kind", "weights"], "--all takes what all your runs have"),
+        (["rm", "tinker://a/weights/b", "--all"], "choose among all"),
+        (["gc", "--keep-last", "3"], "`policy set` sets them, and with --dry-run this shows"),
+        (["gc", "--sweep-partials"], "are for a store"),
+        (["gc", "--keep-best", "loss:sideways", "--dry-run"], "does not say whether the least or the most"),
+        (["policy", "set", "--mine", "--keep-best", "loss:3"], "does not say whether the least or the most"),
+        (["diff", "tinker://a/weights/b", "tinker://a/weights/c", "d"], "is too much"),
+        (["verify", "./a.tar", "tinker://a/weights/c"], "is a server's, where a store or a file is wanted"),
+        (["show", "nowhere"], "there is no archive file 'nowhere'"),
         (["gc", ".", "--run", "a"], "belongs to a server"),
         (["export", "tinker://a/weights/b", "c", "--merge"], "needed together"),
         (["export", "tinker://a/weights/b", "c", "d"], "is too much"),

@@ -530,12 +530,17 @@ REFUSALS: list[tuple[type[schema.Request], Any, str]] = [
     (
         weights.SaveWeightsExternalRequest,
         EXTERNAL | {"age_encryption_recipients": ["age1x"] * 11},
-        "age_encryption_recipients: List should have at most 10 items",
+        "age_encryption_recipients: 11 recipients are too many; there may be up to 10.",
+    ),
+    (
+        weights.SaveWeightsExternalRequest,
+        EXTERNAL | {"age_encryption_recipients": []},
+        "age_encryption_recipients: the list is empty: name a recipient, or leave the field out to have plain files.",
     ),
     (
         weights.SaveWeightsExternalRequest,
         EXTERNAL | {"age_encryption_recipients": [""]},
-        "age_encryption_recipients[0]: String should have at least 1 character",
+        "age_encryption_recipients[0] must have at least 1 character, not 0.",
     ),
     (weights.CopyWeightsRequest, {"source_path": "weights/a"}, "source_path: 'weights/a' is not a checkpoint."),
     (
@@ -551,7 +556,7 @@ REFUSALS: list[tuple[type[schema.Request], Any, str]] = [
     (checkpoints.SetTtlRequest, {}, "ttl_seconds is missing."),
     (checkpoints.SetTtlRequest, {"ttl_seconds": 3599}, "ttl_seconds: 3599 seconds are not between an hour (3600)"),
     (checkpoints.SetTtlRequest, {"ttl_seconds": 10**40}, "seconds are not between an hour (3600) and ten years."),
-    (policies.Policy, {"keeplast": 3}, "keeplast: Extra inputs are not permitted"),
+    (policies.Policy, {"keeplast": 3}, "keeplast is not a field of this request."),
     (policies.Policy, {"keep_last": 0}, "keep_last must be greater than or equal to 1, not 0."),
     (policies.Policy, {"keep_best": {"mode": "min"}}, "keep_best.metric is missing."),
     (policies.Policy, {"keep_best": {"metric": "loss", "mode": "low"}}, "keep_best.mode must be 'min' or 'max'"),
@@ -560,8 +565,8 @@ REFUSALS: list[tuple[type[schema.Request], Any, str]] = [
     (models.GetInfoRequest, {}, "model_id is missing."),
     (models.GetInfoRequest, [], "the body must be a valid dictionary or instance of GetInfoRequest, not a list."),
     (models.GetInfoRequest, {"model_id": 4}, "model_id must be a valid string, not 4."),
-    (models.GetInfoRequest, {"model_id": ""}, "model_id: String should have at least 1 character, not ''."),
-    (models.GetInfoRequest, {"model_id": "m" * 256}, "model_id: String should have at most 255 characters"),
+    (models.GetInfoRequest, {"model_id": ""}, "model_id must have at least 1 character, not 0."),
+    (models.GetInfoRequest, {"model_id": "m" * 256}, "model_id must have at most 255 characters, not 256."),
     (
         models.CreateModelRequest,
         create_model(model_seq_id=-1),
@@ -608,7 +613,7 @@ REFUSALS: list[tuple[type[schema.Request], Any, str]] = [
     (models.CreateModelRequest, create_model(user_metadata={"a": 2**70}), "user_metadata: a value cannot be written"),
     (models.CreateModelRequest, create_model(user_metadata={"a": "x" * 300_000}), "300001 characters are more than"),
     (models.CreateModelRequest, create_model(user_metadata=dict.fromkeys(map(str, range(300)))), "300 fields are more"),
-    (sessions.CreateSessionRequest, {"tags": ["a"] * 101}, "tags: List should have at most 100 items"),
+    (sessions.CreateSessionRequest, {"tags": ["a"] * 101}, "tags must have at most 100 items, not 101."),
     (models.CreateModelRequest, create_model(base_model="a\0b"), "'a\\x00b' holds a NUL or half a surrogate"),
     (sessions.CreateSessionRequest, {"tags": [1]}, "tags[0] must be a valid string, not 1."),
     (sessions.FinishSessionRequest, {"reason": {"type": "bored"}}, "reason.type must be 'success', 'errored' or"),
@@ -617,7 +622,7 @@ REFUSALS: list[tuple[type[schema.Request], Any, str]] = [
     (
         sessions.SearchSessionsRequest,
         {"owner": {"type": "user", "owner_urns": []}},
-        "owner_urns: List should have at least",
+        "owner_urns must have at least 1 item, not 0.",
     ),
     (
         sessions.SearchSessionsRequest,

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import http.client
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from chockstone.checkpoints import Archive, verify_archive
 from chockstone.checkpoints.errors import DamagedArchive, ForeignArchive
 from chockstone.checkpoints.file_source import open_file
 from chockstone.checkpoints.posix import explained, fsync_directory, move_if_absent
-from chockstone.cli.client import ServerUnreachable, detail_of, opener_for
+from chockstone.cli.client import ServerUnreachable, opener_for, told_of
 from chockstone.cli.reporting import BAD_INPUT, FOUND, CommandFailed
 from chockstone.cli.terminal import bytes_bar
 
@@ -33,6 +34,7 @@ _CHUNK: Final = 1 << 20
 _SECONDS: Final = 60.0
 _PATIENCE: Final = 6  # attempts in a row that bring nothing
 _SUFFIX: Final = ".part"
+_PART: Final = re.compile(rf"[0-9a-f]{{12}}{_SUFFIX}")
 
 
 class TargetTaken(CommandFailed):
@@ -106,7 +108,7 @@ def _fetch(sign: Callable[[], str], target: Path, label: str) -> Path:
     url = sign()
     offer = _ask(url, label)
     part = target.parent / f".{target.name}.{offer.mark}{_SUFFIX}"
-    _remove_others(part, target.name)
+    _remove_others(part, target)
     with _opened(part) as file, bytes_bar(label, offer.size_bytes) as on_bytes:
         if offer.tag is None or file.tell() > offer.size_bytes:
             _truncate(file)
@@ -158,7 +160,7 @@ def _take(url: str, offer: _Offer, file: IO[bytes], on_bytes: Callable[[int], No
             raise _Changed
         while file.tell() < offer.size_bytes:
             try:
-                chunk = answer.read(min(_CHUNK, offer.size_bytes - file.tell()))
+                chunk = answer.read1(min(_CHUNK, offer.size_bytes - file.tell()))  # not to wait, and lose, a whole one
             except (OSError, http.client.HTTPException) as error:
                 raise _Lost(str(error) or type(error).__name__) from None
             if not chunk:
@@ -177,7 +179,7 @@ def _open(url: str, headers: dict[str, str]) -> Any:  # Any: urllib types its an
             if error.code in (412, 416):
                 raise _Changed from None
             if error.code == 400:
-                raise CannotBeFetched(detail_of(error) or "the server refuses the download") from None
+                raise CannotBeFetched(told_of(error)[0] or "the server refuses the download") from None
             raise _Lost(f"status {error.code}") from None
     except (URLError, OSError, http.client.HTTPException) as error:
         raise _Lost(str(getattr(error, "reason", None) or error)) from None
@@ -200,12 +202,20 @@ def _truncate(file: IO[bytes]) -> None:
     file.seek(0)
 
 
-def _remove_others(part: Path, name: str) -> None:
+def list_parts(target: Path) -> list[Path]:
+    """What downloads to ``target`` that did not end have left."""
+    directory = target.absolute().parent
+    with explained(f"cannot look into {directory}"):
+        entries = os.listdir(directory)
+    start = f".{target.name}."
+    return [directory / entry for entry in entries if entry.startswith(start) and _PART.fullmatch(entry, len(start))]
+
+
+def _remove_others(part: Path, target: Path) -> None:
     """Parts of versions that are no more."""
-    with explained(f"cannot look into {part.parent}"):
-        for entry in os.listdir(part.parent):
-            if entry.startswith(f".{name}.") and entry.endswith(_SUFFIX) and entry != part.name:
-                (part.parent / entry).unlink(missing_ok=True)
+    for other in list_parts(target):
+        if other != part:
+            other.unlink(missing_ok=True)
 
 
 def _verify(part: Path, label: str) -> None:

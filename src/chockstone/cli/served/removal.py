@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -11,13 +12,14 @@ from typing import Final
 from chockstone.cli.client import NotThere, Server, ServerRefused
 from chockstone.cli.consent import is_confirmed
 from chockstone.cli.reporting import BAD_INPUT, FOUND
-from chockstone.cli.served.addresses import find_path, route
+from chockstone.cli.served.addresses import find_path, route, run_route
 from chockstone.cli.served.checkpoint import Listed, list_checkpoints
 from chockstone.cli.terminal import complain, print_json, print_line
 from chockstone.cli.words import spell_count, spell_size
 from chockstone.wire.paths import TinkerPath
 
 _AT_ONCE: Final = 8
+_NAMED: Final = 5  # published ones, in the question
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,9 @@ class Choice:
 
 
 def remove_chosen(server: Server, choice: Choice, *, now: datetime, yes: bool, dry_run: bool, as_json: bool) -> int:
+    """Remove all that the choice takes, and return the exit code. Raises NotThere for a run of another's."""
+    if choice.run_id is not None:
+        server.get(run_route(choice.run_id))  # of another's run the published ones would be listed
     found = [listed for listed in list_checkpoints(server, choice.run_id) if choice.takes(listed, now)]
     return _remove(server, found, [], now=now, yes=yes, dry_run=dry_run, as_json=as_json)
 
@@ -45,15 +50,25 @@ def remove_paths(
 ) -> int:
     """Remove each that is there, and return the exit code. One failing delete stops no other."""
     listed: dict[str, Listed] = {}
+    foreign: set[str] = set()
     for run_id in dict.fromkeys(path.run_id for path in paths):
         try:
-            listed.update((each.path, each) for each in list_checkpoints(server, run_id))
+            seen = {each.path: each for each in list_checkpoints(server, run_id)}
         except NotThere:
             continue  # each of its paths is reported below
+        if _is_own(server, run_id):
+            listed |= seen
+        else:
+            foreign.update(seen)
     words = list(dict.fromkeys(map(str, paths)))
     missing = [word for word in words if word not in listed]
     for word in missing:
-        complain(f"chockstone: checkpoint {word!r} is not yours or not there")
+        if word in foreign:
+            complain(
+                f"chockstone: checkpoint {word!r} is not yours: another user published it, who alone can remove it"
+            )
+        else:
+            complain(f"chockstone: checkpoint {word!r} is not yours or not there")
     found = [listed[word] for word in words if word in listed]
     return _remove(server, found, missing, now=now, yes=yes, dry_run=dry_run, as_json=as_json)
 
@@ -73,7 +88,7 @@ def _remove(
         found = []
     removed: list[Listed] = []
     failed: list[dict[str, str]] = []
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with _interruptible() as pool:
         answers = pool.map(lambda listed: None if dry_run else _delete(server, listed), found)
         for listed, answer in zip(found, answers, strict=True):
             if isinstance(answer, NotThere):
@@ -98,6 +113,24 @@ def _remove(
     return FOUND if missing else 0
 
 
+@contextmanager
+def _interruptible() -> Iterator[ThreadPoolExecutor]:
+    """Threads whose work, when interrupted, is not all done first: what is waiting is dropped."""
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _is_own(server: Server, run_id: str) -> bool:
+    try:
+        server.get(run_route(run_id))
+    except NotThere:
+        return False
+    return True
+
+
 def _delete(server: Server, listed: Listed) -> NotThere | ServerRefused | None:
     try:
         server.delete(route(find_path(listed.path)))
@@ -108,7 +141,17 @@ def _delete(server: Server, listed: Listed) -> NotThere | ServerRefused | None:
 
 def _is_agreed(found: Sequence[Listed], now: datetime) -> bool:
     total = spell_size(sum(listed.size_bytes for listed in found))
-    return is_confirmed(
-        (f"{listed.path}  {spell_size(listed.size_bytes)}, {listed.age(now)} old" for listed in found),
-        f"Remove {spell_count(len(found), 'checkpoint')}, {total}?",
+    lines = (
+        f"{listed.path}  {spell_size(listed.size_bytes)}, {listed.age(now)} old{', published' * listed.is_public}"
+        for listed in found
     )
+    return is_confirmed(lines, f"Remove {spell_count(len(found), 'checkpoint')}, {total}{_published(found)}?")
+
+
+def _published(found: Sequence[Listed]) -> str:
+    """Others may rely on them."""
+    paths = [listed.path for listed in found if listed.is_public]
+    if not paths:
+        return ""
+    more = "" if len(paths) <= _NAMED else f" and {len(paths) - _NAMED:,} more"
+    return f", {len(paths):,} of them published: {', '.join(paths[:_NAMED])}{more}"

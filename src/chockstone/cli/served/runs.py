@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Final
 
 from chockstone.cli.client import Json, Server
 from chockstone.cli.served.addresses import run_route
 from chockstone.cli.served.checkpoint import list_checkpoints, parse_time
 from chockstone.cli.terminal import print_json, print_line, print_table, spinner
 from chockstone.cli.words import printable, spell_count, spell_duration, spell_size, spell_time
+
+_LAST: Final = ("last_checkpoint", "last_sampler_checkpoint", "last_external_checkpoint")
 
 
 def list_runs(server: Server, *, now: datetime, as_json: bool) -> None:
@@ -70,7 +73,7 @@ def _trained(run: Json) -> str:
 
 
 def _newest(run: Json) -> str:
-    newest = [run[kind] for kind in ("last_checkpoint", "last_sampler_checkpoint") if run.get(kind)]
+    newest = [run[kind] for kind in _LAST if run.get(kind)]
     if not newest:
         return ""
     return printable(max(newest, key=lambda entry: parse_time(entry["time"]))["checkpoint_id"])

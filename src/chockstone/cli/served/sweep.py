@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chockstone.cli.client import LONG_SECONDS, Server
+from chockstone.cli.client import LONG_SECONDS, Json, Server
 from chockstone.cli.terminal import print_json, print_line, print_table, spinner
 from chockstone.cli.words import printable, spell_count, spell_size
 
@@ -14,6 +14,12 @@ def sweep_served(server: Server, run_id: str | None, *, dry_run: bool, as_json: 
     if as_json:
         print_json({"server": server.url, **report})
         return
+    print_report(report)
+
+
+def print_report(report: Json) -> None:
+    """What was done, or in a dry run would be, with each checkpoint."""
+    dry_run = report["dry_run"]
     verb = "would remove" if dry_run else "removed"
     rows = [("kept", kept["tinker_path"], "", printable("; ".join(kept["reasons"]))) for kept in report["kept"]]
     rows += [

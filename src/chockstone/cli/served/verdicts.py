@@ -18,8 +18,8 @@ def verify_served(server: Server, paths: Sequence[TinkerPath], *, as_json: bool,
     ``were_listed``: the paths come from the server itself, so one that is gone was removed meanwhile.
     """
     verdicts: list[Json] = []
-    for path in paths:
-        verdict = _ask(server, path)
+    for number, path in enumerate(paths, 1):
+        verdict = _ask(server, path, place=f"{number:,} of {len(paths):,}")
         if were_listed and verdict["state"] == "missing":
             continue
         verdicts.append(verdict)
@@ -33,9 +33,9 @@ def verify_served(server: Server, paths: Sequence[TinkerPath], *, as_json: bool,
     return FOUND if bad else 0
 
 
-def _ask(server: Server, path: TinkerPath) -> Json:
+def _ask(server: Server, path: TinkerPath, *, place: str) -> Json:
     try:
-        with spinner(f"verifying {path}"):
+        with spinner(f"verifying {place}: {path}"):
             answer = server.post(route(path, "verify"), seconds=LONG_SECONDS)
     except NotThere as error:
         return {"tinker_path": str(path), "state": "missing", "reason": str(error)}
