@@ -12,7 +12,7 @@ class Library:
 
     def __init__(self, archive: str, directory: str) -> None:
         with Archive.open(archive) as opened:
-            self._state = _in_memory(load_state(opened))
+            self._state = {name: _in_memory(part) for name, part in load_state(opened).items()}
         self._checkpointer = Checkpointer(directory)
 
     def save(self, name: str) -> float:

@@ -1,20 +1,15 @@
-"""Command: the options of the benchmark, what it prints and writes, and its exit code."""
+"""Command: the options of the benchmark and what it prints."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import signal
-import sys
-import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from benchmarks.checkpoints.durability import MEMORY_FILESYSTEMS, default_directory, filesystem_of
+from benchmarks import command
 from benchmarks.environment import describe_environment
 from benchmarks.server.figures import figures
 from benchmarks.server.plot import draw
@@ -22,12 +17,7 @@ from benchmarks.server.programme import MEASURES, Programme, perform
 from benchmarks.server.report import print_figures, print_measure
 from benchmarks.server.results import PACKAGES, Results
 
-FIGURES_PNG = Path(__file__).resolve().parent / "figures.png"
-
 EPILOG = """\
-Exit code: 0 when every figure is reached; 1 when one is missed or could not be measured, each named;
-2 when the benchmark cannot run here.
-
 With --quick, the small model keeps its size, so the figures of start, overhead and small-sampling count. The
 large models are replaced by small ones: their figures are printed with a ~ and fail the run only if they
 could not be measured at all.
@@ -35,19 +25,26 @@ could not be measured at all.
 
 
 def main() -> int:
-    arguments = _parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that server and files are removed
-    warnings.simplefilter("ignore")  # the SDK's deprecations are not ours to show
-    parent: Path = arguments.directory or default_directory()
-    parent.mkdir(parents=True, exist_ok=True)
-    if filesystem_of(parent) in MEMORY_FILESYSTEMS:
-        print(f"{str(parent)!r} is in memory, not on a disk: name another --directory", file=sys.stderr)
-        return 2
-
-    results = Results(
-        arguments.quick, arguments.threads, describe_environment(parent, packages=PACKAGES, now=datetime.now(UTC))
+    options = command.Options(
+        Path(__file__).resolve().parent,
+        MEASURES,
+        about="What the server costs, through the real SDK, beside bare PyTorch, PEFT and transformers.",
+        quick="about a minute: smaller models, fewer repeats",
+        disk="6 GB",
+        epilog=EPILOG,
     )
-    console = Console() if sys.stdout.isatty() else Console(width=150)
+    options.parser.add_argument(
+        "--threads",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        metavar="N",
+        help="for arithmetic, in the server and the baselines alike (default: every core, %(default)s)",
+    )
+    arguments = options.parse()
+    parent = command.prepare(arguments)
+    environment = describe_environment(parent, packages=PACKAGES, now=datetime.now(UTC))
+    results = Results(arguments.quick, arguments.threads, environment)
+    console = command.console()
     with (
         Console(stderr=True).status("starting") as status,
         TemporaryDirectory(dir=parent, prefix="chockstone-benchmark-") as scratch,
@@ -63,63 +60,8 @@ def main() -> int:
     promised = figures(results)
     print_figures(console, promised, quick=results.quick)
     console.print(
-        f"Medians. {results.environment['machine']}, {results.threads} threads for server and baselines alike; load "
-        f"average {results.environment['load_before']} before the run: above half a core, something else was at "
+        f"Medians. {environment['machine']}, {results.threads} threads for server and baselines alike; load "
+        f"average {environment['load_before']} before the run: above half a core, something else was at "
         "work and the figures are worth less."
     )
-    if arguments.json is not None:
-        document = results.as_json() | {"figures": [figure.as_json() for figure in promised]}
-        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
-        print(f"numbers: {arguments.json}")
-    if arguments.plot is not None:
-        draw(results, arguments.plot)
-        print(f"plot: {arguments.plot}")
-    missed = [figure for figure in promised if figure.missed]
-    for figure in missed:
-        print(f"missed: {figure.sentence}", file=sys.stderr)
-    return 1 if missed else 0
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks/server/run.py",
-        description="What the server costs, through the real SDK, beside bare PyTorch, PEFT and transformers.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="about a minute: smaller models, fewer repeats")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample and figure as JSON")
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help=f"write the picture as PNG (a full run of all measures writes {FIGURES_PNG.name} beside run.py)",
-    )
-    parser.add_argument(
-        "--directory", type=Path, metavar="DIR", help="where to write; on a disk, with 6 GB free for a full run"
-    )
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=len(os.sched_getaffinity(0)),
-        metavar="N",
-        help="for arithmetic, in the server and the baselines alike (default: every core, %(default)s)",
-    )
-    parser.add_argument(
-        "--only",
-        type=_measures,
-        default=frozenset(MEASURES),
-        metavar="MEASURE,…",
-        help=f"some of {','.join(MEASURES)}",
-    )
-    arguments = parser.parse_args()
-    if arguments.plot is None and not arguments.quick and arguments.only == frozenset(MEASURES):
-        arguments.plot = FIGURES_PNG
-    return arguments
-
-
-def _measures(text: str) -> frozenset[str]:
-    chosen = frozenset(part.strip() for part in text.split(","))
-    if unknown := chosen - set(MEASURES):
-        raise argparse.ArgumentTypeError(f"{sorted(unknown)} unknown; choose from {', '.join(MEASURES)}")
-    return chosen
+    return command.conclude(arguments, results, promised, draw)
