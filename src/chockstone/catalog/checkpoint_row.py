@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from sqlalchemy import Insert, and_, insert, literal, or_, select
+from sqlalchemy import Column, Insert, and_, insert, literal, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from chockstone.catalog import tables
@@ -57,14 +57,18 @@ def is_published() -> ColumnElement[bool]:
     return tables.checkpoints.c.state != "pending"
 
 
-def is_visible(now: datetime) -> ColumnElement[bool]:
+def is_visible(now: datetime | ColumnElement[datetime]) -> ColumnElement[bool]:
     """Published, and not expired."""
     expires_at = tables.checkpoints.c.expires_at
     return and_(is_published(), or_(expires_at.is_(None), expires_at > now))
 
 
 def insertion(values: Mapping[str, object], *, unless: ColumnElement[bool]) -> Insert:
-    """A row of ``values`` if the condition does not hold at that moment."""
+    """A row of ``values``, or of what is bound for them later, if the condition does not hold at that moment."""
     columns = [tables.checkpoints.c[column] for column in values]
-    row = select(*(literal(value, column.type) for value, column in zip(values.values(), columns, strict=True)))
+    row = select(*(_placed(value, column) for value, column in zip(values.values(), columns, strict=True)))
     return insert(tables.checkpoints).from_select(columns, row.where(~unless))
+
+
+def _placed(value: object, column: Column[Any]) -> ColumnElement[Any]:  # Any: columns are of all types
+    return value if isinstance(value, ColumnElement) else literal(value, column.type)

@@ -8,13 +8,16 @@ to the trash, which knows its archive until that is deleted: rows go first, arch
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
-from sqlalchemy import and_, delete, func, or_, select, true, update
+from sqlalchemy import and_, bindparam, delete, func, or_, select, true, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.elements import ColumnElement
 
 from chockstone.catalog import tables
@@ -28,12 +31,15 @@ from chockstone.catalog.checkpoint_row import (
     is_visible,
 )
 from chockstone.catalog.checkpoint_usage import Holding, Usage, list_holdings, sum_usage, sum_usage_by
-from chockstone.catalog.database import Database
+from chockstone.catalog.database import AnyRow, Database
 from chockstone.catalog.errors import CheckpointExists, RowMissing
 from chockstone.catalog.rows import JsonObject, Page
 from chockstone.catalog.trash_row import TrashRow, move_to_trash
 
 _CHECKPOINTS: Final = tables.checkpoints.c
+_BEGUN: Final = tuple(  # the columns that a save begins with
+    column.name for column in CHECKPOINT_ROWS.columns if column.name not in ("save_id", "damage", "verified_at")
+)
 _NEWEST_FIRST: Final = (_CHECKPOINTS.created_at.desc(), _CHECKPOINTS.save_id.desc())
 _CHANGED_AT_ONCE: Final = 1000  # in one statement: databases limit its parameters
 
@@ -91,13 +97,16 @@ class Checkpoints:
             "optimizer_config": dict(optimizer_config or {}),
             "step": step,
         }
-        # Its own archive is in the way even of an overwrite: that save is done.
-        is_own = _CHECKPOINTS.archive == archive
-        in_the_way = is_own if overwrite else or_(is_own, is_visible(now))
-        taken = select(_CHECKPOINTS.save_id).where(*_named(run_id, kind, name), is_published(), in_the_way).exists()
-        creation = insertion(values, unless=taken)
+        given = {f"given_{column}": value for column, value in values.items()}
+
+        async def work(connection: AsyncConnection) -> Sequence[AnyRow]:
+            created: Sequence[AnyRow] = (
+                await connection.execute(_creation(overwrite), {**given, "given_now": now})
+            ).all()
+            return created
+
         try:
-            [begun] = await self._database.write(creation.returning(*CHECKPOINT_ROWS.columns))
+            begun = await self._database.run(work, writes=True)
         except IntegrityError:
             begun = ()
         return CHECKPOINT_ROWS.only(begun) or await self._own_or_refuse(run_id, kind, name, archive)
@@ -110,16 +119,20 @@ class Checkpoints:
         What it replaces moves to the trash in the same moment, until ``purge_at`` or to be purged at once.
         ``CheckpointExists`` if another one took the name meanwhile: give the save up with ``fail``.
         """
-        other = tables.checkpoints.alias("other")
-        still_pending = select(other.c.save_id).where(other.c.save_id == save.save_id, other.c.state == "pending")
-        replaceable = true() if save.overwrites else _CHECKPOINTS.expires_at <= now
-        replaced = (*_named(save.run_id, save.kind, save.name), is_published(), replaceable, still_pending.exists())
         publication = (
             update(tables.checkpoints)
             .where(_CHECKPOINTS.save_id == save.save_id, _CHECKPOINTS.state == "pending")
             .values(state="ready", size_bytes=size_bytes)
             .returning(*CHECKPOINT_ROWS.columns)
         )
+        if not save.overwrites:  # then there is nothing to replace as a rule, and one statement does
+            with suppress(IntegrityError):
+                [found] = await self._database.write(publication)
+                return Committed(CHECKPOINT_ROWS.only(found) or await self._ended(save), None)
+        other = tables.checkpoints.alias("other")
+        still_pending = select(other.c.save_id).where(other.c.save_id == save.save_id, other.c.state == "pending")
+        replaceable = true() if save.overwrites else _CHECKPOINTS.expires_at <= now
+        replaced = (*_named(save.run_id, save.kind, save.name), is_published(), replaceable, still_pending.exists())
 
         async def work(connection: AsyncConnection) -> tuple[CheckpointRow | None, tuple[TrashRow, ...]]:
             trashed = await move_to_trash(
@@ -392,6 +405,19 @@ class Checkpoints:
                 f"or its checkpoint was replaced or deleted since. Save again."
             )
         return found
+
+
+@cache
+def _creation(overwrite: bool) -> ReturningInsert[Any]:  # Any: of a checkpoint's columns
+    """The row of a save that begins, of values called ``given_…``. Made once: that takes longer than running it."""
+    given = {column: bindparam(f"given_{column}", type_=tables.checkpoints.c[column].type) for column in _BEGUN}
+    # Its own archive is in the way even of an overwrite: that save is done.
+    is_own = _CHECKPOINTS.archive == given["archive"]
+    now = bindparam("given_now", type_=_CHECKPOINTS.expires_at.type)
+    in_the_way = is_own if overwrite else or_(is_own, is_visible(now))
+    same_name = [tables.checkpoints.c[column] == given[column] for column in ("run_id", "kind", "name")]
+    taken = select(_CHECKPOINTS.save_id).where(*same_name, is_published(), in_the_way).exists()
+    return insertion(given, unless=taken).returning(*CHECKPOINT_ROWS.columns)
 
 
 def _named(run_id: str, kind: CheckpointKind, name: str) -> tuple[ColumnElement[bool], ...]:
