@@ -38,7 +38,7 @@ demo: $(VENV)/installed ## a server, a run through the SDK, SIGKILL, resume, sam
 	$(BIN)/python examples/train_and_sample.py
 
 test: $(VENV)/installed-dev ## the whole suite
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 matrix: $(OLDER:%=$(VENV)-tinker-%/installed) ## the tests of the SDK with older ones
 	for version in $(OLDER); do $(VENV)-tinker-$$version/bin/python -m pytest -n $(JOBS) $(SHARED) || exit 1; done
