@@ -83,14 +83,14 @@ def test_a_script_that_knows_only_the_environment_trains(live: LiveServer, tmp_p
     script.write_text(
         "import tinker\n"
         "from tinker import types\n"
-        "run = tinker.ServiceClient().create_lora_training_client(base_model='tiny-llama', rank=4)\n"
+        "run = tinker.ServiceClient().create_lora_training_client(base_model='tiny-llama', rank=4, seed=1)\n"
         "text = run.get_tokenizer().encode('a stone held fast in a crack')\n"
         "datum = types.Datum(model_input=types.ModelInput.from_ints(text[:-1]),\n"
         "                    loss_fn_inputs={'target_tokens': text[1:], 'weights': [1.0] * (len(text) - 1)})\n"
         "losses = []\n"
-        "for _ in range(8):\n"
+        "for _ in range(10):\n"
         "    passed = run.forward_backward([datum], 'cross_entropy')\n"
-        "    run.optim_step(types.AdamParams(learning_rate=2e-2)).result()\n"
+        "    run.optim_step(types.AdamParams(learning_rate=5e-3)).result()\n"
         "    losses.append(passed.result().metrics['loss:sum'])\n"
         "assert losses[-1] < 0.7 * losses[0], losses\n"
     )
