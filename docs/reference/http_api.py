@@ -9,31 +9,9 @@ from typing import get_args, get_type_hints
 
 from fastapi.routing import APIRoute
 
-from chockstone.api import (
-    audit,
-    auth,
-    billing,
-    checkpoints,
-    downloads,
-    futures,
-    models,
-    policies,
-    runs,
-    samplers,
-    service,
-    sessions,
-    storage,
-    traces,
-    training,
-    trash,
-    weights,
-)
+from chockstone.api.app import RESOURCES
 
 PAGE = Path(__file__).with_name("http-api.md")
-RESOURCES = (
-    *(service, auth, sessions, models, training, weights, samplers, futures, runs),
-    *(checkpoints, downloads, storage, trash, policies, audit, billing, traces),
-)
 ANSWERS = {"AcceptedResponse": "a future", "Response": ""}  # else the name of a message in ``wire``
 INTRODUCTION = """\
 # The HTTP API

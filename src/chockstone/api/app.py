@@ -30,7 +30,7 @@ from chockstone.api import (
 from chockstone.api.bodies import BodyLimit
 from chockstone.api.context import Context
 
-_RESOURCES: Final = (
+RESOURCES: Final = (
     *(service, auth, sessions, models, training, weights, samplers, futures, runs, checkpoints, downloads),
     *(storage, trash, policies, audit, billing, traces),
 )
@@ -46,7 +46,7 @@ def create_app(context: Context) -> FastAPI:
     )
     app.state.context = context
     routes = APIRouter(prefix="/api/v1")
-    for resource in _RESOURCES:
+    for resource in RESOURCES:
         routes.include_router(resource.routes)
     app.include_router(routes)
     app.add_middleware(BodyLimit, limit_bytes=context.config.max_body_bytes)
