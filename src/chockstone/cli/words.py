@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
 
-_UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
+from chockstone.wire.sizes import DECIMAL_UNITS
+from chockstone.wire.sizes import spell_size as spell_size
+
 _BINARY_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])\Z")
@@ -30,17 +32,6 @@ def printable(text: str) -> str:
 
 def shorten(text: str, width: int = 60) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def spell_size(size_bytes: int) -> str:
-    if size_bytes < 1000:
-        return f"{size_bytes} B"
-    number = float(size_bytes)
-    for unit in _UNITS:
-        number /= 1000
-        if number < 999.95 or unit == _UNITS[-1]:
-            break
-    return f"{number:.1f} {unit}"
 
 
 def spell_duration(seconds: float) -> str:
@@ -97,7 +88,7 @@ def write_duration(seconds: float) -> str:
 def write_size(size_bytes: int) -> str:
     """As ``parse_size`` reads it, with nothing lost, in the unit that needs fewest digits."""
     spelled = [str(size_bytes)]
-    for base, units in ((1000, _UNITS), (1024, _BINARY_UNITS)):
+    for base, units in ((1000, DECIMAL_UNITS), (1024, _BINARY_UNITS)):
         for power, unit in enumerate(units, 1):
             if size_bytes and size_bytes % base**power == 0:
                 spelled.append(f"{size_bytes // base**power}{unit}")

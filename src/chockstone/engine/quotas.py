@@ -15,9 +15,9 @@ from weakref import WeakValueDictionary
 
 from chockstone.catalog import Catalog, RowMissing
 from chockstone.engine.policies import Policies, Quota
-from chockstone.engine.sizes import spell_bytes
 from chockstone.wire.failures import BadRequest
 from chockstone.wire.paths import TinkerPath
+from chockstone.wire.sizes import spell_bytes
 
 _EVERYONE: Final = ""  # no owner is called so
 

@@ -24,12 +24,12 @@ from chockstone.engine.backend import Backend
 from chockstone.engine.checkpoints import Checkpoints
 from chockstone.engine.quotas import Quotas, Share, how_to_free
 from chockstone.engine.runs import LiveRun, Release
-from chockstone.engine.sizes import spell_bytes
 from chockstone.engine.storage import Storage
 from chockstone.engine.storage_rules import StorageRules
 from chockstone.engine.usage import UsageMeter
 from chockstone.wire.failures import BadRequest, RequestError
 from chockstone.wire.paths import Kind, TinkerPath
+from chockstone.wire.sizes import spell_bytes
 
 log = logging.getLogger(__name__)
 _TIGHT_BYTES: Final = 4 << 30  # less room than this, or than a few saves need: the next one may not fit
