@@ -44,7 +44,7 @@ matrix: $(OLDER:%=$(VENV)-tinker-%/installed) ## the tests of the SDK with older
 	for version in $(OLDER); do $(VENV)-tinker-$$version/bin/python -m pytest -n $(JOBS) $(SHARED) || exit 1; done
 
 lint: $(VENV)/installed-dev ## ruff
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/installed-dev ## mypy, strict

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from chockstone.engine.sizes import spell_bytes
+from chockstone.wire.sizes import spell_bytes
 
 
 @pytest.mark.parametrize(
