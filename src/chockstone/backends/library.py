@@ -19,6 +19,7 @@ from chockstone.checkpoints import (
     SaveOptions,
     load_state,
     open_store,
+    verify_archive,
 )
 from chockstone.checkpoints.errors import (
     AdmissionRefused,
@@ -69,9 +70,18 @@ class Library:
         recipients: Sequence[Any] = (),  # Any: as parse_recipients gives them
         admission: Admission | None = None,
     ) -> Future[Saved]:
-        """Copy what the archive holds; the future is done when that is durable. ``room`` was granted before."""
+        """Copy what the archive holds; the future is done when that is durable. ``room`` was granted before.
+
+        An archive of that name is replaced: names are given once, so it is an earlier attempt at this very save.
+        """
         options = SaveOptions(
-            name=archive, kind=kind, metadata=metadata, ttl_seconds=ttl_seconds, step=run.steps, admission=admission
+            name=archive,
+            kind=kind,
+            metadata=metadata,
+            ttl_seconds=ttl_seconds,
+            step=run.steps,
+            overwrite=True,
+            admission=admission,
         )
         try:
             parts = collect_parts(run, kind)
@@ -87,6 +97,16 @@ class Library:
     def load(self, archive: str) -> Future[State]:
         """The state of an archive, verified, its tensors mapped from the file."""
         return self._threads.submit(self._read, archive)
+
+    def is_whole(self, archive: str) -> Future[bool]:
+        """Whether it is in the store, every byte as it was written."""
+        try:
+            self._store.stat(archive)
+        except CheckpointMissing:  # as nearly always: then no thread need be waited for
+            known: Future[bool] = Future()
+            known.set_result(False)
+            return known
+        return self._threads.submit(self._verify, archive)
 
     def remove(self, archive: str) -> Future[bool]:
         """Delete the archive, once a save that is writing it has ended."""
@@ -143,6 +163,14 @@ class Library:
             self._waiting.popleft().set_result(None)
         else:
             self._room += 1
+
+    def _verify(self, archive: str) -> bool:
+        try:
+            with Archive(self._store.open(archive)) as opened:
+                verify_archive(opened)
+        except CheckpointError:
+            return False
+        return True
 
     def _read(self, archive: str) -> State:
         try:

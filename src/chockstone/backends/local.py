@@ -6,46 +6,36 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
-import socket
+import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
-
 from chockstone.backends.channel import AsyncChannel, ChannelClosed, Message
+from chockstone.backends.heartbeat import BEAT, Patience, Watch
+from chockstone.backends.process import COMMAND, WorkerConfig, WorkerProcess, spawn_worker
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
 log = logging.getLogger(__name__)
-# -P: modules that happen to lie where the server was started are none of its business. Its last argument is a
-# socket's number.
-_COMMAND: Final = (sys.executable, "-P", "-m", "chockstone.backends.worker")
-_FIRST_DELAY_SECONDS: Final = 0.5
+_FIRST_DELAY_SECONDS: Final = 0.1
 _LONGEST_DELAY_SECONDS: Final = 30.0
 _LAST_WORDS_SECONDS: Final = 5.0
-_HEALTHY_SECONDS: Final = 60.0  # a worker that lived this long starts without delay
 _FIRST_ATTEMPTS: Final = 3  # to start, until one has ever been ready
+_PATIENCE: Final = Patience()
+_SIGNALS: Final[Mapping[int, str]] = {
+    signal.SIGKILL: "killed by hand or for want of memory",
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGBUS: "bus error: a mapped file was cut short, or the disk is full",
+    signal.SIGABRT: "aborted by a library",
+}
 
 
 class WorkerLost(ServerFailure):
-    """The process died while it worked on this call, or before it could start."""
+    """The process died while it worked on this call, or before it could start.
 
-
-@dataclass(frozen=True, slots=True)
-class WorkerConfig:
-    """What the worker process is told when it starts."""
-
-    models: dict[str, str]  # name → directory
-    store: str
-    device: str = "auto"
-    dtype: str = "auto"
-    threads: int = 0  # 0: as many as there are cores
-    max_sequences: int = 256
-    tokens_per_micro_batch: int = 0  # 0: what suits the device
-    log_level: str = "info"
+    With the code ``unsent`` it never heard of the call, and cannot have died of it.
+    """
 
 
 @dataclass(slots=True)
@@ -55,7 +45,11 @@ class _Pending:
 
 
 class LocalBackend:
-    """Calls to a child process. A process that dies fails its calls with WorkerLost and is started again."""
+    """Calls to a child process. A process that dies fails its calls with WorkerLost and is started again.
+
+    One that is hung is killed, which is a death like any other. The next one starts soon if the last
+    one was of use, and later and later while they die before they have answered anything.
+    """
 
     def __init__(
         self,
@@ -63,13 +57,23 @@ class LocalBackend:
         *,
         on_lost: Callable[[str], None] = lambda _: None,
         on_hopeless: Callable[[str], None] = lambda _: None,
-        command: Sequence[str] = _COMMAND,
+        command: Sequence[str] = COMMAND,
+        first: WorkerProcess | None = None,
+        inherit: Sequence[int] = (),
+        patience: Patience = _PATIENCE,
     ) -> None:
-        """``on_lost`` is told of each death; ``on_hopeless`` of a reason for which no worker will ever start."""
+        """``on_lost`` is told of each death; ``on_hopeless`` of a reason for which no worker will ever start.
+
+        ``inherit`` are descriptors that stay open for as long as a worker lives; ``first`` is a worker
+        that was spawned already.
+        """
         self._config = config
         self._on_lost = on_lost
         self._on_hopeless = on_hopeless
         self._command = command
+        self._inherit = inherit
+        self._first = first
+        self._patience = patience
         self._numbers = itertools.count()
         self._pending: dict[int, _Pending] = {}
         self._channel: AsyncChannel | None = None
@@ -77,7 +81,9 @@ class LocalBackend:
         self._ready = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._is_stopping = False
-        self._was_ready = False  # some worker, once
+        self._is_over = False  # nobody keeps a worker any more
+        self._has_answered = False  # the present worker
+        self.generation = 0
         self.details: dict[str, Any] = {}  # Any: plain JSON; what the worker said when it was ready
 
     async def start(self) -> None:
@@ -87,14 +93,34 @@ class LocalBackend:
     def is_ready(self) -> bool:
         return self._ready.is_set() and self._channel is not None
 
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        environment: Mapping[str, Any] = self.details.get("environment", {})
+        return environment
+
+    async def ready(self) -> None:
+        while not self.is_ready:
+            if self._is_over:
+                raise WorkerLost("the worker is not running, and will not be started again")
+            await self._ready.wait()
+
     async def call(
-        self, word: str, values: dict[str, Any], body: bytes = b"", *, on_release: Callable[[], None] = lambda: None
+        self,
+        word: str,
+        values: dict[str, Any],
+        body: bytes = b"",
+        *,
+        on_release: Callable[[], None] = lambda: None,
+        generation: int | None = None,
     ) -> Message:
         """Have the worker do something. Waits until it is ready; see ``engine.backend`` for the words."""
-        await self._ready.wait()
+        await self.ready()
         channel = self._channel
-        if channel is None:
-            raise WorkerLost("the worker is not running; try again in a moment")
+        assert channel is not None, "a worker that is ready has a channel"
+        if generation not in (None, self.generation):
+            raise WorkerLost(
+                "the worker that this was meant for is gone, and the next one knows nothing of it", code="unsent"
+            )
         number = next(self._numbers)
         pending = _Pending(asyncio.get_running_loop().create_future(), on_release)
         self._pending[number] = pending
@@ -144,15 +170,15 @@ class LocalBackend:
             self._is_stopping = True
             self._on_hopeless(f"the worker cannot be kept running: {type(error).__name__}: {error}")
         finally:
+            self._is_over = True
             self._lose_calls("the worker was stopped")
             self._ready.set()  # whoever waits for a worker that will not come is told so
 
     async def _run_for_ever(self) -> None:
         delay = _FIRST_DELAY_SECONDS
-        loop = asyncio.get_running_loop()
         attempts = 0
         while not self._is_stopping:
-            started = loop.time()
+            self._has_answered = False
             reason = await self._run_once()
             self._ready.clear()
             self._lose_calls(reason)
@@ -161,11 +187,11 @@ class LocalBackend:
             log.error("worker died reason=%s", reason)
             self._on_lost(reason)
             attempts += 1
-            if not self._was_ready and attempts == _FIRST_ATTEMPTS:
+            if not self.generation and attempts == _FIRST_ATTEMPTS:
                 self._is_stopping = True
                 self._on_hopeless(f"{reason}, {attempts} times before it was ready; its output above may say why")
                 return
-            delay = _FIRST_DELAY_SECONDS if loop.time() - started > _HEALTHY_SECONDS else delay
+            delay = _FIRST_DELAY_SECONDS if self._has_answered else delay
             await asyncio.sleep(delay)
             delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
 
@@ -178,48 +204,54 @@ class LocalBackend:
     async def _run_once(self) -> str:
         """One life of the process; returns how it ended."""
         try:
-            ours, theirs = socket.socketpair()
+            spawned = self._first or spawn_worker(self._config, inherit=self._inherit, command=self._command)
         except OSError as error:  # too many files are open, for now
             return f"the worker process could not be started: {error}"
-        try:
-            with theirs:
-                process = self._process = self._spawn(theirs)
-        except OSError as error:
-            ours.close()
-            return f"the worker process could not be started: {error}"
-        channel = self._channel = await AsyncChannel.over(ours)
+        self._first = None
+        process = self._process = spawned.process
+        channel = self._channel = await AsyncChannel.over(spawned.channel)
         if self._is_stopping:
             channel.close()  # it came too late to be told to stop
+        watch = Watch(self._patience)
+        watching = asyncio.create_task(self._keep_watch(process, watch))
         try:
             while True:
-                self._take(await channel.receive())
+                message = await channel.receive()
+                watch.hear(message.values)
+                self._take(message)
         except ChannelClosed:
             pass
         finally:
+            watching.cancel()
             channel.close()
         code = await asyncio.to_thread(process.wait)
+        if watch.verdict is not None:
+            return f"the worker process hung: {watch.verdict}"
         return f"the worker process ended with {_describe_exit(code)}"
 
-    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603  # this very program
-            [*self._command, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in the terminal is the server's to handle
-            env=_environment(self._config),
-        )
+    async def _keep_watch(self, process: subprocess.Popen[bytes], watch: Watch) -> None:
+        """From the moment the worker is ready, for what it takes to load models is anybody's guess."""
+        await self._ready.wait()
+        is_alive = True
+        while is_alive:
+            await asyncio.sleep(self._patience.check_seconds)
+            is_alive = watch.check()
+        process.kill()
 
     def _take(self, message: Message) -> None:
         values = message.values
         if values["event"] == "ready":
             self.details = dict(values["details"])
-            self._was_ready = True
+            self.generation += 1
             self._ready.set()
+            return
+        if values["event"] == BEAT:
             return
         if values["event"] == "hopeless":
             self._is_stopping = True
             self._on_hopeless(values["error"])
             return
+        self._has_answered = True
         pending = self._pending.get(values["id"])
         if pending is None or pending.reply.done():
             return  # whoever asked has stopped waiting
@@ -237,16 +269,8 @@ def _error(values: Mapping[str, Any]) -> RequestError:
     return kind(values["error"], code=values.get("code"))
 
 
-def _environment(config: WorkerConfig) -> dict[str, str]:
-    """Settings travel in the environment, so that the command line shows none of them."""
-    return os.environ | {
-        "CHOCKSTONE_WORKER": orjson.dumps(asdict(config)).decode(),
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "TRANSFORMERS_VERBOSITY": "error",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    }
-
-
 def _describe_exit(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    meaning = _SIGNALS.get(-code)
+    return f"signal {-code} ({meaning})" if meaning else f"signal {-code}"

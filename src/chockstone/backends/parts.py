@@ -1,6 +1,7 @@
 """Parts: what an archive of each kind holds of a run.
 
 weights           the run's whole state, as no other program reads it
+recovery          the same, for the server itself
 sampler_weights   what inference engines load: ``adapter_model.safetensors`` with its
                   ``adapter_config.json``, or ``model.safetensors`` with the base's ``config.json``
 external_weights  the same for other programs; a model comes with its tokenizer, in the type it
@@ -30,7 +31,7 @@ class Parts:
 
 
 def collect_parts(run: Run, kind: str) -> Parts:
-    if kind == "weights":
+    if kind in ("weights", "recovery"):
         return Parts(run.state(), {COMPLETE: b""})
     if kind not in ("sampler_weights", "external_weights"):
         raise ServerFailure(f"there are no checkpoints of kind {kind!r}")

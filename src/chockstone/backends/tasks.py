@@ -27,7 +27,7 @@ class Source(Protocol):
 
 
 class Turns:
-    """The compute thread's loop. Only ``post`` may be called from other threads."""
+    """The compute thread's loop. Only ``post`` and ``pulse`` may be called from other threads."""
 
     def __init__(self, source: Source, *, now: Callable[[], float] = time.perf_counter) -> None:
         self._source = source
@@ -35,7 +35,8 @@ class Turns:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ready: deque[Steps] = deque()
         self._waiting = 0  # tasks that wait for a future
-        self._is_abandoned = False
+        self._finished = 0  # turns
+        self._is_busy = False
         self._debt = 0.0  # seconds that tasks have had more than the source
 
     def post(self, action: Callable[[], None]) -> None:
@@ -45,22 +46,25 @@ class Turns:
     def start(self, task: Steps) -> None:
         self._ready.append(task)
 
-    def abandon(self) -> None:
-        """Nobody waits for what was started: it need not end."""
-        self._is_abandoned = True
+    def pulse(self) -> tuple[int, bool]:
+        """How many turns were finished so far, and whether there is something to do. For any thread."""
+        return self._finished, self._is_busy
 
     def is_idle(self) -> bool:
         return not self._ready and not self._waiting and not self._source.has_work()
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Until ``is_over``, and then until what was started has ended, unless nobody waits for it."""
-        while not (is_over() and (self.is_idle() or self._is_abandoned)):
+        """Until ``is_over``, and then until what was started has ended."""
+        while not (is_over() and self.is_idle()):
             self._take_in()
             self._work()
 
     def _take_in(self) -> None:
         if not self._ready and not self._source.has_work():
-            self._inbox.get()()
+            self._is_busy = False
+            action = self._inbox.get()
+            self._is_busy = True
+            action()
         while True:
             try:
                 self._inbox.get_nowait()()
@@ -71,6 +75,7 @@ class Turns:
         has_work = self._source.has_work()
         if not self._ready and not has_work:
             return
+        self._is_busy = True
         both = bool(self._ready) and has_work
         if not both:
             self._debt = 0.0
@@ -81,6 +86,7 @@ class Turns:
         else:
             self._advance(self._ready.popleft())
             self._debt += self._now() - started if both else 0.0
+        self._finished += 1
 
     def _advance(self, task: Steps) -> None:
         try:

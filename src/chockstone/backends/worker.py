@@ -1,375 +1,54 @@
-"""The worker: the process that holds the models, trains runs and samples from them.
+"""The worker: the process that holds the models. It lives no longer than the server that started it.
 
-One thread computes, in turns (see ``tasks``); one reads the channel; saves and loads do their disk
-work in threads of their own. Each call of ``engine.backend`` is one method here, a generator whose
-returned message is the reply.
+A new server must not find it still at work on the same directory. What it was writing is either
+committed or leaves nothing visible, so that it may end at any moment.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import logging
 import os
+import signal
 import socket
 import sys
-import threading
-import traceback
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import orjson
-import torch
-
-from chockstone.backends.base_model import BaseModel, load_base_model
-from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
-from chockstone.backends.custom_loss import CustomLoss
-from chockstone.backends.library import Library, State
-from chockstone.backends.local import WorkerConfig
-from chockstone.backends.optimizers import OptimStep
-from chockstone.backends.recipients import parse_recipients
-from chockstone.backends.run import Run, RunSpec
-from chockstone.backends.sampler_weights import Weights, read_weights, run_weights
-from chockstone.backends.shelf import Shelf
-from chockstone.backends.tasks import Steps, Turns
-from chockstone.checkpoints import Admission, Saved
-from chockstone.sampling.model import SampledModel
-from chockstone.sampling.sampler import Finished, Sampler
-from chockstone.wire.failures import BadRequest, Failure, RequestError, ServerFailure
-from chockstone.wire.pass_request import decode_pass
-from chockstone.wire.pass_result import encode_pass_result
-from chockstone.wire.sample_request import decode_sample
-from chockstone.wire.sample_result import encode_sample_result
-from chockstone.wire.samples import SampleRequest, SampleResult
-
-log = logging.getLogger(__name__)
-_SHELF_BYTES: Final = 2 << 30
 _NICENESS: Final = 5  # the API answers first; what is computed here takes long anyway
-_ALTERNATIVE_CELLS: Final = 1 << 26  # in one answer, 8 bytes each
-Call = Generator["Future[Any] | None", None, Message]
-
-
-@dataclass(frozen=True, slots=True)
-class _Sampling:
-    """A request that is being sampled, and who waits for it."""
-
-    request: SampleRequest
-    done: Future[SampleResult | Failure]
-
-
-class _Generation:
-    """The sampler as a source of work: what it finishes wakes the call that waits for it."""
-
-    def __init__(self, max_sequences: int) -> None:
-        self._max_sequences = max_sequences
-        self.sampler = Sampler(max_sequences=max_sequences)
-        self.under_way: dict[str, _Sampling] = {}
-
-    def has_work(self) -> bool:
-        return self.sampler.has_work()
-
-    def step(self) -> None:
-        try:
-            for finished in self.sampler.step():
-                self._finish(finished)
-        except Exception as error:  # noqa: BLE001  # the sampler is in no known state: what it held fails, training goes on
-            log.error("sampler failed error=%s\n%s", error, traceback.format_exc())
-            self.sampler = Sampler(max_sequences=self._max_sequences)
-            for key in list(self.under_way):
-                self._finish(Finished(key, Failure(f"the sampler failed: {type(error).__name__}: {error}", "server")))
-
-    def cancel(self, key: str) -> None:
-        self.sampler.cancel(key)
-        if (sampling := self.under_way.pop(key, None)) is not None:
-            sampling.done.set_result(Failure("the sample was cancelled", "user"))
-
-    def _finish(self, finished: Finished) -> None:
-        self.under_way.pop(finished.key).done.set_result(finished.outcome)
-
-
-class Worker:
-    def __init__(self, config: WorkerConfig, channel: BlockingChannel) -> None:
-        self._config = config
-        self._channel = channel
-        self._generation = _Generation(config.max_sequences)
-        self._turns = Turns(self._generation)
-        self._library = Library(config.store, post=self._turns.post)
-        self._bases: dict[str, BaseModel] = {}
-        self._sampled: dict[str, SampledModel] = {}
-        self._runs: dict[str, Run] = {}
-        self._losses: dict[str, CustomLoss] = {}
-        self._shelf = Shelf(_SHELF_BYTES)
-        self._loading: dict[str, Future[State]] = {}
-        self._fetching: set[str] = set()  # samples whose weights are on their way
-        self._is_over = False
-        self._calls: dict[str, Callable[..., Call]] = {
-            "open_run": self._open_run,
-            "close_run": self._close_run,
-            "pass": self._pass,
-            "optim_step": self._optim_step,
-            "save": self._save,
-            "snapshot": self._snapshot,
-            "load": self._load,
-            "add_loss": self._add_loss,
-            "drop_loss": self._drop_loss,
-            "sample": self._sample,
-            "cancel": self._cancel,
-            "forget": self._forget,
-        }
-
-    def run(self) -> None:
-        """Load the models, say so, and work until told to stop."""
-        try:
-            self._load_models()
-        except Exception as error:  # noqa: BLE001  # whatever it is, it will be the same the next time
-            log.debug("models not loaded\n%s", traceback.format_exc())
-            told = str(error) if isinstance(error, ServerFailure) else f"{type(error).__name__}: {error}"
-            self._send(Message({"event": "hopeless", "error": told}))
-            return
-        self._send(Message({"event": "ready", "details": {"torch": torch.__version__}}))
-        threading.Thread(target=self._read, name="channel", daemon=True).start()
-        self._turns.run(lambda: self._is_over)
-        self._library.close()
-
-    def _load_models(self) -> None:
-        device = self._config.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        for name, directory in self._config.models.items():
-            base = load_base_model(name, directory, device=device, dtype=self._config.dtype)
-            self._bases[name] = base
-            self._sampled[name] = SampledModel(base.model, base.tokenizer, max_context=base.max_context)
-
-    def _read(self) -> None:
-        try:
-            while True:
-                message = self._channel.receive()
-                self._turns.post(lambda message=message: self._take(message))  # type: ignore[misc]  # bound now
-        except ChannelClosed:
-            self._turns.post(self._abandon)
-
-    def _stop(self) -> None:
-        self._is_over = True
-
-    def _abandon(self) -> None:
-        """The server is gone, and nobody waits for anything: what is being written is finished, nothing else."""
-        self._turns.abandon()
-        self._stop()
-
-    def _take(self, message: Message) -> None:
-        if message.values["word"] == "stop":
-            self._stop()
-        else:
-            self._turns.start(self._answer(message))
-
-    def _answer(self, message: Message) -> Steps:
-        number, word, values = message.values["id"], message.values["word"], message.values["values"]
-        try:
-            if word in ("pass", "sample"):
-                values["body"] = message.body
-            if word == "save":
-                values["release"] = lambda: self._reply(number, "released")
-            reply = yield from self._calls[word](**values)
-            self._reply(number, "done", reply)
-        except RequestError as error:
-            self._fail(number, error)
-        except Exception as error:  # noqa: BLE001  # told to the client, and logged
-            log.error("call failed word=%s error=%s\n%s", word, error, traceback.format_exc())
-            self._fail(number, error)
-
-    def _reply(self, number: int, event: str, message: Message | None = None) -> None:
-        message = message or Message()
-        self._send(Message({"id": number, "event": event, "values": message.values}, message.body))
-
-    def _fail(self, number: int, error: Exception) -> None:
-        failure = Failure.of(error)
-        values = {"id": number, "event": "failed", "category": failure.category}
-        values["error"] = failure.error.encode(errors="replace").decode()  # a file's name need not be text
-        values["code"] = error.code if isinstance(error, RequestError) else None
-        self._send(Message(values))
-
-    def _send(self, message: Message) -> None:
-        try:
-            self._channel.send(message)
-        except ChannelClosed:
-            self._stop()  # which whoever reads the channel will find out, too
-
-    # The calls. Each takes its values by name.
-
-    def _open_run(self, *, run_id: str, base_model: str, spec: dict[str, Any]) -> Call:
-        yield None
-        self._runs[run_id] = Run(self._bases[base_model], RunSpec.from_json(spec))
-        return Message()
-
-    def _close_run(self, *, run_id: str) -> Call:
-        yield None
-        self._runs.pop(run_id, None)
-        return Message()
-
-    def _pass(self, *, run_id: str, body: bytes) -> Call:
-        request = decode_pass(body)
-        result = yield from self._run(run_id).apply(
-            request, self._losses, tokens_per_micro_batch=self._config.tokens_per_micro_batch
-        )
-        tokens = sum(len(datum.tokens) for datum in request.data)
-        return Message({"tokens": tokens}, encode_pass_result(result))
-
-    def _optim_step(self, *, run_id: str, params: dict[str, Any]) -> Call:
-        yield None
-        return Message({"metrics": self._run(run_id).optim_step(OptimStep.parse(params))})
-
-    def _save(
-        self,
-        *,
-        run_id: str,
-        archive: str,
-        kind: str,
-        metadata: dict[str, Any],
-        ttl_seconds: float | None,
-        release: Callable[[], None],
-        recipients: Sequence[str] = (),
-        allowance_bytes: int | None = None,
-        reserve_bytes: int = 0,
-    ) -> Call:
-        """``recipients``: of an export, each of whose files is then encrypted to them; none are encrypted to nobody."""
-        run = self._run(run_id)
-        keys = parse_recipients(recipients) if recipients else []
-        if keys and kind != "external_weights":
-            raise BadRequest("only external weights can be encrypted; save without recipients")
-        yield self._library.room()
-        done = self._library.save(
-            run,
-            archive,
-            kind=kind,
-            metadata=metadata,
-            ttl_seconds=ttl_seconds,
-            recipients=keys,
-            admission=Admission(allowance_bytes=allowance_bytes, reserve_bytes=reserve_bytes),
-        )
-        release()
-        yield done
-        return Message({"size_bytes": done.result().size_bytes})
-
-    def _snapshot(self, *, run_id: str, archive: str, reserve_bytes: int = 0) -> Call:
-        """Weights to sample from at once; the archive, which brings them back, is written behind if it fits."""
-        run = self._run(run_id)
-        self._shelf.put(archive, run_weights(run, self._sampled[run.base.name]), is_durable=False)
-        yield self._library.room()
-        try:
-            done = self._library.save(
-                run,
-                archive,
-                kind="sampler_weights",
-                metadata={},
-                ttl_seconds=None,
-                admission=Admission(reserve_bytes=reserve_bytes),
-            )
-        except BaseException:
-            self._shelf.forget(archive)
-            raise
-        done.add_done_callback(lambda done: self._turns.post(lambda: self._settled(archive, done)))
-        return Message()
-
-    def _settled(self, archive: str, done: Future[Saved]) -> None:
-        if (error := done.exception()) is not None:
-            log.error("sampler weights stay in memory only archive=%s error=%s", archive, error)
-            return
-        self._shelf.settled(archive)
-
-    def _load(self, *, run_id: str, archive: str, with_optimizer: bool) -> Call:
-        run = self._run(run_id)
-        state = self._library.load(archive)
-        yield state
-        run.load(state.result(), with_optimizer=with_optimizer)
-        return Message()
-
-    def _add_loss(self, *, loss_id: str, definition: dict[str, Any]) -> Call:
-        yield None
-        self._losses[loss_id] = CustomLoss.parse(definition["graph"], definition["inputs"])
-        return Message()
-
-    def _drop_loss(self, *, loss_id: str) -> Call:
-        yield None
-        self._losses.pop(loss_id, None)
-        return Message()
-
-    def _sample(self, *, key: str, base_model: str, archive: str | None, seed: int, body: bytes) -> Call:
-        request = decode_sample(orjson.loads(body))
-        weights = Weights(self._sampled[base_model], None, 0)
-        if archive is not None:
-            self._fetching.add(key)
-            try:
-                weights = yield from self._fetch(base_model, archive)
-                if key not in self._fetching:
-                    raise BadRequest("the sample was cancelled")
-            finally:
-                self._fetching.discard(key)
-        _check_alternatives(request, weights.model)
-        sampling = _Sampling(request, Future())
-        self._generation.sampler.add(key, weights.model, weights.adapter, request, seed=seed)
-        self._generation.under_way[key] = sampling
-        yield sampling.done
-        outcome = sampling.done.result()
-        if isinstance(outcome, Failure):
-            raise BadRequest(outcome.error) if outcome.category == "user" else ServerFailure(outcome.error)
-        tokens = sum(len(sequence.tokens) for sequence in outcome.sequences)
-        counts = {"tokens": tokens, "prompt_tokens": len(request.prompt)}
-        return Message(counts, encode_sample_result(outcome, request))
-
-    def _cancel(self, *, key: str) -> Call:
-        yield None
-        self._fetching.discard(key)
-        self._generation.cancel(key)
-        return Message()
-
-    def _forget(self, *, archive: str) -> Call:
-        self._shelf.forget(archive)
-        removing = self._library.remove(archive)
-        yield removing
-        removing.result()
-        return Message()
-
-    def _run(self, run_id: str) -> Run:
-        if (run := self._runs.get(run_id)) is None:
-            raise ServerFailure(f"run {run_id!r} is not loaded; resume it from its last checkpoint")
-        return run
-
-    def _fetch(self, base_model: str, archive: str) -> Generator[Future[Any] | None, None, Weights]:
-        """The weights of an archive, from the shelf or from the store; asked for together, they are read once."""
-        if (weights := self._shelf.get(archive)) is not None:
-            return weights
-        loading = self._loading.get(archive) or self._library.load(archive)
-        self._loading[archive] = loading
-        yield loading
-        self._loading.pop(archive, None)
-        if (weights := self._shelf.get(archive)) is None:
-            weights = read_weights(loading.result(), self._bases[base_model], self._sampled[base_model])
-            self._shelf.put(archive, weights, is_durable=True)
-        return weights
-
-
-def _check_alternatives(request: SampleRequest, model: SampledModel) -> None:
-    """Raises BadRequest for more alternatives to sampled tokens than an answer can hold."""
-    space = max(model.max_context - len(request.prompt), 1)
-    longest = min(request.params.max_tokens or space, space)
-    cells = request.topk_sample_logprobs * request.num_samples * longest
-    if cells > _ALTERNATIVE_CELLS:
-        raise BadRequest(
-            f"topk_sample_logprobs={request.topk_sample_logprobs} for {request.num_samples} samples of up to {longest} "
-            f"tokens is {cells} alternatives, more than {_ALTERNATIVE_CELLS}; ask for fewer of one of them"
-        )
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> None:
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    _die_with_the_server(sock)
+    os.nice(_NICENESS)
+    import orjson  # from here on it takes a while
+    import torch
+
+    from chockstone.backends.channel import BlockingChannel
+    from chockstone.backends.process import WorkerConfig
+    from chockstone.backends.workshop import Workshop
+
     config = WorkerConfig(**orjson.loads(os.environ.pop("CHOCKSTONE_WORKER")))
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if config.threads:
         torch.set_num_threads(config.threads)
-    os.nice(_NICENESS)
-    with socket.socket(fileno=int(sys.argv[1])) as sock:
-        Worker(config, BlockingChannel(sock)).run()
+    Workshop(config, BlockingChannel(sock), on_orphaned=_end).run()
     logging.shutdown()
-    os._exit(0)  # all is written; to take torch apart would only take time
+    _end()  # all is written; to take torch apart would only take time
+
+
+def _die_with_the_server(sock: socket.socket) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    with contextlib.suppress(BlockingIOError):
+        if not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+            _end()  # it died before it could be said
+
+
+def _end() -> None:
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,13 @@ several runs, and samples, may all be under way together.
 
     open_run    run_id, base_model, spec
     close_run   run_id
-    pass        run_id; body: the request. Replies tokens
-    optim_step  run_id, params
+    pass        run_id; body: the request. Replies tokens, seconds (of computing, not of waiting)
+    optim_step  run_id, params. Replies metrics, seconds
     save        run_id, archive, kind, metadata, ttl_seconds, recipients, allowance_bytes (or None),
-                reserve_bytes; releases once the state is copied. Replies size_bytes
-    snapshot    run_id, archive, reserve_bytes: weights to sample from under that name, at once
+                reserve_bytes; releases once the state is copied. Replies size_bytes, seconds (of
+                copying, during which nothing is computed). An archive of that name is replaced
+    snapshot    run_id, archive, reserve_bytes: weights to sample from under that name, at once; its
+                archive is written behind, unless a whole one is there already
     load        run_id, archive, with_optimizer
     add_loss    loss_id, definition
     drop_loss   loss_id
@@ -18,13 +20,20 @@ several runs, and samples, may all be under way together.
     cancel      key
     forget      archive: nobody will ask for it again, and it is deleted
 
+A save of kind "recovery" has all that ``load`` needs to go on with the very same bits. It waits until
+the run's earlier snapshots are on disk, and there is "no_room" for it while one of them could not be
+written: whoever forgets what led to its state forgets what led to theirs.
+
+The worker is a process, and may die. Each one that becomes ready is a new generation, which knows
+nothing of the runs, losses and samples of those before it.
+
 An error has a code where the engine acts on it: the archive is "damaged" or "missing", or there is
 "no_room" for it, in which case the message says "needs <number> bytes".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from chockstone.backends.channel import Message
@@ -35,14 +44,35 @@ class Backend(Protocol):
     def is_ready(self) -> bool:
         """Whether the worker has loaded its models."""
 
+    @property
+    def generation(self) -> int:
+        """How many workers have become ready so far: which one it is at present, or was last."""
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """Plain JSON: all besides the operations that the bits of a result depend on. Empty before a worker is ready.
+
+        device, dtype, threads, torch, tokens_per_micro_batch, cpu, and models: a digest of each by name.
+        """
+
+    async def ready(self) -> None:
+        """Wait until a worker is ready. Raises WorkerLost when none will ever be."""
+
     async def start(self) -> None:
         """Begin to start; returns before the worker is ready. Calls wait for it."""
 
     async def call(
-        self, word: str, values: dict[str, Any], body: bytes = b"", *, on_release: Callable[[], None] = lambda: None
+        self,
+        word: str,
+        values: dict[str, Any],
+        body: bytes = b"",
+        *,
+        on_release: Callable[[], None] = lambda: None,
+        generation: int | None = None,
     ) -> Message:
         """Have it done. Raises RequestError as the worker gave it; WorkerLost when the worker died.
 
+        Given a ``generation``, no other worker is asked: WorkerLost is raised with nothing sent.
         ``on_release`` is called when the run may go on to its next operation although this one is
         not finished: a save that is copied but not yet written.
         """

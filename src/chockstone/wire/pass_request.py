@@ -102,7 +102,7 @@ def pass_from_json(value: object) -> bytes:
     for index, datum in enumerate(data):
         _write_datum(message.data.add(), datum, where=f"datum {index}")
     _check_head(message)
-    return message.SerializeToString()
+    return message.SerializeToString(deterministic=True)
 
 
 def tokens_from_json(value: object, name: str) -> npt.NDArray[np.int32]:

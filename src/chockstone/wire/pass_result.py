@@ -17,7 +17,10 @@ LOGPROBS: Final = "logprobs"
 
 
 def encode_pass_result(result: PassResult) -> bytes:
-    """One record for the whole batch if its arrays agree behind the first axis, else one for each run that does."""
+    """One record for the whole batch if its arrays agree behind the first axis, else one for each run that does.
+
+    The same result is the same bytes, in every process: without being told, protobuf writes metrics in any order.
+    """
     message = pb.ForwardBackwardOutput(loss_fn_output_type=OUTPUT_TYPE, metrics=result.metrics)
     for trailing, run in itertools.groupby(result.logprobs, key=lambda logprobs: logprobs.shape[1:]):
         arrays = [little_endian(logprobs, "<f4") for logprobs in run]
@@ -27,7 +30,7 @@ def encode_pass_result(result: PassResult) -> bytes:
         field.offsets = little_endian(np.cumsum([0, *map(len, arrays)], dtype=np.int64), "<i8")
         field.dtype = pb.DTYPE_FLOAT32
         field.trailing_shape.extend(trailing)
-    return message.SerializeToString()
+    return message.SerializeToString(deterministic=True)
 
 
 def pass_result_json(encoded: bytes) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def encode_sample_result(result: SampleResult, request: SampleRequest) -> bytes:
         message.prompt_alt_tokens.logprobs.CopyFrom(
             tensors.to_message(tensors.Tensor(drawn.logprobs, drawn.logprobs.shape))
         )
-    return message.SerializeToString()
+    return message.SerializeToString(deterministic=True)
 
 
 def sample_result_json(encoded: bytes) -> dict[str, Any]:

@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
-from chockstone.backends import local
-from chockstone.backends.local import LocalBackend, WorkerConfig, WorkerLost
+from chockstone.backends import local, process
+from chockstone.backends.heartbeat import Patience
+from chockstone.backends.local import LocalBackend, WorkerLost
+from chockstone.backends.process import WorkerConfig
+from chockstone.engine.data_directory import is_owned, owned
 from chockstone.wire.failures import BadRequest, ServerFailure
 
 # It knows the frames of ``channel`` and nothing else of ours, so that it starts in no time.
 WORKER = r"""
-import json, os, socket, struct, sys, time
+import json, os, socket, struct, sys, threading, time
 
 sock = socket.socket(fileno=int(sys.argv[-1]))
 file = sock.makefile("rb")
@@ -42,6 +45,11 @@ def receive():
 def done(number, values=None, body=b""):
     send({"id": number, "event": "done", "values": values or {}}, body)
 
+def beat():
+    while True:
+        send({"event": "beat", "turns": 3, "busy": True})
+        time.sleep(0.002)
+
 match config["device"]:
     case "hopeless":
         send({"event": "hopeless", "error": "there is no such model"})
@@ -50,7 +58,10 @@ match config["device"]:
         sys.exit(7)
     case "slow":
         time.sleep(0.1)
-send({"event": "ready", "details": {"life": life, "argv": sys.argv[1:], "config": config}})
+details = {"life": life, "argv": sys.argv[1:], "config": config, "environment": {"life": life}}
+send({"event": "ready", "details": details})
+if config["device"] == "stuck":
+    threading.Thread(target=beat, daemon=True).start()
 waiting = []
 while True:
     message, body = receive()
@@ -77,8 +88,10 @@ while True:
         case "exit":
             os._exit(values["code"])
         case "be killed":
-            os.kill(os.getpid(), 9)
+            os.kill(os.getpid(), values.get("signal", 9))
 """
+
+PATIENT = Patience(check_seconds=3600, stuck_seconds=1e9)  # with workers whose hearts do not beat
 
 
 @dataclass
@@ -89,7 +102,7 @@ class Rig:
     lost: list[str] = field(default_factory=list)
     hopeless: list[str] = field(default_factory=list)
 
-    def backend(self, device: str = "cpu") -> LocalBackend:
+    def backend(self, device: str = "cpu", **options: Any) -> LocalBackend:
         script = self.directory / "worker.py"
         script.write_text(WORKER)
         return LocalBackend(
@@ -97,11 +110,12 @@ class Rig:
             on_lost=self.lost.append,
             on_hopeless=self.hopeless.append,
             command=[sys.executable, "-I", "-S", str(script)],
+            **{"patience": PATIENT} | options,
         )
 
     @asynccontextmanager
-    async def running(self, device: str = "cpu") -> AsyncIterator[LocalBackend]:
-        backend = self.backend(device)
+    async def running(self, device: str = "cpu", **options: Any) -> AsyncIterator[LocalBackend]:
+        backend = self.backend(device, **options)
         await backend.start()
         try:
             yield backend
@@ -210,7 +224,7 @@ async def test_a_worker_that_dies_fails_its_calls_and_is_started_again(rig: Rig)
 
         assert await echo(backend, a=1) == {"a": 1}
         assert backend.details["life"] == 2
-    assert rig.lost == ["the worker process ended with signal 9"]
+    assert rig.lost == ["the worker process ended with signal 9 (killed by hand or for want of memory)"]
 
 
 async def test_each_death_is_told_once_and_survived(rig: Rig) -> None:
@@ -372,7 +386,7 @@ async def test_the_delay_before_a_new_start_grows_while_workers_keep_dying(
 
     backend = rig.backend()
     backend._command = ["/no/such/program"]
-    backend._was_ready = True
+    backend.generation = 1  # some worker was ready once
     with monkeypatch.context() as patched:
         patched.setattr(asyncio, "sleep", recorded)
         await backend.start()
@@ -404,9 +418,129 @@ async def test_a_server_that_has_too_many_files_open_starts_its_worker_later(
 
     backend = rig.backend()
     with monkeypatch.context() as patched:
-        patched.setattr(local.socket, "socketpair", refuse)
+        patched.setattr(process.socket, "socketpair", refuse)
         await backend.start()
         await until(lambda: rig.lost)
 
     assert await echo(backend, a=1) == {"a": 1}
     await backend.stop()
+
+
+async def test_each_worker_that_becomes_ready_is_a_new_generation(rig: Rig) -> None:
+    backend = rig.backend("dies in its first life")
+    assert backend.generation == 0 and backend.environment == {}
+
+    await backend.start()
+    await asyncio.wait_for(backend.ready(), 30)
+    first = backend.generation, backend.environment
+    with pytest.raises(WorkerLost):
+        await backend.call("be killed", {})
+    between = backend.generation
+    await asyncio.wait_for(backend.ready(), 30)
+    second = backend.generation, backend.environment
+    await backend.stop()
+
+    assert first == (1, {"life": 2})
+    assert between == 1
+    assert second == (2, {"life": 3})
+
+
+async def test_a_call_goes_to_the_worker_it_is_meant_for(rig: Rig) -> None:
+    async with rig.running() as backend:
+        await backend.ready()
+
+        await backend.call("echo", {}, generation=1)
+
+
+@pytest.mark.parametrize("generation", [0, 2])
+async def test_a_call_for_another_worker_is_not_sent(rig: Rig, generation: int) -> None:
+    async with rig.running() as backend:
+        with pytest.raises(WorkerLost, match="meant for"):
+            await backend.call("be killed", {}, generation=generation)
+
+        await echo(backend)
+        assert backend.generation == 1
+    assert rig.lost == []
+
+
+async def test_a_call_that_waits_for_a_worker_is_not_sent_to_the_next_one(rig: Rig) -> None:
+    async with rig.running() as backend:
+        with pytest.raises(WorkerLost):
+            await backend.call("be killed", {})
+        assert not backend.is_ready
+        meant_for_any = asyncio.create_task(backend.call("echo", {}))
+
+        with pytest.raises(WorkerLost, match="meant for"):
+            await asyncio.wait_for(backend.call("be killed", {}, generation=backend.generation), 30)
+
+        await meant_for_any
+        await echo(backend)
+    assert len(rig.lost) == 1
+
+
+async def test_a_worker_that_never_comes_is_not_waited_for(rig: Rig) -> None:
+    async with rig.running("hopeless") as backend:
+        with pytest.raises(WorkerLost, match="will not be started again"):
+            await asyncio.wait_for(backend.ready(), 30)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(11, "signal 11 (segmentation fault)"), (9, "signal 9 (killed by hand or for want of memory)"), (10, "signal 10")],
+)
+async def test_a_death_by_a_signal_is_told_in_words(rig: Rig, number: int, reason: str) -> None:
+    async with rig.running() as backend:
+        with pytest.raises(WorkerLost):
+            await backend.call("be killed", {"signal": number})
+        await echo(backend)
+
+    assert rig.lost == [f"the worker process ended with {reason}"]
+
+
+async def test_a_worker_that_says_nothing_is_killed(rig: Rig) -> None:
+    async with rig.running(patience=Patience(check_seconds=0.02, silence_checks=10)) as backend:
+        with pytest.raises(WorkerLost, match="hung: nothing came from it for 0.2 seconds"):
+            await asyncio.wait_for(backend.call("wait", {}), 30)
+
+
+async def test_a_worker_that_is_stuck_is_killed_although_its_heart_beats(rig: Rig) -> None:
+    patience = Patience(check_seconds=0.02, silence_checks=10_000, stuck_seconds=0.2)
+    async with rig.running("stuck", patience=patience) as backend:
+        with pytest.raises(WorkerLost, match="hung: it was busy with one piece of work for 0.2 seconds"):
+            await asyncio.wait_for(backend.call("wait", {}), 30)
+
+
+async def test_what_a_worker_inherits_stays_open_until_it_ends(rig: Rig) -> None:
+    with owned(rig.directory) as lock:
+        backend = rig.backend(inherit=[lock])
+        await backend.start()
+        await echo(backend)
+
+    assert is_owned(rig.directory)
+    await backend.stop()
+    assert not is_owned(rig.directory)
+
+
+async def test_a_worker_that_was_of_use_is_started_again_without_a_long_wait(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays: list[float] = []
+    sleep = asyncio.sleep
+
+    async def recorded(seconds: float) -> None:
+        if seconds < 3600:
+            delays.append(seconds)
+        await sleep(min(seconds, 0.001))
+
+    async with rig.running() as backend:
+        await backend.ready()
+        monkeypatch.setattr(asyncio, "sleep", recorded)
+        for has_answered in (False, False, True, False):
+            if has_answered:
+                await echo(backend)
+            with pytest.raises(WorkerLost):
+                await backend.call("be killed", {})
+            await backend.ready()
+        monkeypatch.undo()
+
+    assert delays == [0.01, 0.02, 0.01, 0.02]

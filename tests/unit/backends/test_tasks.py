@@ -227,6 +227,27 @@ def test_what_starts_while_only_the_source_works_gets_its_turn_at_once() -> None
     assert steps_left == [90]  # long hours alone earn the tasks no debt
 
 
+def test_the_pulse_counts_turns_and_tells_work_from_waiting() -> None:
+    generation = Generation(steps=2)
+    turns = Turns(generation)
+    pulses = [turns.pulse()]
+
+    def task() -> Steps:
+        pulses.append(turns.pulse())
+        yield None
+
+    turns.start(task())
+    over = threading.Event()
+    idle = threading.Timer(0.05, lambda: (pulses.append(turns.pulse()), turns.post(over.set)))
+    turns.post(idle.start)
+    turns.run(over.is_set)
+
+    before, within, waiting = pulses
+    assert before == (0, False)
+    assert within[1]
+    assert waiting == (4, False)  # two turns of the task, the last of which ends it, and two of the source
+
+
 @given(
     task_seconds=st.lists(st.floats(0.01, 5.0), min_size=1, max_size=4),
     source_seconds=st.floats(0.01, 5.0),

@@ -34,6 +34,16 @@ def test_the_sdk_reads_one_output_per_datum() -> None:
     assert combine_fwd_bwd_output_results([read]).metrics == METRICS
 
 
+def test_the_same_result_is_the_same_bytes_in_every_process() -> None:
+    """Which order protobuf likes best is decided anew by each process; the one of the alphabet stays."""
+    names = [f"metric {number:02d}" for number in range(30)]
+
+    encoded = encode_pass_result(PassResult(logprobs=(), metrics=dict.fromkeys(reversed(names), 1.0)))
+
+    places = [encoded.index(name.encode()) for name in names]
+    assert places == sorted(places)
+
+
 def test_a_batch_of_one_kind_is_one_record() -> None:
     same = PassResult(logprobs=arrays((3, 2), (1, 2)), metrics=METRICS)
     mixed = PassResult(logprobs=arrays((3, 2), (1, 2), (4,), (2, 3)), metrics=METRICS)

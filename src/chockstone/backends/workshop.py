@@ -1,0 +1,346 @@
+"""The workshop: the models, the runs on them, and the calls that train and sample.
+
+One thread computes, in turns (see ``tasks``); one reads the channel; one says every second that all
+is well; saves and loads do their disk work in threads of their own. Each call of ``engine.backend``
+is one method here, a generator whose returned message is the reply.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+import orjson
+import torch
+
+from chockstone.backends.base_model import BaseModel, load_base_model
+from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
+from chockstone.backends.custom_loss import CustomLoss
+from chockstone.backends.environment import describe_environment
+from chockstone.backends.heartbeat import Heart
+from chockstone.backends.library import Library, State
+from chockstone.backends.optimizers import OptimStep
+from chockstone.backends.process import WorkerConfig
+from chockstone.backends.recipients import parse_recipients
+from chockstone.backends.run import Run, RunSpec
+from chockstone.backends.sampler_weights import Weights, read_weights, run_weights
+from chockstone.backends.sampling_source import SamplingSource
+from chockstone.backends.shelf import Shelf
+from chockstone.backends.tasks import Steps, Turns
+from chockstone.checkpoints import Admission, Saved
+from chockstone.sampling.model import SampledModel
+from chockstone.wire.failures import BadRequest, Failure, RequestError, ServerFailure
+from chockstone.wire.pass_request import decode_pass
+from chockstone.wire.pass_result import encode_pass_result
+from chockstone.wire.sample_request import decode_sample
+from chockstone.wire.sample_result import encode_sample_result
+
+log = logging.getLogger(__name__)
+_SHELF_BYTES: Final = 2 << 30
+Call = Generator["Future[Any] | None", None, Message]
+
+
+class Workshop:
+    def __init__(self, config: WorkerConfig, channel: BlockingChannel, *, on_orphaned: Callable[[], None]) -> None:
+        """``on_orphaned`` is called, by the thread that reads, when the server is gone."""
+        self._config = config
+        self._channel = channel
+        self._on_orphaned = on_orphaned
+        self._sampling = SamplingSource(config.max_sequences)
+        self._turns = Turns(self._sampling)
+        self._library = Library(config.store, post=self._turns.post)
+        self._bases: dict[str, BaseModel] = {}
+        self._sampled: dict[str, SampledModel] = {}
+        self._runs: dict[str, Run] = {}
+        self._losses: dict[str, CustomLoss] = {}
+        self._shelf = Shelf(_SHELF_BYTES)
+        self._snapshots: dict[str, dict[str, Future[Saved]]] = {}  # by run, archives not known to be on disk
+        self._loading: dict[str, Future[State]] = {}
+        self._fetching: set[str] = set()  # samples whose weights are on their way
+        self._is_over = False
+        self._calls: dict[str, Callable[..., Call]] = {
+            "open_run": self._open_run,
+            "close_run": self._close_run,
+            "pass": self._pass,
+            "optim_step": self._optim_step,
+            "save": self._save,
+            "snapshot": self._snapshot,
+            "load": self._load,
+            "add_loss": self._add_loss,
+            "drop_loss": self._drop_loss,
+            "sample": self._sample,
+            "cancel": self._cancel,
+            "forget": self._forget,
+        }
+
+    def run(self) -> None:
+        """Load the models, say so, and work until told to stop."""
+        threading.Thread(target=self._read, name="channel", daemon=True).start()
+        try:
+            environment = self._load_models()
+        except Exception as error:  # noqa: BLE001  # whatever it is, it will be the same the next time
+            log.debug("models not loaded\n%s", traceback.format_exc())
+            told = str(error) if isinstance(error, ServerFailure) else f"{type(error).__name__}: {error}"
+            self._send(Message({"event": "hopeless", "error": told}))
+            return
+        self._send(Message({"event": "ready", "details": {"environment": environment}}))
+        heart = Heart(lambda values: self._send(Message(values)), self._turns.pulse)
+        heart.start()
+        self._turns.run(lambda: self._is_over)
+        self._library.close()
+        heart.stop()
+
+    def _load_models(self) -> dict[str, Any]:
+        """Returns the environment that results depend on."""
+        device = self._config.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        for name, directory in self._config.models.items():
+            base = load_base_model(name, directory, device=device, dtype=self._config.dtype)
+            self._bases[name] = base
+            self._sampled[name] = SampledModel(base.model, base.tokenizer, max_context=base.max_context)
+        return describe_environment(self._config, device)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                message = self._channel.receive()
+                self._turns.post(lambda message=message: self._take(message))  # type: ignore[misc]  # bound now
+        except ChannelClosed:
+            self._on_orphaned()
+
+    def _stop(self) -> None:
+        self._is_over = True
+
+    def _take(self, message: Message) -> None:
+        if message.values["word"] == "stop":
+            self._stop()
+        else:
+            self._turns.start(self._answer(message))
+
+    def _answer(self, message: Message) -> Steps:
+        number, word, values = message.values["id"], message.values["word"], message.values["values"]
+        try:
+            if word in ("pass", "sample"):
+                values["body"] = message.body
+            if word == "save":
+                values["release"] = lambda: self._reply(number, "released")
+            call = self._calls[word](**values)
+            reply = yield from _timed(call) if word in ("pass", "optim_step") else call
+            self._reply(number, "done", reply)
+        except RequestError as error:
+            self._fail(number, error)
+        except Exception as error:  # noqa: BLE001  # told to the client, and logged
+            log.error("call failed word=%s error=%s\n%s", word, error, traceback.format_exc())
+            self._fail(number, error)
+
+    def _reply(self, number: int, event: str, message: Message | None = None) -> None:
+        message = message or Message()
+        self._send(Message({"id": number, "event": event, "values": message.values}, message.body))
+
+    def _fail(self, number: int, error: Exception) -> None:
+        failure = Failure.of(error)
+        values = {"id": number, "event": "failed", "category": failure.category}
+        values["error"] = failure.error.encode(errors="replace").decode()  # a file's name need not be text
+        values["code"] = error.code if isinstance(error, RequestError) else None
+        self._send(Message(values))
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._channel.send(message)
+        except ChannelClosed:
+            log.debug("nobody listens")  # which whoever reads the channel finds out, too
+
+    # The calls. Each takes its values by name.
+
+    def _open_run(self, *, run_id: str, base_model: str, spec: dict[str, Any]) -> Call:
+        yield None
+        self._runs[run_id] = Run(self._bases[base_model], RunSpec.from_json(spec))
+        return Message()
+
+    def _close_run(self, *, run_id: str) -> Call:
+        yield None
+        self._runs.pop(run_id, None)
+        self._snapshots.pop(run_id, None)
+        return Message()
+
+    def _pass(self, *, run_id: str, body: bytes) -> Call:
+        request = decode_pass(body)
+        result = yield from self._run(run_id).apply(
+            request, self._losses, tokens_per_micro_batch=self._config.tokens_per_micro_batch
+        )
+        tokens = sum(len(datum.tokens) for datum in request.data)
+        return Message({"tokens": tokens}, encode_pass_result(result))
+
+    def _optim_step(self, *, run_id: str, params: dict[str, Any]) -> Call:
+        yield None
+        return Message({"metrics": self._run(run_id).optim_step(OptimStep.parse(params))})
+
+    def _save(
+        self,
+        *,
+        run_id: str,
+        archive: str,
+        kind: str,
+        metadata: dict[str, Any],
+        ttl_seconds: float | None,
+        release: Callable[[], None],
+        recipients: Sequence[str] = (),
+        allowance_bytes: int | None = None,
+        reserve_bytes: int = 0,
+    ) -> Call:
+        """``recipients``: of an export, each of whose files is then encrypted to them; none are encrypted to nobody."""
+        run = self._run(run_id)
+        keys = parse_recipients(recipients) if recipients else []
+        if keys and kind != "external_weights":
+            raise BadRequest("only external weights can be encrypted; save without recipients")
+        if kind == "recovery":
+            yield from self._until_snapshots_are_written(run_id)
+        yield self._library.room()
+        started = time.perf_counter()
+        done = self._library.save(
+            run,
+            archive,
+            kind=kind,
+            metadata=metadata,
+            ttl_seconds=ttl_seconds,
+            recipients=keys,
+            admission=Admission(allowance_bytes=allowance_bytes, reserve_bytes=reserve_bytes),
+        )
+        seconds = time.perf_counter() - started
+        release()
+        yield done
+        self._shelf.forget(archive)  # which held what the archive was before
+        return Message({"size_bytes": done.result().size_bytes, "seconds": seconds})
+
+    def _snapshot(self, *, run_id: str, archive: str, reserve_bytes: int = 0) -> Call:
+        """Weights to sample from at once; the archive, which brings them back, is written behind if it fits."""
+        run = self._run(run_id)
+        is_whole = self._library.is_whole(archive)
+        yield is_whole
+        weights = run_weights(run, self._sampled[run.base.name])
+        self._shelf.put(archive, weights, is_durable=is_whole.result())
+        if is_whole.result():
+            return Message()
+        yield self._library.room()
+        try:
+            done = self._library.save(
+                run,
+                archive,
+                kind="sampler_weights",
+                metadata={},
+                ttl_seconds=None,
+                admission=Admission(reserve_bytes=reserve_bytes),
+            )
+        except BaseException:
+            self._shelf.forget(archive)
+            raise
+        self._snapshots.setdefault(run_id, {})[archive] = done
+        done.add_done_callback(lambda done: self._turns.post(lambda: self._settled(run_id, archive, done)))
+        return Message()
+
+    def _settled(self, run_id: str, archive: str, done: Future[Saved]) -> None:
+        if (error := done.exception()) is not None:
+            log.error("sampler weights stay in memory only archive=%s error=%s", archive, error)
+            return
+        self._snapshots.get(run_id, {}).pop(archive, None)
+        self._shelf.settled(archive)
+
+    def _until_snapshots_are_written(self, run_id: str) -> Generator[Future[Any], None, None]:
+        """Raises what kept one from being written that is still wanted."""
+        for archive, done in list(self._snapshots.get(run_id, {}).items()):
+            yield done
+            error = done.exception()
+            if isinstance(error, RequestError) and archive in self._snapshots.get(run_id, {}):
+                reason = f"weights to sample from are in memory only, and no recovery archive may be newer: {error}"
+                raise type(error)(reason, code=error.code)
+
+    def _load(self, *, run_id: str, archive: str, with_optimizer: bool) -> Call:
+        run = self._run(run_id)
+        state = self._library.load(archive)
+        yield state
+        run.load(state.result(), with_optimizer=with_optimizer)
+        return Message()
+
+    def _add_loss(self, *, loss_id: str, definition: dict[str, Any]) -> Call:
+        yield None
+        self._losses[loss_id] = CustomLoss.parse(definition["graph"], definition["inputs"])
+        return Message()
+
+    def _drop_loss(self, *, loss_id: str) -> Call:
+        yield None
+        self._losses.pop(loss_id, None)
+        return Message()
+
+    def _sample(self, *, key: str, base_model: str, archive: str | None, seed: int, body: bytes) -> Call:
+        request = decode_sample(orjson.loads(body))
+        weights = Weights(self._sampled[base_model], None, 0)
+        if archive is not None:
+            self._fetching.add(key)
+            try:
+                weights = yield from self._fetch(base_model, archive)
+                if key not in self._fetching:
+                    raise BadRequest("the sample was cancelled")
+            finally:
+                self._fetching.discard(key)
+        done = self._sampling.add(key, weights, request, seed=seed)
+        yield done
+        outcome = done.result()
+        if isinstance(outcome, Failure):
+            raise BadRequest(outcome.error) if outcome.category == "user" else ServerFailure(outcome.error)
+        tokens = sum(len(sequence.tokens) for sequence in outcome.sequences)
+        counts = {"tokens": tokens, "prompt_tokens": len(request.prompt)}
+        return Message(counts, encode_sample_result(outcome, request))
+
+    def _cancel(self, *, key: str) -> Call:
+        yield None
+        self._fetching.discard(key)
+        self._sampling.cancel(key)
+        return Message()
+
+    def _forget(self, *, archive: str) -> Call:
+        self._shelf.forget(archive)
+        for snapshots in self._snapshots.values():
+            snapshots.pop(archive, None)
+        removing = self._library.remove(archive)
+        yield removing
+        removing.result()
+        return Message()
+
+    def _run(self, run_id: str) -> Run:
+        if (run := self._runs.get(run_id)) is None:
+            raise ServerFailure(f"run {run_id!r} is not loaded; resume it from its last checkpoint")
+        return run
+
+    def _fetch(self, base_model: str, archive: str) -> Generator[Future[Any] | None, None, Weights]:
+        """The weights of an archive, from the shelf or from the store; asked for together, they are read once."""
+        if (weights := self._shelf.get(archive)) is not None:
+            return weights
+        loading = self._loading.get(archive) or self._library.load(archive)
+        self._loading[archive] = loading
+        yield loading
+        self._loading.pop(archive, None)
+        if (weights := self._shelf.get(archive)) is None:
+            weights = read_weights(loading.result(), self._bases[base_model], self._sampled[base_model])
+            self._shelf.put(archive, weights, is_durable=True)
+        return weights
+
+
+def _timed(call: Call) -> Call:
+    """The call, with a reply that also says for how many seconds it has computed."""
+    seconds = 0.0
+    while True:
+        started = time.perf_counter()
+        try:
+            awaited = next(call)
+        except StopIteration as ended:
+            reply: Message = ended.value
+            seconds += time.perf_counter() - started
+            return Message({**reply.values, "seconds": seconds}, reply.body)
+        seconds += time.perf_counter() - started
+        yield awaited
