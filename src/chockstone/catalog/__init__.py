@@ -22,6 +22,7 @@ from chockstone.catalog.errors import (
 from chockstone.catalog.keys import KeyRow
 from chockstone.catalog.losses import LossRow
 from chockstone.catalog.policies import PolicyRow
+from chockstone.catalog.recoveries import RecoveryRow
 from chockstone.catalog.rows import JsonObject, Page
 from chockstone.catalog.runs import RunRow, RunState
 from chockstone.catalog.samplers import SamplerRow
@@ -51,6 +52,7 @@ __all__ = [
     "LossRow",
     "Page",
     "PolicyRow",
+    "RecoveryRow",
     "RowExists",
     "RowMissing",
     "RunRow",

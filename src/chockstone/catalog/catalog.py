@@ -9,6 +9,7 @@ from chockstone.catalog.keys import Keys
 from chockstone.catalog.losses import Losses
 from chockstone.catalog.opening import bring_up_to_date
 from chockstone.catalog.policies import Policies
+from chockstone.catalog.recoveries import Recoveries
 from chockstone.catalog.runs import Runs
 from chockstone.catalog.samplers import Samplers
 from chockstone.catalog.sessions import Sessions
@@ -29,6 +30,7 @@ class Catalog:
         self.users = Users(database)
         self.sessions = Sessions(database)
         self.runs = Runs(database)
+        self.recoveries = Recoveries(database)
         self.checkpoints = Checkpoints(database)
         self.trash = Trash(database)
         self.policies = Policies(database)

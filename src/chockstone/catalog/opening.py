@@ -16,7 +16,7 @@ from chockstone.catalog import tables
 from chockstone.catalog.database import Database
 from chockstone.catalog.errors import CatalogForeign, CatalogTooNew
 
-VERSIONS: Final = ("0001", "0002")  # as in migrations/versions, oldest first; the last one is what tables.py says
+VERSIONS: Final = ("0001", "0002", "0003")  # as in migrations/versions, oldest first; the last is what tables.py says
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 VERSION_TABLE: Final = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
 _LOCK_NUMBER: Final = 0x63686F636B  # any number that nobody else locks in the same PostgreSQL

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from chockstone.catalog import tables
 from chockstone.catalog.database import Database
 from chockstone.catalog.errors import RowMissing
 from chockstone.catalog.rows import JsonObject, Page, Rows
 
-RunState = Literal["active", "unloaded", "lost"]
+# Of a parked run everything is on disk; it comes back with its next operation.
+RunState = Literal["active", "parked", "unloaded", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class RunRow:
 
 _ROWS: Final = Rows(RunRow, tables.runs)
 _RUNS: Final = tables.runs.c
+_ASKED_AT_ONCE: Final = 500  # in one statement: databases limit its parameters
+_RUN_ID: Final = re.compile(r"(?P<session>.+):train:(?P<number>0|[1-9]\d{0,17})")
 
 
 class Runs:
@@ -77,6 +81,38 @@ class Runs:
             raise RowMissing(f"run {run_id!r} needs session {session_id!r}, which is not in this catalog")
         return run
 
+    async def enter(
+        self,
+        run_id: str,
+        *,
+        owner: str,
+        base_model: str,
+        spec: JsonObject,
+        now: datetime,
+        optimizer_config: JsonObject | None = None,
+        user_metadata: Mapping[str, str] | None = None,
+        project_id: str | None = None,
+        state: RunState = "parked",
+    ) -> RunRow:
+        """Make the row of a run again that only its journal remembers; one that is there stays as it is.
+
+        Its session must have been entered. ``ValueError`` when this is no run's id.
+        """
+        if (match := _RUN_ID.fullmatch(run_id)) is None:
+            raise ValueError(f"{run_id!r} is not the id of a run")
+        return await self.create(
+            match["session"],
+            int(match["number"]),
+            owner=owner,
+            base_model=base_model,
+            spec=spec,
+            now=now,
+            optimizer_config=optimizer_config,
+            user_metadata=user_metadata,
+            project_id=project_id,
+            state=state,
+        )
+
     async def get(self, run_id: str) -> RunRow:
         return _present(run_id, await _ROWS.find(self._database, _RUNS.run_id == run_id))
 
@@ -101,6 +137,17 @@ class Runs:
         """Oldest first. The active ones are what a restarted server has to bring back."""
         query = select(*_ROWS.columns).where(_RUNS.state == state).order_by(_RUNS.created_at, _RUNS.run_id)
         return await _ROWS.read(self._database, query)
+
+    async def are_over(self, run_ids: Sequence[str]) -> Mapping[str, bool]:
+        """Of those that are known: whether they will never go on, being unloaded or of a finished session."""
+        session = tables.sessions.c
+        query = select(_RUNS.run_id, or_(_RUNS.state == "unloaded", session.finished_at.is_not(None)))
+        query = query.join(tables.sessions, session.session_id == _RUNS.session_id)
+        found: dict[str, bool] = {}
+        for start in range(0, len(run_ids), _ASKED_AT_ONCE):
+            some = query.where(_RUNS.run_id.in_(run_ids[start : start + _ASKED_AT_ONCE]))
+            found |= {run_id: bool(is_over) for run_id, is_over in await self._database.read(some)}
+        return found
 
     async def touch_many(self, requests: Mapping[str, datetime]) -> None:
         """Record each run's last request, in one transaction. Never moves back; unknown ids are passed over."""

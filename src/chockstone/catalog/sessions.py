@@ -65,6 +65,23 @@ class Sessions:
             return first
         return SESSION_ROWS.row(made[0])
 
+    async def enter(
+        self, session_id: str, *, owner: str, now: datetime, project_id: str | None = None, sdk_version: str = ""
+    ) -> SessionRow:
+        """Make the row of a session again that only its runs' journals remember; one that is there stays as it is."""
+        entered = await SESSION_ROWS.create_once(
+            self._database,
+            session_id=session_id,
+            owner=owner,
+            project_id=project_id,
+            tags=[],
+            user_metadata={},
+            sdk_version=sdk_version,
+            created_at=now,
+            last_heartbeat_at=now,
+        )
+        return _present(session_id, entered)
+
     async def get(self, session_id: str) -> SessionRow:
         return _present(session_id, await SESSION_ROWS.find(self._database, _SESSIONS.session_id == session_id))
 

@@ -96,6 +96,7 @@ runs: Final = Table(
     UniqueConstraint("session_id", "model_seq_id"),
     Index(None, "owner", "created_at", "run_id"),
     Index(None, "created_at", "run_id"),
+    Index(None, "state"),
 )
 
 checkpoints: Final = Table(
@@ -224,6 +225,27 @@ usage: Final = Table(
     Column("type", String(32), primary_key=True),
     Column("cached", Boolean, primary_key=True),
     Column("amount", Double, nullable=False),
+)
+
+# Receipts outlive their runs' rows as audit entries do, and so refer to none.
+recoveries: Final = Table(
+    "recoveries",
+    metadata,
+    Column("recovery_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("run_id", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("archive", Text),
+    Column("skipped", JSON, nullable=False),
+    Column("replayed", BigInteger, nullable=False),
+    Column("redone", BigInteger, nullable=False),
+    Column("matched", BigInteger, nullable=False),
+    Column("mismatched", BigInteger, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("notes", JSON, nullable=False),
+    Index(None, "run_id", "recovery_id"),
+    sqlite_autoincrement=True,  # the newest is the one with the highest number
 )
 
 keys: Final = Table(

@@ -126,6 +126,17 @@ async def test_a_catalog_of_the_first_version_keeps_what_it_holds(url: str) -> N
         ]
 
 
+async def test_a_catalog_of_the_second_version_learns_of_recoveries(url: str) -> None:
+    await on(url, migrate_to("0002"))
+    await on(url, enter_first_rows)
+
+    async with await Catalog.open(url) as catalog:
+        run = await make_run(catalog)
+        added = await catalog.recoveries.add(run_id=run.run_id, owner="local", at=NOW, reason="restarted", seconds=1.5)
+        assert await catalog.recoveries.list(run.run_id) == (added,)
+        assert await catalog.runs.list_in_state("active") == (run,)
+
+
 async def test_an_upgrade_that_breaks_off_leaves_the_catalog_as_it_was(url: str) -> None:
     await on(url, migrate_to("0001"))
     await on(url, enter_first_rows)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from chockstone.catalog import Catalog, RowMissing, RunRow, UnstorableValue
+from chockstone.catalog import Catalog, RowMissing, RunRow, RunState, UnstorableValue
 
 from .making import NOW, after, make_run, make_session
 
@@ -134,3 +134,60 @@ async def test_a_lost_run_says_why(catalog: Catalog) -> None:
     assert lost == await catalog.runs.get("s:train:1")
     assert (lost.state, lost.failure) == ("lost", "no good archive")
     assert [run.model_seq_id for run in await catalog.runs.list_in_state("active")] == [0, 2]
+
+
+async def test_a_run_that_only_its_journal_remembers_is_entered_once(catalog: Catalog) -> None:
+    facts = {"owner": "a", "base_model": "tiny", "spec": {"rank": 8}, "user_metadata": {"k": "v"}, "project_id": "p"}
+    await catalog.sessions.enter("s:2", owner="a", now=NOW, project_id="p")
+
+    entered = await asyncio.gather(*(catalog.runs.enter("s:2:train:3", **facts, now=NOW) for _ in range(10)))
+    await catalog.runs.set_state("s:2:train:3", "active")
+    again = await catalog.runs.enter("s:2:train:3", **{**facts, "base_model": "other"}, now=after(hours=1))
+
+    assert {(run.session_id, run.model_seq_id, run.state) for run in entered} == {("s:2", 3, "parked")}
+    assert again == await catalog.runs.get("s:2:train:3")
+    assert (again.base_model, again.state, again.project_id, again.created_at) == ("tiny", "active", "p", NOW)
+    assert await catalog.runs.list_in_state("parked") == ()
+
+
+@pytest.mark.parametrize("run_id", ["", "s", "s:train", "s:train:", "s:train:x", "s:train:01", "s.train.0", ":train:0"])
+async def test_what_is_no_runs_id_is_not_entered(catalog: Catalog, run_id: str) -> None:
+    with pytest.raises(ValueError, match="is not the id of a run"):
+        await catalog.runs.enter(run_id, owner="a", base_model="tiny", spec={}, now=NOW)
+
+
+async def test_a_run_is_entered_after_its_session(catalog: Catalog) -> None:
+    with pytest.raises(RowMissing, match="session 's'"):
+        await catalog.runs.enter("s:train:0", owner="a", base_model="tiny", spec={}, now=NOW)
+
+
+async def test_parked_runs_are_found_by_their_state(catalog: Catalog) -> None:
+    await make_session(catalog)
+    for n in range(3):
+        await make_run(catalog, model_seq_id=n, now=after(seconds=n))
+
+    await catalog.runs.set_state("s:train:1", "parked")
+
+    assert [run.model_seq_id for run in await catalog.runs.list_in_state("parked")] == [1]
+    assert [run.model_seq_id for run in await catalog.runs.list_in_state("active")] == [0, 2]
+
+
+async def test_a_run_is_over_when_it_is_unloaded_or_its_session_is_finished(catalog: Catalog) -> None:
+    for session_id in ("s", "t"):
+        await make_session(catalog, session_id)
+    states: tuple[RunState, ...] = ("active", "parked", "lost", "unloaded")
+    for n, state in enumerate(states):
+        await make_run(catalog, model_seq_id=n, state=state)
+    await make_run(catalog, "t")
+    await catalog.sessions.finish("t", reason="success", now=NOW)
+
+    found = await catalog.runs.are_over([*(f"s:train:{n}" for n in range(700)), "t:train:0"])
+
+    assert found == {
+        "s:train:0": False,
+        "s:train:1": False,
+        "s:train:2": False,
+        "s:train:3": True,
+        "t:train:0": True,
+    }
+    assert await catalog.runs.are_over([]) == {}
