@@ -40,7 +40,8 @@ def collect(
     to be damaged, so that only archives whose every digest was right a moment ago count. Without it
     their heads must do.
     """
-    checkpoints = [c for c in survey(store, prefix) if c.name != prefix]  # below it, not itself
+    found = survey(store, prefix)
+    checkpoints = [c for c in found if c.name != prefix and not c.is_for_recovery]  # below it, not itself
     plan = plan_retention(checkpoints, policy, now=now)
     trusted: set[str] = set()
     while verify and (doubtful := _doubtful(checkpoints, plan, trusted)):

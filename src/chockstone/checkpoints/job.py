@@ -29,7 +29,7 @@ from chockstone.checkpoints.manifest import Manifest
 from chockstone.checkpoints.retention import Removal, Retention
 from chockstone.checkpoints.snapshot import STATE, Snapshot
 from chockstone.checkpoints.store import Store
-from chockstone.checkpoints.survey import survey
+from chockstone.checkpoints.survey import RECOVERY, survey
 from chockstone.checkpoints.writer import THREADS, Write
 
 log = logging.getLogger(__name__)
@@ -116,9 +116,9 @@ class SaveJob:
             sink.abort()
             raise
         seconds = time.perf_counter() - request.started
-        log.info(
-            "checkpoint saved name=%s step=%s bytes=%d seconds=%.3f", request.name, request.step, layout.size, seconds
-        )
+        level = logging.DEBUG if request.kind == RECOVERY else logging.INFO  # a server takes those all the time
+        facts = (request.name, request.step, layout.size, seconds)
+        log.log(level, "checkpoint saved name=%s step=%s bytes=%d seconds=%.3f", *facts)
         return Saved(
             request.name,
             self.store.url,

@@ -13,6 +13,7 @@ from chockstone.checkpoints.manifest import Manifest
 from chockstone.checkpoints.store import Entry, Store
 
 _WIDTH: Final = 8  # heads read at once
+RECOVERY: Final = "recovery"
 _NEVER: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -29,6 +30,11 @@ class Checkpoint:
     manifest: Manifest | None
     damage: str | None = None
     is_newer: bool = False
+
+    @property
+    def is_for_recovery(self) -> bool:
+        """Whether it is a server's own, to bring a run back with: nobody's to list, and none to go by rule."""
+        return self.manifest is not None and self.manifest.kind == RECOVERY
 
     @property
     def order(self) -> tuple[datetime, int, str]:
