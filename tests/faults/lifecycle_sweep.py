@@ -32,6 +32,8 @@ from chockstone.catalog import Catalog, CheckpointRow
 from chockstone.catalog.database import Database
 from chockstone.checkpoints import Archive, Retention, load_state, verify_archive
 from chockstone.checkpoints.file_store import FileStore
+from chockstone.engine.archives import recovered_run
+from chockstone.engine.data_directory import RUN_JOURNALS
 from chockstone.engine.doctor import examine
 from chockstone.engine.doctor_repairs import Orders
 from chockstone.engine.doctor_visit import look, treat
@@ -47,7 +49,8 @@ RUN = "s:train:0"
 DAY = 24 * 3600.0
 MOST_STEPS = 200
 CALLS = ("link", "unlink", "replace", "rename", "mkdir", "rmdir", "pwrite", "posix_fallocate", "fsync")
-HARMLESS_BEFORE_A_FIX = {"partial", "orphan", "ephemeral"}  # never a row without bytes, damage, or a stuck save
+# Never a row without bytes, damage, or a stuck save.
+HARMLESS_BEFORE_A_FIX = {"partial", "orphan", "ephemeral", "recovery", "journal"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Server:
     async def open_run(self) -> None:
         catalog = self.engine.catalog
         await catalog.sessions.create("s", owner="ann", sdk_version="0.36.0", now=self.clock())
-        opening = self.engine.training.open(
+        opening = await self.engine.training.open(
             "s",
             0,
             owner="ann",
@@ -90,6 +93,13 @@ class Server:
         assert "error" not in await self.result(opening)
         self.live = self.engine.runs.get(RUN)
 
+    async def come_back(self) -> None:
+        """Until what an earlier server was asked is done, and it is known what no run needs any more."""
+        while not self.engine._lifecycle._is_surveyed:
+            await asyncio.sleep(0.001)
+        for live in self.engine.runs:
+            await live.lane.drained()
+
     def next_seq_id(self) -> int:
         self.seq_id += 1
         return self.seq_id
@@ -98,11 +108,11 @@ class Server:
         """Train a step, and save: the n-th save holds weight n."""
         assert self.live is not None
         training = self.engine.training
-        await self.result(training.forward_backward(self.live, self.next_seq_id(), b"1"))
-        await self.result(training.optim_step(self.live, self.next_seq_id(), {}))
+        await self.result(await training.forward_backward(self.live, self.next_seq_id(), b"1"))
+        await self.result(await training.optim_step(self.live, self.next_seq_id(), {}))
         ordinary: dict[str, Any] = {"ttl_seconds": None, "overwrite": False, "user_metadata": {}}
         path = TinkerPath.of(RUN, Kind.WEIGHTS, name)
-        told = await self.result(training.save(self.live, self.next_seq_id(), path, **{**ordinary, **facts}))
+        told = await self.result(await training.save(self.live, self.next_seq_id(), path, **{**ordinary, **facts}))
         assert "error" not in told, told
         return await self.row(name)
 
@@ -215,7 +225,7 @@ async def _copy_a(server: Server) -> None:
 async def _sample(server: Server) -> None:
     """Weights that nobody lists, from their snapshot to the end of their session."""
     assert server.live is not None
-    told = await server.result(server.engine.training.save_for_sampling(server.live, server.next_seq_id(), 0))
+    told = await server.result(await server.engine.training.save_for_sampling(server.live, server.next_seq_id(), 0))
     assert "error" not in told, told
     await server.engine.catalog.sessions.finish("s", reason="success", now=server.clock())
     await server.engine.finish_session("s")
@@ -320,7 +330,7 @@ async def served(data: Path, scenario: Scenario, clock: Clock) -> Any:
     store = FileStore(data / "checkpoints")
     storage = Storage(store)
     async with await Catalog.open(f"sqlite:///{data}/catalog.sqlite3") as catalog:
-        engine = Engine(FakeBackend(store), catalog, storage, rules=scenario.rules, now=clock)
+        engine = Engine(FakeBackend(store), catalog, storage, data=data, rules=scenario.rules, now=clock)
         await engine.start()
         yield Server(engine, clock)
         await engine.stop()
@@ -350,6 +360,7 @@ async def restart_and_fix(data: Path, scenario: Scenario, say: Callable[[object]
     """The server comes back, and ends well; then the doctor."""
     now = Clock().at + timedelta(seconds=scenario.elapsed_seconds)
     async with served(data, scenario, Clock(now)) as server:
+        await server.come_back()
         await server.engine.sweeper.sweep()
     visit = await look(data, now=now, is_full=True, progress=silent)
     found = {finding.ailment.value for finding in visit.examination.problems}
@@ -364,6 +375,7 @@ async def fix(data: Path, scenario: Scenario, say: Callable[[object], None]) -> 
     visit = await treat(data, scenario.orders, now=now, is_full=True, progress=silent)
     assert visit.examination.problems == (), visit
     async with served(data, scenario, Clock(now)) as server:
+        await server.come_back()
         await server.engine.sweeper.sweep()
     say(await seen(data, now))
 
@@ -372,12 +384,12 @@ async def seen(data: Path, now: datetime) -> dict[str, Any]:
     """The world as it is, after a look at every byte of it."""
     store = FileStore(data / "checkpoints")
     async with await Catalog.open(f"sqlite:///{data}/catalog.sqlite3") as catalog:
-        examination = await examine(catalog, store, now=now, is_full=True)
+        examination = await examine(catalog, store, now=now, journals=data / RUN_JOURNALS, is_full=True)
         assert examination.problems == (), examination
         rows = [row async for row in catalog.checkpoints.iterate()]
         trashed = [each.checkpoint for each in await catalog.trash.list()]
-        ephemeral = {entry.name for entry in store.entries() if entry.name.endswith("/ephemeral")}
-        assert {entry.name for entry in store.entries()} - ephemeral == {row.archive for row in (*rows, *trashed)}
+        others = {entry.name for entry in store.entries() if _is_the_servers(entry.name)}
+        assert {entry.name for entry in store.entries()} - others == {row.archive for row in (*rows, *trashed)}
         assert {row.state for row in rows} <= {"ready"}
         for row in rows:
             assert (await catalog.runs.get(row.run_id)).owner == row.owner
@@ -385,6 +397,11 @@ async def seen(data: Path, now: datetime) -> dict[str, Any]:
         "listed": {_called(row): _weight(store, row) for row in rows},
         "trash": {_called(row): _weight(store, row) for row in trashed},
     }
+
+
+def _is_the_servers(archive: str) -> bool:
+    """Weights of samplers, and what brings a run back."""
+    return archive.endswith("/ephemeral") or recovered_run(archive) is not None
 
 
 def _called(row: CheckpointRow) -> str:

@@ -9,15 +9,19 @@ from typing import Final
 
 _LONGEST: Final = 200  # of a store's name component, with room for what a write adds to it
 HASHED: Final = "x-"
+RECOVERY: Final = "recovery"
+_RUN: Final = re.compile(r"(?P<session>.+)\.train\.(?P<number>\d{1,18})")
 _EPHEMERAL: Final = re.compile(r"([^/]+)\.sample\.\d+/ephemeral\Z")
 
 
-def archive_name(run_id: str, kind: str, name: str, seq_id: int | None = None) -> str:
-    """A store name that was never given before: a save is written beside what it replaces, or what is in the trash.
+def archive_name(run_id: str, kind: str, name: str, seq_id: int | None = None, *, request_id: str | None = None) -> str:
+    """A store name that no other save has: a save is written beside what it replaces, or what is in the trash.
 
-    Names a store cannot hold appear as a digest; the archive itself has them in its metadata.
+    The same request gets the same name, so that it is known when it is made again. Names a store
+    cannot hold appear as a digest; the archive itself has them in its metadata.
     """
-    token = secrets.token_hex(8)
+    known = None if request_id is None else hashlib.sha256(request_id.encode()).hexdigest()[:16]
+    token = known or secrets.token_hex(8)
     save = token if seq_id is None else f"{seq_id}-{token}"
     return f"{stored_session(run_id)}/{kind}/{stored_name(name)}.{save}"
 
@@ -37,6 +41,23 @@ def ephemeral_session(archive: str) -> str | None:
     """The session that such weights belong to, as the store spells it; None for every other archive."""
     found = _EPHEMERAL.match(archive)
     return None if found is None else found[1]
+
+
+def recovery_folder(run_id: str) -> str:
+    """Where the server's own archives of a run are, which bring it back."""
+    return f"{stored_session(run_id)}/{RECOVERY}"
+
+
+def recovered_run(archive: str) -> str | None:
+    """The run that such an archive brings back, as the store spells it; None for every other archive."""
+    run, _, rest = archive.partition("/")
+    return run if rest.startswith(f"{RECOVERY}/") else None
+
+
+def run_of_stored(stored: str) -> str | None:
+    """The id of the run that the store spells so; None if that is no run."""
+    found = _RUN.fullmatch(stored)
+    return None if found is None else f"{found['session']}:train:{found['number']}"
 
 
 def stored_session(session_id: str) -> str:

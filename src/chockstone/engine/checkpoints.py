@@ -89,6 +89,7 @@ class Checkpoints:
         self._reading: dict[tuple[str, float | None], asyncio.Task[None]] = {}  # by archive and rate
         self._copying: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._restored: dict[int, datetime] = {}  # save → until when no rule removes it
+        self.is_needed: Callable[[str], bool] = lambda _: False  # an archive, by a run that loaded it
         self.on_purged: Callable[[str], None] = lambda _: None  # an archive that is gone
         self.on_change: Callable[[str], None] = lambda _: (
             None
@@ -135,11 +136,11 @@ class Checkpoints:
         return sum(each.size_bytes for each in await self._purge(trashed))
 
     async def purgeable(self, trashed: Sequence[TrashRow]) -> tuple[TrashRow, ...]:
-        """Those that no live sampler uses."""
+        """Those that no live sampler uses, and that no run would need to come back."""
         if not trashed:
             return ()
         in_use = await self._catalog.samplers.in_use([each.archive for each in trashed])
-        return tuple(each for each in trashed if each.archive not in in_use)
+        return tuple(each for each in trashed if each.archive not in in_use and not self.is_needed(each.archive))
 
     async def purge_due(self, *, limit: int | None = None) -> tuple[TrashRow, ...]:
         """Purge what the trash need not keep any longer, and return it."""

@@ -25,9 +25,12 @@ class Completion:
 
 
 class Feed:
-    def __init__(self) -> None:
+    """``first`` is not below any cursor of an earlier server, so that none of those is taken for one of these."""
+
+    def __init__(self, *, first: int = 0) -> None:
         self._completions: OrderedDict[str, Completion] = OrderedDict()
-        self._cursor = 0
+        self._first = first
+        self._cursor = first
         self._news = asyncio.Event()
 
     def add(self, request_id: str, *, size_bytes: int, is_failure: bool) -> None:
@@ -49,9 +52,9 @@ class Feed:
     async def after(self, cursor: int, timeout_seconds: float) -> tuple[list[Completion], int]:
         """What was completed after ``cursor``, and the new cursor; waits for news if there are none.
 
-        A cursor from the future is one of an earlier server: it is told everything.
+        A cursor that this feed never gave out is one of an earlier server: it is told everything.
         """
-        cursor = 0 if cursor > self._cursor else cursor
+        cursor = cursor if self._first <= cursor <= self._cursor else self._first
         news = self._news
         if self._cursor == cursor:
             try:

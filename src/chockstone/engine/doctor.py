@@ -24,9 +24,11 @@ from chockstone.checkpoints.errors import (
     UnsupportedArchive,
 )
 from chockstone.checkpoints.file_store import PARTIAL, FileStore
-from chockstone.engine.archives import ephemeral_session, stored_session
+from chockstone.engine.archives import ephemeral_session, recovered_run, stored_session
 from chockstone.engine.doctor_findings import Ailment, Examination, Finding
+from chockstone.engine.journal_format import JournalError
 from chockstone.engine.rebuild import Description, Undescribed, describe, newest
+from chockstone.engine.run_remains import Remains, archives_to_replay, find_remains, journal_bytes, list_journals
 from chockstone.wire.paths import TinkerPath
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
@@ -73,23 +75,30 @@ async def examine(
     store: Store,
     *,
     now: datetime,
+    journals: Path | None = None,
     is_served: bool = False,
     is_full: bool = False,
     progress: Progress = lambda _label, _size: nullcontext(lambda _: None),
 ) -> Examination:
-    """Look at everything. With ``is_served`` unfinished saves are somebody's work, and no finding.
+    """Look at everything, ``journals`` being where those of runs are.
+
+    With ``is_served`` unfinished saves and runs that have just ended are somebody's work, and no finding.
 
     Raises StoreError and CatalogError: half an examination must not look like a whole one.
     """
     papers = await _papers(catalog)
     archives = {found.name: found for found in await asyncio.to_thread(survey, store)}
+    found_journals = [] if journals is None else await asyncio.to_thread(list_journals, journals)
     reading = _Reading(store, progress)
     findings = [] if is_served else [_stuck(row, archives) for row in papers.pending]
     for row in papers.published:
         found = archives.get(row.archive)
         findings += await asyncio.to_thread(_look_at_row, row, found, reading, is_full=is_full)
-    findings += await _look_at_trash(catalog, papers, archives, now)
-    findings += await _look_at_orphans(catalog, papers, archives)
+    remains = await find_remains(catalog, archives, found_journals)
+    findings += await _look_at_trash(catalog, papers, archives, remains, now)
+    findings += await _look_at_orphans(catalog, papers, archives, papers.living_sessions | remains.living_sessions)
+    if not is_served:  # a server frees them by itself, once nobody asks for the last results
+        findings += await asyncio.to_thread(_look_at_remains, remains, archives)
     findings += await asyncio.to_thread(_look_at_litter, store)
     order = list(Ailment)
     return Examination(
@@ -181,30 +190,35 @@ def _look_at_row(row: CheckpointRow, found: Checkpoint | None, reading: _Reading
 
 
 async def _look_at_trash(
-    catalog: Catalog, papers: _Papers, archives: dict[str, Checkpoint], now: datetime
+    catalog: Catalog, papers: _Papers, archives: dict[str, Checkpoint], remains: Remains, now: datetime
 ) -> list[Finding]:
     in_use = await _in_use(catalog, (each.archive for each in papers.trash))
+    due = {each.archive for each in papers.trash if each.purge_at <= now}
+    if due:
+        in_use |= await asyncio.to_thread(_to_replay, remains, due)
     findings = []
     for each in papers.trash:
         if each.archive not in archives:
             findings.append(
                 Finding(Ailment.EMPTY_TRASH, each.path, detail=f"{each.reason}, its bytes gone", trash=each)
             )
-        elif each.purge_at <= now and each.archive not in in_use:
+        elif each.archive in due - in_use:
             detail = f"{each.reason}, to be gone by {each.purge_at:%Y-%m-%d %H:%M} UTC"
             findings.append(Finding(Ailment.OVERDUE, each.path, each.size_bytes, detail, trash=each))
     return findings
 
 
-async def _look_at_orphans(catalog: Catalog, papers: _Papers, archives: dict[str, Checkpoint]) -> list[Finding]:
-    strangers = sorted(set(archives) - papers.archives)
+async def _look_at_orphans(
+    catalog: Catalog, papers: _Papers, archives: dict[str, Checkpoint], living_sessions: frozenset[str]
+) -> list[Finding]:
+    strangers = sorted(name for name in set(archives) - papers.archives if recovered_run(name) is None)
     in_use = await _in_use(catalog, strangers)
     findings: list[Finding] = []
     described: list[Description] = []
     for name in strangers:
         found = archives[name]
         if (session := ephemeral_session(name)) is not None:
-            if session not in papers.living_sessions:
+            if session not in living_sessions:
                 findings.append(Finding(Ailment.EPHEMERAL, name, found.size, "its session is over"))
         elif name not in in_use:
             try:
@@ -221,6 +235,21 @@ async def _look_at_orphans(catalog: Catalog, papers: _Papers, archives: dict[str
             ailment, detail = Ailment.RIVAL, f"{each.path} is {holder!r}"
         findings.append(Finding(ailment, each.archive, each.size_bytes, detail, description=each))
     return findings
+
+
+def _to_replay(remains: Remains, due: set[str]) -> set[str]:
+    """What runs need to come back; of a journal that cannot be read nobody knows, so it may need everything."""
+    try:
+        return archives_to_replay(remains.living)
+    except (JournalError, OSError):
+        return due
+
+
+def _look_at_remains(remains: Remains, archives: dict[str, Checkpoint]) -> list[Finding]:
+    return [
+        *(Finding(Ailment.RECOVERY, name, archives[name].size, "its run is over") for name in remains.archives),
+        *(Finding(Ailment.JOURNAL, str(each), journal_bytes(each), "its run is over") for each in remains.journals),
+    ]
 
 
 async def _in_use(catalog: Catalog, archives: Iterable[str]) -> set[str]:

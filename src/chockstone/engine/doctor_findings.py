@@ -25,6 +25,8 @@ class Ailment(StrEnum):
     RIVAL = "rival"  # the same, but another archive has its name
     STRAY = "stray"  # an archive without a row that does not say what it is
     EPHEMERAL = "ephemeral"  # weights of a sampler whose session is over
+    RECOVERY = "recovery"  # a recovery archive of a run that is over
+    JOURNAL = "journal"  # a journal of a run that is over
     PARTIAL = "partial"  # what an interrupted write left
     EMPTY_DIRECTORY = "empty_directory"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from chockstone.checkpoints.errors import CheckpointMissing, StoreError
 from chockstone.engine.doctor import is_unmounted, read_in_full
 from chockstone.engine.doctor_findings import Ailment, Finding
 from chockstone.engine.rebuild import adopt
+from chockstone.engine.run_remains import list_journals
 
 _DOCTOR: Final = "chockstone doctor"  # who did it, in the audit log
 _LOSSES: Final = (Ailment.MISSING, Ailment.EMPTY_TRASH)  # what a disk that is not mounted looks like
@@ -57,8 +59,11 @@ class Repair:
 
 
 class Repairs:
-    def __init__(self, catalog: Catalog, store: Store, orders: Orders, *, now: datetime) -> None:
+    def __init__(
+        self, catalog: Catalog, store: Store, orders: Orders, *, now: datetime, journals: Path | None = None
+    ) -> None:
         self._catalog = catalog
+        self._journals = journals
         self._store = store
         self._orders = orders
         self._now = now
@@ -75,6 +80,8 @@ class Repairs:
             Ailment.RIVAL: self._delete_archive,
             Ailment.STRAY: self._delete_archive,
             Ailment.EPHEMERAL: self._delete_archive,
+            Ailment.RECOVERY: self._delete_archive,
+            Ailment.JOURNAL: self._remove_journal,
             Ailment.PARTIAL: self._sweep,
             Ailment.EMPTY_DIRECTORY: self._remove_directory,
         }
@@ -148,13 +155,18 @@ class Repairs:
 
     async def _adopt(self, finding: Finding) -> Repair:
         assert finding.description is not None, finding
-        row = await adopt(self._catalog, finding.description, now=self._now)
+        journals = [] if self._journals is None else await asyncio.to_thread(list_journals, self._journals)
+        row = await adopt(self._catalog, finding.description, now=self._now, journals=journals)
         await self._record("checkpoint_adopted", row)
         return Repair(finding, f"listed as {row.path} of {row.owner}")
 
     async def _delete_archive(self, finding: Finding) -> Repair:
         is_deleted = await asyncio.to_thread(self._store.delete, finding.subject)
         return Repair(finding, "deleted", finding.size_bytes if is_deleted else 0)
+
+    async def _remove_journal(self, finding: Finding) -> Repair:
+        await asyncio.to_thread(shutil.rmtree, finding.subject)
+        return Repair(finding, "deleted", finding.size_bytes)
 
     async def _sweep(self, finding: Finding) -> Repair:
         await asyncio.to_thread(self._store.sweep)

@@ -17,7 +17,7 @@ from typing import Final
 
 from chockstone.catalog import Catalog, CatalogUnavailable
 from chockstone.checkpoints import open_store
-from chockstone.engine.data_directory import ARCHIVES, DATABASE, is_owned, owned
+from chockstone.engine.data_directory import ARCHIVES, DATABASE, RUN_JOURNALS, is_owned, owned
 from chockstone.engine.doctor import Progress, examine, lasting
 from chockstone.engine.doctor_findings import Ailment, Examination
 from chockstone.engine.doctor_repairs import Orders, Repair, Repairs
@@ -60,9 +60,10 @@ async def treat(data: Path, orders: Orders, *, now: datetime, is_full: bool, pro
             )
         store = open_store(data / ARCHIVES)
         async with await Catalog.open(f"sqlite:///{data / DATABASE}") as catalog:
-            first = await examine(catalog, store, now=now, is_full=is_full, progress=progress)
+            journals = data / RUN_JOURNALS
+            first = await examine(catalog, store, now=now, journals=journals, is_full=is_full, progress=progress)
             await catalog.checkpoints.mark_verified(sorted(first.verified), at=now)
-            doctor = Repairs(catalog, store, orders, now=now)
+            doctor = Repairs(catalog, store, orders, now=now, journals=journals)
             repairs: list[Repair] = []
             tried: set[tuple[Ailment, str]] = set()
             current = first
@@ -71,7 +72,7 @@ async def treat(data: Path, orders: Orders, *, now: datetime, is_full: bool, pro
                 tried |= {each.key for each in todo}
                 done = await doctor.carry_out(todo)
                 repairs += done
-                current = await examine(catalog, store, now=now, progress=progress)
+                current = await examine(catalog, store, now=now, journals=journals, progress=progress)
                 if not done:
                     break
         # Only a full reading finds these, and it is not done twice.
@@ -87,7 +88,15 @@ async def _examine_copy(
     with _copy(data / DATABASE) as url:
         async with await Catalog.open(url) as catalog:
             store = open_store(data / ARCHIVES)
-            return await examine(catalog, store, now=now, is_served=is_served, is_full=is_full, progress=progress)
+            return await examine(
+                catalog,
+                store,
+                now=now,
+                journals=data / RUN_JOURNALS,
+                is_served=is_served,
+                is_full=is_full,
+                progress=progress,
+            )
 
 
 @contextmanager

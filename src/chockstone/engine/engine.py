@@ -5,31 +5,42 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
-from chockstone.catalog import Catalog, RowMissing
+from chockstone.catalog import Catalog, CatalogError, RowMissing
 from chockstone.catalog.losses import LossRow
 from chockstone.engine.archives import ephemeral_name
 from chockstone.engine.audit import Audit
 from chockstone.engine.backend import Backend
 from chockstone.engine.checkpoints import Checkpoints
-from chockstone.engine.futures import Futures, Result
+from chockstone.engine.custom_losses import CustomLosses
+from chockstone.engine.data_directory import RUN_JOURNALS, SAMPLE_JOURNAL
+from chockstone.engine.durability import Durability
+from chockstone.engine.execution import Execution
+from chockstone.engine.futures import Futures, Promise, Result
+from chockstone.engine.journal import JournalError, JournalWriter
 from chockstone.engine.leftovers import Leftovers
-from chockstone.engine.limits import Limits
+from chockstone.engine.lifecycle import Lifecycle
+from chockstone.engine.limits import Busy, Limits
+from chockstone.engine.operations import run_of
+from chockstone.engine.performing import Performing
 from chockstone.engine.policies import Policies
 from chockstone.engine.presence import Presence
 from chockstone.engine.quotas import Quotas
+from chockstone.engine.recovery import Recovery
+from chockstone.engine.recovery_archives import RecoveryArchives
 from chockstone.engine.runs import LiveRun, Runs
+from chockstone.engine.sample_journal import SampleJournal
 from chockstone.engine.sampling import SamplerSource, Sampling
 from chockstone.engine.saving import Saving
 from chockstone.engine.scrub import Scrub
 from chockstone.engine.storage import Storage
 from chockstone.engine.storage_rules import StorageRules
+from chockstone.engine.suspects import Suspects
 from chockstone.engine.sweeper import Sweeper
 from chockstone.engine.training import Training
 from chockstone.engine.unnamed_samplers import UnnamedSamplers
@@ -40,10 +51,8 @@ from chockstone.wire.paths import TinkerPath
 log = logging.getLogger(__name__)
 _SILENCE_CHECK_SECONDS: Final = 60.0
 _PURGED_AT_START: Final = 100  # archives; the sweeper goes on with the rest
-_LOST: Final = (
-    "run {run_id!r} is not loaded any more: {reason}. "
-    "Resume it with create_training_client_from_state_with_optimizer and its last checkpoint."
-)
+_WAIT_SECONDS: Final = 0.05
+_FINAL_ARCHIVES_SECONDS: Final = 60.0  # that a stopping server takes for runs to come back fast
 
 
 class Engine:
@@ -53,38 +62,66 @@ class Engine:
         catalog: Catalog,
         storage: Storage,
         *,
+        data: Path,
+        durability: Durability | None = None,
         limits: Limits | None = None,
         rules: StorageRules | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        limits, rules = limits or Limits(), rules or StorageRules()
+        """Journals are kept below ``data``."""
+        limits, rules, durability = limits or Limits(), rules or StorageRules(), durability or Durability()
         self.catalog = catalog
         self.storage = storage
         self.rules = rules
         self.futures = Futures(now=time.monotonic)
-        self.runs = Runs(self.futures, limits)
+        self.runs = Runs()
         self.audit = Audit(catalog, now=now)
         self.usage = UsageMeter(catalog, now=now)
         self.presence = Presence(catalog, now=now)
         self.policies = Policies(catalog, rules, now=now)
         quotas = Quotas(catalog, self.policies, now=now)
         self.checkpoints = Checkpoints(catalog, storage, rules, quotas, self.audit, now=now)
-        leftovers = Leftovers(catalog, storage)
+        leftovers = Leftovers(catalog, storage, journals=data / RUN_JOURNALS)
         self.sweeper = Sweeper(catalog, storage, self.checkpoints, self.policies, leftovers, rules, now=now)
         self.scrub = Scrub(catalog, self.checkpoints, rules, now=now)
         self._saving = Saving(
             backend, catalog, storage, self.checkpoints, quotas, rules, self.usage, self.audit, now=now
         )
-        self.training = Training(
-            backend, catalog, self.runs, limits, self._saving, self.checkpoints, self.usage, now=now
+        self._writer = None if durability.journal == "off" else JournalWriter(synced=durability.journal == "synced")
+        suspects = Suspects()
+        self._losses = CustomLosses(backend, catalog, self.futures)
+        self._execution = Execution(backend, catalog, self._saving, self.checkpoints, self.usage, now=now)
+        self._archives = RecoveryArchives(backend, storage, durability, rules)
+        self._recovery = Recovery(
+            backend, catalog, storage, self._execution, self._archives, self._losses, limits, suspects, now=now
         )
-        self.sampling = Sampling(backend, self.futures, limits)
+        self._performing = Performing(self.futures, limits, self._execution, self._recovery, self._archives, suspects)
+        self._lifecycle = Lifecycle(
+            backend,
+            catalog,
+            self.runs,
+            self.futures,
+            self._performing,
+            self._archives,
+            limits,
+            directory=data / RUN_JOURNALS,
+            writer=self._writer,
+            in_background=self._in_background,
+            now=now,
+        )
+        self.training = Training(self._lifecycle, self._performing)
+        samples = None if self._writer is None else SampleJournal(data / SAMPLE_JOURNAL, self._writer)
+        self.sampling = Sampling(backend, self.futures, limits, samples, suspects)
         self._unnamed = UnnamedSamplers(limits, monotonic=time.monotonic)
         self.checkpoints.on_change = self.sweeper.saw
         self.checkpoints.on_purged = self._forget_purged
         leftovers.on_freed = self._forget_purged
         self.policies.on_change = self.sweeper.look_at_everything
-        self.training.on_unnamed = self._unnamed.made
+        self.checkpoints.is_needed = self._lifecycle.needs
+        self._execution.on_unnamed = self._unnamed.made
+        self._execution.on_closed = self._lifecycle.closed
+        self._archives.on_taken = lambda _: self._in_background(self._purge_due())
+        self.sampling.set_bring_back(self._bring_weights_back)
         self.sampling.on_sampled = self._sampled
         self.sampling.on_used = self._unnamed.used
         self.sampling.on_bad_archive = self._found_bad
@@ -94,7 +131,6 @@ class Engine:
         self._limits = limits
         self._now = now
         self._started_at = now()
-        self._losses: dict[str, Mapping[str, Any]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -102,33 +138,120 @@ class Engine:
         return self._backend.is_ready
 
     async def start(self) -> None:
-        """Tidy up after the last life, and have the worker start. Returns before it is ready."""
+        """Tidy up after the last life, and have the worker start. Returns before it is ready, or any run is back."""
         await self.policies.load()
         await self._saving.recover()
-        await self.checkpoints.purge_due(limit=_PURGED_AT_START)
-        for run in await self.catalog.runs.list_in_state("active"):
-            reason = _LOST.format(run_id=run.run_id, reason="the server was restarted")
-            await self.catalog.runs.set_state(run.run_id, "lost", failure=reason)
+        await self._lifecycle.enter_unknown()
         await self._backend.start()
+        self._in_background(self._bring_back())
         for keeper in (self.presence, self.audit, self.usage, self.sweeper, self.scrub):
             self._in_background(keeper.keep())
         self._in_background(self._keep_tidy())
 
     async def stop(self) -> None:
-        """Take nothing new, finish what is running, fail what only waits, and end the worker."""
-        self.is_stopping = True
-        self.runs.fail_all("the server is shutting down; submit again once it is back")
+        """Take nothing new, finish what is running, write down what only waits, and end the worker."""
+        self.is_stopping = self._performing.is_stopping = self._recovery.is_stopping = True
+        for live in self.runs:
+            live.lane.halt()
         if not self._backend.is_ready:  # nothing runs yet, and what waits for the worker would wait on
             await self._backend.stop()
-        await asyncio.gather(*(live.lane.drained() for live in self.runs))
-        await self.sampling.drained()
+        await self._drain_lanes()
+        await self.sampling.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._losses.drained()
         try:
+            await self._take_last_archives()
+            await asyncio.gather(*self._tasks, return_exceptions=True)  # they tidy up behind those
             await self._flush()
         finally:
             await self._backend.stop()
+            for live in self.runs:
+                await live.journal.close()
+            if self._writer is not None:
+                await self._writer.close()
+
+    async def wake(self, run_id: str) -> LiveRun | None:
+        """The run, brought back from its journal if it is parked; None: there is none to bring back.
+
+        Raises Busy, and ServerFailure when its journal cannot be read.
+        """
+        return await self._lifecycle.wake(run_id)
+
+    async def find_promise(self, request_id: str) -> Promise | None:
+        """The future of a request, also of one that an earlier server took."""
+        if (promise := self.futures.get(request_id)) is not None:
+            return promise
+        if (run_id := run_of(request_id)) is not None:
+            if await self.wake(run_id) is None:
+                await self._lifecycle.results_of(run_id)
+        elif ":sample:" in request_id:
+            await self.sampling.recovered.wait()
+        elif ":loss:" in request_id:
+            with suppress(RowMissing):
+                self._losses.add(await self.catalog.losses.get(request_id))
+        return self.futures.get(request_id)
+
+    def why_waiting(self, request_id: str) -> str | None:
+        """What holds a request up, if it is more than others before it."""
+        if self.is_stopping:
+            return "the server is being stopped; the next one goes on with it"
+        if self._writer is not None and self._writer.trouble is not None:
+            return f"the journal cannot be written: {self._writer.trouble}"
+        live = None if (run_id := run_of(request_id)) is None else self.runs.get(run_id)
+        if live is not None and (reason := live.hold or live.pause) is not None:
+            return reason
+        if not self._backend.is_ready:
+            return "the worker is being started again" if self._backend.generation else "the models are being loaded"
+        return None
+
+    async def _bring_back(self) -> None:
+        """What an earlier server left undone. Only then is anything deleted that a run might need."""
+        self._in_background(self.sampling.recover())
+        await self._lifecycle.survey()
+        await self._lifecycle.sweep()
+        await self.checkpoints.purge_due(limit=_PURGED_AT_START)
+
+    async def _bring_weights_back(self, source: SamplerSource) -> bool:
+        """A run that made weights to sample from makes them again when it is replayed, if they were not written."""
+        if not source.is_unnamed:
+            return False
+        for row in await self.catalog.runs.list_by_session(source.session_id):
+            live = await self._wake_in_time(row.run_id)
+            while live is not None and not live.lane.is_idle() and not self.is_stopping:
+                if live.generation == self._backend.generation and self._backend.is_ready:
+                    break
+                await asyncio.sleep(_WAIT_SECONDS)
+        return bool(await self.storage.look_up([source.archive])) if source.archive is not None else True
+
+    async def _wake_in_time(self, run_id: str) -> LiveRun | None:
+        while not self.is_stopping:
+            with suppress(Busy):
+                return await self.wake(run_id)
+            await asyncio.sleep(_WAIT_SECONDS)
+        return None
+
+    async def _drain_lanes(self) -> None:
+        """Until nothing runs. A journal that takes nothing is given up, and so is a worker that is gone."""
+        draining = asyncio.ensure_future(asyncio.gather(*(live.lane.drained() for live in self.runs)))
+        while not (await asyncio.wait({draining}, timeout=_WAIT_SECONDS))[0]:
+            if self._writer is not None and self._writer.trouble is not None:
+                await self._writer.close()
+            if not self._backend.is_ready:
+                await self._backend.stop()
+
+    async def _take_last_archives(self) -> None:
+        """So that the next server has nothing to replay."""
+        with suppress(TimeoutError, JournalError):
+            async with asyncio.timeout(_FINAL_ARCHIVES_SECONDS):
+                for live in self.runs:
+                    await self._lifecycle.write_down(live)
+
+    async def _purge_due(self) -> None:
+        """A checkpoint that was deleted while a run might have had to load it again may go now."""
+        with suppress(CatalogError):
+            await self.checkpoints.purge_due()
 
     async def _flush(self) -> None:
         await self.presence.flush()
@@ -137,13 +260,11 @@ class Engine:
         await self.usage.flush()
 
     def worker_lost(self, reason: str) -> None:
-        """The worker died and took what it held with it. It starts again by itself."""
+        """The worker died and took what it held with it. The next one is given it again."""
         for live in self.runs:
-            live.problem = _LOST.format(run_id=live.run_id, reason=reason)
-            self.runs.remove(live)
-            self._in_background(self.catalog.runs.set_state(live.run_id, "lost", failure=live.problem))
-        for loss_id, definition in self._losses.items():
-            self._in_background(self._send_loss(loss_id, definition))
+            if live.generation:
+                live.restore_reason = reason
+                self._performing.queue_restore(live)
 
     def refuse(self, owner: str, error: RequestError) -> str:
         """A request id whose result is this failure."""
@@ -153,22 +274,7 @@ class Engine:
 
     def add_loss(self, loss: LossRow) -> str:
         """Have the worker build an uploaded loss; the result names it, or says what is wrong with it."""
-        promise = self.futures.promise(loss.owner)
-
-        async def work() -> None:
-            try:
-                await self._send_loss(loss.loss_id, loss.definition)
-                self._losses[loss.loss_id] = loss.definition
-                result = Result(orjson.dumps({"loss_id": loss.loss_id, "type": "create_custom_loss"}))
-            except RequestError as error:
-                result = Result.failed(error)
-            except Exception as error:  # told to the client, and logged
-                log.exception("loss failed loss=%s", loss.loss_id)
-                result = Result.failed(error)
-            self.futures.settle(promise, result)
-
-        self._in_background(work())
-        return promise.request_id
+        return self._losses.add(loss)
 
     async def finish_session(self, session_id: str) -> None:
         """Free what the session held: its runs and losses, and the weights that only its samplers used.
@@ -176,28 +282,29 @@ class Engine:
         Returns at once; what its runs were given before is done first. May be told again.
         """
         self.on_session_end(session_id)
-        held = [live for live in self.runs if live.session_id == session_id]
-        for live in held:
-            if not live.is_closing:
-                self.futures.disown(self.training.close(live))
-        self._in_background(self._free(session_id, held))
+        self._in_background(self._finish(session_id))
 
     async def end_silent_sessions(self) -> None:
-        """Finish the sessions whose clients went without a word, and free what was left of finished ones."""
+        """Park the runs whose clients went without a word, and finish sessions that nobody has come back to."""
         await self.presence.flush()
         now = self._now()
-        horizon = now - timedelta(seconds=self._limits.silence_seconds)
         unfinished = {session.session_id: session for session in await self.catalog.sessions.list_unfinished()}
         busy = {live.session_id for live in self.runs if not live.lane.is_idle()}
         for session_id in {live.session_id for live in self.runs} - busy - set(unfinished):
             await self.finish_session(session_id)  # the run was made while its session ended
         for session in unfinished.values():
-            if session.session_id not in busy and max(session.last_heartbeat_at, self._started_at) < horizon:
+            if session.session_id in busy:
+                continue
+            silent = (now - max(session.last_heartbeat_at, self._started_at)).total_seconds()
+            if silent >= self._limits.forget_seconds:
                 log.info("session ended after silence session=%s", session.session_id)
-                minutes = self._limits.silence_seconds / 60
-                detail = f"nothing was heard of its client for {minutes:.0f} minutes"
+                detail = f"nothing was heard of its client for {silent / 86400:.0f} days"
                 await self.catalog.sessions.finish(session.session_id, reason="cancelled", detail=detail, now=now)
                 await self.finish_session(session.session_id)
+            elif silent >= self._limits.park_seconds:
+                for live in self.runs:
+                    if live.session_id == session.session_id:
+                        await self._lifecycle.park(live)
 
     def free_unnamed_samplers(self) -> None:
         """Delete the weights of samplers without a name that runs have left behind."""
@@ -211,13 +318,24 @@ class Engine:
         while True:
             await asyncio.sleep(_SILENCE_CHECK_SECONDS)
             try:
+                self.futures.tidy()
                 self.free_unnamed_samplers()
                 await self._saving.end_failed()
+                await self._lifecycle.sweep()
                 await self.end_silent_sessions()
             except Exception as error:  # noqa: BLE001  # the next time may go better
                 log.warning("silent sessions not ended error=%s", error)
 
-    async def _free(self, session_id: str, held: list[LiveRun]) -> None:
+    async def _finish(self, session_id: str) -> None:
+        for row in await self.catalog.runs.list_by_session(session_id):
+            live = self.runs.get(row.run_id)
+            if live is None and row.state == "parked":
+                await self._lifecycle.unload(row.run_id)
+            elif live is not None and live.is_stuck:
+                await self._lifecycle.discard(live)
+            elif live is not None and not live.is_closing:
+                self.futures.disown(await self.training.close(live))
+        held = [live for live in self.runs if live.session_id == session_id]
         await asyncio.gather(*(live.lane.drained() for live in held))  # they may yet make samplers
         samplers = await self.catalog.samplers.list_by_session(session_id)
         self.sampling.forget_feeds({sampler.sampling_session_id for sampler in samplers})
@@ -228,13 +346,7 @@ class Engine:
                 self._in_background(self._forget(sampler.archive))
         if samplers:
             await self.checkpoints.purge_due()  # what was deleted while they used it
-        for loss_id in [known for known in self._losses if known.startswith(f"{session_id}:")]:
-            del self._losses[loss_id]
-            with suppress(ServerFailure):
-                await self._backend.call("drop_loss", {"loss_id": loss_id})
-
-    async def _send_loss(self, loss_id: str, definition: Mapping[str, Any]) -> None:
-        await self._backend.call("add_loss", {"loss_id": loss_id, "definition": dict(definition)})
+        await self._losses.drop(session_id)
 
     async def _forget(self, archive: str) -> None:
         """The worker may be writing it yet, and then deletes it when it has; one that died has forgotten it."""
@@ -265,11 +377,11 @@ class Engine:
 
     async def _write_down(self, source: SamplerSource, error: RequestError) -> None:
         """A sampler's archive is not what it should be: tell the checkpoint's owner, if it still is one's."""
-        path = (await self.catalog.samplers.get(source.sampling_session_id)).model_path
-        if path is None:
-            return
-        at = TinkerPath.parse(path)
-        with suppress(RowMissing):
+        with suppress(RowMissing):  # of the sampler, where there was one, or of the checkpoint
+            path = (await self.catalog.samplers.get(source.sampling_session_id)).model_path
+            if path is None:
+                return
+            at = TinkerPath.parse(path)
             row = await self.catalog.checkpoints.get(at.run_id, at.kind.value, at.name, now=self._now())
             if row.archive == source.archive:
                 await self.checkpoints.found_bad(row, error)

@@ -2,15 +2,17 @@
 
 Everything lives on one event loop, so nothing here is locked. A result stays until it was delivered
 and a grace period has passed, or until newer results need its memory, delivered ones first; after
-that its id is gone.
+that its id is gone. Ids are derived from what was asked where that has a number, so that they mean
+the same to the next server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import secrets
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,8 +21,11 @@ from typing import Final, Literal
 from chockstone.wire.failures import Failure
 
 GRACE_SECONDS: Final = 600.0  # a lost answer is polled again
+KEPT_SECONDS: Final = 60.0  # after its delivery, a result survives this server
 LIMIT_BYTES: Final = 1 << 30
 OVERHEAD_BYTES: Final = 1 << 10  # of what stands around a body, however small that is
+_RANDOM: Final = re.compile(r"[0-9a-f]+-[0-9a-f]+-[0-9a-f]+\Z")
+_DERIVED: Final = re.compile(r"[^:]+:(?:(?:train|sample):\d+:\d+|loss:\d+)\Z")
 Form = Literal["json", "pass", "sample"]  # the latter two are protobuf
 
 
@@ -45,6 +50,7 @@ class Promise:
     owner: str
     result: Result | None = None
     delivered_at: float | None = None
+    on_gone: Callable[[], None] | None = None  # called once: nobody needs the result any more
     _done: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self, timeout_seconds: float) -> Result | None:
@@ -62,6 +68,11 @@ class Promise:
         self.result = result
         self._done.set()
 
+    def _let_go(self) -> None:
+        if (on_gone := self.on_gone) is not None:
+            self.on_gone = None
+            on_gone()
+
 
 class Futures:
     """The promises of one server process."""
@@ -74,16 +85,22 @@ class Futures:
         self._promises: dict[str, Promise] = {}
         self._settled: OrderedDict[str, int] = OrderedDict()  # request id → bytes held, oldest first
         self._delivered: OrderedDict[str, float] = OrderedDict()  # request id → when, longest ago first
+        self._leaving: deque[tuple[float, Promise]] = deque()  # delivered, and kept by whoever keeps it yet
         self._bytes = 0
 
-    def promise(self, owner: str) -> Promise:
-        promise = Promise(f"{self._boot}-{next(self._numbers):x}-{secrets.token_hex(4)}", owner)
+    def promise(self, owner: str, request_id: str | None = None) -> Promise:
+        """With an id that means something to others, or a new one. Of two with one id the later counts."""
+        promise = Promise(request_id or f"{self._boot}-{next(self._numbers):x}-{secrets.token_hex(4)}", owner)
+        self.forget(promise.request_id)
         self._promises[promise.request_id] = promise
         return promise
 
-    def withdraw(self, promise: Promise) -> None:
-        """The request was not taken after all; its id was never told."""
-        del self._promises[promise.request_id]
+    def restore(self, owner: str, request_id: str, result: Result) -> Promise:
+        """A result of an earlier life. Nobody knows whether it was delivered; it goes as if it just was."""
+        promise = self.promise(owner, request_id)
+        self.settle(promise, result)
+        self.delivered(promise)
+        return promise
 
     def disown(self, request_id: str) -> None:
         """Nobody was told this id or will ask for it: its result is dropped when it comes."""
@@ -97,7 +114,8 @@ class Futures:
         if promise.is_done():
             return
         promise._settle(result)
-        if promise.request_id not in self._promises:
+        if self._promises.get(promise.request_id) is not promise:
+            promise._let_go()
             return  # nobody will ask for it
         size = len(result.body) + OVERHEAD_BYTES
         self._settled[promise.request_id] = size
@@ -109,10 +127,11 @@ class Futures:
 
     def was_ours(self, request_id: str) -> bool:
         """Whether some server of ours gave this id out, as far as its form tells."""
-        parts = request_id.split("-")
-        return len(parts) == 3 and all(part and set(part) <= set("0123456789abcdef") for part in parts)
+        return (_DERIVED.match(request_id) or _RANDOM.match(request_id)) is not None
 
     def delivered(self, promise: Promise) -> None:
+        if promise.delivered_at is None:
+            self._leaving.append((self._now(), promise))
         promise.delivered_at = self._now()
         if promise.request_id in self._settled:
             self._delivered[promise.request_id] = promise.delivered_at
@@ -123,18 +142,24 @@ class Futures:
         if (size := self._settled.pop(request_id, None)) is not None:
             self._bytes -= size
             self._delivered.pop(request_id, None)
-            del self._promises[request_id]
+            self._promises.pop(request_id)._let_go()
+
+    def tidy(self) -> None:
+        """Let go of what was delivered long ago; to be called now and then."""
+        self._trim()
 
     async def collected(self, timeout_seconds: float) -> None:
-        """Until every result was delivered, or time is up: for a server that is about to end."""
+        """Until every result that is there was delivered, or time is up: for a server that is about to end."""
         deadline = self._now() + timeout_seconds
-        while self._now() < deadline and any(promise.delivered_at is None for promise in self._promises.values()):
+        while self._now() < deadline and any(self._promises[key].delivered_at is None for key in self._settled):
             await asyncio.sleep(0.05)
 
     def pending(self) -> int:
         return len(self._promises) - len(self._settled)
 
     def _trim(self) -> None:
+        while self._leaving and self._leaving[0][0] <= self._now() - KEPT_SECONDS:
+            self._leaving.popleft()[1]._let_go()
         horizon = self._now() - GRACE_SECONDS
         while self._delivered and next(iter(self._delivered.values())) <= horizon:
             self.forget(next(iter(self._delivered)))

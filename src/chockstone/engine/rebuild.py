@@ -9,20 +9,20 @@ what is in the trash are known to the catalog alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from chockstone.backends.spec import RunSpec
 from chockstone.catalog import Catalog, CheckpointRow, RowExists, RowMissing, RunRow
 from chockstone.checkpoints import Checkpoint
-from chockstone.engine.archives import HASHED, stored_name
+from chockstone.engine.archives import HASHED, run_of_stored, stored_name
 from chockstone.wire.failures import BadRequest
 from chockstone.wire.paths import Kind, TinkerPath
 
-_RUN: Final = re.compile(r"(?P<session>.+)\.train\.(?P<number>\d{1,18})")
 _RUN_ID: Final = re.compile(r"(?P<session>.+):train:(?P<number>\d{1,18})")
 _SDK_VERSION: Final = "unknown"
 
@@ -84,12 +84,20 @@ def newest(descriptions: Iterable[Description]) -> dict[TinkerPath, Description]
     return {each.path: each for each in sorted(descriptions, key=lambda each: each.order)}
 
 
-async def adopt(catalog: Catalog, described: Description, *, now: datetime, damage: str | None = None) -> CheckpointRow:
+async def adopt(
+    catalog: Catalog,
+    described: Description,
+    *,
+    now: datetime,
+    damage: str | None = None,
+    journals: Sequence[Path] = (),
+) -> CheckpointRow:
     """List the checkpoint in the catalog, private and without an expiry; again is once.
 
-    Its run and session are made, too, where they are not known: as ended ones. Raises CheckpointExists.
+    Its run and session are made, too, where they are not known: as ended ones, unless they have
+    ``journals`` to go on with. Raises CheckpointExists.
     """
-    run = await _run_of(catalog, described, now)
+    run = await _run_of(catalog, described, now, journals)
     return await catalog.checkpoints.enter(
         run_id=run.run_id,
         kind=described.path.kind.value,
@@ -110,8 +118,9 @@ async def adopt(catalog: Catalog, described: Description, *, now: datetime, dama
     )
 
 
-async def _run_of(catalog: Catalog, described: Description, now: datetime) -> RunRow:
+async def _run_of(catalog: Catalog, described: Description, now: datetime, journals: Sequence[Path]) -> RunRow:
     """The run's row. One that is there already knows better whose it is."""
+    living = {run_of_stored(journal.name) for journal in journals}
     run_id = described.path.run_id
     with suppress(RowMissing):
         return await catalog.runs.get(run_id)
@@ -123,8 +132,9 @@ async def _run_of(catalog: Catalog, described: Description, now: datetime) -> Ru
         await catalog.sessions.create(
             session_id, owner=described.owner, sdk_version=_SDK_VERSION, now=described.created_at
         )
-        detail = "made again from its checkpoints"
-        await catalog.sessions.finish(session_id, reason="interrupted", detail=detail, now=now)
+        if not any(each is not None and each.startswith(f"{session_id}:train:") for each in living):
+            detail = "made again from its checkpoints"
+            await catalog.sessions.finish(session_id, reason="interrupted", detail=detail, now=now)
     return await catalog.runs.create(
         session_id,
         int(match["number"]),
@@ -133,7 +143,7 @@ async def _run_of(catalog: Catalog, described: Description, now: datetime) -> Ru
         spec=described.spec,
         optimizer_config=described.optimizer_config,
         now=described.created_at,
-        state="unloaded",
+        state="parked" if run_id in living else "unloaded",
     )
 
 
@@ -157,9 +167,9 @@ def _run_id(stored: str, first: str) -> str:
     """Run ids have colons, which a store's names do not."""
     if stored == first.replace(":", ".") and _RUN_ID.fullmatch(first):
         return first
-    if (match := _RUN.fullmatch(stored)) is None:
+    if (run_id := run_of_stored(stored)) is None:
         raise Undescribed(f"{stored!r} is not the name of a run")
-    return f"{match['session']}:train:{match['number']}"
+    return run_id
 
 
 def _text(told: Mapping[str, Any], key: str) -> str:

@@ -10,20 +10,22 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from chockstone.backends.local import WorkerLost
-from chockstone.catalog import Catalog, CatalogError, CheckpointExists, CheckpointRow
+from chockstone.catalog import Catalog, CatalogError, CheckpointExists, CheckpointRow, RowMissing
 from chockstone.checkpoints.errors import CheckpointError, StoreError
 from chockstone.engine.archives import archive_name
 from chockstone.engine.audit import Audit
 from chockstone.engine.backend import Backend
 from chockstone.engine.checkpoints import Checkpoints
+from chockstone.engine.live_run import LiveRun
+from chockstone.engine.operations import Operation
 from chockstone.engine.quotas import Quotas, Share, how_to_free
-from chockstone.engine.runs import LiveRun, Release
 from chockstone.engine.storage import Storage
 from chockstone.engine.storage_rules import StorageRules
 from chockstone.engine.usage import UsageMeter
@@ -32,6 +34,7 @@ from chockstone.wire.paths import Kind, TinkerPath
 from chockstone.wire.sizes import spell_bytes
 
 log = logging.getLogger(__name__)
+Release = Callable[[], None]
 _TIGHT_BYTES: Final = 4 << 30  # less room than this, or than a few saves need: the next one may not fit
 _TIGHT_SAVES: Final = 4
 _NEEDS: Final = re.compile(r"\bneeds (\d+) bytes\b")
@@ -79,10 +82,11 @@ class Saving:
         """Of the disk, that nothing is written into."""
         return self._rules.reserve_bytes
 
-    async def save(self, live: LiveRun, seq_id: int | None, order: Order, release: Release) -> int:
+    async def save(self, live: LiveRun, operation: Operation, order: Order, release: Release) -> int:
         """Returns the size of the checkpoint, which is durable and listed then. Raises with nothing left behind.
 
-        ``release`` is called when the run may go on, which is long before the end as a rule.
+        ``release`` is called when the run may go on, which is long before the end as a rule. What an
+        earlier attempt at the same operation brought to its end is not done again.
         """
         path = order.path
         replaces = path if order.overwrite else None
@@ -91,12 +95,22 @@ class Saving:
             self._quotas.share(live.run_id, live.owner, replaces=replaces) as share,
         ):
             await self.end_failed()
-            row = await self._begin(live, seq_id, order)
+            request_id = f"{operation.request_id} {live.facts.birth}"
+            archive = archive_name(path.run_id, path.kind, path.name, operation.seq_id, request_id=request_id)
+            if operation.is_again and (done := await self._find_done(path, archive)) is not None:
+                return done.size_bytes
+            row = await self._begin(live, archive, order)
             size_bytes = await self._write_and_commit(live, row, order, share, release)
         live.last_save_bytes = size_bytes
         self._usage.saved(live.session_id, owner=live.owner, base_model=live.base_model)
         self._checkpoints.on_change(live.run_id)
         return size_bytes
+
+    async def written(self, path: TinkerPath) -> None:
+        """Until no save under this name is under way."""
+        if (lock := self._writing.get(path)) is not None:
+            async with lock:
+                pass
 
     async def recover(self) -> None:
         """Bring every save of an earlier life to an end: committed if its archive is whole, given up if not."""
@@ -118,7 +132,14 @@ class Saving:
         for row in unended:
             await self._give_up(row)
 
-    async def _begin(self, live: LiveRun, seq_id: int | None, order: Order) -> CheckpointRow:
+    async def _find_done(self, path: TinkerPath, archive: str) -> CheckpointRow | None:
+        with suppress(RowMissing):
+            row = await self._catalog.checkpoints.get(path.run_id, path.kind.value, path.name, now=self._now())
+            if row.archive == archive:
+                return row
+        return None
+
+    async def _begin(self, live: LiveRun, archive: str, order: Order) -> CheckpointRow:
         now, path = self._now(), order.path
         try:
             return await self._catalog.checkpoints.begin(
@@ -126,7 +147,7 @@ class Saving:
                 path.kind.value,
                 path.name,
                 owner=live.owner,
-                archive=archive_name(path.run_id, path.kind, path.name, seq_id),
+                archive=archive,
                 base_model=live.base_model,
                 spec=live.spec,
                 optimizer_config=live.optimizer,
@@ -194,7 +215,7 @@ class Saving:
             release()
 
         try:
-            return await self._call(values, (lambda: None) if may_have_to_wait else let_go)
+            return await self._call(live, values, (lambda: None) if may_have_to_wait else let_go)
         except RequestError as error:
             if error.code != "no_room":
                 raise
@@ -203,12 +224,12 @@ class Saving:
             if has_gone_on or not freed_bytes:  # saved again, it would hold what came later
                 raise refusal from error
         try:
-            return await self._call(values, release)
+            return await self._call(live, values, release)
         except BadRequest as again:
             raise (await self._refusal(row.path, share, again) if again.code == "no_room" else again) from again
 
-    async def _call(self, values: dict[str, Any], on_release: Release) -> int:
-        reply = await self._backend.call("save", values, on_release=on_release)
+    async def _call(self, live: LiveRun, values: dict[str, Any], on_release: Release) -> int:
+        reply = await self._backend.call("save", values, on_release=on_release, generation=live.generation)
         size_bytes: int = reply.values["size_bytes"]
         return size_bytes
 

@@ -48,9 +48,9 @@ class Storage:
     async def stat(self, archive: str) -> Entry:
         return await self._run(self.store.stat, archive)
 
-    async def names(self) -> list[str]:
-        """Of all archives."""
-        return await self._run(lambda: [entry.name for entry in self.store.entries()])
+    async def names(self, prefix: str = "") -> list[str]:
+        """Of all archives, or of those below ``prefix``."""
+        return await self._run(lambda: [entry.name for entry in self.store.entries(prefix)])
 
     async def look_up(self, archives: Iterable[str]) -> dict[str, Entry]:
         """Those of them that are there."""

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from chockstone.engine.storage import Storage
 from chockstone.engine.storage_rules import StorageRules
 
 from .fake_backend import FakeBackend
-from .making import NOW
+from .making import NOW, Start, started
 
 
 @pytest.fixture
@@ -40,9 +42,26 @@ def backend(store: Store) -> FakeBackend:
 
 
 @pytest.fixture
-async def engine(backend: FakeBackend, catalog: Catalog, storage: Storage) -> AsyncIterator[Engine]:
-    engine = Engine(backend, catalog, storage, rules=StorageRules(reserve_bytes=0), now=lambda: NOW)
+async def engine(backend: FakeBackend, catalog: Catalog, storage: Storage, tmp_path: Path) -> AsyncIterator[Engine]:
+    engine = Engine(backend, catalog, storage, data=tmp_path, rules=StorageRules(reserve_bytes=0), now=lambda: NOW)
     await engine.start()
     yield engine
     backend.let_everything_go()
     await engine.stop()
+
+
+@pytest.fixture
+async def start(backend: FakeBackend, catalog: Catalog, storage: Storage) -> AsyncIterator[Start]:
+    """Starts an engine that is not like the others; it is stopped at the end."""
+    async with AsyncExitStack() as engines:
+
+        async def start(**facts: Any) -> Engine:
+            return await engines.enter_async_context(started(backend, catalog, storage, **facts))
+
+        yield start
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Of a server's first life."""
+    return tmp_path / "life"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,32 +39,67 @@ class FakeBackend:
         self.losses: dict[str, Any] = {}
         self.is_ready = False
         self.is_stopped = False
+        self.is_slow = False  # it does not become ready by itself
+        self.generation = 1
+        self.environment: dict[str, Any] = {"device": "none", "models": {"tiny": "", "other": ""}}
+        self.poison: bytes | None = None  # a pass of this body kills the worker
+        self.on_death: Callable[[str], None] = lambda _: None
+        self.seconds = 0.0  # that a pass, a step or a copy is said to take
+        self._reason = ""
         self._held: dict[str, asyncio.Future[None]] = {}
         self._failures: dict[str, Exception] = {}
 
     async def start(self) -> None:
-        self.is_ready = True
+        self.is_ready = not self.is_slow
 
     async def stop(self) -> None:
         self.is_stopped = True
 
+    async def ready(self) -> None:
+        while not self.is_ready:
+            if self.is_stopped:
+                raise WorkerLost("the worker was stopped")
+            await asyncio.sleep(0.001)
+
     async def call(
-        self, word: str, values: dict[str, Any], body: bytes = b"", *, on_release: Callable[[], None] = lambda: None
+        self,
+        word: str,
+        values: dict[str, Any],
+        body: bytes = b"",
+        *,
+        on_release: Callable[[], None] = lambda: None,
+        generation: int | None = None,
     ) -> Message:
+        if generation not in (None, self.generation):
+            raise WorkerLost(f"the worker of generation {generation} is gone", code="unsent")
+        began = self.generation
         self.calls.append((word, values, body))
         await self._pass_gate(word)
+        if word == "pass":
+            await self._pass_gate(f"pass {body.decode(errors='replace')}")
+            if body == self.poison:
+                self.die("signal 11")
+                raise WorkerLost("signal 11")
+        try:
+            return await self._do(word, values, body, on_release)
+        finally:
+            if self.generation != began:
+                raise WorkerLost(self._reason)
+
+    async def _do(self, word: str, values: dict[str, Any], body: bytes, on_release: Callable[[], None]) -> Message:
         if word == "save":
-            weight = self._run(values).weight
+            state = copy(self._run(values))
             on_release()
             await self._pass_gate("disk")
-            return Message({"size_bytes": await asyncio.to_thread(self._write, values, weight)})
+            size = await asyncio.to_thread(self._write, values, state)
+            return Message({"size_bytes": size, "seconds": self.seconds})
         if word == "snapshot":
-            weight = self._run(values).weight
-            await asyncio.to_thread(self._write, {"kind": "sampler_weights", **values}, weight)
+            state = copy(self._run(values))
+            if values["archive"] not in {entry.name for entry in self.store.entries()}:
+                await asyncio.to_thread(self._write, {"kind": "sampler_weights", **values}, state)
             return Message()
         if word == "load":
-            run = self._run(values)
-            run.weight = await asyncio.to_thread(self._read, values["archive"])
+            self._load(self._run(values), await asyncio.to_thread(self._read, values["archive"]), values)
             return Message()
         if word == "forget":
             await asyncio.to_thread(self.store.delete, values["archive"])
@@ -74,7 +110,7 @@ class FakeBackend:
     @property
     def archives(self) -> dict[str, int]:
         """The weight in each archive of the store."""
-        return {entry.name: self._read(entry.name) for entry in self.store.entries()}
+        return {entry.name: self._read(entry.name).weight for entry in self.store.entries()}
 
     def words(self) -> list[str]:
         return [word for word, _, _ in self.calls]
@@ -83,7 +119,10 @@ class FakeBackend:
         return [values for called, values, _ in self.calls if called == word]
 
     def hold(self, word: str) -> None:
-        """Calls of this word wait from now on; ``disk`` is where a save waits after it has released its run."""
+        """Calls of this word wait from now on; ``disk`` is where a save waits after it has released its run.
+
+        Of passes, those of one body can be held: ``pass 5``.
+        """
         self._held[word] = asyncio.get_running_loop().create_future()
 
     def let_go(self, word: str) -> None:
@@ -97,13 +136,16 @@ class FakeBackend:
         self._failures[word] = error
 
     def die(self, reason: str) -> None:
-        """What is under way ends as it does when the process is killed, and the next one knows nothing."""
+        """What is under way ends as it does when the process is killed; the next one, ready at once, knows nothing."""
+        self.generation += 1
+        self._reason = reason
         for held in self._held.values():
             held.set_exception(WorkerLost(reason))
             held.exception()  # it may be that nobody waited
         self._held.clear()
         self.runs.clear()
         self.losses.clear()
+        self.on_death(reason)
 
     async def _pass_gate(self, word: str) -> None:
         if word in self._held:
@@ -129,14 +171,15 @@ class FakeBackend:
         if not body.isdigit():
             raise BadRequest(f"{body!r} is not a number")
         run.gradient += int(body)
-        return Message({"tokens": int(body)}, b"loss " + body)
+        return Message({"tokens": int(body), "seconds": self.seconds}, b"loss " + body)
 
     def _optim_step(self, values: dict[str, Any], body: bytes) -> Message:
         run = self._run(values)
         run.weight += run.gradient
         run.gradient = 0
         run.steps += 1
-        return Message({"metrics": {"weight": run.weight, "steps": float(run.steps)}})
+        metrics = {"weight": run.weight, "steps": float(run.steps)}
+        return Message({"metrics": metrics, "seconds": self.seconds})
 
     def _add_loss(self, values: dict[str, Any], body: bytes) -> Message:
         self.losses[values["loss_id"]] = values["definition"]
@@ -152,14 +195,22 @@ class FakeBackend:
     def _cancel(self, values: dict[str, Any], body: bytes) -> Message:
         return Message()
 
-    def _write(self, values: Mapping[str, Any], weight: int) -> int:
+    @staticmethod
+    def _load(run: Numbers, saved: Numbers, values: Mapping[str, Any]) -> None:
+        with_optimizer = values.get("with_optimizer", False)
+        run.weight = saved.weight
+        run.gradient = saved.gradient if with_optimizer else 0
+        run.steps = saved.steps if with_optimizer else 0
+
+    def _write(self, values: Mapping[str, Any], state: Numbers) -> int:
         try:
             handle = self._checkpointer.save(
-                {"run": {"weight": np.array([weight])}},
+                {"run": {"weight": np.array([state.weight]), "gradient": state.gradient, "steps": state.steps}},
                 name=values["archive"],
                 kind=values["kind"],
                 metadata=values.get("metadata", {}),
                 ttl_seconds=values.get("ttl_seconds"),
+                overwrite=True,
                 admission=Admission(
                     allowance_bytes=values.get("allowance_bytes"), reserve_bytes=values.get("reserve_bytes", 0)
                 ),
@@ -168,10 +219,11 @@ class FakeBackend:
         except (AdmissionRefused, StoreFull) as error:
             raise BadRequest(str(error), code="no_room") from error
 
-    def _read(self, archive: str) -> int:
+    def _read(self, archive: str) -> Numbers:
         try:
             with Archive(self.store.open(archive)) as opened:
-                return int(load_state(opened)["run"]["weight"][0])
+                run = load_state(opened)["run"]
+                return Numbers(int(run["weight"][0]), run.get("gradient", 0), run.get("steps", 0))
         except CheckpointMissing as error:
             raise BadRequest(f"the checkpoint is not in the store any more: {error}", code="missing") from error
         except DamagedArchive as error:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import orjson
 
 from chockstone.backends.spec import RunSpec
 from chockstone.catalog import Catalog, CheckpointRow
-from chockstone.checkpoints import Archive
+from chockstone.checkpoints import Archive, Store
 from chockstone.checkpoints.file_store import FileStore
+from chockstone.engine.durability import Durability
 from chockstone.engine.engine import Engine
 from chockstone.engine.futures import Result
+from chockstone.engine.limits import Limits
 from chockstone.engine.runs import LiveRun
 from chockstone.engine.storage import Storage
 from chockstone.engine.storage_rules import StorageRules
@@ -25,9 +28,10 @@ from .fake_backend import FakeBackend
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 RUN = "s:train:0"
+Start = Callable[..., Awaitable[Engine]]  # of an engine with ``started``'s facts
 
 
-def make_run(engine: Engine, model_seq_id: int = 0, *, session_id: str = "s", **facts: Any) -> str:
+async def make_run(engine: Engine, model_seq_id: int = 0, *, session_id: str = "s", **facts: Any) -> str:
     ordinary = {
         "owner": "local",
         "base_model": "tiny",
@@ -36,7 +40,7 @@ def make_run(engine: Engine, model_seq_id: int = 0, *, session_id: str = "s", **
         "user_metadata": {},
         "project_id": None,
     }
-    return engine.training.open(session_id, model_seq_id, **{**ordinary, **facts})
+    return await engine.training.open(session_id, model_seq_id, **{**ordinary, **facts})
 
 
 def live_run(engine: Engine, model_seq_id: int = 0) -> LiveRun:
@@ -46,25 +50,25 @@ def live_run(engine: Engine, model_seq_id: int = 0) -> LiveRun:
 
 
 async def made_run(engine: Engine, model_seq_id: int = 0, **facts: Any) -> LiveRun:
-    await answer(engine, make_run(engine, model_seq_id, **facts))
+    await answer(engine, await make_run(engine, model_seq_id, **facts))
     return live_run(engine, model_seq_id)
 
 
-def save(
+async def save(
     engine: Engine, live: LiveRun, seq_id: int | None, name: str = "a", *, kind: Kind = Kind.WEIGHTS, **facts: Any
 ) -> str:
     ordinary: dict[str, Any] = {"ttl_seconds": None, "overwrite": False, "user_metadata": {}}
-    return engine.training.save(live, seq_id, TinkerPath.of(live.run_id, kind, name), **{**ordinary, **facts})
+    return await engine.training.save(live, seq_id, TinkerPath.of(live.run_id, kind, name), **{**ordinary, **facts})
 
 
 async def saved(engine: Engine, live: LiveRun, seq_id: int | None, name: str = "a", **facts: Any) -> CheckpointRow:
-    told = await answer(engine, save(engine, live, seq_id, name, **facts))
+    told = await answer(engine, await save(engine, live, seq_id, name, **facts))
     assert "error" not in told, told
     return await engine.catalog.checkpoints.get(live.run_id, facts.get("kind", Kind.WEIGHTS).value, name, now=NOW)
 
 
 async def result_of(engine: Engine, request_id: str) -> Result:
-    promise = engine.futures.get(request_id)
+    promise = await engine.find_promise(request_id)
     assert promise is not None
     result = await promise.wait(10)
     assert result is not None, "no result in time"
@@ -82,10 +86,22 @@ def is_done(engine: Engine, request_id: str) -> bool:
     return promise is not None and promise.is_done()
 
 
+def lose_worker(engine: Engine, backend: FakeBackend) -> None:
+    """It dies, and the next one is ready at once."""
+    backend.die("signal 9")
+    engine.worker_lost("signal 9")
+
+
 async def settle_down() -> None:
     """Let everything run that does not wait for time, a disk or a test."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+def data_of(storage: Storage) -> Path:
+    """The data directory that the store is in."""
+    assert isinstance(storage.store, FileStore)
+    return storage.store.root.parent
 
 
 class Clock:
@@ -103,11 +119,27 @@ class Clock:
 
 @asynccontextmanager
 async def started(
-    backend: FakeBackend, catalog: Catalog, storage: Storage, *, clock: Clock | None = None, **rules: Any
+    backend: FakeBackend,
+    catalog: Catalog,
+    storage: Storage,
+    *,
+    clock: Callable[[], datetime] | None = None,
+    limits: Limits | None = None,
+    durability: Durability | None = None,
+    **rules: Any,
 ) -> AsyncIterator[Engine]:
     """An engine with storage rules of its own, whose background work happens only when a test asks for it."""
     quiet = {"reserve_bytes": 0, "sweep_seconds": 1e6, "scrub_bytes_per_second": 0}
-    engine = Engine(backend, catalog, storage, rules=StorageRules(**{**quiet, **rules}), now=clock or Clock())
+    engine = Engine(
+        backend,
+        catalog,
+        storage,
+        data=data_of(storage),
+        durability=durability,
+        limits=limits,
+        rules=StorageRules(**{**quiet, **rules}),
+        now=clock or Clock(),
+    )
     await engine.start()
     await settle_down()
     try:
@@ -129,11 +161,15 @@ def archives_of(engine: Engine) -> set[str]:
 
 def flip_a_byte(engine: Engine, row: CheckpointRow) -> None:
     """In the archive's body, where only its digests tell."""
-    store = engine.storage.store
+    damage(engine.storage.store, row.archive)
+
+
+def damage(store: Store, archive: str) -> None:
+    """The same, of any archive."""
     assert isinstance(store, FileStore)
-    with Archive(store.open(row.archive)) as archive:
-        offset = archive.layout.members[-1].offset
-    with store.path(row.archive).open("r+b") as file:
+    with Archive(store.open(archive)) as opened:
+        offset = opened.layout.members[-1].offset
+    with store.path(archive).open("r+b") as file:
         file.seek(offset)
         [byte] = file.read(1)
         file.seek(offset)

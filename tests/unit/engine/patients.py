@@ -15,11 +15,13 @@ from chockstone.backends.spec import RunSpec
 from chockstone.catalog import Catalog, CheckpointRow
 from chockstone.checkpoints import Archive, Checkpointer, load_state
 from chockstone.checkpoints.file_store import FileStore
-from chockstone.engine.archives import archive_name
+from chockstone.engine.archives import archive_name, recovery_folder
+from chockstone.engine.data_directory import RUN_JOURNALS
 from chockstone.engine.doctor import examine
 from chockstone.engine.doctor_findings import Examination
 from chockstone.engine.doctor_repairs import Orders
 from chockstone.engine.doctor_visit import Visit, look, treat
+from chockstone.engine.journal import Journal, JournalWriter
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SPEC = RunSpec(rank=8, seed=1).to_json()
@@ -45,12 +47,26 @@ class Patient:
         async with await Catalog.open(f"sqlite:///{self.database}") as catalog:
             yield catalog
 
-    def archive(self, archive: str, value: float = 1.0, *, at: datetime = NOON, **metadata: Any) -> int:
+    def archive(
+        self, archive: str, value: float = 1.0, *, at: datetime = NOON, kind: str = "weights", **metadata: Any
+    ) -> int:
         """Write one, described by ``metadata``; its size."""
         with Checkpointer(self.store, now=lambda: at) as checkpointer:
             state = {"model": {"w": np.full(1000, value, dtype=np.float32)}}
-            saved = checkpointer.save(state, name=archive, kind="weights", step=int(value), metadata=metadata).result()
+            saved = checkpointer.save(state, name=archive, kind=kind, step=int(value), metadata=metadata).result()
         return saved.size_bytes
+
+    def recovery(self, run_id: str = RUN, through: int = 7) -> str:
+        """An archive to bring the run back with; its name."""
+        archive = f"{recovery_folder(run_id)}/{through:016d}.0a1b"
+        self.archive(archive, kind="recovery", run_id=run_id, through=through)
+        return archive
+
+    def journal(self, run_id: str = RUN, content: bytes = b"operations") -> Path:
+        directory = self.data / RUN_JOURNALS / run_id.replace(":", ".")
+        directory.mkdir(parents=True)
+        (directory / f"{1:016d}.journal").write_bytes(content)
+        return directory
 
     def described(
         self, name: str, value: float = 1.0, *, run_id: str = RUN, seq_id: int = 1, owner: str = "ann", **facts: Any
@@ -85,7 +101,7 @@ class Patient:
 
     async def examined(self, **facts: Any) -> Examination:
         async with self.catalog() as catalog:
-            return await examine(catalog, self.store, **{"now": NOON, **facts})
+            return await examine(catalog, self.store, journals=self.data / RUN_JOURNALS, **{"now": NOON, **facts})
 
     async def found(self, **facts: Any) -> list[tuple[str, str]]:
         """What the doctor finds wrong: kinds and subjects."""
@@ -134,6 +150,15 @@ def described(name: str, *, run_id: str = RUN, owner: str = "ann") -> Mapping[st
         "optimizer_config": {"type": "adamw"},
         "user_metadata": {"loss": "1.5"},
     }
+
+
+async def write_journal(directory: Path, *heads: Mapping[str, Any]) -> None:
+    writer = JournalWriter(synced=False)
+    journal = await Journal.open(directory, writer)
+    for head in heads:
+        await journal.append(head, b"body").durable
+    await journal.close()
+    await writer.close()
 
 
 def later(seconds: float) -> datetime:

@@ -57,8 +57,8 @@ async def test_a_deleted_checkpoint_is_gone_from_lists_and_disk_and_its_run_trai
     assert await names(engine) == {"1", "3", "5"}
     assert archives_of(engine) == {rows[0].archive, rows[2].archive, rows[4].archive}
     assert await engine.checkpoints.list_trash(None) == ()
-    engine.training.forward_backward(live, 6, b"5")
-    assert "metrics" in await answer(engine, engine.training.optim_step(live, 7, {}))
+    await engine.training.forward_backward(live, 6, b"5")
+    assert "metrics" in await answer(engine, await engine.training.optim_step(live, 7, {}))
     assert (await audited(engine)).count("checkpoint_deleted") == 2
 
 
@@ -149,7 +149,7 @@ async def test_a_load_beside_a_delete_gets_all_of_it_or_is_told_that_it_is_gone(
     backend.runs[RUN].weight = 42
     for number in range(10):
         row = await saved(engine, live, None, f"n{number}")
-        loading = engine.training.load(live, None, row, with_optimizer=False)
+        loading = await engine.training.load(live, None, row, with_optimizer=False)
         for _ in range(number):
             await asyncio.sleep(0)
         await delete(engine, row)
@@ -157,6 +157,8 @@ async def test_a_load_beside_a_delete_gets_all_of_it_or_is_told_that_it_is_gone(
         assert told.get("path") == row.path or told["category"] == "user"
         assert backend.runs[RUN].weight == 42
 
+    await answer(engine, await engine.training.close(live))  # it might have had to load them again
+    await engine.checkpoints.purge_due()
     assert archives_of(engine) == set()
     assert "checkpoint_damaged" not in await audited(engine)
 
@@ -167,7 +169,7 @@ async def test_deletes_beside_overwrites_of_the_same_name_leave_one_checkpoint_o
     live = await made_run(engine)
     for number in range(20):
         row = await saved(engine, live, None, overwrite=True)
-        saving = save(engine, live, None, overwrite=True)
+        saving = await save(engine, live, None, overwrite=True)
         for _ in range(number % 5):
             await asyncio.sleep(0.001)
         await delete(engine, row)
@@ -183,7 +185,7 @@ async def test_what_is_only_being_written_cannot_be_deleted(
 ) -> None:
     live = await made_run(engine)
     backend.hold("disk")
-    saving = save(engine, live, 1)
+    saving = await save(engine, live, 1)
     await until(lambda: "save" in backend.words())
     [pending] = await catalog.checkpoints.list_pending()
 
@@ -203,7 +205,7 @@ async def test_a_live_sampler_keeps_deleted_weights_until_its_session_ends(
         "s", 0, owner="local", base_model="tiny", model_path=row.path, archive=row.archive, now=NOW
     )
     source = SamplerSource("s:sample:0", "local", "tiny", row.archive)
-    engine.sampling.submit(source, 0, b"x", num_samples=1)
+    await engine.sampling.submit(source, 0, b"x", num_samples=1)
     await engine.sampling.drained()
 
     assert await delete(engine, row) == ["a"]
@@ -248,7 +250,7 @@ async def test_within_the_trash_window_a_removal_can_be_undone(
         assert restored == row
         assert await names(engine) == {"a"}
         backend.runs[RUN].weight = 0
-        assert "path" in await answer(engine, engine.training.load(live, 2, restored, with_optimizer=False))
+        assert "path" in await answer(engine, await engine.training.load(live, 2, restored, with_optimizer=False))
         assert backend.runs[RUN].weight == 42
         with pytest.raises(RowMissing):
             await engine.checkpoints.restore(trashed.trash_id, by="local")
@@ -452,8 +454,7 @@ async def test_a_save_under_a_name_in_the_trash_has_bytes_of_its_own(
         live = await made_run(engine)
         old = await saved(engine, live, 1)
         await delete(engine, old)
-        backend.die("signal 9")
-        engine.worker_lost("signal 9")
+        await answer(engine, await engine.training.close(live))
         live = await made_run(engine)  # which counts from the start again
 
         new = await saved(engine, live, 1)
@@ -508,7 +509,7 @@ async def test_a_copy_shares_its_bytes_and_lives_on_by_itself(
     assert (run.state, run.owner, run.project_id) == ("unloaded", "ann", "p")
     assert (await catalog.sessions.get(run.session_id)).is_finished
     await delete(engine, row)
-    assert "path" in await answer(engine, engine.training.load(live, 2, copied, with_optimizer=False))
+    assert "path" in await answer(engine, await engine.training.load(live, 2, copied, with_optimizer=False))
     assert backend.runs[RUN].weight == 42
 
 
@@ -559,8 +560,8 @@ async def test_a_load_that_finds_damage_marks_the_checkpoint(engine: Engine, cat
     row = await saved(engine, live, 1)
     flip_a_byte(engine, row)
 
-    told = await answer(engine, engine.training.load(live, 2, row, with_optimizer=False))
-    again = await answer(engine, engine.training.load(live, 3, row, with_optimizer=False))
+    told = await answer(engine, await engine.training.load(live, 2, row, with_optimizer=False))
+    again = await answer(engine, await engine.training.load(live, 3, row, with_optimizer=False))
 
     found = await catalog.checkpoints.get(RUN, "weights", "a", now=NOW)
     assert found.state == "damaged"
@@ -577,7 +578,7 @@ async def test_a_load_that_finds_nothing_marks_the_checkpoint(
     row = await saved(engine, await made_run(engine), 1)
     store.path(row.archive).unlink()
 
-    told = await answer(engine, make_run(engine, 1, source=row))
+    told = await answer(engine, await make_run(engine, 1, source=row))
 
     assert told["category"] == "user"
     found = await catalog.checkpoints.get(RUN, "weights", "a", now=NOW)
@@ -595,7 +596,7 @@ async def test_a_sampler_that_finds_damage_marks_the_checkpoint(
     )
     backend.fail_next("sample", ServerFailure("the checkpoint cannot be loaded: block 7", code="damaged"))
 
-    engine.sampling.submit(SamplerSource("s:sample:0", "local", "tiny", row.archive), 0, b"x", num_samples=1)
+    await engine.sampling.submit(SamplerSource("s:sample:0", "local", "tiny", row.archive), 0, b"x", num_samples=1)
     await engine.sampling.drained()
 
     async with asyncio.timeout(10):
@@ -709,7 +710,7 @@ async def test_there_is_no_latest_when_all_are_damaged(
 
 async def test_nothing_is_saved_as_the_latest(engine: Engine) -> None:
     with pytest.raises(BadRequest):
-        save(engine, await made_run(engine), 1, "latest")
+        await save(engine, await made_run(engine), 1, "latest")
 
 
 async def test_what_was_walked_past_stands_in_the_result_of_a_load(
@@ -721,7 +722,7 @@ async def test_what_was_walked_past_stands_in_the_result_of_a_load(
         flip_a_byte(engine, rows[4])
         found = await engine.checkpoints.latest(RUN, "weights")
 
-        told = await answer(engine, make_run(engine, 1, source=found.row, skipped=found.skipped))
+        told = await answer(engine, await make_run(engine, 1, source=found.row, skipped=found.skipped))
 
         assert told["path"] == rows[3].path
         [skipped] = told["skipped"]

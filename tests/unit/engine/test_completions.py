@@ -88,6 +88,17 @@ async def test_a_cursor_from_the_future_is_told_everything() -> None:
     assert await seen(feed, 99) == (["a", "b"], 2)
 
 
+async def test_a_cursor_of_an_earlier_server_is_told_everything() -> None:
+    feed = Feed(first=100)
+    for request_id in ("a", "b"):
+        feed.add(request_id, size_bytes=10, is_failure=False)
+
+    for cursor in (0, 1, 99, 100, 103):
+        assert await seen(feed, cursor) == (["a", "b"], 102)
+    assert await seen(feed, 101) == (["b"], 102)
+    assert await seen(feed, 102) == ([], 102)
+
+
 async def test_a_cursor_from_the_future_waits_when_there_is_nothing_yet() -> None:
     feed = Feed()
     waiting = asyncio.create_task(seen(feed, 99, 60))

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from chockstone.catalog import RunState
 from chockstone.engine.archives import ephemeral_name
-from chockstone.engine.data_directory import owned
+from chockstone.engine.data_directory import RUN_JOURNALS, owned
 from chockstone.engine.doctor_findings import Ailment
 
-from .patients import NOON, RUN, Patient, later
+from .patients import NOON, RUN, Patient, later, write_journal
 
 PATH = f"tinker://{RUN}/weights"
 
@@ -110,6 +111,20 @@ async def test_trash_that_a_living_sampler_uses_is_not_overdue(patient: Patient)
         await catalog.sessions.finish("s", reason="success", now=NOON)
 
     assert await patient.found() == [("overdue", f"{PATH}/a")]
+
+
+async def test_trash_that_a_run_would_load_again_is_not_overdue(patient: Patient) -> None:
+    loaded, other, unknown = [await patient.saved(name, seq_id=n) for n, name in enumerate("abc", 1)]
+    for row in (loaded, other):
+        await patient.discarded(row)
+    record = {"kind": "result", "of": 1, "facts": {"archive": loaded.archive}}
+    await write_journal(patient.data / RUN_JOURNALS / "s.train.0", record, {"kind": "attempt", "of": 1})
+
+    assert await patient.found() == [("overdue", f"{PATH}/b")]
+    await patient.discarded(unknown)
+    [segment] = (patient.data / RUN_JOURNALS / "s.train.0").iterdir()
+    segment.write_bytes(segment.read_bytes().replace(b"facts", b"fakes"))
+    assert await patient.found() == []  # nobody knows what it loaded
 
 
 async def test_trash_without_bytes_is_found_before_somebody_restores_it(patient: Patient) -> None:
@@ -246,3 +261,53 @@ async def test_beside_a_server_only_what_lasts_is_told(patient: Patient, monkeyp
     assert visit.is_served
     assert len(looks[0].problems) == 2
     assert [finding.key for finding in visit.examination.problems] == [(Ailment.MISSING, f"{PATH}/a")]
+
+
+@pytest.mark.parametrize("state", ["active", "parked", "lost"])
+async def test_what_brings_a_run_back_is_no_finding(patient: Patient, state: RunState) -> None:
+    await patient.saved("a")
+    async with patient.catalog() as catalog:
+        await catalog.runs.set_state(RUN, state)
+    patient.recovery()
+    patient.recovery(through=9)
+    patient.journal()
+
+    examination = await patient.examined(is_full=True)
+
+    assert examination.findings == ()
+    assert (examination.checkpoints, examination.archives) == (1, 3)
+
+
+async def test_what_a_run_that_is_over_left_is_found(patient: Patient) -> None:
+    await patient.saved("a")
+    archive, journal = patient.recovery(), patient.journal(content=b"x" * 100)
+    async with patient.catalog() as catalog:
+        await catalog.runs.set_state(RUN, "unloaded")
+
+    found = await patient.examined()
+
+    assert [(each.ailment.value, each.subject) for each in found.problems] == [
+        ("recovery", archive),
+        ("journal", str(journal)),
+    ]
+    assert found.problems[1].size_bytes == 100
+
+
+async def test_a_finished_sessions_runs_are_over_whatever_their_rows_say(patient: Patient) -> None:
+    await patient.saved("a")
+    archive, journal = patient.recovery(), patient.journal()
+    async with patient.catalog() as catalog:
+        await catalog.runs.set_state(RUN, "parked")
+        await catalog.sessions.finish("s", reason="success", now=NOON)
+
+    assert await patient.found() == [("recovery", archive), ("journal", str(journal))]
+    assert await patient.found(is_served=True) == []
+
+
+async def test_a_run_that_only_its_journal_knows_is_not_over(patient: Patient) -> None:
+    patient.recovery()
+    patient.journal()
+    patient.archive(ephemeral_name("s:sample:0"))
+    alone = patient.recovery("other:train:3")
+
+    assert await patient.found() == [("recovery", alone)]

@@ -189,3 +189,19 @@ async def test_an_archive_that_is_nowhere_a_server_puts_one_is_left_alone(patien
     visit = await patient.treated(REBUILD)
 
     assert [finding.ailment for finding in visit.examination.findings] == [Ailment.STRAY]
+
+
+async def test_a_run_with_a_journal_comes_back_to_go_on(patient: Patient) -> None:
+    """As ended, its journal would be taken for something left over."""
+    patient.described("a", run_id="one:train:0")
+    patient.described("a", run_id="one:train:1", seq_id=2)
+    journal, archive = patient.journal("one:train:1"), patient.recovery("one:train:1")
+
+    visit = await patient.treated(Orders(may_create=True))
+
+    assert visit.examination.findings == ()
+    assert journal.exists()
+    assert patient.file(archive).exists()
+    async with patient.catalog() as catalog:
+        assert not (await catalog.sessions.get("one")).is_finished
+        assert [run.state for run in await catalog.runs.list_by_session("one")] == ["unloaded", "parked"]

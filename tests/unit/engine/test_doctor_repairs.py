@@ -11,7 +11,7 @@ from chockstone.engine.doctor_findings import Ailment
 from chockstone.engine.doctor_repairs import Orders
 from chockstone.engine.doctor_visit import NoCatalog
 
-from .patients import NOON, RUN, Patient, later
+from .patients import NOON, RUN, SPEC, Patient, later
 
 PATH = f"tinker://{RUN}/weights"
 
@@ -264,3 +264,21 @@ async def test_without_a_catalog_there_is_nothing_to_repair(patient: Patient) ->
 
     assert not patient.database.exists()
     assert len(list(patient.store.entries())) == 1
+
+
+async def test_what_brings_runs_back_stays_and_what_is_left_of_others_goes(patient: Patient) -> None:
+    await patient.saved("a")
+    kept, kept_journal = patient.recovery(), patient.journal()
+    patient.recovery("gone:train:0")
+    over, over_journal = patient.recovery("over:train:0"), patient.journal("over:train:0")
+    async with patient.catalog() as catalog:
+        await catalog.sessions.enter("over", owner="ann", now=NOON)
+        await catalog.runs.enter("over:train:0", owner="ann", base_model="tiny", spec=SPEC, now=NOON, state="unloaded")
+
+    visit = await patient.treated()
+
+    assert {repair.finding.ailment.value for repair in visit.repairs} >= {"recovery", "journal"}
+    assert not any(repair.failure for repair in visit.repairs)
+    assert visit.examination.findings == ()
+    assert (patient.file(kept).exists(), kept_journal.exists()) == (True, True)
+    assert (patient.file(over).exists(), over_journal.exists()) == (False, False)

@@ -6,20 +6,31 @@ from datetime import timedelta
 import pytest
 
 from chockstone.catalog import Catalog, LossRow
+from chockstone.engine.durability import Durability
 from chockstone.engine.engine import Engine
 from chockstone.engine.sampling import SamplerSource
 from chockstone.engine.storage import Storage
 from chockstone.wire.failures import BadRequest, ServerFailure
 
 from .fake_backend import FakeBackend
-from .making import NOW, RUN, answer, is_done, live_run, made_run, make_run, result_of, save, saved, settle_down
+from .making import (
+    NOW,
+    RUN,
+    answer,
+    is_done,
+    live_run,
+    lose_worker,
+    made_run,
+    make_run,
+    result_of,
+    save,
+    saved,
+    settle_down,
+    started,
+    until,
+)
 
 LOSS = LossRow("s:loss:0", "s", 0, "local", "mine", {"graph": {}, "inputs": []}, NOW)
-
-
-def lose_worker(engine: Engine, backend: FakeBackend) -> None:
-    backend.die("signal 9")
-    engine.worker_lost("signal 9")
 
 
 async def until_state(catalog: Catalog, run_id: str, state: str) -> str:
@@ -30,20 +41,29 @@ async def until_state(catalog: Catalog, run_id: str, state: str) -> str:
     return row.failure or ""
 
 
-async def test_a_restarted_server_has_lost_its_runs_and_says_how_to_go_on(
+async def test_a_restarted_server_without_a_journal_has_lost_its_runs_and_says_how_to_go_on(
     catalog: Catalog, backend: FakeBackend, storage: Storage
 ) -> None:
     await catalog.runs.create("s", 0, owner="local", base_model="tiny", spec={"rank": 8}, now=NOW)
     await catalog.runs.create("s", 1, owner="local", base_model="tiny", spec={"rank": 8}, now=NOW, state="unloaded")
-    engine = Engine(backend, catalog, storage, now=lambda: NOW)
 
-    await engine.start()
-    await engine.stop()
+    async with started(backend, catalog, storage, durability=Durability(journal="off")):
+        why = await until_state(catalog, RUN, "lost")
 
-    row = await catalog.runs.get(RUN)
-    assert row.state == "lost"
-    assert "the server was restarted. Resume it with" in (row.failure or "")
+    assert "the server was restarted, and keeps no journal. Resume it with" in why
     assert (await catalog.runs.get("s:train:1")).state == "unloaded"
+
+
+async def test_a_run_whose_journal_is_gone_is_lost_and_says_how_to_go_on(
+    catalog: Catalog, backend: FakeBackend, storage: Storage
+) -> None:
+    await catalog.runs.create("s", 0, owner="local", base_model="tiny", spec={"rank": 8}, now=NOW)
+
+    async with started(backend, catalog, storage) as engine:
+        why = await until_state(catalog, RUN, "lost")
+        assert await engine.wake(RUN) is None
+
+    assert "cannot be read" in why and "Resume it from its last checkpoint" in why
 
 
 async def test_a_restarted_server_gives_unfinished_saves_up(
@@ -52,12 +72,9 @@ async def test_a_restarted_server_gives_unfinished_saves_up(
     await catalog.checkpoints.begin(
         RUN, "weights", "a", archive="x", owner="local", base_model="tiny", spec={"rank": 8}, now=NOW
     )
-    engine = Engine(backend, catalog, storage, now=lambda: NOW)
 
-    await engine.start()
-    await engine.stop()
-
-    assert await catalog.checkpoints.list_pending() == ()
+    async with started(backend, catalog, storage):
+        assert await catalog.checkpoints.list_pending() == ()
 
 
 async def test_an_engine_is_ready_when_its_backend_is(engine: Engine, backend: FakeBackend) -> None:
@@ -66,95 +83,126 @@ async def test_an_engine_is_ready_when_its_backend_is(engine: Engine, backend: F
     assert not engine.is_ready
 
 
-async def test_stopping_finishes_what_runs_and_fails_what_waits(
+async def test_stopping_finishes_what_runs_and_leaves_what_waits_to_the_next_server(
     backend: FakeBackend, catalog: Catalog, storage: Storage
 ) -> None:
-    engine = Engine(backend, catalog, storage, now=lambda: NOW)
-    await engine.start()
-    live = await made_run(engine)
-    backend.hold("pass")
-    running = engine.training.forward_backward(live, 1, b"5")
-    waiting = engine.training.optim_step(live, 2, {})
-    await settle_down()
+    async with started(backend, catalog, storage) as engine:
+        live = await made_run(engine)
+        backend.hold("pass")
+        running = await engine.training.forward_backward(live, 1, b"5")
+        waiting = await engine.training.optim_step(live, 2, {})
+        await until(lambda: "pass" in backend.words())
 
-    stopping = asyncio.create_task(engine.stop())
-    await settle_down()
-    assert engine.is_stopping
-    assert not stopping.done() and not backend.is_stopped
-    backend.let_go("pass")
-    await stopping
+        stopping = asyncio.create_task(engine.stop())
+        await settle_down()
+        assert engine.is_stopping
+        assert not stopping.done() and not backend.is_stopped
+        backend.let_go("pass")
+        await stopping
 
-    assert backend.is_stopped
-    assert (await result_of(engine, running)).body == b"loss 5"
-    told = await answer(engine, waiting)
-    assert told["category"] == "server"
-    assert "shutting down" in told["error"]
-    assert backend.runs[RUN].weight == 0
+        assert backend.is_stopped
+        assert (await result_of(engine, running)).body == b"loss 5"
+        assert not is_done(engine, waiting)
+        assert "optim_step" not in backend.words()
+
+    async with started(FakeBackend(backend.store), catalog, storage) as engine:
+        assert (await answer(engine, waiting))["metrics"]["weight"] == 5
+        assert (await result_of(engine, running)).body == b"loss 5"
+
+
+async def test_stopping_does_not_wait_for_a_worker_that_never_came(
+    backend: FakeBackend, catalog: Catalog, storage: Storage
+) -> None:
+    backend.is_slow = True
+    async with started(backend, catalog, storage) as engine:
+        opening = await make_run(engine)
+
+        await engine.stop()
+        assert not is_done(engine, opening)
+
+    async with started(FakeBackend(backend.store), catalog, storage) as engine:
+        assert await answer(engine, opening) == {"model_id": RUN, "type": "create_model"}
 
 
 async def test_stopping_waits_for_saves_that_are_being_written(
     backend: FakeBackend, catalog: Catalog, storage: Storage
 ) -> None:
-    engine = Engine(backend, catalog, storage, now=lambda: NOW)
-    live = await made_run(engine)
-    backend.hold("disk")
-    saving = save(engine, live, 1)
-    while "save" not in backend.words():
-        await asyncio.sleep(0.001)
+    async with started(backend, catalog, storage) as engine:
+        live = await made_run(engine)
+        backend.hold("disk")
+        saving = await save(engine, live, 1)
+        await until(lambda: "save" in backend.words())
 
-    stopping = asyncio.create_task(engine.stop())
-    await settle_down()
-    assert not stopping.done()
-    backend.let_go("disk")
-    await stopping
+        stopping = asyncio.create_task(engine.stop())
+        await settle_down()
+        assert not stopping.done()
+        backend.let_go("disk")
+        await stopping
 
-    assert (await answer(engine, saving))["path"] == f"tinker://{RUN}/weights/a"
+        assert (await answer(engine, saving))["path"] == f"tinker://{RUN}/weights/a"
     assert (await catalog.checkpoints.get(RUN, "weights", "a", now=NOW)).state == "ready"
 
 
 async def test_stopping_waits_for_samples(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
-    engine = Engine(backend, catalog, storage, now=lambda: NOW)
-    backend.hold("sample")
-    submitted = engine.sampling.submit(SamplerSource("s:sample:0", "local", "tiny", None), 0, b"x", num_samples=1)
+    async with started(backend, catalog, storage) as engine:
+        backend.hold("sample")
+        source = SamplerSource("s:sample:0", "local", "tiny", None)
+        submitted = await engine.sampling.submit(source, 0, b"x", num_samples=1)
 
-    stopping = asyncio.create_task(engine.stop())
-    await settle_down()
-    assert not stopping.done()
-    backend.let_go("sample")
-    await stopping
+        stopping = asyncio.create_task(engine.stop())
+        await settle_down()
+        assert not stopping.done()
+        backend.let_go("sample")
+        await stopping
 
-    assert (await result_of(engine, submitted.request_id)).body == b"sampled x"
+        assert (await result_of(engine, submitted.request_id)).body == b"sampled x"
 
 
 async def test_stopping_writes_down_who_was_seen(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
     later = NOW + timedelta(minutes=1)
-    engine = Engine(backend, catalog, storage, now=lambda: later)
-    await engine.start()
-    engine.presence.saw_session("s")
-
-    await engine.stop()
+    async with started(backend, catalog, storage, clock=lambda: later) as engine:
+        engine.presence.saw_session("s")
 
     assert (await catalog.sessions.get("s")).last_heartbeat_at == later
 
 
-async def test_a_lost_worker_fails_what_ran_and_what_waited(
+async def test_a_lost_worker_fails_neither_what_ran_nor_what_waited(
     engine: Engine, backend: FakeBackend, catalog: Catalog
 ) -> None:
     live, other = await made_run(engine, 0), await made_run(engine, 1)
+    await answer(engine, await engine.training.optim_step(other, 1, {}))
     backend.hold("pass")
-    running = engine.training.forward_backward(live, 1, b"5")
-    waiting = engine.training.optim_step(live, 2, {})
-    await settle_down()
+    running = await engine.training.forward_backward(live, 1, b"5")
+    waiting = await engine.training.optim_step(live, 2, {})
+    await until(lambda: "pass" in backend.words())
 
     lose_worker(engine, backend)
 
-    assert await answer(engine, running) == {"error": "signal 9", "category": "server"}
-    told = await answer(engine, waiting)
-    assert told["category"] == "server"
-    assert "is not loaded any more: signal 9. Resume it with" in told["error"]
+    assert (await result_of(engine, running)).body == b"loss 5"
+    assert (await answer(engine, waiting))["metrics"]["weight"] == 5
+    await until(lambda: set(backend.runs) == {live.run_id, other.run_id})
     for run in (live, other):
-        assert engine.runs.get(run.run_id) is None
-        assert "signal 9" in await until_state(catalog, run.run_id, "lost")
+        assert engine.runs.get(run.run_id) is run
+        assert (await catalog.runs.get(run.run_id)).state == "active"
+
+
+async def test_without_a_journal_a_lost_worker_takes_its_runs_with_it(
+    backend: FakeBackend, catalog: Catalog, storage: Storage
+) -> None:
+    async with started(backend, catalog, storage, durability=Durability(journal="off")) as engine:
+        live = await made_run(engine)
+        backend.hold("pass")
+        running = await engine.training.forward_backward(live, 1, b"5")
+        waiting = await engine.training.optim_step(live, 2, {})
+        await until(lambda: "pass" in backend.words())
+
+        lose_worker(engine, backend)
+
+        for request_id in (running, waiting):
+            told = await answer(engine, request_id)
+            assert told["category"] == "server"
+            assert "is not loaded any more: signal 9, and no journal is kept. Resume it with" in told["error"]
+        assert "signal 9" in await until_state(catalog, RUN, "lost")
 
 
 async def test_checkpoints_outlive_their_worker(engine: Engine, backend: FakeBackend) -> None:
@@ -164,56 +212,51 @@ async def test_checkpoints_outlive_their_worker(engine: Engine, backend: FakeBac
 
     lose_worker(engine, backend)
 
-    assert "error" not in await answer(engine, make_run(engine, 1, source=source))
+    assert "error" not in await answer(engine, await make_run(engine, 1, source=source))
     assert backend.runs["s:train:1"].weight == 42
 
 
-async def test_a_save_that_died_with_its_worker_leaves_no_row(
+async def test_a_save_that_died_with_its_worker_is_made_by_the_next_one(
     engine: Engine, backend: FakeBackend, catalog: Catalog
 ) -> None:
     live = await made_run(engine)
     backend.hold("disk")
-    saving = save(engine, live, 1)
-    while "save" not in backend.words():
-        await asyncio.sleep(0.001)
+    saving = await save(engine, live, 1)
+    await until(lambda: "save" in backend.words())
 
     lose_worker(engine, backend)
 
-    assert (await answer(engine, saving))["category"] == "server"
+    assert (await answer(engine, saving))["path"] == f"tinker://{RUN}/weights/a"
     assert await catalog.checkpoints.list_pending() == ()
+    assert (await catalog.checkpoints.get(RUN, "weights", "a", now=NOW)).archive in backend.archives
 
 
-async def test_a_run_that_waited_for_a_worker_that_died_is_not_left_in_the_next_one(
+async def test_a_run_that_the_worker_died_of_is_made_by_the_next_one(
     engine: Engine, backend: FakeBackend, catalog: Catalog
 ) -> None:
-    backend.hold("open_run")  # until there is a worker, which will be the next one
-    opening = make_run(engine)
-    while not backend.calls:
-        await asyncio.sleep(0.001)
-    engine.worker_lost("signal 9")
+    backend.hold("open_run")
+    opening = await make_run(engine)
+    await until(lambda: backend.calls)
 
-    backend.let_go("open_run")
+    lose_worker(engine, backend)
 
-    told = await answer(engine, opening)
-    assert told["category"] == "server"
-    assert "signal 9" in told["error"]
-    assert backend.runs == {}
-    assert (await catalog.runs.get(RUN)).state == "lost"
+    assert await answer(engine, opening) == {"model_id": RUN, "type": "create_model"}
+    assert list(backend.runs) == [RUN]
+    assert (await catalog.runs.get(RUN)).state == "active"
 
 
 async def test_a_run_made_anew_is_not_unloaded_by_the_end_of_the_first(engine: Engine, backend: FakeBackend) -> None:
-    backend.hold("open_run")
-    first = make_run(engine)
-    while not backend.calls:
-        await asyncio.sleep(0.001)
-    engine.worker_lost("signal 9")
-    second = make_run(engine)
+    backend.fail_next("open_run", ServerFailure("out of memory"))
+    backend.hold("close_run")  # with which the first is tidied away
 
-    backend.let_go("open_run")
+    assert "error" in await answer(engine, await make_run(engine))
+    second = asyncio.create_task(make_run(engine))
+    await settle_down()
+    backend.let_go("close_run")
 
-    assert "error" in await answer(engine, first)
-    assert "error" not in await answer(engine, second)
-    assert live_run(engine).opening_id == second
+    assert "error" not in await answer(engine, await second)
+    await engine.training.forward_backward(live_run(engine), 1, b"5")
+    assert (await answer(engine, await engine.training.optim_step(live_run(engine), 2, {})))["metrics"]["weight"] == 5
     assert RUN in backend.runs
 
 
@@ -228,18 +271,31 @@ async def test_a_loss_that_cannot_be_built_is_the_callers_to_change(engine: Engi
     backend.fail_next("add_loss", BadRequest("'eval' is not allowed"))
 
     assert await answer(engine, engine.add_loss(LOSS)) == {"error": "'eval' is not allowed", "category": "user"}
-    lose_worker(engine, backend)
-    await settle_down()
     assert backend.losses == {}
 
 
-async def test_the_next_worker_is_told_the_losses_again(engine: Engine, backend: FakeBackend) -> None:
-    await answer(engine, engine.add_loss(LOSS))
+async def test_a_loss_asked_for_twice_is_built_once(engine: Engine, backend: FakeBackend) -> None:
+    first = engine.add_loss(LOSS)
+    again = engine.add_loss(LOSS)
+    await answer(engine, first)
+
+    assert first == again == engine.add_loss(LOSS) == LOSS.loss_id
+    assert backend.words() == ["add_loss"]
+
+
+async def test_the_next_worker_is_told_the_losses_of_a_run_before_it_comes_back(
+    engine: Engine, backend: FakeBackend, catalog: Catalog
+) -> None:
+    row = await catalog.losses.create("s", 0, owner="local", name="mine", definition=LOSS.definition, now=NOW)
+    await answer(engine, engine.add_loss(row))
+    await made_run(engine)
+    backend.calls.clear()
 
     lose_worker(engine, backend)
-    await settle_down()
+    await until(lambda: RUN in backend.runs)
 
-    assert backend.losses == {"s:loss:0": LOSS.definition}
+    assert backend.words() == ["add_loss", "open_run"]
+    assert backend.losses == {row.loss_id: row.definition}
 
 
 async def test_a_finished_session_frees_its_runs_and_unnamed_weights(
@@ -247,13 +303,13 @@ async def test_a_finished_session_frees_its_runs_and_unnamed_weights(
 ) -> None:
     await catalog.sessions.create("t", owner="local", sdk_version="0.36.0", now=NOW)
     live = await made_run(engine)
-    await answer(engine, make_run(engine, session_id="t"))
+    await answer(engine, await make_run(engine, session_id="t"))
     kept = await saved(engine, live, 1)
-    await answer(engine, engine.training.save_for_sampling(live, 2, 0))
+    await answer(engine, await engine.training.save_for_sampling(live, 2, 0))
     await catalog.samplers.create("s", 1, owner="local", base_model="tiny", archive=kept.archive, now=NOW)
 
     await engine.finish_session("s")
-    assert live.is_closing
+    await until(lambda: live.is_closing)
     await until_state(catalog, RUN, "unloaded")
     async with asyncio.timeout(10):
         while len(backend.archives) > 1:
@@ -271,11 +327,29 @@ async def test_a_refusal_is_a_result_like_any_other(engine: Engine) -> None:
     assert await answer(engine, request_id) == {"error": "the run is gone", "category": "server"}
 
 
-async def test_background_work_that_fails_is_logged(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
-    await made_run(engine)
-    live_run(engine).run_id = "nowhere"
+async def test_background_work_that_fails_is_logged(
+    engine: Engine, catalog: Catalog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: str) -> None:
+        raise ZeroDivisionError("a bug")
 
-    engine.worker_lost("signal 9")
-    async with asyncio.timeout(10):
-        while "background work failed" not in caplog.text:
-            await asyncio.sleep(0.001)
+    monkeypatch.setattr(catalog.runs, "list_by_session", fail)
+
+    await engine.finish_session("s")
+    await until(lambda: "background work failed" in caplog.text)
+
+
+async def test_for_a_deleted_checkpoint_that_is_sampled_from_no_run_is_brought_back(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made_run(engine)
+    woken: list[str] = []
+
+    async def wake(run_id: str) -> None:
+        woken.append(run_id)
+
+    monkeypatch.setattr(engine, "wake", wake)
+    named = SamplerSource("s:sample:0", "local", "tiny", "s.train.0/sampler_weights/a.1")
+
+    assert not await engine._bring_weights_back(named)
+    assert woken == []

@@ -207,22 +207,27 @@ def test_delivery_of_what_was_forgotten_meanwhile_changes_nothing(futures: Futur
     assert not is_there(futures, promise)
 
 
-def test_a_withdrawn_promise_was_never_made(futures: Futures) -> None:
-    promise = futures.promise("local")
-
-    futures.withdraw(promise)
-
-    assert futures.get(promise.request_id) is None
-    assert futures.pending() == 0
-
-
 def test_ids_are_known_by_their_form_even_to_another_server(futures: Futures, clock: Clock) -> None:
     earlier = Futures(now=clock).promise("local").request_id
 
     assert futures.get(earlier) is None
     assert futures.was_ours(earlier)
     assert futures.was_ours(futures.promise("local").request_id)
-    for stranger in ("", "-", "--", "a-b", "1-2-3-4", "g-1-2", "A-1-2", "s:train:0", f"{earlier} "):
+    for derived in ("s:train:0:0", "s:sample:3:12", "s:loss:1"):
+        assert futures.was_ours(derived)
+    for stranger in (
+        "",
+        "-",
+        "--",
+        "a-b",
+        "1-2-3-4",
+        "g-1-2",
+        "A-1-2",
+        "s:train:0",
+        "s:sample:0",
+        "s:other:0:1",
+        f"{earlier} ",
+    ):
         assert not futures.was_ours(stranger)
 
 

@@ -1,20 +1,22 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from chockstone.catalog import Catalog
-from chockstone.engine.archives import ephemeral_name
+from chockstone.catalog import Catalog, RunState
+from chockstone.engine.archives import ephemeral_name, recovery_folder
 from chockstone.engine.leftovers import Leftovers
 from chockstone.engine.storage import Storage
 
-from .fake_backend import FakeBackend
+from .fake_backend import FakeBackend, Numbers
 from .making import NOW, answer, archives_of, made_run, saved, started
 
 
 def leave(backend: FakeBackend, *archives: str) -> None:
     """As a killed server does."""
     for archive in archives:
-        backend._write({"archive": archive, "kind": "sampler_weights"}, 1)
+        backend._write({"archive": archive, "kind": "sampler_weights"}, Numbers(1))
 
 
 async def test_weights_of_ended_and_unknown_sessions_go_at_the_start_and_living_ones_stay(
@@ -46,7 +48,7 @@ async def test_a_lost_database_costs_nothing_but_unnamed_weights(
 
 
 async def test_a_session_that_begins_meanwhile_keeps_its_weights(
-    backend: FakeBackend, catalog: Catalog, storage: Storage, monkeypatch: pytest.MonkeyPatch
+    backend: FakeBackend, catalog: Catalog, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave(backend, ephemeral_name("nobody:sample:0"))
     original = storage.names
@@ -58,7 +60,7 @@ async def test_a_session_that_begins_meanwhile_keeps_its_weights(
 
     monkeypatch.setattr(storage, "names", begin_first)
 
-    assert await Leftovers(catalog, storage).free() == 1
+    assert await Leftovers(catalog, storage, journals=tmp_path).free() == 1
     assert set(backend.archives) == {ephemeral_name("new:sample:0")}
 
 
@@ -66,8 +68,28 @@ async def test_what_is_in_use_stays_hour_after_hour(backend: FakeBackend, catalo
     async with started(backend, catalog, storage) as engine:
         live = await made_run(engine)
         row = await saved(engine, live, 1)
-        await answer(engine, engine.training.save_for_sampling(live, 2, 0))
+        await answer(engine, await engine.training.save_for_sampling(live, 2, 0))
         engine.sweeper.look_at_everything()
         await engine.sweeper.sweep_what_changed()
 
         assert archives_of(engine) == {row.archive, ephemeral_name("s:sample:0")}
+
+
+async def test_recovery_archives_of_runs_that_are_over_go_and_others_stay(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, tmp_path: Path
+) -> None:
+    states: dict[str, RunState] = {"s:train:0": "active", "s:train:1": "parked", "s:train:2": "unloaded"}
+    for run_id, state in states.items():
+        await catalog.runs.enter(run_id, owner="local", base_model="tiny", spec={}, now=NOW, state=state)
+    (tmp_path / "x.train.0").mkdir()  # the journal of a run that the catalog has lost
+    zero, one, two = (f"{recovery_folder(run_id)}/0001.ab" for run_id in states)
+    known, alone = (f"{recovery_folder(run_id)}/0001.ab" for run_id in ("x:train:0", "y:train:0"))
+    leave(backend, zero, one, two, known, alone, ephemeral_name("x:sample:0"), ephemeral_name("y:sample:0"))
+    freed = []
+    leftovers = Leftovers(catalog, storage, journals=tmp_path)
+    leftovers.on_freed = freed.append
+
+    assert await leftovers.free() == 3
+
+    assert set(backend.archives) == {zero, one, known, ephemeral_name("x:sample:0")}
+    assert set(freed) == {two, alone, ephemeral_name("y:sample:0")}

@@ -30,7 +30,7 @@ async def test_a_save_over_its_quota_is_refused_with_all_one_needs_to_know(
         first = await saved(engine, live, 1, "a")
         await saved(engine, live, 2, "b")
 
-        told = await answer(engine, save(engine, live, 3, "c"))
+        told = await answer(engine, await save(engine, live, 3, "c"))
 
         assert told["category"] == "user"
         numbers = (
@@ -59,7 +59,7 @@ async def test_saves_at_the_same_time_never_count_the_same_room(
     size = await size_of_one(backend, catalog, storage)
     async with started(backend, catalog, storage, user_quota_bytes=3 * size) as engine:
         runs = [await made_run(engine, number) for number in range(4)]
-        requests = [save(engine, live, number, f"n{number}") for live in runs for number in (1, 2)]
+        requests = [await save(engine, live, number, f"n{number}") for live in runs for number in (1, 2)]
 
         told = await asyncio.gather(*(answer(engine, request_id) for request_id in requests))
 
@@ -73,7 +73,10 @@ async def test_one_owners_quota_holds_nobody_else_up(backend: FakeBackend, catal
         await engine.policies.set("user:local", {"quota_bytes": 1 << 30}, by="root")
         limited, other = await made_run(engine, 0), await made_run(engine, 1, owner="ann")
         backend.hold("disk")
-        requests = [save(engine, limited, 1, "a"), save(engine, limited, 2, "b"), save(engine, other, 1, "a")]
+        requests = [
+            await save(engine, live, seq_id, name)
+            for live, seq_id, name in ((limited, 1, "a"), (limited, 2, "b"), (other, 1, "a"))
+        ]
         await until(lambda: backend.words().count("save") == 2)
 
         saving = {values["metadata"]["owner"] for values in backend.values_of("save")}
@@ -90,7 +93,7 @@ async def test_a_quota_for_everyone_is_shared(backend: FakeBackend, catalog: Cat
     async with started(backend, catalog, storage) as engine:
         await engine.policies.set("global", {"quota_bytes": 3 * size}, by="root")
         runs = [await made_run(engine, 0), await made_run(engine, 1, owner="ann")]
-        requests = [save(engine, live, number, f"n{number}") for live in runs for number in (1, 2)]
+        requests = [await save(engine, live, number, f"n{number}") for live in runs for number in (1, 2)]
 
         told = await asyncio.gather(*(answer(engine, request_id) for request_id in requests))
 
@@ -105,7 +108,7 @@ async def test_what_is_overwritten_does_not_count(backend: FakeBackend, catalog:
         live = await made_run(engine)
         await saved(engine, live, 1)
 
-        assert "error" in await answer(engine, save(engine, live, 2, "b"))
+        assert "error" in await answer(engine, await save(engine, live, 2, "b"))
         await saved(engine, live, 3, overwrite=True)
 
 

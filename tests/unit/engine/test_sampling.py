@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import orjson
 import pytest
@@ -10,15 +12,15 @@ from chockstone.checkpoints import Store
 from chockstone.engine import sampling as sampling_module
 from chockstone.engine.completions import CLONE_SPAN
 from chockstone.engine.futures import Futures, Result
+from chockstone.engine.journal import JournalWriter
 from chockstone.engine.limits import Busy, Limits
+from chockstone.engine.sample_journal import SampleJournal
 from chockstone.engine.sampling import SamplerSource, Sampling, Submitted
 from chockstone.wire.failures import BadRequest, ServerFailure
 
 from .fake_backend import FakeBackend
-from .making import settle_down
-
-SOURCE = SamplerSource("s:sample:0", "local", "tiny", "s.sample.0/ephemeral")
-BASE = SamplerSource("s:sample:1", "local", "tiny", None)
+from .making import settle_down, until
+from .sampling_lives import BASE, SOURCE
 
 
 @pytest.fixture
@@ -27,14 +29,43 @@ def futures() -> Futures:
 
 
 @pytest.fixture
-def sampling(backend: FakeBackend, futures: Futures) -> Sampling:
-    return Sampling(backend, futures, Limits())
+async def writer() -> AsyncIterator[JournalWriter]:
+    writer = JournalWriter(synced=False)
+    yield writer
+    await writer.close()
 
 
-def submit(
+@pytest.fixture
+async def backend(backend: FakeBackend) -> FakeBackend:
+    await backend.start()
+    return backend
+
+
+@pytest.fixture(params=["journal", "no journal"])
+async def journal(request: pytest.FixtureRequest, tmp_path: Path, writer: JournalWriter) -> SampleJournal | None:
+    return SampleJournal(tmp_path / "journal", writer) if request.param == "journal" else None
+
+
+@pytest.fixture
+async def sampling(
+    backend: FakeBackend, futures: Futures, limits: Limits, journal: SampleJournal | None
+) -> AsyncIterator[Sampling]:
+    sampling = Sampling(backend, futures, limits, journal)
+    await sampling.recover()
+    yield sampling
+    backend.let_everything_go()
+    await sampling.stop()
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return Limits()
+
+
+async def submit(
     sampling: Sampling, seq_id: int | None = 0, *, source: SamplerSource = SOURCE, body: bytes = b"prompt"
 ) -> Submitted:
-    return sampling.submit(source, seq_id, body, num_samples=1)
+    return await sampling.submit(source, seq_id, body, num_samples=1)
 
 
 async def result_of(futures: Futures, submitted: Submitted) -> Result:
@@ -60,7 +91,7 @@ async def completed(sampling: Sampling, clone: int = 0, *, source: SamplerSource
 async def test_a_sample_is_answered_with_what_the_backend_says(
     sampling: Sampling, futures: Futures, backend: FakeBackend
 ) -> None:
-    submitted = submit(sampling, 3)
+    submitted = await submit(sampling, 3)
 
     assert await result_of(futures, submitted) == Result(b"sampled prompt", "sample")
     ((word, values, body),) = backend.calls
@@ -73,30 +104,30 @@ async def test_samples_are_independent_of_each_other(
     sampling: Sampling, futures: Futures, backend: FakeBackend
 ) -> None:
     backend.hold("sample")
-    stuck = submit(sampling, 0)
-    await settle_down()
+    stuck = await submit(sampling, 0)
+    await until(lambda: backend.words() == ["sample"])
     held, backend._held = backend._held, {}
 
-    assert not (await result_of(futures, submit(sampling, 1))).is_failure
+    assert not (await result_of(futures, await submit(sampling, 1))).is_failure
     held["sample"].set_result(None)
     assert not (await result_of(futures, stuck)).is_failure
 
 
 async def test_a_repeat_gets_the_first_answer(sampling: Sampling, futures: Futures, backend: FakeBackend) -> None:
-    first = submit(sampling, 3)
-    again = submit(sampling, 3)
+    first = await submit(sampling, 3)
+    again = await submit(sampling, 3)
     await result_of(futures, first)
 
-    assert submit(sampling, 3) == first == again
+    assert await submit(sampling, 3) == first == again
     assert backend.words() == ["sample"]
 
 
-async def test_a_number_belongs_to_its_sampling_session(
+async def test_a_request_is_known_by_its_sampling_session_and_number(
     sampling: Sampling, futures: Futures, backend: FakeBackend
 ) -> None:
-    one, other = submit(sampling, 3), submit(sampling, 3, source=BASE)
+    one, other = await submit(sampling, 3), await submit(sampling, 3, source=BASE)
 
-    assert one != other
+    assert (one.request_id, other.request_id) == ("s:sample:0:3", "s:sample:1:3")
     await asyncio.gather(result_of(futures, one), result_of(futures, other))
     assert [values["archive"] for values in backend.values_of("sample")] == ["s.sample.0/ephemeral", None]
 
@@ -104,7 +135,7 @@ async def test_a_number_belongs_to_its_sampling_session(
 async def test_unnumbered_requests_are_all_different(
     sampling: Sampling, futures: Futures, backend: FakeBackend
 ) -> None:
-    one, other = submit(sampling, None), submit(sampling, None)
+    one, other = await submit(sampling, None), await submit(sampling, None)
 
     assert one != other
     await asyncio.gather(result_of(futures, one), result_of(futures, other))
@@ -112,16 +143,35 @@ async def test_unnumbered_requests_are_all_different(
     assert seeds[0] != seeds[1]
 
 
-async def test_the_oldest_repeats_are_forgotten(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repeat_gets_the_first_answer_as_long_as_that_is_there(
+    sampling: Sampling, futures: Futures, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sampling_module, "_REMEMBERED", 2)
-    first = [submit(sampling, seq_id) for seq_id in range(3)]
-
-    assert [submit(sampling, seq_id) == first[seq_id] for seq_id in (2, 1, 0)] == [True, True, False]
+    submitted = [await submit(sampling, seq_id) for seq_id in range(3)]
     await sampling.drained()
+
+    assert await submit(sampling, 0) == submitted[0]
+    assert len(backend.calls) == 3
+
+
+async def test_the_oldest_repeats_are_forgotten_once_their_answers_are_gone(
+    sampling: Sampling, futures: Futures, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling_module, "_REMEMBERED", 2)
+    submitted = [await submit(sampling, seq_id) for seq_id in range(3)]
+    await sampling.drained()
+    for each in submitted:
+        futures.forget(each.request_id)
+
+    again = [await submit(sampling, seq_id) for seq_id in (2, 1, 0)]
+    await sampling.drained()
+
+    assert again == submitted[::-1]
+    assert [values["key"] for values in backend.values_of("sample")][3:] == [submitted[0].request_id]
 
 
 async def test_every_sequence_of_every_request_has_an_id_of_its_own(sampling: Sampling) -> None:
-    submitted = [sampling.submit(SOURCE, seq_id, b"", num_samples=4) for seq_id in range(3)]
+    submitted = [await sampling.submit(SOURCE, seq_id, b"", num_samples=4) for seq_id in range(3)]
     sequence_ids = [sequence_id for request in submitted for sequence_id in request.sequence_ids]
 
     assert [len(request.sequence_ids) for request in submitted] == [4, 4, 4]
@@ -129,13 +179,14 @@ async def test_every_sequence_of_every_request_has_an_id_of_its_own(sampling: Sa
     await sampling.drained()
 
 
-async def test_seeds_depend_on_the_session_and_number_alone(futures: Futures, store: Store) -> None:
+async def test_seeds_depend_on_the_session_and_number_alone(store: Store) -> None:
     async def seeds() -> list[int]:
         backend = FakeBackend(store)
-        sampling = Sampling(backend, futures, Limits())
+        await backend.start()
+        sampling = Sampling(backend, Futures(now=lambda: 0.0), Limits())
         for source in (SOURCE, BASE):
             for seq_id in (0, 1, CLONE_SPAN):
-                submit(sampling, seq_id, source=source)
+                await submit(sampling, seq_id, source=source)
         await sampling.drained()
         return [values["seed"] for values in backend.values_of("sample")]
 
@@ -150,20 +201,15 @@ async def test_a_sample_that_fails_says_whose_fault_it_was(
     sampling: Sampling, futures: Futures, backend: FakeBackend
 ) -> None:
     backend.fail_next("sample", BadRequest("max_tokens must be positive"))
-    assert await error_of(futures, submit(sampling, 0)) == {"error": "max_tokens must be positive", "category": "user"}
+    assert await error_of(futures, await submit(sampling, 0)) == {
+        "error": "max_tokens must be positive",
+        "category": "user",
+    }
 
     backend.fail_next("sample", ServerFailure("logits are NaN"))
-    assert await error_of(futures, submit(sampling, 1)) == {"error": "logits are NaN", "category": "server"}
+    assert await error_of(futures, await submit(sampling, 1)) == {"error": "logits are NaN", "category": "server"}
 
-    assert not (await result_of(futures, submit(sampling, 2))).is_failure
-
-
-async def test_a_sample_whose_worker_died_is_asked_for_once_more(
-    sampling: Sampling, futures: Futures, backend: FakeBackend
-) -> None:
-    backend.fail_next("sample", WorkerLost("signal 9"))
-
-    assert not (await result_of(futures, submit(sampling, 0))).is_failure
+    assert not (await result_of(futures, await submit(sampling, 2))).is_failure
 
 
 async def test_an_unexpected_error_is_told_and_logged(
@@ -171,7 +217,7 @@ async def test_an_unexpected_error_is_told_and_logged(
 ) -> None:
     backend.fail_next("sample", ZeroDivisionError("a bug"))
 
-    assert (await error_of(futures, submit(sampling)))["error"] == "ZeroDivisionError: a bug"
+    assert (await error_of(futures, await submit(sampling)))["error"] == "ZeroDivisionError: a bug"
     assert "sample failed sampler=s:sample:0" in caplog.text
 
 
@@ -179,8 +225,8 @@ async def test_a_cancelled_sample_ends_at_once_and_the_backend_is_told(
     sampling: Sampling, futures: Futures, backend: FakeBackend
 ) -> None:
     backend.hold("sample")
-    submitted = submit(sampling)
-    await settle_down()
+    submitted = await submit(sampling)
+    await until(lambda: backend.words() == ["sample"])
 
     sampling.cancel(submitted.request_id)
 
@@ -195,8 +241,8 @@ async def test_what_a_cancelled_sample_yields_in_the_end_is_told_to_nobody(
     sampling: Sampling, futures: Futures, backend: FakeBackend
 ) -> None:
     backend.hold("sample")
-    submitted = submit(sampling)
-    await settle_down()
+    submitted = await submit(sampling)
+    await until(lambda: backend.words() == ["sample"])
     sampling.cancel(submitted.request_id)
 
     backend.let_go("sample")
@@ -210,7 +256,7 @@ async def test_what_a_cancelled_sample_yields_in_the_end_is_told_to_nobody(
 async def test_cancelling_what_is_done_or_unknown_changes_nothing(
     sampling: Sampling, futures: Futures, backend: FakeBackend
 ) -> None:
-    submitted = submit(sampling)
+    submitted = await submit(sampling)
     result = await result_of(futures, submitted)
     await sampling.drained()
 
@@ -224,8 +270,8 @@ async def test_cancelling_what_is_done_or_unknown_changes_nothing(
 
 async def test_a_worker_that_died_need_not_be_told_of_a_cancellation(sampling: Sampling, backend: FakeBackend) -> None:
     backend.hold("sample")
-    submitted = submit(sampling)
-    await settle_down()
+    submitted = await submit(sampling)
+    await until(lambda: backend.words() == ["sample"])
     backend.fail_next("cancel", WorkerLost("signal 9"))
 
     sampling.cancel(submitted.request_id)
@@ -234,34 +280,39 @@ async def test_a_worker_that_died_need_not_be_told_of_a_cancellation(sampling: S
     await sampling.drained()
 
 
-async def test_too_many_samples_are_busy_until_some_are_done(backend: FakeBackend, futures: Futures) -> None:
-    sampling = Sampling(backend, futures, Limits(samples=2))
-    first = submit(sampling, 0)
-    submit(sampling, 1)
+@pytest.mark.parametrize("limits", [Limits(samples=2)])
+async def test_too_many_samples_are_busy_until_some_are_done(
+    sampling: Sampling, futures: Futures, backend: FakeBackend
+) -> None:
+    backend.hold("sample")
+    first = await submit(sampling, 0)
+    await submit(sampling, 1)
 
     with pytest.raises(Busy, match="2 samples are queued"):
-        submit(sampling, 2)
-    assert submit(sampling, 0) == first  # a repeat asks for nothing new
+        await submit(sampling, 2)
+    assert await submit(sampling, 0) == first  # a repeat asks for nothing new
 
+    backend.let_go("sample")
     await sampling.drained()
-    assert not (await result_of(futures, submit(sampling, 2))).is_failure
+    assert not (await result_of(futures, await submit(sampling, 2))).is_failure
 
 
-async def test_bodies_that_wait_count_against_the_servers_memory(backend: FakeBackend, futures: Futures) -> None:
-    sampling = Sampling(backend, futures, Limits(queued_bytes=10))
-    submit(sampling, 0, body=b"12345")
+@pytest.mark.parametrize("limits", [Limits(queued_bytes=10)])
+async def test_bodies_that_wait_count_against_the_servers_memory(sampling: Sampling, backend: FakeBackend) -> None:
+    backend.hold("sample")
+    await submit(sampling, 0, body=b"12345")
 
     with pytest.raises(Busy):
-        submit(sampling, 1, body=b"123456")
+        await submit(sampling, 1, body=b"123456")
 
+    backend.let_go("sample")
     await sampling.drained()
-    submit(sampling, 1, body=b"123456")
-    await sampling.drained()
+    await submit(sampling, 1, body=b"123456")
 
 
 async def test_each_clone_learns_of_its_own_samples(sampling: Sampling) -> None:
-    mine, other = submit(sampling, 5), submit(sampling, 3 * CLONE_SPAN + 5)
-    elsewhere = submit(sampling, 5, source=BASE)
+    mine, other = await submit(sampling, 5), await submit(sampling, 3 * CLONE_SPAN + 5)
+    elsewhere = await submit(sampling, 5, source=BASE)
     await sampling.drained()
 
     assert await completed(sampling, 0) == [mine.request_id]
@@ -274,9 +325,9 @@ async def test_a_completion_is_told_when_its_result_is_there(
     sampling: Sampling, futures: Futures, backend: FakeBackend
 ) -> None:
     backend.fail_next("sample", BadRequest("no"))
-    failed = submit(sampling, 0)
+    failed = await submit(sampling, 0)
     await sampling.drained()
-    submitted = submit(sampling, 1)
+    submitted = await submit(sampling, 1)
 
     found, _ = await sampling.feed("s:sample:0", 0).after(1, 10)
 
@@ -292,8 +343,8 @@ async def test_a_completion_is_told_when_its_result_is_there(
 
 
 async def test_feeds_of_a_finished_session_are_forgotten(sampling: Sampling) -> None:
-    submit(sampling, 0)
-    other = submit(sampling, 0, source=BASE)
+    await submit(sampling, 0)
+    other = await submit(sampling, 0, source=BASE)
     await sampling.drained()
 
     sampling.forget_feeds({"s:sample:0"})
@@ -319,3 +370,31 @@ async def test_whoever_waits_for_samples_of_a_session_is_answered_when_it_is_fin
 
     async with asyncio.timeout(5):
         assert await waiting == ([], 0)
+
+
+async def test_without_a_journal_a_sample_that_no_worker_will_run_ends_as_a_failure(
+    backend: FakeBackend, futures: Futures
+) -> None:
+    sampling = Sampling(backend, futures, Limits())
+    backend.is_ready = False
+    submitted = await submit(sampling)
+
+    await backend.stop()
+
+    assert (await error_of(futures, submitted))["error"] == "the sample was not finished: the worker was stopped"
+
+
+async def test_without_a_journal_a_server_that_stops_finishes_what_is_under_way(
+    backend: FakeBackend, futures: Futures
+) -> None:
+    sampling = Sampling(backend, futures, Limits())
+    backend.hold("sample")
+    submitted = await submit(sampling)
+    stopping = asyncio.create_task(sampling.stop(grace_seconds=0))
+    await settle_down()
+    assert not stopping.done()
+
+    backend.let_go("sample")
+    await stopping
+
+    assert not (await result_of(futures, submitted)).is_failure

@@ -14,7 +14,7 @@ from chockstone.engine.storage import Storage
 from chockstone.engine.storage_rules import StorageRules
 
 from .fake_backend import FakeBackend
-from .making import RUN, Clock, flip_a_byte, made_run, saved, started, until
+from .making import RUN, Clock, data_of, flip_a_byte, made_run, saved, started, until
 
 WEEK = 7 * 86_400.0
 
@@ -130,7 +130,9 @@ async def test_what_becomes_due_is_read_soon_and_each_pass_is_told_once(
 def test_the_pause_is_a_part_of_how_often_each_is_read(
     catalog: Catalog, storage: Storage, backend: FakeBackend, every: float, pause: float
 ) -> None:
-    engine = Engine(backend, catalog, storage, rules=StorageRules(scrub_every_seconds=every), now=Clock())
+    engine = Engine(
+        backend, catalog, storage, data=data_of(storage), rules=StorageRules(scrub_every_seconds=every), now=Clock()
+    )
 
     assert engine.scrub.pause_seconds == pause
 

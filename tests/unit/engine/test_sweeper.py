@@ -98,7 +98,7 @@ async def test_the_librarys_rules_are_the_servers(
     async with started(backend, catalog, storage, clock=clock, retention=retention) as engine:
         live = await made_run(engine)
         for number, loss in losses.items():
-            await answer(engine, engine.training.optim_step(live, None, {}))
+            await answer(engine, await engine.training.optim_step(live, None, {}))
             await save_some(engine, clock, f"n{number}", user_metadata={"loss": loss, "note": "x"})
 
         dry = await engine.sweeper.sweep(dry_run=True)
@@ -335,7 +335,7 @@ async def test_what_a_failed_sweep_did_not_see_the_next_one_does(
         live = engine.runs.get(RUN)
         assert live is not None
         clock.pass_seconds(1)
-        await answer(engine, save(engine, live, None, "b"))
+        await answer(engine, await save(engine, live, None, "b"))
 
         await until(lambda: len(archives_of(engine)) == 1)
 

@@ -10,15 +10,15 @@ from chockstone.catalog import Catalog, CatalogUnavailable, CheckpointRow, RowMi
 from chockstone.checkpoints import Store
 from chockstone.checkpoints.errors import StoreDenied
 from chockstone.engine.checkpoints import Skipped
+from chockstone.engine.durability import Durability
 from chockstone.engine.engine import Engine
 from chockstone.engine.futures import Result
 from chockstone.engine.limits import Busy, Limits
-from chockstone.engine.storage import Storage
 from chockstone.wire.failures import BadRequest, ServerFailure
 from chockstone.wire.paths import Kind
 
 from .fake_backend import FakeBackend, Numbers
-from .making import NOW, RUN, answer, is_done, live_run, made_run, make_run, result_of, save, saved
+from .making import NOW, RUN, Start, answer, is_done, live_run, made_run, make_run, result_of, save, saved, until
 
 PATH = f"tinker://{RUN}/weights/a"
 
@@ -28,7 +28,7 @@ async def checkpoints(catalog: Catalog) -> list[str]:
 
 
 async def test_the_log_tells_what_a_run_was_made_from(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "chockstone.engine.training")
+    caplog.set_level(logging.INFO, "chockstone.engine.execution")
     source = await saved(engine, await made_run(engine), 1)
 
     await made_run(engine, 1, source=source, skipped=[Skipped(f"{PATH}b", "bad"), Skipped(f"{PATH}c", "bad")])
@@ -39,7 +39,7 @@ async def test_the_log_tells_what_a_run_was_made_from(engine: Engine, caplog: py
 
 async def test_a_run_is_made_once_its_row_is_written(engine: Engine, backend: FakeBackend, catalog: Catalog) -> None:
     backend.hold("open_run")
-    request_id = make_run(engine, user_metadata={"team": "a"})
+    request_id = await make_run(engine, user_metadata={"team": "a"})
     while not backend.calls:
         await asyncio.sleep(0.001)
 
@@ -53,10 +53,10 @@ async def test_a_run_is_made_once_its_row_is_written(engine: Engine, backend: Fa
 
 
 async def test_a_run_asked_for_twice_is_made_once(engine: Engine, backend: FakeBackend) -> None:
-    first = make_run(engine)
-    again = make_run(engine)
+    first = await make_run(engine)
+    again = await make_run(engine)
     await answer(engine, first)
-    afterwards = make_run(engine)
+    afterwards = await make_run(engine)
 
     assert first == again == afterwards
     assert backend.words() == ["open_run"]
@@ -66,12 +66,13 @@ async def test_a_run_that_cannot_be_made_says_why_and_leaves_nothing_loaded(
     engine: Engine, backend: FakeBackend, catalog: Catalog
 ) -> None:
     backend.fail_next("open_run", BadRequest("rank 8 is too large"))
-    request_id = make_run(engine)
-    queued = engine.training.forward_backward(live_run(engine), 1, b"3")
+    request_id = await make_run(engine)
+    queued = await engine.training.forward_backward(live_run(engine), 1, b"3")
 
     assert await answer(engine, request_id) == {"error": "rank 8 is too large", "category": "user"}
     assert "could not be made: rank 8 is too large" in (await answer(engine, queued))["error"]
     assert engine.runs.get(RUN) is None
+    await until(lambda: "close_run" in backend.words())
     assert backend.runs == {}
     row = await catalog.runs.get(RUN)
     assert row.state == "lost"
@@ -82,15 +83,15 @@ async def test_a_run_that_could_not_be_made_can_be_asked_for_again(
     engine: Engine, backend: FakeBackend, catalog: Catalog
 ) -> None:
     backend.fail_next("open_run", ServerFailure("out of memory"))
-    await answer(engine, make_run(engine))
+    await answer(engine, await make_run(engine))
 
-    assert await answer(engine, make_run(engine)) == {"model_id": RUN, "type": "create_model"}
+    assert await answer(engine, await make_run(engine)) == {"model_id": RUN, "type": "create_model"}
     row = await catalog.runs.get(RUN)
     assert (row.state, row.failure) == ("active", None)
 
 
 async def test_a_run_of_a_session_that_is_not_there_is_not_made(engine: Engine, backend: FakeBackend) -> None:
-    request_id = make_run(engine, session_id="nobody")
+    request_id = await make_run(engine, session_id="nobody")
 
     assert "error" in await answer(engine, request_id)
     assert engine.runs.get("nobody:train:0") is None
@@ -100,11 +101,11 @@ async def test_a_run_of_a_session_that_is_not_there_is_not_made(engine: Engine, 
 async def test_operations_run_in_the_order_they_came(engine: Engine, backend: FakeBackend) -> None:
     live = await made_run(engine)
     requests = [
-        engine.training.forward_backward(live, 3, b"5"),  # chunks come in any order
-        engine.training.forward_backward(live, 2, b"6"),
-        engine.training.optim_step(live, 4, {"learning_rate": 0.1}),
-        engine.training.forward_backward(live, 9, b"7"),
-        engine.training.optim_step(live, 10, {}),
+        await engine.training.forward_backward(live, 3, b"5"),  # chunks come in any order
+        await engine.training.forward_backward(live, 2, b"6"),
+        await engine.training.optim_step(live, 4, {"learning_rate": 0.1}),
+        await engine.training.forward_backward(live, 9, b"7"),
+        await engine.training.optim_step(live, 10, {}),
     ]
 
     assert await result_of(engine, requests[0]) == Result(b"loss 5", "pass")
@@ -115,19 +116,19 @@ async def test_operations_run_in_the_order_they_came(engine: Engine, backend: Fa
 
 async def test_a_repeated_operation_runs_once(engine: Engine, backend: FakeBackend) -> None:
     live = await made_run(engine)
-    first = engine.training.forward_backward(live, 1, b"5")
-    again = engine.training.forward_backward(live, 1, b"5")
-    await answer(engine, engine.training.optim_step(live, 2, {}))
+    first = await engine.training.forward_backward(live, 1, b"5")
+    again = await engine.training.forward_backward(live, 1, b"5")
+    await answer(engine, await engine.training.optim_step(live, 2, {}))
 
-    assert engine.training.forward_backward(live, 1, b"5") == first == again
+    assert await engine.training.forward_backward(live, 1, b"5") == first == again
     assert backend.runs[RUN].weight == 5
 
 
 async def test_an_operation_that_fails_fails_alone(engine: Engine, backend: FakeBackend) -> None:
     live = await made_run(engine)
-    good = engine.training.forward_backward(live, 1, b"5")
-    bad = engine.training.forward_backward(live, 2, b"five")
-    step = engine.training.optim_step(live, 3, {})
+    good = await engine.training.forward_backward(live, 1, b"5")
+    bad = await engine.training.forward_backward(live, 2, b"five")
+    step = await engine.training.optim_step(live, 3, {})
 
     assert not (await result_of(engine, good)).is_failure
     assert await answer(engine, bad) == {"error": "b'five' is not a number", "category": "user"}
@@ -137,9 +138,9 @@ async def test_an_operation_that_fails_fails_alone(engine: Engine, backend: Fake
 async def test_runs_do_not_wait_for_each_other(engine: Engine, backend: FakeBackend) -> None:
     first, second = await made_run(engine, 0), await made_run(engine, 1)
     backend.hold("pass")
-    stuck = engine.training.forward_backward(first, 1, b"5")
+    stuck = await engine.training.forward_backward(first, 1, b"5")
 
-    await answer(engine, engine.training.optim_step(second, 1, {}))
+    await answer(engine, await engine.training.optim_step(second, 1, {}))
 
     assert not is_done(engine, stuck)
     backend.let_go("pass")
@@ -150,7 +151,7 @@ async def test_a_save_is_told_when_it_is_durable_and_in_the_catalog(
 ) -> None:
     live = await made_run(engine)
 
-    told = await answer(engine, save(engine, live, 1, ttl_seconds=3600, user_metadata={"loss": "0.5"}))
+    told = await answer(engine, await save(engine, live, 1, ttl_seconds=3600, user_metadata={"loss": "0.5"}))
 
     assert (told["path"], told["type"]) == (PATH, "save_weights")
     row = await catalog.checkpoints.get(RUN, "weights", "a", now=NOW)
@@ -172,12 +173,12 @@ async def test_a_save_is_told_when_it_is_durable_and_in_the_catalog(
 
 async def test_training_goes_on_while_a_save_is_written(engine: Engine, backend: FakeBackend, catalog: Catalog) -> None:
     live = await made_run(engine)
-    engine.training.forward_backward(live, 1, b"5")
-    engine.training.optim_step(live, 2, {})
+    await engine.training.forward_backward(live, 1, b"5")
+    await engine.training.optim_step(live, 2, {})
     backend.hold("disk")
-    saving = save(engine, live, 3)
-    engine.training.forward_backward(live, 4, b"1")
-    step = engine.training.optim_step(live, 5, {})
+    saving = await save(engine, live, 3)
+    await engine.training.forward_backward(live, 4, b"1")
+    step = await engine.training.optim_step(live, 5, {})
 
     assert (await answer(engine, step))["metrics"]["weight"] == 6
     assert not is_done(engine, saving)
@@ -195,7 +196,7 @@ async def test_a_failed_save_leaves_no_row_and_its_name_free(
     live = await made_run(engine)
     backend.fail_next("disk", ServerFailure("the disk is full"))
 
-    assert await answer(engine, save(engine, live, 1)) == {"error": "the disk is full", "category": "server"}
+    assert await answer(engine, await save(engine, live, 1)) == {"error": "the disk is full", "category": "server"}
     assert await checkpoints(catalog) == []
     assert await catalog.checkpoints.list_pending() == ()
     assert (await saved(engine, live, 2)).state == "ready"
@@ -211,7 +212,7 @@ async def test_a_save_that_cannot_be_published_leaves_no_row(
 
     with monkeypatch.context() as patched:
         patched.setattr(catalog.checkpoints, "commit", unavailable)
-        told = await answer(engine, save(engine, live, 1))
+        told = await answer(engine, await save(engine, live, 1))
 
     assert told["category"] == "server"
     assert await catalog.checkpoints.list_pending() == ()
@@ -222,11 +223,11 @@ async def test_an_overwrite_replaces_the_checkpoint_and_deletes_its_archive(
 ) -> None:
     live = await made_run(engine)
     old = await saved(engine, live, 1)
-    engine.training.forward_backward(live, 2, b"5")
-    engine.training.optim_step(live, 3, {})
+    await engine.training.forward_backward(live, 2, b"5")
+    await engine.training.optim_step(live, 3, {})
     backend.hold("disk")
-    saving = save(engine, live, 4, overwrite=True)
-    await answer(engine, engine.training.optim_step(live, 5, {}))
+    saving = await save(engine, live, 4, overwrite=True)
+    await answer(engine, await engine.training.optim_step(live, 5, {}))
 
     assert backend.archives == {old.archive: 0}  # until the new one is durable
     assert await catalog.checkpoints.get(RUN, "weights", "a", now=NOW) == old
@@ -245,7 +246,7 @@ async def test_an_overwrite_that_fails_leaves_the_old_checkpoint(
     old = await saved(engine, live, 1)
     backend.fail_next("disk", ServerFailure("the disk is full"))
 
-    assert "error" in await answer(engine, save(engine, live, 2, overwrite=True))
+    assert "error" in await answer(engine, await save(engine, live, 2, overwrite=True))
     assert await catalog.checkpoints.get(RUN, "weights", "a", now=NOW) == old
     assert backend.archives == {old.archive: 0}
 
@@ -261,7 +262,7 @@ async def test_an_old_archive_that_cannot_be_deleted_does_not_fail_the_save(
 
     with monkeypatch.context() as patched:
         patched.setattr(store, "delete", refuse)
-        assert (await answer(engine, save(engine, live, 2, overwrite=True)))["path"] == PATH
+        assert (await answer(engine, await save(engine, live, 2, overwrite=True)))["path"] == PATH
 
     assert f"archive not deleted archive={old.archive}" in caplog.text
     assert [each.archive for each in await engine.checkpoints.list_trash(None)] == [old.archive]
@@ -273,8 +274,8 @@ async def test_a_name_that_is_taken_is_the_callers_to_change(engine: Engine, bac
     await saved(engine, live, 1)
     await saved(engine, live, 2, kind=Kind.SAMPLER_WEIGHTS)  # a name stands in each kind
 
-    training = await answer(engine, save(engine, live, 3))
-    sampler = await answer(engine, save(engine, live, 4, kind=Kind.SAMPLER_WEIGHTS))
+    training = await answer(engine, await save(engine, live, 3))
+    sampler = await answer(engine, await save(engine, live, 4, kind=Kind.SAMPLER_WEIGHTS))
 
     assert training["category"] == sampler["category"] == "user"
     assert "exists already" in training["error"] and "overwrite=True" in training["error"]
@@ -287,9 +288,9 @@ async def test_a_second_save_of_a_name_waits_for_the_first(
 ) -> None:
     live = await made_run(engine)
     backend.hold("disk")
-    first = save(engine, live, 1)
-    refused = save(engine, live, 2)
-    second = save(engine, live, 3, overwrite=True)
+    first = await save(engine, live, 1)
+    refused = await save(engine, live, 2)
+    second = await save(engine, live, 3, overwrite=True)
     while "save" not in backend.words():
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.05)  # time enough to be refused
@@ -306,7 +307,7 @@ async def test_a_second_save_of_a_name_waits_for_the_first(
 async def test_saves_under_different_names_are_written_together(engine: Engine, backend: FakeBackend) -> None:
     live = await made_run(engine)
     backend.hold("disk")
-    requests = [save(engine, live, 1, "a"), save(engine, live, 2, "b")]
+    requests = [await save(engine, live, 1, "a"), await save(engine, live, 2, "b")]
 
     while backend.words().count("save") < 2:
         await asyncio.sleep(0.001)
@@ -317,11 +318,11 @@ async def test_saves_under_different_names_are_written_together(engine: Engine, 
 
 async def test_a_repeated_save_gives_the_original(engine: Engine, backend: FakeBackend) -> None:
     live = await made_run(engine)
-    first = save(engine, live, 1)
-    again = save(engine, live, 1)
+    first = await save(engine, live, 1)
+    again = await save(engine, live, 1)
     told = await answer(engine, first)
 
-    assert save(engine, live, 1) == first == again
+    assert await save(engine, live, 1) == first == again
     assert told["path"] == PATH
     assert backend.words().count("save") == 1
 
@@ -332,13 +333,12 @@ async def test_a_run_made_anew_never_passes_an_old_checkpoint_off_as_its_own(
     """Its numbers begin again, though the names of its archives do not."""
     live = await made_run(engine)
     old = await saved(engine, live, 1)
-    backend.die("signal 9")
-    engine.worker_lost("signal 9")
+    await answer(engine, await engine.training.close(live))
     live = await made_run(engine)
-    engine.training.forward_backward(live, 2, b"5")
-    engine.training.optim_step(live, 3, {})
+    await engine.training.forward_backward(live, 2, b"5")
+    await engine.training.optim_step(live, 3, {})
 
-    refused = await answer(engine, save(engine, live, 1))
+    refused = await answer(engine, await save(engine, live, 1))
     assert refused["category"] == "user"
     assert backend.archives == {old.archive: 0}
 
@@ -349,7 +349,7 @@ async def test_a_run_made_anew_never_passes_an_old_checkpoint_off_as_its_own(
 async def test_a_sampler_save_is_a_checkpoint_of_its_kind(engine: Engine, backend: FakeBackend) -> None:
     live = await made_run(engine)
 
-    told = await answer(engine, save(engine, live, 1, kind=Kind.SAMPLER_WEIGHTS))
+    told = await answer(engine, await save(engine, live, 1, kind=Kind.SAMPLER_WEIGHTS))
 
     assert (told["path"], told["type"]) == (f"tinker://{RUN}/sampler_weights/a", "save_weights_for_sampler")
     assert backend.values_of("save")[0]["kind"] == "sampler_weights"
@@ -358,7 +358,7 @@ async def test_a_sampler_save_is_a_checkpoint_of_its_kind(engine: Engine, backen
 async def test_unnamed_weights_open_a_sampling_session(engine: Engine, backend: FakeBackend, catalog: Catalog) -> None:
     live = await made_run(engine)
 
-    told = await answer(engine, engine.training.save_for_sampling(live, 1, 4))
+    told = await answer(engine, await engine.training.save_for_sampling(live, 1, 4))
 
     assert told == {"sampling_session_id": "s:sample:4", "type": "save_weights_for_sampler"}
     sampler = await catalog.samplers.get("s:sample:4")
@@ -372,8 +372,8 @@ async def test_a_retry_of_unnamed_weights_gets_the_first_session_though_it_asks_
 ) -> None:
     live = await made_run(engine)
 
-    first = engine.training.save_for_sampling(live, 1, 4)
-    again = engine.training.save_for_sampling(live, 1, 5)
+    first = await engine.training.save_for_sampling(live, 1, 4)
+    again = await engine.training.save_for_sampling(live, 1, 5)
 
     assert first == again
     assert (await answer(engine, again))["sampling_session_id"] == "s:sample:4"
@@ -390,18 +390,38 @@ async def test_a_checkpoint_is_loaded_into_a_run(engine: Engine, backend: FakeBa
     source = await checkpoint_of(engine, backend, 42)
     live = await made_run(engine)
 
-    told = await answer(engine, engine.training.load(live, 1, source, with_optimizer=False))
+    told = await answer(engine, await engine.training.load(live, 1, source, with_optimizer=False))
 
     assert told == {"path": source.path, "model_id": RUN, "type": "load_weights"}
     assert backend.runs[RUN] == Numbers(weight=42)
     assert backend.values_of("load") == [{"run_id": RUN, "archive": source.archive, "with_optimizer": False}]
 
 
+async def test_a_load_gets_what_was_to_be_saved_before_it_though_that_is_still_being_written(
+    engine: Engine, backend: FakeBackend
+) -> None:
+    live = await made_run(engine)
+    old = await saved(engine, live, 1)
+    await engine.training.forward_backward(live, 2, b"5")
+    await engine.training.optim_step(live, 3, {})
+    backend.hold("disk")
+    await save(engine, live, 4, overwrite=True)
+    await engine.training.forward_backward(live, 5, b"1")
+    step = await engine.training.optim_step(live, 6, {})
+    loading = await engine.training.load(live, 7, old, with_optimizer=True)
+    assert (await answer(engine, step))["metrics"]["weight"] == 6
+
+    backend.let_go("disk")
+
+    assert "error" not in await answer(engine, loading)
+    assert backend.runs[RUN].weight == 5
+
+
 async def test_a_checkpoint_of_another_base_model_is_refused(engine: Engine, backend: FakeBackend) -> None:
     source = await checkpoint_of(engine, backend, 42, base_model="other")
     live = await made_run(engine)
 
-    told = await answer(engine, engine.training.load(live, 1, source, with_optimizer=True))
+    told = await answer(engine, await engine.training.load(live, 1, source, with_optimizer=True))
 
     assert told["category"] == "user"
     assert "'other'" in told["error"] and "'tiny'" in told["error"]
@@ -411,7 +431,7 @@ async def test_a_checkpoint_of_another_base_model_is_refused(engine: Engine, bac
 async def test_a_run_can_be_made_from_a_checkpoint(engine: Engine, backend: FakeBackend) -> None:
     source = await checkpoint_of(engine, backend, 42)
 
-    told = await answer(engine, make_run(engine, source=source, with_optimizer=True))
+    told = await answer(engine, await make_run(engine, source=source, with_optimizer=True))
 
     assert told == {"path": source.path, "model_id": RUN, "type": "load_weights"}
     assert backend.runs[RUN].weight == 42
@@ -424,17 +444,17 @@ async def test_a_run_whose_checkpoint_does_not_load_is_not_left_in_the_worker(
     source = await checkpoint_of(engine, backend, 42)
     backend.store.delete(source.archive)
 
-    told = await answer(engine, make_run(engine, source=source))
+    told = await answer(engine, await make_run(engine, source=source))
 
     assert told["category"] == "user"
-    assert RUN not in backend.runs
+    await until(lambda: RUN not in backend.runs)
     assert engine.runs.get(RUN) is None
 
 
 async def test_a_run_is_not_made_from_a_checkpoint_of_another_base_model(engine: Engine, backend: FakeBackend) -> None:
     source = await checkpoint_of(engine, backend, 42, base_model="other")
 
-    told = await answer(engine, make_run(engine, source=source))
+    told = await answer(engine, await make_run(engine, source=source))
 
     assert told["category"] == "user"
     assert {"run_id": RUN} not in [{"run_id": values["run_id"]} for values in backend.values_of("open_run")]
@@ -444,9 +464,9 @@ async def test_unloading_ends_a_run_after_what_was_queued_before(
     engine: Engine, backend: FakeBackend, catalog: Catalog
 ) -> None:
     live = await made_run(engine)
-    before = engine.training.forward_backward(live, 1, b"5")
-    unload = engine.training.close(live)
-    after = engine.training.forward_backward(live, 2, b"5")
+    before = await engine.training.forward_backward(live, 1, b"5")
+    unload = await engine.training.close(live)
+    after = await engine.training.forward_backward(live, 2, b"5")
 
     assert not (await result_of(engine, before)).is_failure
     assert await answer(engine, unload) == {"model_id": RUN, "type": "unload_model"}
@@ -459,66 +479,79 @@ async def test_unloading_ends_a_run_after_what_was_queued_before(
 async def test_checkpoints_outlive_their_run(engine: Engine, catalog: Catalog) -> None:
     live = await made_run(engine)
     source = await saved(engine, live, 1)
-    await answer(engine, engine.training.close(live))
+    await answer(engine, await engine.training.close(live))
 
     assert await checkpoints(catalog) == [PATH]
-    assert (await answer(engine, make_run(engine, 1, source=source)))["type"] == "load_weights"
+    assert (await answer(engine, await make_run(engine, 1, source=source)))["type"] == "load_weights"
 
 
-async def test_a_full_server_makes_no_more_runs(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
-    engine = Engine(backend, catalog, storage, limits=Limits(runs=1), now=lambda: NOW)
+async def test_a_full_server_parks_a_run_for_the_next_and_makes_none_while_all_are_busy(
+    start: Start, backend: FakeBackend, catalog: Catalog
+) -> None:
+    engine = await start(limits=Limits(runs=1))
     live = await made_run(engine)
+    backend.hold("pass")
+    stuck = await engine.training.forward_backward(live, 1, b"5")
 
-    with pytest.raises(Busy):
-        make_run(engine, 1)
+    with pytest.raises(Busy, match="1 runs are loaded"):
+        await make_run(engine, 1)
     with pytest.raises(RowMissing):
         await catalog.runs.get("s:train:1")
 
-    await answer(engine, engine.training.close(live))
-    assert "error" not in await answer(engine, make_run(engine, 1))
+    backend.let_go("pass")
+    await result_of(engine, stuck)
+    await live.lane.drained()
+    assert "error" not in await answer(engine, await make_run(engine, 1))
+    assert list(backend.runs) == ["s:train:1"]
+    assert (await catalog.runs.get(RUN)).state == "parked"
 
 
-async def test_a_run_takes_only_so_many_operations(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
-    engine = Engine(backend, catalog, storage, limits=Limits(operations_per_run=1), now=lambda: NOW)
+async def test_without_a_journal_no_run_is_parked(start: Start, backend: FakeBackend) -> None:
+    engine = await start(limits=Limits(runs=1), durability=Durability(journal="off"))
     live = await made_run(engine)
-    backend.hold("pass")
-    engine.training.forward_backward(live, 1, b"1")
-    engine.training.forward_backward(live, 2, b"1")
 
     with pytest.raises(Busy):
-        engine.training.forward_backward(live, 3, b"1")
+        await make_run(engine, 1)
+
+    await answer(engine, await engine.training.close(live))
+    assert "error" not in await answer(engine, await make_run(engine, 1))
+
+
+async def test_a_run_takes_only_so_many_operations(start: Start, backend: FakeBackend) -> None:
+    engine = await start(limits=Limits(operations_per_run=1))
+    live = await made_run(engine)
+    backend.hold("pass")
+    await engine.training.forward_backward(live, 1, b"1")
+    await engine.training.forward_backward(live, 2, b"1")
+
+    with pytest.raises(Busy):
+        await engine.training.forward_backward(live, 3, b"1")
 
     backend.let_go("pass")
     await live.lane.drained()
-    assert not (await result_of(engine, engine.training.forward_backward(live, 3, b"1"))).is_failure
+    assert not (await result_of(engine, await engine.training.forward_backward(live, 3, b"1"))).is_failure
 
 
-async def test_bodies_that_wait_count_against_the_servers_memory(
-    backend: FakeBackend, catalog: Catalog, storage: Storage
-) -> None:
-    engine = Engine(backend, catalog, storage, limits=Limits(queued_bytes=10), now=lambda: NOW)
+async def test_bodies_that_wait_count_against_the_servers_memory(start: Start, backend: FakeBackend) -> None:
+    engine = await start(limits=Limits(queued_bytes=10))
     live = await made_run(engine)
-    engine.training.forward_backward(live, 1, b"12345")
+    await engine.training.forward_backward(live, 1, b"12345")
 
     with pytest.raises(Busy):
-        engine.training.forward_backward(live, 2, b"123456")
+        await engine.training.forward_backward(live, 2, b"123456")
 
     await live.lane.drained()
-    engine.training.forward_backward(live, 2, b"123456")
+    await engine.training.forward_backward(live, 2, b"123456")
     await live.lane.drained()
 
 
-async def test_a_run_that_takes_no_more_operations_can_still_be_unloaded(
-    backend: FakeBackend,
-    catalog: Catalog,
-    storage: Storage,
-) -> None:
-    engine = Engine(backend, catalog, storage, limits=Limits(operations_per_run=1), now=lambda: NOW)
+async def test_a_run_that_takes_no_more_operations_can_still_be_unloaded(start: Start, backend: FakeBackend) -> None:
+    engine = await start(limits=Limits(operations_per_run=1))
     live = await made_run(engine)
-    engine.training.forward_backward(live, 1, b"1")
-    engine.training.forward_backward(live, 2, b"1")
+    await engine.training.forward_backward(live, 1, b"1")
+    await engine.training.forward_backward(live, 2, b"1")
 
-    told = await answer(engine, engine.training.close(live))
+    told = await answer(engine, await engine.training.close(live))
 
     assert told["type"] == "unload_model"
     assert live.is_closing

@@ -23,9 +23,9 @@ async def used(catalog: Catalog) -> dict[str, float]:
 async def test_tokens_and_checkpoints_are_counted_where_they_happen(engine: Engine, catalog: Catalog) -> None:
     live = await made_run(engine)
     for seq_id, tokens in ((1, b"5"), (2, b"7")):
-        engine.training.forward_backward(live, seq_id, tokens)
+        await engine.training.forward_backward(live, seq_id, tokens)
     await saved(engine, live, 3)
-    engine.sampling.submit(SamplerSource("s:sample:0", "local", "tiny", None), 0, b"abc", num_samples=1)
+    await engine.sampling.submit(SamplerSource("s:sample:0", "local", "tiny", None), 0, b"abc", num_samples=1)
     await engine.sampling.drained()
     await engine.usage.flush()
 
@@ -37,7 +37,7 @@ async def test_tokens_and_checkpoints_are_counted_where_they_happen(engine: Engi
 async def test_a_failed_pass_costs_nothing(engine: Engine, catalog: Catalog) -> None:
     live = await made_run(engine)
 
-    assert "error" in await answer(engine, engine.training.forward_backward(live, 1, b"none"))
+    assert "error" in await answer(engine, await engine.training.forward_backward(live, 1, b"none"))
     await engine.usage.flush()
 
     assert await used(catalog) == {}

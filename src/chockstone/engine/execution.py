@@ -1,0 +1,235 @@
+"""Execution: what each operation does, the first time and every other time.
+
+What is told to a client is durable first: the row of a run before its id, the archive and then its
+row before a path.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import orjson
+
+from chockstone.backends.channel import Message
+from chockstone.catalog import Catalog, CheckpointKind, CheckpointRow, RowMissing
+from chockstone.engine.archives import ephemeral_name
+from chockstone.engine.backend import Backend
+from chockstone.engine.checkpoints import Checkpoints
+from chockstone.engine.futures import Result
+from chockstone.engine.live_run import LiveRun
+from chockstone.engine.operations import Operation, Outcome
+from chockstone.engine.saving import Order, Saving
+from chockstone.engine.usage import UsageMeter
+from chockstone.wire.failures import BadRequest, RequestError
+from chockstone.wire.paths import Kind, TinkerPath
+
+log = logging.getLogger(__name__)
+Release = Callable[[], None]
+_SAVED: Final = {
+    Kind.WEIGHTS: "save_weights",
+    Kind.SAMPLER_WEIGHTS: "save_weights_for_sampler",
+    Kind.EXTERNAL_WEIGHTS: "save_weights_external",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A checkpoint to load, as it was when it was asked for."""
+
+    run_id: str
+    kind: CheckpointKind
+    name: str
+    path: str
+    save_id: int
+    base_model: str
+
+    @classmethod
+    def of(cls, row: CheckpointRow) -> Source:
+        return cls(row.run_id, row.kind, row.name, row.path, row.save_id, row.base_model)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Execution:
+    def __init__(
+        self,
+        backend: Backend,
+        catalog: Catalog,
+        saving: Saving,
+        checkpoints: Checkpoints,
+        usage: UsageMeter,
+        *,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._backend = backend
+        self._catalog = catalog
+        self._saving = saving
+        self._checkpoints = checkpoints
+        self._usage = usage
+        self._now = now
+        self._words: dict[str, Callable[[LiveRun, Operation, Release], Awaitable[Outcome]]] = {
+            "open": self._open,
+            "pass": self._pass,
+            "optim_step": self._optim_step,
+            "save": self._save,
+            "snapshot": self._snapshot,
+            "load": self._load,
+            "close": self._close,
+        }
+        self.on_unnamed: Callable[[str, str], None] = lambda _run, _sampler: None  # weights to sample from were made
+        self.on_closed: Callable[[LiveRun, Operation], None] = lambda _live, _operation: None
+
+    async def execute(self, live: LiveRun, operation: Operation, release: Release = lambda: None) -> Outcome:
+        """Do it, in the worker that has the run. Raises RequestError, and WorkerLost if the worker is another by now.
+
+        ``release`` is called when the run may go on, if that is before the end. An operation that has a
+        trace was done before: only what it did to the run is done again.
+        """
+        if (work := self._words.get(operation.word)) is None:
+            raise BadRequest(f"the journal asks for {operation.word!r}, which this version does not know")
+        return await work(live, operation, release)
+
+    async def _open(self, live: LiveRun, operation: Operation, _: Release) -> Outcome:
+        facts = live.facts
+        if operation.trace is None:
+            row = await self._catalog.runs.create(
+                facts.session_id,
+                facts.model_seq_id,
+                owner=facts.owner,
+                base_model=facts.base_model,
+                spec=facts.spec,
+                optimizer_config=facts.optimizer,
+                user_metadata=facts.user_metadata,
+                project_id=facts.project_id,
+                now=self._now(),
+            )
+            if row.state != "active":
+                await self._catalog.runs.set_state(live.run_id, "active")
+        source = operation.values.get("source")
+        if source is not None:
+            _check_base_model(live, Source(**source))
+        generation = self._backend.generation
+        await self._backend.call(
+            "open_run",
+            {"run_id": live.run_id, "base_model": live.base_model, "spec": dict(live.spec)},
+            generation=generation,
+        )
+        live.generation = generation
+        told = f"run={live.run_id} owner={live.owner} base_model={live.base_model} rank={live.spec['rank']}"
+        if source is not None:
+            outcome = await self._load(live, operation, _)
+            log.info("run opened %s from=%s skipped=%d", told, source["path"], len(operation.values["skipped"]))
+            return outcome
+        log.info("run opened %s", told)
+        return Outcome(
+            _json(model_id=live.run_id, type="create_model"), {"environment": dict(self._backend.environment)}
+        )
+
+    async def _pass(self, live: LiveRun, operation: Operation, _: Release) -> Outcome:
+        reply = await self._call(live, "pass", {}, await live.journal.body(operation))
+        _owe(live, reply)
+        if operation.trace is None:
+            tokens = reply.values.get("tokens", 0)
+            self._usage.trained(live.session_id, owner=live.owner, base_model=live.base_model, tokens=tokens)
+        return Outcome(Result(reply.body, "pass"))
+
+    async def _optim_step(self, live: LiveRun, operation: Operation, _: Release) -> Outcome:
+        reply = await self._call(live, "optim_step", {"params": dict(operation.values["params"])})
+        _owe(live, reply)
+        live.debt.steps += 1
+        metrics = reply.values["metrics"]
+        live.steps = int(metrics.get("steps", live.steps))
+        return Outcome(_json(metrics=metrics, type="optim_step"))
+
+    async def _save(self, live: LiveRun, operation: Operation, release: Release) -> Outcome:
+        values = operation.values
+        path = TinkerPath.parse(values["path"])
+        order = Order(
+            path, values["ttl_seconds"], values["overwrite"], values["user_metadata"], tuple(values["recipients"])
+        )
+        size_bytes = await self._saving.save(live, operation, order, release)
+        return Outcome(_json(path=str(path), size_bytes=size_bytes, type=_SAVED[path.kind]))
+
+    async def _snapshot(self, live: LiveRun, operation: Operation, _: Release) -> Outcome:
+        sampler_seq_id = operation.values["sampler_seq_id"]
+        sampler_id = f"{live.session_id}:sample:{sampler_seq_id}"
+        archive = ephemeral_name(sampler_id)
+        await self._call(live, "snapshot", {"archive": archive, "reserve_bytes": self._saving.reserve_bytes})
+        await self._catalog.samplers.create(
+            live.session_id,
+            sampler_seq_id,
+            owner=live.owner,
+            base_model=live.base_model,
+            archive=archive,
+            now=self._now(),
+        )
+        self.on_unnamed(live.run_id, sampler_id)
+        return Outcome(_json(sampling_session_id=sampler_id, type="save_weights_for_sampler"), {"archive": archive})
+
+    async def _load(self, live: LiveRun, operation: Operation, _: Release) -> Outcome:
+        source = Source(**operation.values["source"])
+        if operation.trace is not None:
+            archive, step = operation.trace.facts["archive"], operation.trace.facts["step"]
+        else:
+            _check_base_model(live, source)
+            row = await self._newest(live, source)
+            archive, step = row.archive, row.step or 0
+        with_optimizer = operation.values["with_optimizer"]
+        try:
+            await self._call(live, "load", {"archive": archive, "with_optimizer": with_optimizer})
+        except RequestError as error:
+            if operation.trace is None:
+                await self._checkpoints.found_bad(row, error)
+            raise
+        live.steps = step if with_optimizer else 0
+        live.debt.operations += 1
+        told = {"path": source.path, "model_id": live.run_id, "type": "load_weights"}
+        if operation.values["skipped"]:
+            told["skipped"] = operation.values["skipped"]
+        environment = dict(self._backend.environment)
+        return Outcome(_json(**told), {"archive": archive, "step": step, "environment": environment})
+
+    async def _close(self, live: LiveRun, operation: Operation, _: Release) -> Outcome:
+        await self._call(live, "close_run", {})
+        await self._catalog.runs.set_state(live.run_id, "unloaded")
+        live.problem = f"run {live.run_id!r} was unloaded; resume it from a checkpoint"
+        self.on_closed(live, operation)
+        log.info("run unloaded run=%s", live.run_id)
+        return Outcome(_json(model_id=live.run_id, type="unload_model"))
+
+    async def _newest(self, live: LiveRun, source: Source) -> CheckpointRow:
+        """What has the name now: a save ahead in the lane may have replaced it since it was asked for."""
+        await self._saving.written(TinkerPath.parse(source.path))
+        try:
+            newest = await self._catalog.checkpoints.get(source.run_id, source.kind, source.name, now=self._now())
+        except RowMissing as error:
+            raise BadRequest(str(error)) from error
+        if newest.save_id != source.save_id and not (newest.public or newest.owner == live.owner):
+            raise BadRequest(f"checkpoint {source.path!r} was replaced before it could be loaded; ask for it again")
+        if newest.state == "damaged":
+            raise BadRequest(f"checkpoint {newest.path!r} is damaged: {newest.damage}")
+        return newest
+
+    async def _call(self, live: LiveRun, word: str, values: Mapping[str, Any], body: bytes = b"") -> Message:
+        return await self._backend.call(word, {"run_id": live.run_id, **values}, body, generation=live.generation)
+
+
+def _owe(live: LiveRun, reply: Message) -> None:
+    live.debt.operations += 1
+    live.debt.seconds += reply.values.get("seconds", 0.0)
+
+
+def _json(**values: Any) -> Result:  # Any: plain JSON
+    return Result(orjson.dumps(values))
+
+
+def _check_base_model(live: LiveRun, source: Source) -> None:
+    if source.base_model != live.base_model:
+        raise BadRequest(
+            f"the checkpoint is of base model {source.base_model!r}, and run {live.run_id!r} of {live.base_model!r}"
+        )

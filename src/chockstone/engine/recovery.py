@@ -1,0 +1,329 @@
+"""Recovery: a worker that does not have a run is given it, as it was.
+
+The newest recovery archive that can be read, then all that the journal has after it, in its order.
+One path for a worker that died, a server that was killed, and a run that was parked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from chockstone.backends.local import WorkerLost
+from chockstone.catalog import Catalog, CatalogError
+from chockstone.checkpoints.errors import CheckpointError, StoreError
+from chockstone.engine.backend import Backend
+from chockstone.engine.custom_losses import CustomLosses
+from chockstone.engine.execution import Execution
+from chockstone.engine.futures import Result
+from chockstone.engine.journal import JournalDamaged
+from chockstone.engine.limits import Limits
+from chockstone.engine.live_run import Debt, LiveRun
+from chockstone.engine.operations import CHANGES_STATE, Operation, Outcome, digest_of
+from chockstone.engine.recovery_archives import RecoveryArchive, RecoveryArchives
+from chockstone.engine.storage import Storage
+from chockstone.engine.suspects import Suspects
+from chockstone.wire.failures import RequestError, ServerFailure
+
+log = logging.getLogger(__name__)
+Finish = Callable[[LiveRun, Operation, Outcome], Awaitable[None]]
+
+
+class Halted(Exception):
+    """The server stops, or cannot serve this run as it was started: what waits goes on waiting."""
+
+
+class NotRecovered(ServerFailure):
+    """The run cannot be brought back to where it was: never, or not by this server."""
+
+    def __init__(self, message: str, *, is_final: bool = True) -> None:
+        super().__init__(message)
+        self.is_final = is_final
+
+
+@dataclass(slots=True)
+class Receipt:
+    """How a run came back."""
+
+    reason: str
+    archive: str | None = None
+    skipped: list[dict[str, str]] = field(default_factory=list)  # archives that could not be read, and why
+    replayed: int = 0
+    redone: int = 0  # without a result before
+    matched: int = 0
+    mismatched: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+class Recovery:
+    def __init__(
+        self,
+        backend: Backend,
+        catalog: Catalog,
+        storage: Storage,
+        execution: Execution,
+        archives: RecoveryArchives,
+        losses: CustomLosses,
+        limits: Limits,
+        suspects: Suspects,
+        *,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._backend = backend
+        self._catalog = catalog
+        self._storage = storage
+        self._execution = execution
+        self._archives = archives
+        self._losses = losses
+        self._limits = limits
+        self._suspects = suspects
+        self._now = now
+        self._turn = asyncio.Lock()  # one at a time: two would both take twice as long
+        self.is_stopping = False
+        self.finish: Finish  # of an operation that had no result yet; set by whoever keeps the results
+
+    async def restore(self, live: LiveRun, before: Operation | None) -> None:
+        """Have the present worker hold the run as it was before the operation; nothing to do if it does.
+
+        Raises WorkerLost, NotRecovered, and Halted.
+        """
+        await self._wait_for_worker(live)
+        if live.generation == self._backend.generation:
+            return
+        if live.base_model not in self._backend.environment.get("models", {live.base_model: ""}):
+            raise self._hold(
+                live,
+                f"base model {live.base_model!r} is not served at the moment: start the server with "
+                f"--model {live.base_model}=DIRECTORY, and run {live.run_id!r} goes on where it was",
+            )
+        if before is not None and before.word == "open":
+            await self._losses.send(live.session_id)
+            return  # it has not begun yet
+        await live.all_written()  # what the last worker was writing ends, one way or another
+        live.pause = "the run waits for its turn to be recovered"
+        async with self._turn:
+            if not live.journal.is_kept:
+                raise NotRecovered(
+                    f"run {live.run_id!r} is not loaded any more: {live.restore_reason}, and no journal is kept. "
+                    "Resume it with create_training_client_from_state_with_optimizer and its last checkpoint."
+                )
+            try:
+                await self._losses.send(live.session_id)
+                await self._bring_back(live, before)
+            except BaseException:
+                live.generation = 0  # what the worker has of it is not all
+                raise
+            finally:
+                live.pause = None
+
+    @staticmethod
+    def _hold(live: LiveRun, reason: str) -> Halted:
+        live.hold = reason
+        log.error("run waits run=%s reason=%s", live.run_id, reason)
+        return Halted(reason)
+
+    async def _wait_for_worker(self, live: LiveRun) -> None:
+        if not self._backend.is_ready:
+            live.pause = "the worker is being started"
+        try:
+            await self._backend.ready()
+        finally:
+            live.pause = None
+
+    async def _bring_back(self, live: LiveRun, before: Operation | None) -> None:
+        started = time.perf_counter()
+        receipt = Receipt(live.restore_reason)
+        live.pause = "the run is being recovered"
+        through = await self._load_newest(live, receipt)
+        live.debt = Debt()
+        await self._give_up_results(live, through)
+        pending = [
+            operation
+            for operation in live.journal.operations
+            if operation.sequence > through and (before is None or operation.sequence < before.sequence)
+        ]
+        if before is None:
+            pending = [operation for operation in pending if operation.is_begun]
+        for number, operation in enumerate(pending):
+            if self.is_stopping:
+                raise Halted
+            live.pause = f"the run is being recovered: {number} of {len(pending)} operations are replayed"
+            await self._replay(live, operation, receipt)
+        receipt.seconds = time.perf_counter() - started
+        live.restore_deaths = 0
+        await self._report(live, receipt)
+
+    async def _load_newest(self, live: LiveRun, receipt: Receipt) -> int:
+        """Up to which operation the worker has the run now; 0: there is no archive, and it has nothing yet."""
+        generation = self._backend.generation
+        values = {"run_id": live.run_id, "base_model": live.base_model, "spec": dict(live.spec)}
+        try:
+            candidates = await self._archives.candidates(live.run_id)
+        except StoreError as error:
+            raise NotRecovered(
+                f"the recovery archives of run {live.run_id!r} cannot be listed: {error}", is_final=False
+            ) from error
+        is_final = True
+        for candidate in candidates:
+            await self._backend.call("open_run", values, generation=generation)
+            try:
+                load = {"run_id": live.run_id, "archive": candidate.name, "with_optimizer": True}
+                await self._backend.call("load", load, generation=generation)
+            except WorkerLost:
+                raise
+            except RequestError as error:
+                is_final = is_final and error.code in ("damaged", "missing")  # else it may load another time
+                receipt.skipped.append({"archive": candidate.name, "reason": str(error)})
+                log.warning("recovery archive passed over archive=%s error=%s", candidate.name, error)
+                continue
+            live.generation = generation
+            receipt.archive = candidate.name
+            live.steps, then = await self._inspect(candidate)
+            receipt.notes += differences(then, self._backend.environment, live.base_model)
+            live.archives = sorted(each.through for each in candidates if each.through <= candidate.through)
+            return candidate.through
+        first = live.journal.first_of_all()
+        if first is not None and first.trace is not None:
+            then = first.trace.facts.get("environment", {})
+        else:
+            then = (await self._inspect(candidates[0]))[1] if candidates else {}
+        if _is_another_model(then, self._backend.environment, live.base_model):
+            raise self._hold(
+                live,
+                f"base model {live.base_model!r} is not the one that run {live.run_id!r} was trained on: start the "
+                f"server with --model {live.base_model}=DIRECTORY of that one, and it goes on where it was",
+            )
+        if first is None:
+            raise NotRecovered(
+                f"no recovery archive of run {live.run_id!r} can be read, and its journal does not go back to its "
+                f"beginning: {'; '.join(each['reason'] for each in receipt.skipped) or 'there is none'}. "
+                "Resume it from its last checkpoint.",
+                is_final=is_final,
+            )
+        receipt.notes += differences(then, self._backend.environment, live.base_model)
+        live.archives = []
+        return 0
+
+    async def _inspect(self, candidate: RecoveryArchive) -> tuple[int, Mapping[str, Any]]:
+        """After how many steps it was taken, and in which environment, as far as that can be read."""
+        try:
+            with await self._storage.open(candidate.name) as opened:
+                return opened.manifest.step or 0, opened.manifest.metadata.get("environment", {})
+        except CheckpointError:
+            return 0, {}
+
+    async def _give_up_results(self, live: LiveRun, through: int) -> None:
+        """What an archive holds is not done again, so a result that was damaged in the journal stays lost."""
+        for operation in live.journal.operations:
+            if operation.sequence <= through and operation.trace is None:
+                lost = ServerFailure(f"the run has done {operation.word}, but its result was lost in a damaged journal")
+                await self.finish(live, operation, Outcome(Result.failed(lost)))
+
+    async def _replay(self, live: LiveRun, operation: Operation, receipt: Receipt) -> None:
+        trace = operation.trace
+        if trace is not None and trace.is_failure:
+            return  # it left nothing behind
+        if operation.damage is not None:
+            raise NotRecovered(
+                f"the journal of run {live.run_id!r} is damaged at operation {operation.sequence}: {operation.damage}. "
+                "What came after cannot be brought back; resume from its last checkpoint."
+            )
+        if trace is not None and operation.word not in CHANGES_STATE and not await self._is_missing(operation):
+            return
+        if trace is None:
+            is_poison = operation.deaths >= self._limits.deaths or operation.attempts >= self._limits.attempts
+            if is_poison and operation.word not in CHANGES_STATE:
+                times = max(operation.deaths, operation.attempts)
+                poison = f"{operation.word} killed the worker {times} times, so it is not tried again"
+                await self.finish(live, operation, Outcome(Result.failed(ServerFailure(poison))))
+                return
+            live.journal.attempt(operation)
+        try:
+            async with self._suspects.alone() if trace is None and operation.deaths else nullcontext():
+                outcome = await self._execution.execute(live, operation)
+        except WorkerLost as error:
+            operation.deaths += trace is None and error.code != "unsent"
+            raise
+        except (RequestError, JournalDamaged) as error:
+            if trace is None and isinstance(error, RequestError):
+                await self.finish(live, operation, Outcome(Result.failed(error)))
+                return
+            raise NotRecovered(
+                f"operation {operation.sequence} ({operation.word}) of run {live.run_id!r} cannot be replayed: {error}",
+                is_final=isinstance(error, JournalDamaged),  # else it may be another time, or with more memory
+            ) from error
+        if trace is None:
+            receipt.redone += 1
+            await self.finish(live, operation, outcome)
+            return
+        receipt.replayed += 1
+        if operation.word in ("pass", "optim_step"):
+            is_same = digest_of(outcome.result.body) == trace.digest
+            receipt.matched += is_same
+            receipt.mismatched += not is_same
+
+    async def _is_missing(self, operation: Operation) -> bool:
+        """Whether weights to sample from, which are written behind, did not get as far."""
+        if operation.word != "snapshot" or operation.trace is None:
+            return False
+        archive = operation.trace.facts.get("archive")
+        return archive is not None and not await self._storage.look_up([archive])
+
+    async def _report(self, live: LiveRun, receipt: Receipt) -> None:
+        if receipt.mismatched:
+            receipt.notes.append(
+                f"{receipt.mismatched} of {receipt.replayed} results differ from those that were given before"
+            )
+        log.info(
+            "run recovered run=%s reason=%r archive=%s replayed=%d redone=%d matched=%d mismatched=%d seconds=%.2f%s",
+            live.run_id,
+            receipt.reason,
+            receipt.archive,
+            receipt.replayed,
+            receipt.redone,
+            receipt.matched,
+            receipt.mismatched,
+            receipt.seconds,
+            "".join(f" note={note!r}" for note in receipt.notes),
+        )
+        try:
+            await self._catalog.recoveries.add(
+                run_id=live.run_id,
+                owner=live.owner,
+                at=self._now(),
+                reason=receipt.reason,
+                archive=receipt.archive,
+                skipped=receipt.skipped,
+                replayed=receipt.replayed,
+                redone=receipt.redone,
+                matched=receipt.matched,
+                mismatched=receipt.mismatched,
+                seconds=receipt.seconds,
+                notes=receipt.notes,
+            )
+        except CatalogError as error:
+            log.warning("receipt not kept run=%s error=%s", live.run_id, error)
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any], base_model: str) -> list[str]:
+    """In words: what is not as it was, so that numbers may differ."""
+    found = [
+        f"{name} was {then[name]!r} and is {now.get(name)!r}; numbers may differ"
+        for name in then
+        if name != "models" and then[name] != now.get(name)
+    ]
+    if _is_another_model(then, now, base_model):
+        found.append(f"base model {base_model!r} has other weights than it had; numbers differ")
+    return found
+
+
+def _is_another_model(then: Mapping[str, Any], now: Mapping[str, Any], base_model: str) -> bool:
+    before, after = (each.get("models", {}).get(base_model) for each in (then, now))
+    return before is not None and before != after

@@ -1,0 +1,291 @@
+"""A run's journal: what the run was asked, and what came of it.
+
+Operations are remembered from the older of its two recovery archives on: a replay may begin there.
+Results stay in the files until nobody asks for them, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from chockstone.engine.futures import Result
+from chockstone.engine.journal import Journal, JournalDamaged, JournalWriter, Record
+from chockstone.engine.journal_stall import wait_until_durable
+from chockstone.engine.numbers import Numbers
+from chockstone.engine.operations import Operation, Outcome, Trace
+
+Json = Mapping[str, Any]  # Any: plain JSON
+_NOWHERE: Final = "there is no journal"
+
+
+@dataclass(slots=True)
+class Past:
+    """What a journal says of an earlier life."""
+
+    facts: Json  # of the run
+    numbers: Numbers
+    operations: list[Operation] = field(default_factory=list)
+    results: list[tuple[Operation, Record]] = field(default_factory=list)  # that somebody may ask for yet
+    loose: list[int] = field(default_factory=list)  # what else is there
+    has_gaps: bool = False  # some of it was covered, and deleted
+
+
+class RunJournal:
+    """With no journal below, nothing is written, and nothing outlives this process."""
+
+    def __init__(self, journal: Journal | None, writer: JournalWriter | None) -> None:
+        self._journal = journal
+        self._writer = writer
+        self.operations: list[Operation] = []  # oldest first
+        self._unwritten: dict[str, asyncio.Future[None]] = {}  # by request id
+        self._last: asyncio.Future[None] | None = None  # done when all so far is durable
+        self._sequence = 0  # without a journal
+        self._loose: list[int] = []  # records that only stand beside operations
+        self._has_gaps = False
+        self._is_closed = False
+
+    @classmethod
+    async def create(cls, directory: Path, writer: JournalWriter, head: Json) -> RunJournal:
+        """Anew: what was there under this name is of a run that never came to be. Raises JournalError, OSError."""
+        journal = await Journal.open(directory, writer)
+        if journal.records:
+            await journal.remove()
+            journal = await Journal.open(directory, writer)
+        made = cls(journal, writer)
+        made.rotate(head)
+        return made
+
+    @classmethod
+    async def reopen(cls, directory: Path, writer: JournalWriter) -> tuple[RunJournal, Past]:
+        """Raises JournalError when it cannot be read at all."""
+        journal = await Journal.open(directory, writer)
+        made = cls(journal, writer)
+        past = _read_past(journal.records)
+        made.operations = past.operations
+        made._loose = past.loose
+        made._has_gaps = past.has_gaps
+        journal.records.clear()
+        return made, past
+
+    @property
+    def is_kept(self) -> bool:
+        return self._journal is not None
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self._journal is None else self._journal.size_bytes
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def first_of_all(self) -> Operation | None:
+        """The opening of the run, if the journal has everything since."""
+        first = self.operations[0] if self.operations else None
+        return None if first is None or first.word != "open" or self._has_gaps else first
+
+    def add(self, operation: Operation) -> None:
+        """Write it down, soon: ``written`` waits for it."""
+        if self._journal is None:
+            self._sequence += 1
+            operation.sequence = self._sequence
+            return
+        head = {
+            "kind": "operation",
+            "word": operation.word,
+            "seq_id": operation.seq_id,
+            "request_id": operation.request_id,
+            "values": dict(operation.values),
+        }
+        appended = self._journal.append(head, operation.body or b"")
+        operation.record, operation.sequence = appended.record, appended.record.sequence
+        self._unwritten[operation.request_id] = self._last = appended.durable
+        appended.durable.add_done_callback(lambda _: self._unwritten.pop(operation.request_id, None))
+        self.operations.append(operation)
+
+    async def written(self, request_id: str) -> None:
+        """Until the operation is durable. Raises Stalled when that takes too long."""
+        if (durable := self._unwritten.get(request_id)) is not None:
+            assert self._writer is not None
+            await wait_until_durable(durable, self._writer)
+
+    async def written_at_last(self, request_id: str) -> None:
+        """Until the operation is durable, however long it takes."""
+        if (durable := self._unwritten.get(request_id)) is not None:
+            await asyncio.shield(durable)
+
+    async def flushed(self) -> None:
+        """Until everything that was added is durable."""
+        if self._last is not None:
+            await asyncio.shield(self._last)
+
+    def settle(self, operation: Operation, outcome: Outcome) -> None:
+        """Write down what came of it. Nobody waits for that: until it is there, a replay finds it out again."""
+        operation.trace = outcome.trace()
+        operation.body = None
+        if self._journal is None:
+            return
+        result = outcome.result
+        head = {
+            "kind": "result",
+            "of": operation.sequence,
+            "request_id": operation.request_id,
+            "form": result.form,
+            "is_failure": result.is_failure,
+            "digest": f"{operation.trace.digest:016x}",
+            "facts": dict(outcome.facts),
+        }
+        appended = self._journal.append(head, result.body)
+        operation.result_sequence = appended.record.sequence
+        self._last = appended.durable
+
+    def attempt(self, operation: Operation) -> None:
+        """An operation of an earlier life is tried again, which may be this server's end, too."""
+        operation.attempts += 1
+        if self._journal is not None:
+            self._loose.append(self._journal.append({"kind": "attempt", "of": operation.sequence}).record.sequence)
+
+    async def body(self, operation: Operation) -> bytes:
+        """Raises JournalDamaged."""
+        if operation.body is not None:
+            return operation.body
+        if self._journal is None or operation.record is None:
+            raise JournalDamaged(_NOWHERE)
+        return await self._journal.read(operation.record)
+
+    async def read_result(self, record: Record) -> Result:
+        """Raises JournalDamaged."""
+        assert self._journal is not None
+        body = await self._journal.read(record)
+        return Result(body, record.head.get("form", "json"), bool(record.head.get("is_failure")))
+
+    def gone(self, operation: Operation) -> None:
+        """Nobody will ask for the result any more."""
+        operation.is_gone = True
+        self._free(operation)
+
+    def cover(self, through: int) -> None:
+        """No replay will begin before ``through``, nor at it."""
+        for operation in self.operations:
+            if operation.sequence > through:
+                break
+            operation.is_covered = True
+            self._free(operation)
+        self.operations = [operation for operation in self.operations if not operation.is_covered]
+        if self._journal is not None:
+            self._journal.free(sequence for sequence in self._loose if sequence <= through)
+        self._loose = [sequence for sequence in self._loose if sequence > through]
+
+    def needed_archives(self) -> set[str]:
+        """Of checkpoints that were loaded: a replay would load them again."""
+        loads = (each for each in self.operations if each.word in ("open", "load") and each.trace is not None)
+        return {each.trace.facts["archive"] for each in loads if each.trace and "archive" in each.trace.facts}
+
+    def rotate(self, head: Json) -> None:
+        if self._journal is not None:
+            self._journal.rotate({"kind": "head", **head})
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._journal is not None:
+            await self._journal.close()
+
+    async def remove(self) -> None:
+        if self._journal is not None:
+            await self._journal.remove()
+
+    def _free(self, operation: Operation) -> None:
+        if self._journal is None or not operation.is_covered:
+            return
+        self._journal.free([operation.sequence])
+        if operation.is_gone and operation.result_sequence:
+            self._journal.free([operation.result_sequence])
+
+
+def _read_past(records: list[Record]) -> Past:
+    heads = [record for record in records if record.head.get("kind") == "head"]
+    if not heads:
+        raise JournalDamaged("the journal has no head that can be read")
+    newest = heads[-1]
+    past = Past(newest.head["run"], Numbers.from_json(newest.head["numbers"]))
+    by_sequence: dict[int, Operation] = {}
+    unknown: list[Record] = []
+    for record in records:
+        match record.head.get("kind"):
+            case "operation":
+                operation = _operation_of(record)
+                by_sequence[record.sequence] = operation
+                if operation.seq_id is not None:
+                    past.numbers.add(operation.seq_id)
+            case "result" if record.damage is None:
+                _take_result(past, by_sequence, record)
+            case "attempt":
+                past.loose.append(record.sequence)
+                if (tried := by_sequence.get(record.head["of"])) is not None:
+                    tried.attempts += 1
+            case "head":
+                pass
+            case None:
+                unknown.append(record)
+            case _:
+                past.loose.append(record.sequence)
+    for record in unknown:
+        past.loose.append(record.sequence)
+        if not _may_be_a_result(record, by_sequence):
+            by_sequence[record.sequence] = Operation(
+                "?", {}, "", None, sequence=record.sequence, damage=record.damage or "it cannot be read"
+            )
+    past.has_gaps = any(_lacks_operations(earlier, later) for earlier, later in pairwise(records))
+    past.operations = [by_sequence[sequence] for sequence in sorted(by_sequence)]
+    _mark_begun(past.operations)
+    return past
+
+
+def _lacks_operations(earlier: Record, later: Record) -> bool:
+    """Whether a segment between them was trimmed. One that only had its head is not missed; damage is told apart."""
+    is_damage = earlier.damage is not None and later.damage is not None
+    return later.sequence > earlier.sequence + 2 and not is_damage
+
+
+def _operation_of(record: Record) -> Operation:
+    head = record.head
+    return Operation(
+        head["word"],
+        head["values"],
+        head["request_id"],
+        head["seq_id"],
+        sequence=record.sequence,
+        record=record,
+        damage=record.damage,
+        is_old=True,
+    )
+
+
+def _take_result(past: Past, by_sequence: Mapping[int, Operation], record: Record) -> None:
+    head = record.head
+    operation = by_sequence.get(head["of"])
+    if operation is None:  # long covered; its result is still to be fetched
+        operation = Operation("?", {}, head["request_id"], None, sequence=head["of"], is_covered=True)
+    operation.result_sequence = record.sequence
+    operation.trace = Trace(bool(head["is_failure"]), int(head["digest"], 16), head["facts"])
+    past.results.append((operation, record))
+
+
+def _may_be_a_result(record: Record, operations: Mapping[int, Operation]) -> bool:
+    """Whether an operation before it lacks one, although a later operation has one."""
+    ended = [each.sequence for each in operations.values() if each.trace is not None]
+    last_ended = max(ended, default=0)
+    return any(each.trace is None and each.sequence < min(record.sequence, last_ended) for each in operations.values())
+
+
+def _mark_begun(operations: list[Operation]) -> None:
+    """An operation without a result, behind which others have one, was under way: a save, or its result is lost."""
+    has_later = False
+    for operation in reversed(operations):
+        has_later = has_later or operation.trace is not None
+        operation.is_begun = has_later
