@@ -49,7 +49,15 @@ async def serve_in_process(
     storage = Storage(store)
     config = ServerConfig(models=models, data=home, storage=rules or StorageRules())
     async with await Catalog.open(f"sqlite:///{home}/catalog.sqlite3") as catalog:
-        engine = Engine(backend, catalog, storage, limits=config.limits, rules=config.storage)
+        engine = Engine(
+            backend,
+            catalog,
+            storage,
+            data=home,
+            durability=config.durability,
+            limits=config.limits,
+            rules=config.storage,
+        )
         users = Users({}, secret=b"s" * 32, now=lambda: datetime.now(UTC))
         app = create_app(Context(config, engine, users, describe_models(models)))
         await engine.start()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from chockstone.engine.durability import Durability
 from chockstone.engine.limits import Limits
 from chockstone.engine.storage_rules import StorageRules
 
@@ -25,6 +26,7 @@ class ServerConfig:
     max_sequences: int = 256
     tokens_per_micro_batch: int = 0  # 0: what suits the device
     limits: Limits = field(default_factory=Limits)
+    durability: Durability = field(default_factory=Durability)
     storage: StorageRules = field(default_factory=StorageRules)
     admins: frozenset[str] = frozenset()  # users who may see and change what is everyone's
     public_url: str | None = None  # how clients reach this server, where a proxy stands before it

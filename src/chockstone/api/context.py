@@ -16,11 +16,13 @@ from fastapi import Depends, HTTPException, Request
 
 from chockstone.api.config import ServerConfig
 from chockstone.api.models_served import ServedModel
+from chockstone.api.polls import Polls
 from chockstone.api.signing import Signer
 from chockstone.api.users import Caller, Users
 from chockstone.catalog import Catalog, CheckpointRow, RowMissing, RunRow, SamplerRow, SessionRow
 from chockstone.engine.checkpoints import Latest
 from chockstone.engine.engine import Engine
+from chockstone.engine.futures import Promise
 from chockstone.engine.runs import LiveRun
 from chockstone.engine.sampling import SamplerSource
 from chockstone.wire.failures import BadRequest, ServerFailure
@@ -51,6 +53,7 @@ class Context:
     users: Users
     models: dict[str, ServedModel]
     signer: Signer = field(default_factory=lambda: Signer(secrets.token_bytes(32)))  # of URLs that need no key
+    polls: Polls = field(default_factory=Polls)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _sources: dict[str, SamplerSource] = field(default_factory=dict)
 
@@ -96,18 +99,46 @@ class Context:
         return row
 
     async def run(self, run_id: str, caller: Caller) -> LiveRun:
-        """A run that may be given work. Raises RunGone when it was lost or unloaded, or its session is finished."""
+        """A run that may be given work; a parked one is brought back.
+
+        Raises RunGone when it was lost or unloaded, SessionFinished when its session is.
+        """
         self.refuse_when_stopping()
         live = self.engine.runs.get(run_id)
-        if live is not None and live.owner == caller.user_id and not live.is_closing:
-            self.engine.presence.saw_run(run_id)
-            self.engine.presence.saw_session(live.session_id)
-            return live
+        if live is None:
+            await self._run_of_open_session(run_id, caller)  # nobody else's are brought back, and none that is over
+            try:
+                live = await self.engine.wake(run_id)
+            except ServerFailure as error:
+                raise RunGone(str(error), run_id=run_id, owner=caller.user_id) from error
+        if live is None or live.owner != caller.user_id or live.is_closing:
+            row = await self._run_of_open_session(run_id, caller)
+            message = row.failure or f"run {run_id!r} was unloaded; resume it from a checkpoint"
+            raise RunGone(message, run_id=run_id, owner=caller.user_id)
+        self.engine.presence.saw_run(run_id)
+        self.engine.presence.saw_session(live.session_id)
+        return live
+
+    async def _run_of_open_session(self, run_id: str, caller: Caller) -> RunRow:
         row = await self.run_row(run_id, caller)
         if (await self.catalog.sessions.get(row.session_id)).is_finished:
             raise SessionFinished(row.session_id)
-        message = row.failure or f"run {run_id!r} was unloaded; resume it from a checkpoint"
-        raise RunGone(message, run_id=run_id, owner=caller.user_id)
+        return row
+
+    async def promise(self, request_id: str, caller: Caller) -> Promise | None:
+        """Of a request that the caller made, perhaps to an earlier server. Nobody else's run is brought back for it."""
+        promise = self.engine.futures.get(request_id)
+        if promise is None and await self.may_be_of(request_id, caller):
+            self.refuse_when_stopping()  # the next server will know
+            promise = await self.engine.find_promise(request_id)
+        return promise if promise is not None and promise.owner == caller.user_id else None
+
+    async def may_be_of(self, request_id: str, caller: Caller) -> bool:
+        """Ids that outlive a server begin with their session."""
+        try:
+            return (await self.catalog.sessions.get(request_id.partition(":")[0])).owner == caller.user_id
+        except RowMissing:
+            return True
 
     async def run_row(self, run_id: str, caller: Caller | None) -> RunRow:
         """The caller's, or anyone's for an admin, who asks as None."""

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from chockstone.api.context import Context, RunGone
 from chockstone.catalog.errors import CatalogUnavailable, RowExists, RowMissing, UnstorableValue
 from chockstone.checkpoints.errors import CheckpointError
+from chockstone.engine.journal_stall import Stalled
 from chockstone.engine.limits import Busy
 from chockstone.wire.failures import BadRequest, ServerFailure
 from chockstone.wire.futures import AcceptedResponse
@@ -46,6 +47,11 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Busy)
     async def busy(_: Request, error: Busy) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 429, {"Retry-After": "1"})
+
+    @app.exception_handler(Stalled)
+    async def stalled(request: Request, error: Stalled) -> JSONResponse:
+        log.warning("request not taken path=%s error=%s", request.url.path, error)
+        return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "5"})
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import orjson
@@ -12,6 +13,7 @@ from chockstone.api.context import Context, ContextDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import Caller, CallerDep
 from chockstone.engine.futures import Promise, Result
+from chockstone.wire.failures import ServerFailure
 from chockstone.wire.futures import (
     CancelFutureRequest,
     CompleteMetadataResponse,
@@ -37,10 +39,14 @@ async def retrieve_future(
     message: RetrieveFutureRequest, request: Request, context: ContextDep, caller: CallerDep
 ) -> Response:
     """Waits for the result. 408: not yet, ask again. 410: it was there, and is not kept any longer."""
-    promise = _find(context, caller, message.request_id)
-    result = await promise.wait(_HOLD_SECONDS)
-    if result is None:
-        return _not_yet(context, message.request_id)
+    try:
+        held = await context.polls.hold(_result(context, caller, message.request_id), timeout_seconds=_HOLD_SECONDS)
+    except ServerFailure as error:  # its run cannot be brought back now; clients ask again at once whatever they get
+        await context.polls.hold(asyncio.sleep(_HOLD_SECONDS), timeout_seconds=_HOLD_SECONDS)
+        return _not_yet(message.request_id, str(error))
+    if held is None:
+        return _not_yet(message.request_id, context.engine.why_waiting(message.request_id))
+    promise, result = held
     if message.allow_metadata_only and len(result.body) > _LARGE_BYTES:
         announced = CompleteMetadataResponse(response_payload_size=len(result.body))
         return Response(announced.encode(), media_type=_JSON)
@@ -59,7 +65,8 @@ async def retrieve_futures(
     feed = context.engine.sampling.feed(target.sampling_session_id, target.cloned_sampler_id)
     feed.acknowledge(message.retrieved_request_ids)
     hold = _HOLD_SECONDS if message.timeout is None else min(message.timeout, _HOLD_SECONDS)
-    completions, cursor = await feed.after(message.prev_cursor, hold)
+    news = await context.polls.hold(feed.after(message.prev_cursor, hold), timeout_seconds=_HOLD_SECONDS)
+    completions, cursor = news or ([], message.prev_cursor)
     return RetrieveFuturesResponse(
         completions=[
             FailedCompletion(request_id=completion.request_id)
@@ -76,24 +83,24 @@ async def retrieve_futures(
 @routes.post("/cancel_future")
 async def cancel_future(message: CancelFutureRequest, context: ContextDep, caller: CallerDep) -> Response:
     """A sample that is not wanted any more ends; anything else, or nothing, is fine too."""
-    promise = context.engine.futures.get(message.request_id)
-    if promise is not None and promise.owner == caller.user_id:
+    if await context.promise(message.request_id, caller) is not None:
         context.engine.sampling.cancel(message.request_id)
     return Response(b"{}", media_type=_JSON)
 
 
-def _find(context: Context, caller: Caller, request_id: str) -> Promise:
+async def _result(context: Context, caller: Caller, request_id: str) -> tuple[Promise, Result] | None:
+    promise = await context.promise(request_id, caller)
+    if promise is not None:
+        result = await promise.wait(_HOLD_SECONDS)
+        return None if result is None else (promise, result)
     futures = context.engine.futures
-    promise = futures.get(request_id)
-    if promise is not None and promise.owner == caller.user_id:
-        return promise
-    if promise is None and futures.was_ours(request_id):
+    is_anothers = futures.get(request_id) is not None or not await context.may_be_of(request_id, caller)
+    if not is_anothers and futures.was_ours(request_id):
         raise HTTPException(410, f"the result of request {request_id!r} is not kept any longer; submit it again")
     raise HTTPException(404, f"there is no request {request_id[:100]!r}")
 
 
-def _not_yet(context: Context, request_id: str) -> Response:
-    reason = None if context.engine.is_ready else "the models are being loaded"
+def _not_yet(request_id: str, reason: str | None) -> Response:
     answer = TryAgainResponse(
         request_id=request_id,
         queue_state="active" if reason is None else "paused_capacity",

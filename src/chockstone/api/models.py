@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from chockstone.api.config import ServerConfig
-from chockstone.api.context import ContextDep, RunGone, SessionFinished
+from chockstone.api.context import ContextDep
 from chockstone.api.models_served import ServedModel
 from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
@@ -36,7 +36,7 @@ async def create_model(request: CreateModelRequest, context: ContextDep, caller:
         train_unembed=lora.train_unembed,
         optimizer=request.optimizer_config.type,
     )
-    request_id = context.engine.training.open(
+    request_id = await context.engine.training.open(
         session.session_id,
         request.model_seq_id,
         owner=caller.user_id,
@@ -51,13 +51,14 @@ async def create_model(request: CreateModelRequest, context: ContextDep, caller:
 
 @routes.post("/get_info")
 async def get_info(request: GetInfoRequest, context: ContextDep, caller: CallerDep) -> GetInfoResponse:
-    try:
-        live = await context.run(request.model_id, caller)
-    except (RunGone, SessionFinished):
-        row = await context.catalog.runs.get(request.model_id)
-        base_model, spec, optimizer = row.base_model, row.spec, row.optimizer_config
-    else:
+    """Of a parked run too, which stays parked."""
+    live = context.engine.runs.get(request.model_id)
+    if live is not None and live.owner == caller.user_id:  # its row may not be written yet
+        context.engine.presence.saw_run(live.run_id)
         base_model, spec, optimizer = live.base_model, live.spec, live.optimizer
+    else:
+        row = await context.run_row(request.model_id, caller)
+        base_model, spec, optimizer = row.base_model, row.spec, row.optimizer_config
     model = context.models.get(base_model)
     return GetInfoResponse(
         model_id=request.model_id,
@@ -76,7 +77,7 @@ async def get_info(request: GetInfoRequest, context: ContextDep, caller: CallerD
 @routes.post("/unload_model")
 async def unload_model(request: UnloadModelRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     live = await context.run(request.model_id, caller)
-    return AcceptedResponse(request_id=context.engine.training.close(live), model_id=live.run_id)
+    return AcceptedResponse(request_id=await context.engine.training.close(live), model_id=live.run_id)
 
 
 def tokenizer_id(model: ServedModel, config: ServerConfig) -> str | None:

@@ -10,8 +10,10 @@ from chockstone.api.checkpoints import describe
 from chockstone.api.context import Context, ContextDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
-from chockstone.catalog import CheckpointKind, CheckpointRow, RowMissing, RunRow
+from chockstone.catalog import CheckpointKind, CheckpointRow, RecoveryRow, RowMissing, RunRow
+from chockstone.catalog.recoveries import KEPT
 from chockstone.wire.checkpoints import Checkpoint, Cursor
+from chockstone.wire.recoveries import RecoveriesResponse, Recovery, SkippedArchive
 from chockstone.wire.runs import AccessScope, TrainingRun, TrainingRunsResponse
 
 routes = Routes(prefix="/training_runs", tags=["runs"])
@@ -54,6 +56,16 @@ async def get_run(
     return _training_run(context, row, latest)
 
 
+@routes.get("/{run_id}/recoveries")
+async def list_recoveries(
+    run_id: str, context: ContextDep, caller: CallerDep, limit: Annotated[int, Query(ge=1, le=KEPT)] = KEPT
+) -> RecoveriesResponse:
+    """How often the run was brought back after a crash, and whether it came out the same. Admins may ask of any."""
+    row = await context.run_row(run_id, None if context.is_admin(caller) else caller)
+    rows = await context.catalog.recoveries.list(row.run_id, limit=limit)
+    return RecoveriesResponse(training_run_id=row.run_id, recoveries=[_recovery(each) for each in rows])
+
+
 async def _public_latest(context: Context, run_id: str) -> Latest:
     rows = await context.catalog.checkpoints.list_by_run(run_id, now=context.now())
     return {(row.run_id, row.kind): row for row in reversed(rows) if row.public and row.state == "ready"}
@@ -72,6 +84,22 @@ def _training_run(context: Context, row: RunRow, latest: Latest, *, is_own: bool
         last_sampler_checkpoint=_described(latest.get((row.run_id, "sampler_weights"))),
         last_external_checkpoint=_described(latest.get((row.run_id, "external_weights"))),
         user_metadata=dict(row.user_metadata) if is_own else None,
+        state=row.state if is_own else None,
+    )
+
+
+def _recovery(row: RecoveryRow) -> Recovery:
+    return Recovery(
+        at=row.at,
+        reason=row.reason,
+        archive=row.archive,
+        skipped=[SkippedArchive(archive=each["archive"], reason=each["reason"]) for each in row.skipped],
+        replayed=row.replayed,
+        redone=row.redone,
+        matched=row.matched,
+        mismatched=row.mismatched,
+        seconds=row.seconds,
+        notes=list(row.notes),
     )
 
 

@@ -77,7 +77,7 @@ async def asample(request: Request, context: ContextDep, caller: CallerDep) -> A
     head = await off_loop(lambda: peek_sample(parse_object(body)), size_bytes=len(body))
     source = await _source(context, caller, head)
     seq_id = None if head.sampling_session_id is None else head.seq_id  # it counts within a sampling session only
-    submitted = context.engine.sampling.submit(source, seq_id, body, num_samples=head.num_samples)
+    submitted = await context.engine.sampling.submit(source, seq_id, body, num_samples=head.num_samples)
     return AcceptedResponse(request_id=submitted.request_id, sample_sequence_ids=list(submitted.sequence_ids))
 
 

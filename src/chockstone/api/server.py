@@ -10,12 +10,10 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 import uvicorn
@@ -24,40 +22,31 @@ from chockstone.api.app import create_app
 from chockstone.api.config import ServerConfig
 from chockstone.api.context import Context
 from chockstone.api.models_served import describe_models
+from chockstone.api.preparing import CannotStart, Prepared
 from chockstone.api.signing import Signer
 from chockstone.api.users import Users, follow_keys, read_secret
-from chockstone.backends.local import LocalBackend, WorkerConfig
+from chockstone.backends.local import LocalBackend
 from chockstone.catalog import Catalog, CatalogError
 from chockstone.checkpoints import open_store
-from chockstone.engine.data_directory import ARCHIVES, DATABASE, DirectoryInUse, owned
+from chockstone.engine.data_directory import ARCHIVES, DATABASE
 from chockstone.engine.engine import Engine
 from chockstone.engine.storage import Storage
 
 log = logging.getLogger(__name__)
 _LAST_ANSWERS_SECONDS: Final = 3.0  # for clients to fetch what was finished last
-_BACKLOG: Final = 4096
-_OPEN_FILES: Final = 65_536
 
 
-class CannotStart(Exception):
-    """Something outside is in the way; the message says what."""
-
-
-def run(config: ServerConfig, *, announce: Callable[[int], None]) -> int:
+def run(config: ServerConfig, prepared: Prepared, *, announce: Callable[[int], None]) -> int:
     """Serve until a signal says stop; ``announce`` is called with the port once it answers. Returns the exit code.
 
     Raises CannotStart.
     """
-    _raise_file_limit()
-    level = config.log_level.upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    with _own(config.data), _bind(config.host, config.port) as sock:
-        runner = asyncio.Runner(loop_factory=_event_loop())
-        with runner:
-            return runner.run(_serve(config, sock, announce))
+    with asyncio.Runner(loop_factory=_event_loop()) as runner:
+        return runner.run(_serve(config, prepared, announce))
 
 
-async def _serve(config: ServerConfig, sock: socket.socket, announce: Callable[[int], None]) -> int:
+async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[int], None]) -> int:
+    sock = prepared.sock
     try:
         models = describe_models(config.models)
         secret = read_secret(config.data / "token-secret")
@@ -74,11 +63,22 @@ async def _serve(config: ServerConfig, sock: socket.socket, announce: Callable[[
     def lost(reason: str) -> None:
         engine.worker_lost(reason)
 
-    backend = LocalBackend(_worker_config(config), on_lost=lost, on_hopeless=fail)
+    backend = LocalBackend(
+        prepared.worker_config, on_lost=lost, on_hopeless=fail, inherit=[prepared.lock], first=prepared.worker
+    )
     storage = Storage(open_store(config.data / ARCHIVES))
-    engine = Engine(backend, catalog, storage, limits=config.limits, rules=config.storage)
+    engine = Engine(
+        backend,
+        catalog,
+        storage,
+        data=config.data,
+        durability=config.durability,
+        limits=config.limits,
+        rules=config.storage,
+    )
     users = Users(config.keys, secret=secret, now=lambda: datetime.now(UTC))
-    app = create_app(Context(config, engine, users, models, signer=Signer(secret)))
+    context = Context(config, engine, users, models, signer=Signer(secret))
+    app = create_app(context)
     server = _Server(
         uvicorn.Config(
             app,
@@ -101,7 +101,7 @@ async def _serve(config: ServerConfig, sock: socket.socket, announce: Callable[[
     log.info("stopping: what is running is finished, nothing new is taken; once more stops at once")
     await engine.stop()
     await engine.futures.collected(_LAST_ANSWERS_SECONDS)
-    engine.sampling.wake_all()
+    context.polls.end()
     server.should_exit = True
     await serving
     following.cancel()
@@ -136,61 +136,6 @@ def _on_signals(stop: asyncio.Event, backend: LocalBackend) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, handle)
-
-
-def _worker_config(config: ServerConfig) -> WorkerConfig:
-    return WorkerConfig(
-        models={name: str(directory.resolve()) for name, directory in config.models.items()},
-        store=str((config.data / ARCHIVES).resolve()),
-        device=config.device,
-        dtype=config.dtype,
-        threads=config.threads,
-        max_sequences=config.max_sequences,
-        tokens_per_micro_batch=config.tokens_per_micro_batch,
-        log_level=config.log_level,
-    )
-
-
-@contextlib.contextmanager
-def _own(data: Path) -> Iterator[None]:
-    """Keep other servers out of the directory for as long as this one runs."""
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-        (data / ARCHIVES).mkdir(exist_ok=True)
-        ownership = contextlib.ExitStack()
-        ownership.enter_context(owned(data))
-    except OSError as error:
-        raise CannotStart(f"the data directory {str(data)!r} cannot be used: {error.strerror}") from error
-    except DirectoryInUse:
-        raise CannotStart(
-            f"another server uses the data directory {str(data)!r}; stop it, or choose another one with --data"
-        ) from None
-    with ownership:
-        yield
-
-
-def _raise_file_limit() -> None:
-    """Each request that waits is an open file, and one client may have thousands."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(_BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise CannotStart(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another port with --port"
-        ) from error
-    return sock
 
 
 def _event_loop() -> Callable[[], asyncio.AbstractEventLoop]:

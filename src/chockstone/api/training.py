@@ -26,14 +26,14 @@ async def forward_backward(request: Request, context: ContextDep, caller: Caller
         body = await off_loop(lambda: pass_from_json(parse_object(received)), size_bytes=len(received))
     head = await off_loop(lambda: peek_pass(body), size_bytes=len(body))
     live = await context.run(head.run_id, caller)
-    request_id = context.engine.training.forward_backward(live, head.seq_id, body)
+    request_id = await context.engine.training.forward_backward(live, head.seq_id, body)
     return AcceptedResponse(request_id=request_id, model_id=live.run_id)
 
 
 @routes.post("/optim_step")
 async def optim_step(request: OptimStepRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     live = await context.run(request.model_id, caller)
-    request_id = context.engine.training.optim_step(
+    request_id = await context.engine.training.optim_step(
         live, request.seq_id, request.adam_params or request.optimizer_params or {}
     )
     return AcceptedResponse(request_id=request_id, model_id=live.run_id)

@@ -12,6 +12,7 @@ from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
 from chockstone.backends.spec import RunSpec
 from chockstone.engine.checkpoints import Latest
+from chockstone.engine.operations import request_id_of
 from chockstone.wire.checkpoints import SkippedCheckpoint
 from chockstone.wire.futures import AcceptedResponse
 from chockstone.wire.models import OptimizerConfig
@@ -33,7 +34,7 @@ routes = Routes(tags=["weights"])
 @routes.post("/save_weights")
 async def save_weights(request: SaveWeightsRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     live = await context.run(request.model_id, caller)
-    request_id = context.engine.training.save(
+    request_id = await context.engine.training.save(
         live,
         request.seq_id,
         TinkerPath.of(live.run_id, Kind.WEIGHTS, request.path),
@@ -52,7 +53,7 @@ async def save_weights_for_sampler(
     live = await context.run(request.model_id, caller)
     training = context.engine.training
     if request.path is not None:
-        request_id = training.save(
+        request_id = await training.save(
             live,
             request.seq_id,
             TinkerPath.of(live.run_id, Kind.SAMPLER_WEIGHTS, request.path),
@@ -62,7 +63,7 @@ async def save_weights_for_sampler(
         )
     else:
         assert request.sampling_session_seq_id is not None  # one of the two is there
-        request_id = training.save_for_sampling(live, request.seq_id, request.sampling_session_seq_id)
+        request_id = await training.save_for_sampling(live, request.seq_id, request.sampling_session_seq_id)
     return AcceptedResponse(request_id=request_id, model_id=live.run_id)
 
 
@@ -72,7 +73,7 @@ async def save_weights_external(
 ) -> AcceptedResponse:
     """As files for other programs, encrypted if there are recipients."""
     live = await context.run(request.model_id, caller)
-    request_id = context.engine.training.save(
+    request_id = await context.engine.training.save(
         live,
         request.seq_id,
         TinkerPath.of(live.run_id, Kind.EXTERNAL_WEIGHTS, request.path),
@@ -87,12 +88,16 @@ async def save_weights_external(
 @routes.post("/load_weights")
 async def load_weights(request: LoadWeightsRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     """Into an existing run, or, given a session, into a new one made for it."""
+    run_id = request.model_id or f"{request.session_id}:train:{request.model_seq_id}"
+    request_id = request_id_of(run_id, request.seq_id or 0)  # a run's opening has number 0
+    if await context.promise(request_id, caller) is not None:  # a repeat, whose source may be gone since
+        return AcceptedResponse(request_id=request_id, model_id=run_id)
     reader = context.identify_reader(request.weights_access_token, caller)
     found = await context.checkpoint(request.path, reader, kinds=(Kind.WEIGHTS,))
     source = found.row
     if request.model_id is not None:
         live = await context.run(request.model_id, caller)
-        request_id = context.engine.training.load(
+        request_id = await context.engine.training.load(
             live, request.seq_id, source, with_optimizer=request.optimizer, skipped=found.skipped
         )
         context.audit_read(source, caller, purpose="load")
@@ -105,7 +110,7 @@ async def load_weights(request: LoadWeightsRequest, context: ContextDep, caller:
     optimizer = dict(source.optimizer_config)
     if request.optimizer_config is not None or not request.optimizer:
         optimizer = (request.optimizer_config or OptimizerConfig()).model_dump()
-    request_id = context.engine.training.open(
+    request_id = await context.engine.training.open(
         session.session_id,
         request.model_seq_id,
         owner=caller.user_id,

@@ -13,7 +13,7 @@ from typing import Literal
 import orjson
 
 Category = Literal["user", "server", "unknown"]
-Code = Literal["damaged", "missing", "no_room"]  # what our own rooms and commands act on; others see the message
+Code = Literal["damaged", "missing", "no_room", "unsent"]  # what our own rooms act on; others see the message
 
 
 class RequestError(Exception):

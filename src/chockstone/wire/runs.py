@@ -24,6 +24,7 @@ class TrainingRun(Response):
     last_sampler_checkpoint: Checkpoint | None = None
     last_external_checkpoint: Checkpoint | None = None
     user_metadata: dict[str, str] | None = None
+    state: Literal["active", "parked", "unloaded", "lost"] | None = None  # told to the owner
 
 
 class TrainingRunsResponse(Response):
