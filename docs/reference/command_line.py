@@ -15,7 +15,7 @@ COMMANDS = (
     "model",
     "model make",
     "runs",
-    *(f"runs {name}" for name in ("ls", "show")),
+    *(f"runs {name}" for name in ("ls", "show", "recoveries")),
     "checkpoints",
     *(f"checkpoints {name}" for name in ("ls", "show", "verify", "export", "download", "rm", "gc", "diff")),
     *(f"checkpoints {name}" for name in ("publish", "unpublish", "ttl", "copy", "restore", "trash", "trash empty")),

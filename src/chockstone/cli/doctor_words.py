@@ -102,6 +102,18 @@ WORDS: Final[Mapping[Ailment, Words]] = {
         "They were written for samplers whose sessions are over or unknown, and were never listed.",
         "--fix deletes them.",
     ),
+    Ailment.RECOVERY: Words(
+        "recovery archive that nobody needs",
+        "recovery archives that nobody needs",
+        "They were written to bring runs back that are over by now, and were never listed.",
+        "--fix deletes them, as the server does within the hour.",
+    ),
+    Ailment.JOURNAL: Words(
+        "journal of a run that is over",
+        "journals of runs that are over",
+        "The server ended between ending a run and deleting its journal.",
+        "--fix deletes them, as the server does within the hour.",
+    ),
     Ailment.PARTIAL: Words(
         "unfinished write",
         "unfinished writes",

@@ -15,7 +15,7 @@ from chockstone.cli.words import printable, spell_count, spell_duration, spell_m
 
 def list_store(store: Store, prefix: str, *, now: datetime, as_json: bool) -> None:
     with spinner(f"reading {printable(store.url)}"):
-        found = survey(store, prefix)
+        found = [each for each in survey(store, prefix) if not each.is_for_recovery]
     if not found:
         require_store(store)
     if as_json:

@@ -21,6 +21,7 @@ def runs() -> None:
     Examples:
       chockstone runs ls
       chockstone runs show RUN
+      chockstone runs recoveries RUN
     """
 
 
@@ -59,3 +60,25 @@ def show(
         from chockstone.cli.served.runs import show_run
 
         show_run(connect(server, key), find_run(run), now=datetime.now(UTC), as_json=as_json)
+
+
+@commands.command(epilog=EXIT_CODES)
+def recoveries(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="As `ls` shows it.")],
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List when a run was brought back after a crash, and whether it came out bit for bit the same.
+
+    \b
+    Example:
+      chockstone runs recoveries RUN
+    """
+    with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.client import connect
+        from chockstone.cli.served.addresses import find_run
+        from chockstone.cli.served.recoveries import list_recoveries
+
+        list_recoveries(connect(server, key), find_run(run), now=datetime.now(UTC), as_json=as_json)

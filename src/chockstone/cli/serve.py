@@ -15,7 +15,7 @@ import typer
 
 import chockstone
 from chockstone.cli.reporting import BAD_INPUT
-from chockstone.cli.settings import Device, Dtype, Limits, LogLevel, Settings, SettingsError
+from chockstone.cli.settings import Device, Dtype, JournalMode, Limits, LogLevel, Settings, SettingsError, Survival
 from chockstone.cli.settings import Storage as StorageSettings
 from chockstone.cli.terminal import complain, print_line
 from chockstone.cli.words import printable, write_best, write_duration, write_size
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 FAILED = 1
 EPILOG = "Exit codes: 0 stopped as asked; 1 the server failed; 2 usage, or settings no server can start with."
 _LIMITS = Limits()  # for the defaults that the help shows
+_SURVIVAL = Survival()
+_JOURNALS: Mapping[JournalMode, str] = {
+    "off": "journal: off; runs end with this process, or with its worker",
+    "on": "journal: on; runs survive the death of this process and of its worker",
+    "synced": "journal: synced; runs survive the death of this process, of its worker and of the machine",
+}
 
 
 def serve(
@@ -109,6 +115,24 @@ def serve(
     scrub_every: Annotated[
         str | None, typer.Option(metavar="TIME", show_default="7d", help="Check each checkpoint at most this often.")
     ] = None,
+    journal: Annotated[
+        JournalMode | None,
+        typer.Option(show_default="on", help="What runs survive: on, killed processes; synced, power loss too."),
+    ] = None,
+    recovery_steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", show_default=str(_SURVIVAL.recovery_steps), help="Between recovery archives."),
+    ] = None,
+    recovery_replay: Annotated[
+        str | None, typer.Option(metavar="TIME", show_default="30s", help="What a recovery may have to do over.")
+    ] = None,
+    park_after: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", show_default="30m", help="Of silence: runs move to disk."),
+    ] = None,
+    forget_after: Annotated[
+        str | None, typer.Option(metavar="TIME", show_default="30d", help="Of silence: a session is over.")
+    ] = None,
     admin: Annotated[
         list[str] | None, typer.Option(metavar="USER", help="Who may see and change what is everyone's; repeatable.")
     ] = None,
@@ -167,6 +191,11 @@ def serve(
         "sweep_interval": sweep_interval,
         "scrub_rate": scrub_rate,
         "scrub_every": scrub_every,
+        "journal": journal,
+        "recovery_steps": recovery_steps,
+        "recovery_replay": recovery_replay,
+        "park_after": park_after,
+        "forget_after": forget_after,
         "admins": admin or None,
         "public_url": public_url,
     }
@@ -177,13 +206,17 @@ def serve(
         raise typer.Exit(BAD_INPUT) from None
     if show_config:
         return
-    from chockstone.api.server import CannotStart, run
+    from chockstone.api.preparing import CannotStart, prepared
 
     def announce(bound_port: int) -> None:
         print_banner(settings, bound_port, stored_users=_stored_users(settings))
 
     try:
-        code = run(_server_config(settings), announce=announce)
+        config_of_server = _server_config(settings)
+        with prepared(config_of_server) as preparations:
+            from chockstone.api.server import run
+
+            code = run(config_of_server, preparations, announce=announce)
     except CannotStart as error:
         complain(f"chockstone: {error}")
         raise typer.Exit(FAILED) from None
@@ -192,9 +225,10 @@ def serve(
 
 def _server_config(settings: Settings) -> ServerConfig:
     from chockstone.api.config import ServerConfig
+    from chockstone.engine.durability import Durability
     from chockstone.engine.limits import Limits as EngineLimits
 
-    limits = settings.limits
+    limits, survival = settings.limits, settings.survival
     return ServerConfig(
         models={model.name: model.directory for model in settings.models},
         data=settings.data,
@@ -208,7 +242,14 @@ def _server_config(settings: Settings) -> ServerConfig:
         max_sequences=limits.max_sequences,
         tokens_per_micro_batch=limits.tokens_per_micro_batch,
         limits=EngineLimits(
-            operations_per_run=limits.max_queued_operations, samples=limits.max_queued_samples, runs=limits.max_runs
+            operations_per_run=limits.max_queued_operations,
+            samples=limits.max_queued_samples,
+            runs=limits.max_runs,
+            park_seconds=survival.park_after,
+            forget_seconds=survival.forget_after,
+        ),
+        durability=Durability(
+            journal=survival.journal, steps=survival.recovery_steps, replay_seconds=survival.recovery_replay
         ),
         storage=_storage_rules(settings.storage),
         admins=settings.admins,
@@ -252,6 +293,7 @@ def print_banner(settings: Settings, port: int, *, stored_users: Sequence[str] =
         size = "" if count is None else f", {spell_parameters(count)} parameters"
         print_line(f"  {model.name} from {printable(str(model.directory))}{size}")
     print_line(f"data in {printable(str(settings.data))}")
+    print_line(_JOURNALS[settings.survival.journal])
     for line in _limits_of(settings.storage):
         print_line(line)
     users = [*settings.keys, *(user for user in stored_users if user not in settings.keys)]

@@ -14,6 +14,7 @@ from typing import Final, Literal
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+JournalMode = Literal["off", "on", "synced"]
 
 DEFAULT: Final = "default"
 
@@ -56,6 +57,17 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
+class Survival:
+    """What runs survive, and how soon they are back. Times are seconds."""
+
+    journal: JournalMode = "on"  # on: the death of processes; synced: of the machine, too
+    recovery_steps: int = 200  # between two recovery archives of a run, at most
+    recovery_replay: float = 30.0  # what a recovery does over, at most
+    park_after: float = 1800.0  # without a word from its client, a session's runs leave memory
+    forget_after: float = 30 * 86_400.0  # and after this the session is over
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     models: tuple[ServedModel, ...] = ()
     host: str = "127.0.0.1"
@@ -70,6 +82,7 @@ class Settings:
     public_url: str | None = None
     limits: Limits = Limits()
     storage: Storage = Storage()
+    survival: Survival = Survival()
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def source_of(self, name: str) -> str:
@@ -77,16 +90,18 @@ class Settings:
         return self.sources.get(name, DEFAULT)
 
     def value_of(self, name: str) -> object:
-        group = self.limits if name in LIMITS else self.storage if name in STORAGE else self
+        groups = ((LIMITS, self.limits), (STORAGE, self.storage), (SURVIVAL, self.survival))
+        group = next((group for names, group in groups if name in names), self)
         value: object = getattr(group, name)
         return value
 
 
 LIMITS: Final = tuple(each.name for each in fields(Limits))
 STORAGE: Final = tuple(each.name for each in fields(Storage))
-_GROUPS: Final = {"limits", "storage", "sources"}
+SURVIVAL: Final = tuple(each.name for each in fields(Survival))
+_GROUPS: Final = {"limits", "storage", "survival", "sources"}
 # Each is known by one name everywhere: max_runs in a file, CHOCKSTONE_MAX_RUNS, --max-runs.
-NAMES: Final = (*(each.name for each in fields(Settings) if each.name not in _GROUPS), *LIMITS, *STORAGE)
+NAMES: Final = (*(each.name for each in fields(Settings) if each.name not in _GROUPS), *LIMITS, *STORAGE, *SURVIVAL)
 
 
 def default_of(name: str) -> object:

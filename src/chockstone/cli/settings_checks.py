@@ -6,6 +6,7 @@ import ipaddress
 
 from chockstone.cli.model_directory import read_config
 from chockstone.cli.settings import ServedModel, Settings, SettingsError
+from chockstone.cli.words import write_duration
 
 _MAKE_ONE = "chockstone model make ./tiny && chockstone serve --model tiny=./tiny"
 
@@ -21,6 +22,12 @@ def check_settings(settings: Settings) -> None:
             f"the host {settings.host!r} can be reached from other machines, and no keys are configured. Give each "
             f"user one with `chockstone keys create USER`, or with --key USER=tml-…, CHOCKSTONE_KEYS or a [keys] table "
             f"in chockstone.toml; or listen on 127.0.0.1"
+        )
+    survival = settings.survival
+    if survival.forget_after < survival.park_after:
+        raise SettingsError(
+            f"sessions would be forgotten after {write_duration(survival.forget_after)} of silence, before their runs "
+            f"are parked after {write_duration(survival.park_after)}; raise --forget-after or lower --park-after"
         )
     if settings.data.exists() and not settings.data.is_dir():
         raise SettingsError(f"the data directory {str(settings.data)!r} is a file; choose another with --data")

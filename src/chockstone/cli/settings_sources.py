@@ -18,10 +18,12 @@ from chockstone.cli.settings import (
     LIMITS,
     NAMES,
     STORAGE,
+    SURVIVAL,
     Limits,
     Settings,
     SettingsError,
     Storage,
+    Survival,
     default_of,
 )
 from chockstone.cli.settings_values import READERS
@@ -70,7 +72,8 @@ def load_settings(
             raise SettingsError(f"{sources[name]}: {error}") from None
     limits = Limits(**{name: values.pop(name) for name in LIMITS})
     storage = Storage(**{name: values.pop(name) for name in STORAGE})
-    return Settings(**values, limits=limits, storage=storage, sources=sources)
+    survival = Survival(**{name: values.pop(name) for name in SURVIVAL})
+    return Settings(**values, limits=limits, storage=storage, survival=survival, sources=sources)
 
 
 def _spell_flag(name: str) -> str:

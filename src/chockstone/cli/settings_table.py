@@ -32,6 +32,7 @@ _SPELLED: Final[Mapping[str, Callable[[Any], str]]] = {  # Any: of each setting'
     "keep_best": lambda best: write_best(*best),
     **dict.fromkeys(("user_quota", "run_quota", "disk_reserve", "scrub_rate"), write_size),
     **dict.fromkeys(("checkpoint_ttl", "trash", "sweep_interval", "scrub_every"), write_duration),
+    **dict.fromkeys(("recovery_replay", "park_after", "forget_after"), write_duration),
 }
 
 

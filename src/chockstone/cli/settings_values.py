@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
-from chockstone.cli.settings import LIMITS, Device, Dtype, LogLevel, ServedModel
+from chockstone.cli.settings import LIMITS, Device, Dtype, JournalMode, LogLevel, ServedModel
 from chockstone.cli.words import is_off, parse_best, parse_duration, parse_size
 
 Reader = Callable[[object, Path], Any]  # Any: of each setting's own type
@@ -230,4 +230,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "sweep_interval": _duration(may_be_zero=False),
     "scrub_rate": _size(0),
     "scrub_every": _duration(may_be_zero=False),
+    "journal": _one_of(*get_args(JournalMode)),
+    "recovery_steps": _whole(1, 2**31),
+    **dict.fromkeys(("recovery_replay", "park_after", "forget_after"), _duration(may_be_zero=False)),
 }

@@ -281,6 +281,19 @@ def test_gc_keeps_what_rules_want_and_the_newest_good_one(store: Path) -> None:
     assert document["freed_bytes"] == document["removed"][0]["size_bytes"]
 
 
+def test_what_a_server_keeps_to_bring_runs_back_is_neither_listed_nor_collected(store: Path) -> None:
+    with Checkpointer(store) as checkpointer:
+        for through in range(3):
+            checkpointer.save({"x": through}, name=f"s.train.0/recovery/{through}", kind="recovery").result()
+
+    listed, collected = run_json("ls", store), run_json("gc", store, "--keep-last", "1")
+
+    assert [entry["kind"] for entry in listed["checkpoints"]] == ["weights"] * 3
+    assert {removal["name"].partition("/")[0] for removal in collected["removed"]}.isdisjoint({"s.train.0"})
+    assert len(collected["removed"]) == 2
+    assert len(list((store / "s.train.0" / "recovery").iterdir())) == 3
+
+
 def test_gc_reads_the_newest_in_full_before_it_counts_as_good(tmp_path: Path) -> None:
     fill(tmp_path, steps=2)
     flip(tmp_path / "run-1/step-00000100.tar")

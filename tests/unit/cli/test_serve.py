@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +12,15 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner, Result
 
+from chockstone.api import preparing
 from chockstone.api.config import ServerConfig
-from chockstone.api.server import CannotStart
 from chockstone.checkpoints import Best, Retention
 from chockstone.cli.app import app
 from chockstone.cli.key_ring import create_key
 from chockstone.cli.serve import base_url, print_banner
 from chockstone.cli.settings import NAMES, ServedModel, Settings
+from chockstone.engine.durability import Durability
+from chockstone.engine.limits import Limits
 from chockstone.engine.storage_rules import StorageRules
 
 
@@ -30,14 +33,15 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerConfi
     """An empty directory to stand in, a model `tiny`, and a server that only notes what it is told."""
     seen: list[ServerConfig] = []
 
-    def run_server(config: ServerConfig, *, announce: Callable[[int], None]) -> int:
+    def run_server(config: ServerConfig, _: object, *, announce: Callable[[int], None]) -> int:
         seen.append(config)
         announce(4321)
         return 0
 
     for variable in [name for name in os.environ if name.startswith("CHOCKSTONE_")]:
         monkeypatch.delenv(variable)
-    monkeypatch.setitem(sys.modules, "chockstone.api.server", SimpleNamespace(run=run_server, CannotStart=CannotStart))
+    monkeypatch.setattr(preparing, "prepared", lambda _: nullcontext())
+    monkeypatch.setitem(sys.modules, "chockstone.api.server", SimpleNamespace(run=run_server))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/config.json").write_text('{"model_type": "llama"}')
@@ -84,6 +88,20 @@ def test_without_rules_the_server_has_its_own_and_the_banner_says_nothing(starte
     assert started[0].storage == StorageRules()
     assert "trash" not in result.stdout
     assert "checkpoints:" not in result.stdout
+
+
+def test_what_runs_survive_reaches_the_server_and_stands_in_the_banner(started: list[ServerConfig]) -> None:
+    words = ["--recovery-steps", "7", "--recovery-replay", "90s", "--park-after", "5m", "--forget-after", "2d"]
+
+    synced = run("--model", "tiny", "--journal", "synced", *words)
+    plain, off = run("--model", "tiny"), run("--model", "tiny", "--journal", "off")
+
+    assert started[0].durability == Durability("synced", 7, 90.0)
+    assert (started[0].limits.park_seconds, started[0].limits.forget_seconds) == (300.0, 172_800.0)
+    assert "journal: synced; runs survive" in synced.stdout
+    assert (started[1].durability, started[1].limits) == (Durability(), Limits())
+    assert "journal: on; runs survive the death of this process and of its worker\n" in plain.stdout
+    assert (started[2].durability.journal, "journal: off; runs end with" in off.stdout) == ("off", True)
 
 
 @pytest.mark.parametrize("word", ["loss:sideways", "loss:3", "loss:min:0", "loss:", "loss:Max"])
@@ -142,6 +160,7 @@ def test_show_config_shows_also_what_cannot_start(started: list[ServerConfig]) -
         (["--model", "tiny", "--host", "0.0.0.0"], "no keys are configured"),
         (["--model", "tiny", "--port", "70000"], "flag --port: 70000 is not a whole number"),
         (["--model", "tiny", "--config", "x.toml"], "cannot read the settings file"),
+        (["--model", "tiny", "--forget-after", "1m"], "forgotten after 1m of silence, before their runs are parked"),
     ],
 )
 def test_a_server_that_cannot_start_says_why(started: list[ServerConfig], words: list[str], message: str) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
@@ -50,11 +51,47 @@ def test_runs_are_listed_and_shown(asked: Loopback) -> None:
 
     listed, shown = asked.run("runs", "ls"), asked.run("runs", "show", run_id)
 
-    assert re.search(rf"^{run_id} +tiny +LoRA 4 +\d+ s ago +weights/one$", listed.stdout, re.MULTILINE)
+    assert re.search(rf"^{run_id} +tiny +LoRA 4 +\d+ s ago +active +weights/one$", listed.stdout, re.MULTILINE)
+    assert re.search(r"^state +active$", shown.stdout, re.MULTILINE)
     assert re.search(r"^saved +1 checkpoint, [\d.]+ k?B$", shown.stdout, re.MULTILINE)
     assert path in shown.stdout
     assert asked.json("runs", "show", run_id)["checkpoints"][0]["tinker_path"] == path
     assert (asked.run("runs", "show", "nope").exit_code, asked.run("runs", "show", "a b").exit_code) == (1, 2)
+
+
+def test_recoveries_are_told_newest_first_with_what_may_differ(asked: Loopback) -> None:
+    run_id = asked.wait(asked.user().run())
+    nothing = asked.run("runs", "recoveries", run_id)
+    catalog, at = asked.served.engine.catalog, datetime.now(UTC)
+    facts = {"run_id": run_id, "owner": "local", "at": at, "reason": "the worker died: signal 9"}
+    skipped = [{"archive": "a/recovery/9.x", "reason": "bad\x1b[31m digest"}]
+    asked.wait(catalog.recoveries.add(**facts, replayed=3, matched=3, seconds=1.25))
+    asked.wait(
+        catalog.recoveries.add(
+            **facts,
+            archive="a/recovery/0000000000000070.x",
+            replayed=4,
+            redone=1,
+            matched=3,
+            mismatched=1,
+            skipped=skipped,
+            notes=["another device"],
+        )
+    )
+
+    told, document = asked.run("runs", "recoveries", run_id), asked.json("runs", "recoveries", run_id)
+
+    assert (nothing.exit_code, "was never brought back" in nothing.stdout) == (0, True)
+    lines = told.stdout.splitlines()
+    assert re.match(
+        r" *\d+ s ago  the worker died: signal 9  archive 70 +4 +1 +0.00 s  1 of 4 results differ$", lines[1]
+    )
+    assert re.match(r" *\d+ s ago  the worker died: signal 9  its beginning +3 +0 +1.25 s  the same$", lines[2])
+    assert lines[3].endswith("Z: passed over a/recovery/9.x: bad\\x1b[31m digest")
+    assert lines[4].endswith("Z: another device")
+    assert [each["replayed"] for each in document["recoveries"]] == [4, 3]
+    assert (document["training_run_id"], document["recoveries"][0]["skipped"]) == (run_id, skipped)
+    assert asked.run("runs", "recoveries", "nope").exit_code == 1
 
 
 def test_ls_shows_all_of_mine_or_of_a_run_or_kind(asked: Loopback) -> None:
@@ -499,7 +536,7 @@ def test_no_server_is_told_with_what_to_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        *(["runs", name] for name in ("ls", "show")),
+        *(["runs", name] for name in ("ls", "show", "recoveries")),
         *(["keys", name] for name in ("create", "ls", "revoke")),
         *(["checkpoints", name] for name in ("download", "publish", "unpublish", "ttl", "copy", "restore", "trash")),
         ["checkpoints", "trash", "empty"],

@@ -9,7 +9,7 @@ import pytest
 
 from chockstone.cli.key_ring import create_key, list_keys, revoke_key
 from chockstone.cli.model_directory import count_parameters, spell_parameters
-from chockstone.cli.settings import NAMES, Limits, ServedModel, Settings, SettingsError, Storage
+from chockstone.cli.settings import NAMES, Limits, ServedModel, Settings, SettingsError, Storage, Survival
 from chockstone.cli.settings_checks import check_settings, is_loopback
 from chockstone.cli.settings_sources import load_settings
 from chockstone.cli.settings_table import print_settings
@@ -72,7 +72,9 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
         "admins": "alice, bob",
         "public_url": "https://models.example.com/",
         "keep_best": "loss:max:17",
+        "journal": "synced",
         **dict.fromkeys(("checkpoint_ttl", "trash", "sweep_interval", "scrub_every"), "17h"),
+        **dict.fromkeys(("recovery_replay", "park_after", "forget_after"), "17h"),
         **dict.fromkeys(("user_quota", "run_quota"), "17GiB"),
     }
     environment = {f"CHOCKSTONE_{name.upper()}": texts.get(name, "17") for name in NAMES}
@@ -92,6 +94,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
     assert from_file.storage == Storage(
         17, 17, ("loss", "max", 17), hours, gib, gib, 17, hours, hours, scrub_rate=17, scrub_every=hours
     )
+    assert from_file.survival == Survival("synced", 17, hours, hours, hours)
 
 
 def test_rules_can_be_switched_off_over_another_source(tmp_path: Path) -> None:
@@ -116,6 +119,11 @@ def test_rules_can_be_switched_off_over_another_source(tmp_path: Path) -> None:
         ("sweep_interval", "off", "'off' is not a duration"),
         ("checkpoint_ttl", "0s", "is not a duration"),
         ("keep_last", "0", "'0' is not a whole number from 1"),
+        ("journal", "always", "flag --journal: 'always' is none of off, on, synced"),
+        ("recovery_steps", "0", "flag --recovery-steps: '0' is not a whole number from 1"),
+        ("recovery_replay", "0s", "is not a duration"),
+        ("park_after", "never", "'never' is not a duration"),
+        ("forget_after", "off", "'off' is not a duration"),
         ("admins", ["al ice"], "flag --admin: a user's name has letters"),
         ("public_url", "models.example.com", "is not how clients reach a server"),
     ],

@@ -30,11 +30,12 @@ def list_runs(server: Server, *, now: datetime, as_json: bool) -> None:
             printable(run["base_model"]),
             _trained(run),
             f"{_age(run['last_request_time'], now)} ago",
+            printable(run.get("state") or ""),
             _newest(run),
         )
         for run in runs
     ]
-    print_table(("RUN", "MODEL", "TRAINED", "USED", "NEWEST CHECKPOINT"), rows, right=("USED",))
+    print_table(("RUN", "MODEL", "TRAINED", "USED", "STATE", "NEWEST CHECKPOINT"), rows, right=("USED",))
 
 
 def show_run(server: Server, run_id: str, *, now: datetime, as_json: bool) -> None:
@@ -63,6 +64,8 @@ def _facts(run: Json, now: datetime) -> Iterator[tuple[str, str]]:
     yield "model", printable(run["base_model"])
     yield "trained", _trained(run)
     yield "owner", printable(run["model_owner"])
+    if state := run.get("state"):
+        yield "state", printable(state)
     yield "used", f"{spell_time(used_at)}, {_age(run['last_request_time'], now)} ago"
     for key, value in (run.get("user_metadata") or {}).items():
         yield "metadata", printable(f"{key}={value}")
