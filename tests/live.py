@@ -53,6 +53,7 @@ class LiveServer:
         self.data = home / "data"
         self.key = key
         self.url = ""
+        self._port = 0  # any free one the first time, and then the same
         self._flags = [f"--threads={threads}", *flags]
         self._process: subprocess.Popen[bytes] | None = None
         self._family: list[int] = []  # its children, when it was last told to stop
@@ -80,15 +81,21 @@ class LiveServer:
         return self._process.pid
 
     def command(self) -> list[str]:
-        command = [SERVER_PYTHON, "-m", "chockstone.cli", "serve", "--port=0", f"--data={self.data}"]
+        command = [SERVER_PYTHON, "-m", "chockstone.cli", "serve", f"--port={self._port}", f"--data={self.data}"]
         models = [f"--model={name}={directory}" for name, directory in self.models.items()]
         return [*command, *models, *self._flags]
+
+    def environment(self) -> dict[str, str]:
+        """In which it runs."""
+        return _clean()
 
     def launch(self) -> subprocess.Popen[bytes]:
         """The process, not yet known to answer."""
         self.home.mkdir(parents=True, exist_ok=True)
         with open(self._log, "ab") as log:
-            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, cwd=self.home, env=_clean())
+            self._process = subprocess.Popen(
+                self.command(), stdout=log, stderr=log, cwd=self.home, env=self.environment()
+            )
         return self._process
 
     def start(self) -> None:
@@ -96,11 +103,11 @@ class LiveServer:
         offset = self._log.stat().st_size if self._log.exists() else 0
         process = self.launch()
         deadline = time.monotonic() + _START_SECONDS
-        while (found := re.search(r"TINKER_BASE_URL=(\S+)", self.log()[offset:])) is None:
+        while (found := re.search(r"TINKER_BASE_URL=(\S+:(\d+))\n", self.log()[offset:])) is None:
             assert process.poll() is None, f"the server ended with {process.returncode}:\n{self.log()}"
             assert time.monotonic() < deadline, f"the server never said where it is:\n{self.log()}"
             time.sleep(0.01)
-        self.url = found[1]
+        self.url, self._port = found[1], int(found[2])
         answer = httpx.get(f"{self.url}/api/v1/healthz", timeout=10)
         assert answer.json() == {"status": "ok"}
 
@@ -126,6 +133,10 @@ class LiveServer:
             assert time.monotonic() < deadline, f"processes {left} of the server are left:\n{self.log()}"
             time.sleep(0.01)
         return code
+
+    def workers(self) -> list[int]:
+        """Process ids of its worker: one, unless it is just being restarted."""
+        return [pid for pid in _descendants(self.pid) if _is_alive(pid)]
 
     def kill(self) -> None:
         """At once, and the worker with it."""

@@ -8,10 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-DEMO = [sys.executable, "-u", str(Path(__file__).parents[1] / "examples" / "train_and_sample.py")]
+EXAMPLES = Path(__file__).parents[1] / "examples"
+DEMO = [sys.executable, "-u", str(EXAMPLES / "train_and_sample.py")]
+CRASHES = [sys.executable, "-u", str(EXAMPLES / "crash_exact.py")]
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -31,16 +34,31 @@ def _command_line(process: Path) -> bytes:
         return b""
 
 
-def test_the_demo_trains_is_killed_resumes_and_samples(tmp_path: Path) -> None:
+def test_the_demo_trains_is_killed_goes_on_and_samples(tmp_path: Path) -> None:
     done = subprocess.run(DEMO, capture_output=True, text=True, env=environment(tmp_path))
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("same bits") == 5
     assert "trained    'Once it was returned, it always loads.'" in done.stdout
     assert "▁▁▁" in done.stdout
-    assert "the resumed run is bit-identical" in done.stdout
+    assert "both runs are bit-identical, before the kill and after" in done.stdout
     assert "weights/1 weights/3 weights/5\n" in done.stdout
     assert "what was deleted is gone" in done.stdout
+    assert list(tmp_path.glob("chockstone-demo-*")) == []
+    assert not is_used(tmp_path)
+
+
+def test_the_script_whose_server_is_killed_never_notices(tmp_path: Path) -> None:
+    picture = tmp_path / "new" / "picture.svg"
+
+    done = subprocess.run([*CRASHES, f"--svg={picture}"], capture_output=True, text=True, env=environment(tmp_path))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("kill -9") == 6
+    assert "48 of 48 losses have the same bits" in done.stdout
+    assert "the same bits, 0 differ" in done.stdout
+    labels = [element.text for element in ElementTree.parse(picture).iter() if element.tag.endswith("text")]
+    assert [labels.count(what) for what in ("worker", "server", "both", "both, and again")] == [2, 1, 2, 1]
     assert list(tmp_path.glob("chockstone-demo-*")) == []
     assert not is_used(tmp_path)
 

@@ -1,0 +1,312 @@
+"""Kills an engine at every durable step of a run's life, and looks whether its client notices. See test_crash_steps.py.
+
+A step is anything that can be durable: a write to a journal or an archive, a sync, a link, a deletion,
+a transaction of the catalog. The engine, journals, catalog and store are the real ones; only the worker
+is a fake, which does sums and writes real archives. A child lives until its n-th step; the next one
+starts on what it left, and the client, which knows what was acknowledged and what it has heard, goes on:
+it asks for what was acknowledged and sends again what was not. In the end it has heard the same answers
+as one that nobody disturbed, and the weights are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from chockstone.backends.spec import RunSpec
+from chockstone.catalog import Catalog
+from chockstone.catalog.database import Database
+from chockstone.checkpoints.file_store import FileStore
+from chockstone.engine.durability import Durability
+from chockstone.engine.engine import Engine
+from chockstone.engine.runs import LiveRun
+from chockstone.engine.storage import Storage
+from chockstone.engine.storage_rules import StorageRules
+from chockstone.wire.paths import Kind, TinkerPath
+from unit.engine.fake_backend import FakeBackend
+from unit.engine.patients import NOON
+
+SESSION, RUN = "s", "s:train:0"
+MOST_STEPS = 1000
+ENOUGH_SECONDS = 30.0  # for all of it
+LIVES = 12  # after which a run that is only killed now and then has ended
+CALLS = ("link", "unlink", "replace", "rename", "mkdir", "rmdir", "pwrite", "pwritev", "posix_fallocate")
+SYNCS = ("fsync", "fdatasync", "truncate", "ftruncate")
+# Sent without waiting for answers, up to each None. A pass adds its number, a step makes it count.
+PLAN: tuple[tuple[str, Any] | None, ...] = (
+    ("open", None),
+    ("pass", 1),
+    ("step", None),
+    None,
+    ("pass", 10),
+    ("pass", 20),
+    ("step", None),
+    ("save", "a"),
+    ("pass", 100),
+    None,
+    ("step", None),
+    ("sampler", 0),
+    ("overwrite", "a"),
+    ("pass", 1000),
+    ("step", None),
+    None,
+    ("load", "a"),
+    ("pass", 5),
+    ("step", None),
+    ("save", "b"),
+    None,
+)
+
+
+@dataclass
+class Memory:
+    """What the client knows: it outlives every server."""
+
+    acknowledged: dict[int, str] = field(default_factory=dict)  # place in the plan → request id
+    heard: dict[int, Any] = field(default_factory=dict)
+    weights: dict[str, int] | None = None  # of what is stored, at the end
+
+    def take(self, said: list[Any]) -> None:
+        for word, place, value in said:
+            if word == "acknowledged":
+                assert self.acknowledged.setdefault(place, value) == value, f"request {place} got another id"
+            elif word == "heard":
+                assert self.heard.setdefault(place, value) == value, f"request {place} was answered differently"
+            else:
+                self.weights = value
+
+
+class Killer:
+    """Counts durable steps, and kills this process before one of them."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self.count = 0
+
+    def come_to_a_step(self) -> None:
+        self.count += 1
+        if self.count == self._step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch(self) -> None:
+        run = Database.run
+
+        async def watched_run(database: Database, work: Any, *, writes: bool) -> Any:
+            if writes:
+                self.come_to_a_step()
+            return await run(database, work, writes=writes)
+
+        Database.run = watched_run  # type: ignore[method-assign]  # that is the point
+        for name in (*CALLS, *SYNCS):
+            setattr(os, name, self._watched(getattr(os, name)))
+
+    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*values: Any, **facts: Any) -> Any:
+            self.come_to_a_step()
+            return call(*values, **facts)
+
+        return watched
+
+
+class Client:
+    """Goes through the plan as the SDK would: in order, each request until it was taken, each result once."""
+
+    def __init__(self, engine: Engine, memory: Memory, say: Callable[[object], None]) -> None:
+        self._engine = engine
+        self._memory = memory
+        self._say = say
+
+    async def work(self) -> None:
+        waiting: list[int] = []
+        for place, request in enumerate(PLAN):
+            if request is not None:
+                if place not in self._memory.acknowledged:
+                    self._memory.acknowledged[place] = await self._send(place, *request)
+                    self._say(["acknowledged", place, self._memory.acknowledged[place]])
+                waiting.append(place)
+                continue
+            for each in waiting:
+                if each not in self._memory.heard:
+                    self._say(["heard", each, await self._hear(each)])
+            waiting = []
+
+    async def _send(self, place: int, word: str, value: Any) -> str:
+        training = self._engine.training
+        if word == "open":
+            return await training.open(
+                SESSION,
+                0,
+                owner="ann",
+                base_model="tiny",
+                spec=RunSpec(rank=8, seed=1),
+                optimizer={"type": "adamw"},
+                user_metadata={},
+                project_id=None,
+            )
+        live = await self._live()
+        if word == "pass":
+            return await training.forward_backward(live, place, str(value).encode())
+        if word == "step":
+            return await training.optim_step(live, place, {})
+        if word == "sampler":
+            return await training.save_for_sampling(live, place, value)
+        if word in ("save", "overwrite"):
+            path, overwrite = TinkerPath.of(RUN, Kind.WEIGHTS, value), word == "overwrite"
+            return await training.save(live, place, path, ttl_seconds=None, overwrite=overwrite, user_metadata={})
+        row = await self._engine.catalog.checkpoints.get(RUN, "weights", value, now=NOON)
+        return await training.load(live, place, row, with_optimizer=True)
+
+    async def _live(self) -> LiveRun:
+        live = await self._engine.wake(RUN)
+        assert live is not None, "the run was acknowledged and is gone"
+        return live
+
+    async def _hear(self, place: int) -> Any:
+        promise = await self._engine.find_promise(self._memory.acknowledged[place])
+        assert promise is not None, f"request {place} was acknowledged and is not known"
+        result = await promise.wait(60)
+        assert result is not None, "no result in time"
+        body = result.body
+        self._engine.futures.delivered(promise)
+        return orjson.loads(body) if body.startswith(b"{") else body.decode()
+
+
+async def live(data: Path, memory: Memory, step: int, say: Callable[[object], None]) -> None:
+    """Serve one client until it has all its answers, or until a step."""
+    killer = Killer(step)
+    killer.watch()
+    store = FileStore(data / "checkpoints")
+    storage = Storage(store)
+    async with await Catalog.open(f"sqlite:///{data}/catalog.sqlite3") as catalog:
+        backend = FakeBackend(store)
+        engine = Engine(
+            backend,
+            catalog,
+            storage,
+            data=data,
+            durability=Durability(steps=1),
+            rules=StorageRules(reserve_bytes=0),
+            now=lambda: NOON,
+        )
+        await engine.start()
+        if not await catalog.sessions.list_unfinished():
+            await catalog.sessions.create(SESSION, owner="ann", sdk_version="0.36.0", now=NOON)
+        async with asyncio.timeout(ENOUGH_SECONDS):
+            await Client(engine, memory, say).work()
+            run = await engine.wake(RUN)
+            assert run is not None, "the run is gone"
+            await run.lane.drained()
+        weight = backend.runs[RUN].weight
+        await engine.stop()
+        rows = [row async for row in catalog.checkpoints.iterate()]
+        assert {row.state for row in rows} == {"ready"}
+        say(["ended", killer.count, {row.name: backend.archives[row.archive] for row in rows} | {"run": weight}])
+    storage.close()
+
+
+def in_child(work: Callable[[Callable[[object], None]], Awaitable[None]]) -> tuple[list[Any], int]:
+    """What a forked process said, and its wait status."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(reader)
+            asyncio.run(work(lambda told: os.write(writer, orjson.dumps(told) + b"\n")))  # type: ignore[arg-type, func-returns-value]  # a coroutine
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writer)
+    said = b""
+    while chunk := os.read(reader, 65536):
+        said += chunk
+    os.close(reader)
+    _, status = os.waitpid(pid, 0)
+    return [orjson.loads(line) for line in said.splitlines()], status
+
+
+def one_life(data: Path, memory: Memory, step: int) -> int | None:
+    """How many steps it had, if it came to its end."""
+    said, status = in_child(lambda say: live(data, memory, step, say))
+    assert status == 0 or os.WIFSIGNALED(status), f"the server failed; heard was {memory.heard}"
+    memory.take(said)
+    return said[-1][1] if status == 0 else None
+
+
+def fresh(data: Path) -> Memory:
+    shutil.rmtree(data, ignore_errors=True)
+    (data / "checkpoints").mkdir(parents=True)
+    return Memory()
+
+
+def assert_unnoticed(memory: Memory, undisturbed: Memory) -> None:
+    for place, answer in undisturbed.heard.items():
+        assert memory.heard[place] == answer, f"{PLAN[place]} at {place} was answered {memory.heard[place]}"
+    assert memory.weights == undisturbed.weights, f"{memory.weights} is not {undisturbed.weights}"
+
+
+def sweep(data: Path, *, first: int, stride: int) -> tuple[int, list[str]]:
+    """Kill at every stride-th step; how often, and what went wrong."""
+    undisturbed = fresh(data)
+    steps = one_life(data, undisturbed, MOST_STEPS)
+    assert steps is not None, "the plan takes too many steps"
+    kills, failures = 0, []
+    for step in range(first, steps, stride):
+        memory = fresh(data)
+        try:
+            if one_life(data, memory, step) is None:
+                kills += 1
+                assert one_life(data, memory, 0) is not None
+            assert_unnoticed(memory, undisturbed)
+        except AssertionError as error:
+            failures.append(f"killed before step {step} of {steps}: {error}")
+            print(failures[-1], file=sys.stderr)
+    return kills, failures
+
+
+def stumble(data: Path, *, rounds: int, seed: int) -> tuple[int, list[str]]:
+    """Kill life after life at a step drawn by lot; how often, and what went wrong."""
+    undisturbed = fresh(data)
+    steps = one_life(data, undisturbed, MOST_STEPS)
+    assert steps is not None, "the plan takes too many steps"
+    kills, failures = 0, []
+    for number in range(rounds):
+        randomness = random.Random(1000 * seed + number)
+        places = [randomness.randrange(1, steps // 3) for _ in range(LIVES)]
+        memory = fresh(data)
+        try:
+            for step in (*places, 0):
+                if one_life(data, memory, step) is not None:
+                    break
+                kills += 1
+            assert_unnoticed(memory, undisturbed)
+        except AssertionError as error:
+            failures.append(f"killed before the steps {places} of round {number}, seed {seed}: {error}")
+            print(failures[-1], file=sys.stderr)
+    return kills, failures
+
+
+def main(home: Path, how: str, first: int, second: int) -> int:
+    if how == "every":
+        kills, failures = sweep(home / "data", first=first, stride=second)
+    else:
+        kills, failures = stumble(home / "data", rounds=first, seed=second)
+    print(f"{kills} kills, {len(failures)} of them noticed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))

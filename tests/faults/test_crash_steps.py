@@ -1,0 +1,42 @@
+"""An engine that is killed before any step that is durable, once or life after life: its client never notices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("crash_sweep.py")
+STRIDE = 14  # of the steps that are tried in the suite
+
+
+def run(home: Path, *arguments: object) -> int:
+    """How many kills there were, none of which was noticed."""
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1]), "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, str(SCRIPT), str(home), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return int(done.stdout.split()[0])
+
+
+@pytest.mark.parametrize("first", [1, 8])
+def test_killed_before_a_step(tmp_path: Path, first: int) -> None:
+    assert run(tmp_path, "every", first, STRIDE) > 8
+
+
+def test_killed_life_after_life(tmp_path: Path) -> None:
+    assert run(tmp_path, "lives", 2, 1) > 6
+
+
+@pytest.mark.soak
+def test_killed_before_every_step(tmp_path: Path) -> None:
+    assert run(tmp_path, "every", 1, 1) > 100
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+def test_killed_life_after_life_for_long(tmp_path: Path, seed: int) -> None:
+    assert run(tmp_path, "lives", 40, seed) > 100
