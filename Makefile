@@ -34,8 +34,9 @@ $(VENV)-tinker-%/installed: $(VENV)/installed-dev
 		--target $$(echo $(VENV)-tinker-$*/lib/python3*/site-packages)
 	@touch $@
 
-demo: $(VENV)/installed ## a server, a run through the SDK, SIGKILL, resume, sample
+demo: $(VENV)/installed ## a server, a run through the SDK, kill -9 again and again, and a picture of it
 	$(BIN)/python examples/train_and_sample.py
+	$(BIN)/python examples/crash_exact.py --svg build/crash-exact.svg
 
 test: $(VENV)/installed-dev ## the whole suite
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
@@ -53,14 +54,14 @@ types: $(VENV)/installed-dev ## mypy, strict
 check: lint types test ## all that CI asks for
 
 soak: $(VENV)/installed-dev ## the long sweeps
-	$(BIN)/python -m pytest -m soak --override-ini timeout=0
+	$(BIN)/python -m pytest -m soak --override-ini timeout=0 -rP
 
 reference: $(VENV)/installed-dev ## write docs/reference from --help and the routes
 	$(BIN)/python docs/reference/command_line.py
 	$(BIN)/python docs/reference/http_api.py
 
-bench: $(VENV)/installed-bench ## the figures, ours and the peers'; about an hour
-	failed=0; for each in checkpoints server lifecycle; do \
+bench: $(VENV)/installed-bench ## the figures, ours and the peers'; more than an hour
+	failed=0; for each in checkpoints server lifecycle recovery; do \
 		$(BIN)/python benchmarks/$$each/run.py || failed=1; done; exit $$failed
 
 clean: ## remove what was made here

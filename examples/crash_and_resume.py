@@ -183,7 +183,9 @@ def main() -> int:
         train(arguments.train)
         return 0
     directory = arguments.keep or Path(tempfile.mkdtemp(prefix="chockstone-demo-"))
-    console = Console(highlight=False, record=arguments.svg is not None, width=104 if arguments.svg else None)
+    console = Console(
+        highlight=False, emoji=False, record=arguments.svg is not None, width=104 if arguments.svg else None
+    )
     try:
         same = demonstrate(console, directory)
         if arguments.svg:
