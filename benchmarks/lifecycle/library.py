@@ -12,7 +12,7 @@ class Library:
 
     def __init__(self, archive: str, directory: str) -> None:
         with Archive.open(archive) as opened:
-            self._state = {name: _in_memory(part) for name, part in load_state(opened).items()}
+            self._state = {name: in_memory(part) for name, part in load_state(opened).items()}
         self._checkpointer = Checkpointer(directory)
 
     def save(self, name: str) -> float:
@@ -24,12 +24,12 @@ class Library:
         return seconds
 
 
-def _in_memory(value: object) -> object:
-    """Copied: what is read back is mapped from the file."""
+def in_memory(value: object) -> object:
+    """A copy: what is read back is mapped from the file."""
     if isinstance(value, dict):
-        return {key: _in_memory(each) for key, each in value.items()}
+        return {key: in_memory(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_in_memory(each) for each in value)
+        return type(value)(in_memory(each) for each in value)
     if hasattr(value, "clone"):
         return value.clone()
     return value.copy() if hasattr(value, "copy") else value

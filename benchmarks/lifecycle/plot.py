@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
+from benchmarks.checkpoints.rounds import Series
 from benchmarks.lifecycle import deleting, download, listing, saving
 from benchmarks.lifecycle.report import COLUMNS, TITLES
+from benchmarks.server.report import Column
 from benchmarks.server.results import Results
 
 OURS_COLOR, OTHER = "#1f6f8b", "#c9cdd2"
@@ -20,7 +23,8 @@ def draw(results: Results, path: Path) -> None:
     matplotlib.use("Agg")
     picture = Picture(figsize=(18, 7), layout="constrained")
     for panel, measure in zip(picture.subplots(2, 2).flat, TITLES, strict=True):
-        _draw_bars(panel, results, measure)
+        panel.set_title(f"{TITLES[measure]}\n{results.titles.get(measure, '')}", loc="left", fontsize=10)
+        draw_bars(panel, results.measured.get(measure, {}), COLUMNS[measure][0], ours=OURS)
     quick = " · QUICK RUN, not the published sizes" if results.quick else ""
     title = f"The life of a checkpoint: medians on {results.environment['machine']}{quick}"
     picture.suptitle(title, fontsize=14, x=0.01, ha="left")
@@ -28,16 +32,15 @@ def draw(results: Results, path: Path) -> None:
     picture.savefig(path, dpi=110)
 
 
-def _draw_bars(panel: Axes, results: Results, measure: str) -> None:
-    panel.set_title(f"{TITLES[measure]}\n{results.titles.get(measure, '')}", loc="left", fontsize=10)
-    column = COLUMNS[measure][0]
-    medians = {name: series.median(column.metric) for name, series in results.measured.get(measure, {}).items()}
+def draw_bars(panel: Axes, rows: Mapping[str, Series], column: Column, *, ours: Collection[str]) -> None:
+    """One bar for each row that has the column's metric, ours in colour."""
+    medians = {name: series.median(column.metric) for name, series in rows.items()}
     bars = {name: value for name, value in reversed(medians.items()) if value is not None}
     if not bars:
         panel.text(0.5, 0.5, "not measured in this run", ha="center", va="center", color="#888888")
         panel.set_axis_off()
         return
-    panel.barh(list(bars), list(bars.values()), color=[OURS_COLOR if name in OURS else OTHER for name in bars])
+    panel.barh(list(bars), list(bars.values()), color=[OURS_COLOR if name in ours else OTHER for name in bars])
     for position, value in enumerate(bars.values()):
         panel.annotate(
             column.show(value), (value, position), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -33,20 +35,27 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 }
 
 
-def print_measure(console: Console, results: Results, measure: str) -> None:
+def print_measure(
+    console: Console,
+    results: Results,
+    measure: str,
+    *,
+    titles: Mapping[str, str] = TITLES,
+    columns: Mapping[str, tuple[Column, ...]] = COLUMNS,
+) -> None:
     if measure in results.failures:
-        console.print(f"[red]{TITLES[measure]}: not measured[/]\n{escape(results.failures[measure])}")
+        console.print(f"[red]{titles[measure]}: not measured[/]\n{escape(results.failures[measure])}")
         return
     mark = "~ quick: " if results.quick else ""
-    table = Table(title=f"{mark}{TITLES[measure]}: {results.titles[measure]}", title_justify="left")
+    table = Table(title=f"{mark}{titles[measure]}: {results.titles[measure]}", title_justify="left")
     table.add_column("")
-    for column in COLUMNS[measure]:
+    for column in columns[measure]:
         table.add_column(column.heading, justify="right")
         if column.judged:
             table.add_column("min – max", justify="right")
     table.add_column("")
     for name, series in results.measured[measure].items():
-        cells = [cell for column in COLUMNS[measure] for cell in _cells(series, column)]
+        cells = [cell for column in columns[measure] for cell in _cells(series, column)]
         table.add_row(escape(name), *cells, _remark(series))
     console.print(table)
 

@@ -14,6 +14,7 @@ from benchmarks.checkpoints.rounds import Metrics, Series
 from benchmarks.lifecycle.stage import Stage
 from benchmarks.server.apart import Apart
 from benchmarks.server.client import batch_of, new_run, session, step
+from benchmarks.server.live import LiveServer
 from benchmarks.server.models import Model
 
 LORA, WHOLE = "lora", "whole"  # models by the run that is on them
@@ -41,7 +42,7 @@ def _measure(stage: Stage, kind: str) -> dict[str, Series]:
         run = new_run(service, model.name, rank=rank)
         step(run, batch_of(model.draw(1, 17, seed=8)))  # now there are moments to save
         stage.say(f"{kind}: the state to compare with")
-        original = _archive_of(stage, run.save_state("original").result().path)
+        original = archive_of(stage.server, run.save_state("original").result().path)
         size_bytes = original.stat().st_size
         library = stack.enter_context(
             Apart(
@@ -75,7 +76,8 @@ def _saving(run: tinker.TrainingClient, rest: tinker.RestClient, name: Callable[
     return save
 
 
-def _archive_of(stage: Stage, path: str) -> Path:
+def archive_of(server: LiveServer, path: str) -> Path:
+    """The file that a path of the server's stands for."""
     run_id, kind, name = path.removeprefix("tinker://").split("/")
-    [archive] = (stage.server.checkpoints / run_id.replace(":", ".") / kind).glob(f"{name}.*tar")
+    [archive] = (server.checkpoints / run_id.replace(":", ".") / kind).glob(f"{name}.*tar")
     return archive

@@ -30,7 +30,7 @@ class Stage:
 
     @property
     def data(self) -> Path:
-        return self.server.checkpoints.parent
+        return self.server.data
 
     def run_rounds(self, actions: Mapping[str, Action], *, repeats: int) -> dict[str, Series]:
         """Everybody once per round in an order that rotates, the first round uncounted; one that raises is out."""
@@ -39,7 +39,7 @@ class Stage:
     @contextmanager
     def watch_memory(self) -> Iterator[MemoryWatch]:
         """The resident memory of the process that answers, while the block runs."""
-        watch = MemoryWatch(_answering_process())
+        watch = MemoryWatch(self.server.process)
         watch.start()
         try:
             yield watch
@@ -72,13 +72,6 @@ class MemoryWatch:
     @property
     def grown_bytes(self) -> int:
         return self.peak - self.before
-
-
-def _answering_process() -> psutil.Process:
-    serving = [child for child in psutil.Process().children() if "serve" in child.cmdline()]
-    if len(serving) != 1:
-        raise RuntimeError(f"{len(serving)} servers are running instead of one")
-    return serving[0]
 
 
 class _AsItIs:

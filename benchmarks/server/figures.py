@@ -10,7 +10,7 @@ from benchmarks.server import answering, memory, sampling, sharing, starting, st
 from benchmarks.server.results import Results
 
 Kind = Literal["at most", "at least"]
-Unit = Literal["×", "s", "ms", "count"]
+Unit = Literal["×", "%", "s", "ms", "MB", "count"]
 
 MEMORY_TOLERANCE = 0.10  # of what a run is due: the allocator rounds, and the run's Python objects are small but there
 
@@ -54,7 +54,14 @@ class Figure:
 
 
 def show(value: float, unit: Unit) -> str:
-    return {"×": f"{value:.2f}×", "s": f"{value:.1f} s", "ms": f"{value * 1e3:.1f} ms", "count": f"{value:.0f}"}[unit]
+    return {
+        "×": f"{value:.2f}×",
+        "%": f"{value * 1e2:.1f} %",
+        "s": f"{value:.1f} s",
+        "ms": f"{value * 1e3:.1f} ms",
+        "MB": f"{value / 1e6:.0f} MB",
+        "count": f"{value:.0f}",
+    }[unit]
 
 
 def figures(results: Results) -> list[Figure]:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -28,24 +28,48 @@ class ServerFailed(Exception):
 
 
 class LiveServer:
-    """Runs from entering to leaving; on entering it answers, and its models may still be loading."""
+    """Runs from entering to leaving; on entering it answers, and its models may still be loading.
 
-    def __init__(self, models: Iterable[Model], home: Path, *, threads: int) -> None:
+    ``flags`` are added to the command line. A server that was killed may be started again, on its data and port.
+    """
+
+    def __init__(self, models: Iterable[Model], home: Path, *, threads: int, flags: Sequence[str] = ()) -> None:
         self._models = list(models)
         self._home = home
-        self._threads = threads
+        self._flags = [f"--threads={threads}", *flags]
         self._log = home / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
     @property
+    def data(self) -> Path:
+        return self._home / "data"
+
+    @property
     def checkpoints(self) -> Path:
-        return self._home / "data" / "checkpoints"
+        return self.data / "checkpoints"
+
+    @property
+    def process(self) -> psutil.Process:
+        """The one that answers."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid)
 
     def __enter__(self) -> LiveServer:
-        self._home.mkdir(parents=True)
-        command = [sys.executable, "-m", "chockstone.cli", "serve", "--port=0", "--log-level=warning"]
-        command += [f"--data={self._home / 'data'}", f"--threads={self._threads}"]
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Returns when the server answers; torch may still be loading."""
+        self._home.mkdir(parents=True, exist_ok=True)
+        port = urlsplit(self.url).port or 0
+        command = [sys.executable, "-m", "chockstone.cli", "serve", f"--port={port}", "--log-level=warning"]
+        command += [f"--data={self.data}", *self._flags]
         command += [f"--model={model.name}={model.directory}" for model in self._models]
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._home, env=_environment())
@@ -55,11 +79,8 @@ class LiveServer:
             self._process.kill()
             self._process.wait()
             raise
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
         """As Ctrl-C does; one that does not end is killed, and its worker ends with it."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT)
@@ -69,17 +90,24 @@ class LiveServer:
             self._process.kill()
             self._process.wait()
 
-    def worker_memory_bytes(self) -> int:
-        """The worker's proportional share (PSS) of the memory it has mapped."""
+    def kill(self) -> None:
+        """At once; returns when the worker, which ends with its server, is gone as well."""
         assert self._process is not None
-        workers = [
-            child
-            for child in psutil.Process(self._process.pid).children()
-            if "chockstone.backends.worker" in child.cmdline()
-        ]
+        family = self.process.children()
+        self._process.kill()
+        self._process.wait()
+        psutil.wait_procs(family, timeout=STOP_SECONDS)
+
+    def worker(self) -> psutil.Process:
+        """The one that computes."""
+        workers = [child for child in self.process.children() if "chockstone.backends.worker" in child.cmdline()]
         if len(workers) != 1:
             raise ServerFailed(f"the server has {len(workers)} workers instead of one; see {str(self._log)!r}")
-        for line in Path(f"/proc/{workers[0].pid}/smaps_rollup").read_text().splitlines():
+        return workers[0]
+
+    def worker_memory_bytes(self) -> int:
+        """The worker's proportional share (PSS) of the memory it has mapped."""
+        for line in Path(f"/proc/{self.worker().pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
         raise RuntimeError("/proc/…/smaps_rollup has no Pss line")

@@ -26,11 +26,11 @@ def measure_starting(
 ) -> dict[str, Series]:
     """One uncounted import first, so that everybody finds warm files."""
     rows = {SERVER: Series(), IMPORTS: Series()}
-    _import()
+    import_seconds()
     for number in range(scale.starts):
         say(f"start {number + 1} of {scale.starts}")
         rows[SERVER].add(_start(model, directory / f"start-{number}", threads=threads))
-        rows[IMPORTS].add({"ready": _import()})
+        rows[IMPORTS].add({"ready": import_seconds()})
     return rows
 
 
@@ -47,7 +47,7 @@ def _start(model: Model, home: Path, *, threads: int) -> dict[str, float]:
     return {"answers": answered - started, "ready": ready - started, "stepped": stepped - started}
 
 
-def _import() -> float:
+def import_seconds() -> float:
     started = perf_counter()
     subprocess.run([sys.executable, "-c", "import torch, transformers.models.qwen3.modeling_qwen3"], check=True)
     return perf_counter() - started

@@ -1,0 +1,139 @@
+"""Journalling: what a step through the SDK takes with and without a journal, synced, and with recovery archives.
+
+One server for each setting, all of them up at once and idle but for the one whose turn it is. Two have no
+journal: what they differ by is what this machine cannot tell apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from time import perf_counter
+
+import tinker
+
+from benchmarks.checkpoints.rounds import Metrics, Series
+from benchmarks.lifecycle.saving import archive_of
+from benchmarks.recovery.scale import RANK, Load
+from benchmarks.recovery.stage import Stage
+from benchmarks.server.apart import Apart
+from benchmarks.server.client import batch_of, new_run, session, step
+from benchmarks.server.live import LiveServer
+from benchmarks.server.models import LARGE, SMALL
+
+OFF = "no journal"
+AGAIN = "no journal, another server"
+ALONE = "journal"
+SYNCED = "journal, synced"
+ARCHIVED = "journal and recovery archives (the default)"
+BY_HAND = "by hand: torch.save each step"
+BY_HAND_SYNCED = "by hand: torch.save and fsync each step"
+
+_NO_ARCHIVES = ("--recovery-steps=1000000", "--recovery-replay=30d")
+_FLAGS = {
+    OFF: ("--journal=off",),
+    AGAIN: ("--journal=off",),
+    ALONE: ("--journal=on", *_NO_ARCHIVES),
+    SYNCED: ("--journal=synced", *_NO_ARCHIVES),
+    ARCHIVED: (),
+}
+_AGAINST = {AGAIN: OFF, ALONE: OFF, SYNCED: OFF, ARCHIVED: ALONE}
+_SAVES_BY_HAND = 10  # in one turn
+
+
+def measure_journalling(stage: Stage) -> dict[str, Series]:
+    return _measure(stage, SMALL, stage.scale.small)
+
+
+def measure_large_journalling(stage: Stage) -> dict[str, Series]:
+    return _measure(stage, LARGE, stage.scale.large)
+
+
+def _measure(stage: Stage, size: str, load: Load) -> dict[str, Series]:
+    model = stage.models[size]
+    batch = batch_of(model.draw(load.sequences, load.tokens + 1, seed=5))
+    with ExitStack() as stack:
+        stage.say("starting servers")
+        servers = {
+            name: stack.enter_context(stage.server(model, f"server-{number}", *flags))
+            for number, (name, flags) in enumerate(_FLAGS.items())
+        }
+        archives = _Archives(servers[ARCHIVED])
+        turns: dict[str, _Turn] = {}
+        for name, server in servers.items():
+            stage.say(f"first step: {name}")
+            run = new_run(stack.enter_context(session(server.url)), model.name, rank=RANK)
+            step(run, batch)  # now there are moments to keep
+            turns[name] = _Turn(server, run, batch, load.steps, after=archives.look)
+        saved = turns[OFF].run.save_state("state").result().path
+        by_hand = stack.enter_context(
+            Apart(
+                "benchmarks.recovery.by_hand",
+                "ByHand",
+                archive=str(archive_of(servers[OFF], saved)),
+                directory=str(stage.directory / "by-hand"),
+            )
+        )
+        rows = stage.run_rounds(
+            {
+                **turns,
+                BY_HAND: lambda: {"added": by_hand.call("save", count=_SAVES_BY_HAND, synced=False)},
+                BY_HAND_SYNCED: lambda: {"added": by_hand.call("save", count=_SAVES_BY_HAND, synced=True)},
+            },
+            repeats=load.rounds,
+        )
+    _compare(rows)
+    rows[ARCHIVED].note += f"; {len(archives.seen)} archives in {load.rounds + 1} turns of {load.steps} steps"
+    if not archives.seen and not stage.quick:
+        rows[ARCHIVED].failure = "no recovery archive was taken: the turns are too short to say what one costs"
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Steps of one run, each sent as the SDK recommends, the next when it is answered."""
+
+    server: LiveServer
+    run: tinker.TrainingClient
+    batch: list[tinker.types.Datum]
+    steps: int
+    after: Callable[[], None]
+
+    def __call__(self) -> Metrics:
+        began, began_cpu = perf_counter(), self._cpu_seconds()
+        for _ in range(self.steps):
+            step(self.run, self.batch)
+        seconds, cpu = perf_counter() - began, self._cpu_seconds() - began_cpu
+        self.after()
+        return {"seconds": seconds / self.steps, "cpu": cpu / self.steps}
+
+    def _cpu_seconds(self) -> float:
+        """Of the process that answers and keeps the journal: the worker does the same with and without one."""
+        times = self.server.process.cpu_times()
+        return float(times.user + times.system)
+
+
+class _Archives:
+    """Recovery archives of one server, counted by looking often enough: the older ones are deleted."""
+
+    def __init__(self, server: LiveServer) -> None:
+        self._store = server.checkpoints
+        self.seen: set[str] = set()
+
+    def look(self) -> None:
+        self.seen |= {path.name for path in self._store.glob("*/recovery/*") if not path.name.startswith(".")}
+
+
+def _compare(rows: dict[str, Series]) -> None:
+    """What each adds to a step, in seconds and as a share, round by round: what disturbs one disturbs its neighbour."""
+    for name, base in _AGAINST.items():
+        rows[name].note = f"against: {base}"
+        mine, theirs = rows[name].samples.get("seconds", []), rows[base].samples.get("seconds", [])
+        pairs = list(zip(mine, theirs, strict=False))
+        rows[name].samples |= {"added": [a - b for a, b in pairs], "share": [a / b - 1 for a, b in pairs]}
+    step_seconds = rows[OFF].median("seconds")
+    for name in (BY_HAND, BY_HAND_SYNCED):
+        rows[name].note = f"against: {OFF}"
+        if step_seconds is not None:
+            rows[name].samples["share"] = [added / step_seconds for added in rows[name].samples.get("added", [])]
