@@ -46,6 +46,7 @@ async def serve_in_process(
     """Archives go to ``home/checkpoints``."""
     store = open_store(home / ARCHIVES)
     backend = FakeBackend(store)
+    backend.environment["models"] = dict.fromkeys(models, "")
     storage = Storage(store)
     config = ServerConfig(models=models, data=home, storage=rules or StorageRules())
     async with await Catalog.open(f"sqlite:///{home}/catalog.sqlite3") as catalog:

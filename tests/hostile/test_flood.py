@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -111,18 +110,6 @@ def test_too_many_samples(stranger: Stranger) -> None:
     assert retrieve(stranger.http, answer.json()["request_id"]).headers["content-type"] == PROTOBUF["Content-Type"]
 
 
-def test_too_many_runs(stranger: Stranger) -> None:
-    second = Stranger.meet(stranger.http)
-    wish = {"session_id": stranger.session_id, "model_seq_id": 5, "base_model": "tiny-qwen3"}
-
-    assert "2 runs" in check_busy(stranger.http.post("create_model", json=wish))
-
-    finish(second)
-    while (answer := stranger.http.post("create_model", json=wish)).status_code == 429:
-        pass  # until the worker has let go of it
-    assert "model_id" in retrieve(stranger.http, answer.json()["request_id"]).json()
-
-
 def test_the_sdk_gets_all_its_operations_through(
     small: LiveServer, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,16 +136,23 @@ def test_the_sdk_gets_all_its_samples_through(small: LiveServer, connect: Connec
     assert {len(one.tokens) for future in futures for one in future.result().sequences} == {200}
 
 
-def test_the_sdk_gets_a_run_once_another_has_gone(small: LiveServer, connect: Connect) -> None:
-    first, waiting = connect(small), connect(small)
-    runs = [create(first), create(first)]
-    with ThreadPoolExecutor(1) as pool:
-        third = pool.submit(create, waiting)
-        threading.Event().wait(1)
-        assert not third.done()
-        first.close("success").result()
+def test_the_sdk_trains_more_runs_than_there_is_room_for(small: LiveServer, connect: Connect) -> None:
+    service = connect(small)
+    runs = [create(service) for _ in range(3)]
 
-        assert third.result(60).model_id not in {run.model_id for run in runs}
+    with ThreadPoolExecutor(3) as pool:
+        losses = list(pool.map(lambda run: _train(run, steps=3), runs))
+
+    assert len({run.model_id for run in runs}) == 3
+    assert losses[0] == losses[1] == losses[2]
+
+
+def _train(run: Any, *, steps: int) -> list[float]:
+    losses = []
+    for _ in range(steps):
+        losses.append(run.forward_backward([datum(1, length=20)], "cross_entropy").result().metrics["loss:sum"])
+        run.optim_step(ADAM).result()
+    return losses
 
 
 def test_many_clients_that_ask_and_leave_harm_nobody(stranger: Stranger, small: LiveServer) -> None:

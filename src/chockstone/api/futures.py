@@ -83,7 +83,8 @@ async def retrieve_futures(
 @routes.post("/cancel_future")
 async def cancel_future(message: CancelFutureRequest, context: ContextDep, caller: CallerDep) -> Response:
     """A sample that is not wanted any more ends; anything else, or nothing, is fine too."""
-    if await context.promise(message.request_id, caller) is not None:
+    found = context.promise(message.request_id, caller)  # of an earlier server, it may be waited for
+    if await context.polls.hold(found, timeout_seconds=_HOLD_SECONDS) is not None:
         context.engine.sampling.cancel(message.request_id)
     return Response(b"{}", media_type=_JSON)
 

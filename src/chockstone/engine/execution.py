@@ -195,6 +195,7 @@ class Execution:
         return Outcome(_json(**told), {"archive": archive, "step": step, "environment": environment})
 
     async def _close(self, live: LiveRun, operation: Operation, _: Release) -> Outcome:
+        await live.all_written()  # a save that goes on beside its run has its result in the journal first
         await self._call(live, "close_run", {})
         await self._catalog.runs.set_state(live.run_id, "unloaded")
         live.problem = f"run {live.run_id!r} was unloaded; resume it from a checkpoint"

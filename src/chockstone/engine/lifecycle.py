@@ -25,7 +25,7 @@ from chockstone.engine.journal import JournalDamaged, JournalError, JournalTooNe
 from chockstone.engine.lanes import Lane
 from chockstone.engine.limits import Busy, Limits
 from chockstone.engine.live_run import LiveRun, RunFacts
-from chockstone.engine.operations import Operation
+from chockstone.engine.operations import Operation, check_plain
 from chockstone.engine.performing import Performing
 from chockstone.engine.recovery_archives import RecoveryArchives
 from chockstone.engine.run_journal import Past, RunJournal
@@ -74,7 +74,8 @@ class Lifecycle:
         performing.on_unmade = lambda live: in_background(self._unmake(live))
 
     async def make(self, facts: RunFacts) -> LiveRun:
-        """A new run that nobody has asked for anything yet, or the one that has this id. Raises Busy."""
+        """A new run that nobody has asked for anything yet, or the one that has this id. Raises Busy, BadRequest."""
+        check_plain(facts.to_json())
         async with self._door(facts.run_id):
             if (live := self._runs.get(facts.run_id)) is not None:
                 return live

@@ -12,6 +12,7 @@ import xxhash
 
 from chockstone.engine.futures import Promise, Result
 from chockstone.engine.journal import Record
+from chockstone.wire.failures import BadRequest
 
 Word = Literal["open", "pass", "optim_step", "save", "snapshot", "load", "close"]
 CHANGES_STATE: Final = frozenset[str]({"open", "pass", "optim_step", "load"})
@@ -69,6 +70,14 @@ class Operation:
     def is_again(self) -> bool:
         """Whether an earlier attempt may have left something behind."""
         return self.deaths > 0 or self.is_old
+
+
+def check_plain(values: Mapping[str, Any]) -> None:
+    """Raises BadRequest for what cannot be written down: numbers beyond 64 bits, strings that are no text."""
+    try:
+        orjson.dumps(dict(values))
+    except (TypeError, ValueError) as error:
+        raise BadRequest(f"the request holds a value that cannot be kept: {error}; send another one") from error
 
 
 def digest_of(content: bytes) -> int:

@@ -21,7 +21,7 @@ from chockstone.engine.journal import JournalError
 from chockstone.engine.journal_stall import Stalled
 from chockstone.engine.limits import Busy, Limits
 from chockstone.engine.live_run import LiveRun
-from chockstone.engine.operations import CHANGES_STATE, Operation, Outcome, request_id_of
+from chockstone.engine.operations import CHANGES_STATE, Operation, Outcome, check_plain, request_id_of
 from chockstone.engine.recovery import Halted, NotRecovered, Recovery
 from chockstone.engine.recovery_archives import RecoveryArchives
 from chockstone.engine.suspects import Suspects
@@ -69,6 +69,7 @@ class Performing:
             raise Busy(f"run {live.run_id!r} is being parked; try again in a moment")
         if live.hold is not None:
             raise Stalled(live.hold)  # the same request is taken by a server that serves the model
+        check_plain(operation.values)
         size_bytes = len(operation.body or b"")
         if self._queued_bytes + size_bytes > self._limits.queued_bytes:
             raise Busy("the server holds as many request bytes as it may; try again in a moment")

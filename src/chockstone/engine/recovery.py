@@ -131,7 +131,7 @@ class Recovery:
 
     async def _wait_for_worker(self, live: LiveRun) -> None:
         if not self._backend.is_ready:
-            live.pause = "the worker is being started"
+            live.pause = "the worker is being started, and the models are being loaded"
         try:
             await self._backend.ready()
         finally:

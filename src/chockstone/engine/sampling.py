@@ -181,9 +181,9 @@ class Sampling:
             await self._journal.wait(request.written)
 
     def _known(self, request_id: str, num_samples: int) -> Submitted | None:
-        if self._futures.get(request_id) is not None:
-            return Submitted(request_id, num_samples)
-        return self._seen.get(request_id)
+        if (seen := self._seen.get(request_id)) is not None:
+            return seen
+        return None if self._futures.get(request_id) is None else Submitted(request_id, num_samples)
 
     def _take(
         self, source: SamplerSource, seq_id: int | None, request_id: str | None, body: bytes, num_samples: int

@@ -156,7 +156,8 @@ async def names(engine: Engine, run_id: str = RUN, kind: str = "weights", *, now
 
 
 def archives_of(engine: Engine) -> set[str]:
-    return {entry.name for entry in engine.storage.store.entries()}
+    """But for those that are the server's own."""
+    return {entry.name for entry in engine.storage.store.entries() if "/recovery/" not in entry.name}
 
 
 def flip_a_byte(engine: Engine, row: CheckpointRow) -> None:
