@@ -58,6 +58,7 @@ class LiveServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._family: list[int] = []  # its children, when it was last told to stop
         self._log = home / "server.log"
+        self.clients: list[subprocess.Popen[str]] = []  # that end with it, if a test has left them
 
     def __enter__(self) -> LiveServer:
         self.start()
@@ -66,6 +67,9 @@ class LiveServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        for client in self.clients:
+            client.kill()
+            client.wait()
         if not self.is_running():
             return
         try:

@@ -48,6 +48,7 @@ def test_the_demo_trains_is_killed_goes_on_and_samples(tmp_path: Path) -> None:
     assert not is_used(tmp_path)
 
 
+@pytest.mark.soak  # `make demo` runs it, and fails if a bit differs
 def test_the_script_whose_server_is_killed_never_notices(tmp_path: Path) -> None:
     picture = tmp_path / "new" / "picture.svg"
 

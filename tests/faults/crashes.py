@@ -125,6 +125,7 @@ class Client:
                 text=True,
                 env=env,
             )
+        server.clients.append(self._process)
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 

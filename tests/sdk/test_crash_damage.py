@@ -102,6 +102,7 @@ def flip(file: Path, part: float) -> None:
         opened.write(bytes([byte ^ 1]))
 
 
+@pytest.mark.soak
 def test_training_waits_while_the_journals_disk_is_full(
     serve: Serve, undisturbed: Heard, tmp_path: Path, small_disk: Callable[[Path, int], Path]
 ) -> None:
@@ -205,6 +206,7 @@ def test_a_flipped_bit_is_never_believed(serve: Serve, undisturbed: Heard, tmp_p
     assert "damaged" in server.log()
 
 
+@pytest.mark.soak
 def test_a_flipped_bit_before_the_archive_is_of_no_account(serve: Serve, undisturbed: Heard, tmp_path: Path) -> None:
     server = serve("--recovery-steps=1")
     client = killed_in_the_middle(server, tmp_path)
