@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from chockstone.backends.local import WorkerLost
 from chockstone.catalog import Catalog, CatalogError, RowMissing, RunRow
-from chockstone.engine.archives import stored_session
+from chockstone.engine.archives import run_of_stored, stored_session
 from chockstone.engine.backend import Backend
 from chockstone.engine.futures import GRACE_SECONDS, Futures
 from chockstone.engine.journal import JournalDamaged, JournalError, JournalTooNew, JournalUnavailable, JournalWriter
@@ -113,7 +113,7 @@ class Lifecycle:
         """Bring back what an earlier server left active, the last used first."""
         try:
             if self._writer is None:
-                kept = {_run_id(name) for name in await asyncio.to_thread(_names_in, self._directory)}
+                kept = set(await asyncio.to_thread(_runs_in, self._directory))
                 for row in await self._catalog.runs.list_in_state("active"):
                     if row.run_id not in kept:
                         await self._catalog.runs.set_state(
@@ -201,8 +201,8 @@ class Lifecycle:
         """Remove the journals of runs that have been over for a while: nobody asks for their last results."""
         if self._writer is None:
             return
-        names = await asyncio.to_thread(_names_in, self._directory, min_age_seconds=GRACE_SECONDS)
-        over = await self._catalog.runs.are_over([_run_id(name) for name in names])
+        run_ids = await asyncio.to_thread(_runs_in, self._directory, min_age_seconds=GRACE_SECONDS)
+        over = await self._catalog.runs.are_over(run_ids)
         for run_id in [run_id for run_id, is_over in over.items() if is_over]:
             async with self._door(run_id):
                 if self._runs.get(run_id) is None:
@@ -315,9 +315,9 @@ class Lifecycle:
 
     async def _unused(self) -> list[str]:
         """The runs with a journal that are neither active nor parked, as far as the catalog knows."""
-        names = await asyncio.to_thread(_names_in, self._directory)
+        run_ids = await asyncio.to_thread(_runs_in, self._directory)
         rows = [row for state in ("active", "parked") for row in await self._catalog.runs.list_in_state(state)]
-        return sorted({_run_id(name) for name in names} - {row.run_id for row in rows})
+        return sorted(set(run_ids) - {row.run_id for row in rows})
 
     async def _find(self, run_id: str) -> RunRow | None:
         """Its row; one that only its journal remembers is entered first."""
@@ -402,14 +402,14 @@ class Lifecycle:
         return self._doors.setdefault(run_id, asyncio.Lock())
 
 
-def _names_in(directory: Path, *, min_age_seconds: float = 0.0) -> list[str]:
-    """Of the journals there that were not begun or trimmed since."""
+def _runs_in(directory: Path, *, min_age_seconds: float = 0.0) -> list[str]:
+    """Whose journals are there, and were not begun or trimmed since."""
     horizon = time.time() - min_age_seconds if min_age_seconds else float("inf")
     found = []
     for path in list_journals(directory):
         with suppress(FileNotFoundError):  # it was removed a moment ago
-            if path.stat().st_mtime <= horizon:
-                found.append(path.name)
+            if path.stat().st_mtime <= horizon and (run_id := run_of_stored(path.name)) is not None:
+                found.append(run_id)
     return found
 
 
@@ -419,12 +419,6 @@ def _is_worth_entering(operations: Sequence[Operation]) -> bool:
         return False
     opening = operations[0].trace if operations[0].word == "open" else None
     return opening is None or not opening.is_failure
-
-
-def _run_id(name: str) -> str:
-    """From how it is spelled in a directory's name."""
-    session, _, number = name.rpartition(".train.")
-    return f"{session}:train:{number}"
 
 
 def _lost_without_journal(run_id: str) -> str:
