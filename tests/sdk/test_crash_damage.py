@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from chockstone.engine.journal_format import SEGMENT_BYTES, pack_record, unpack_segment
+from chockstone.engine.journal_scan import scan
 from faults.crashes import OFTEN, Client, Heard, RestartedServer, assert_same, until
 from live import LiveServer
 from sdk.recoveries import recoveries
@@ -102,6 +104,16 @@ def flip(file: Path, part: float) -> None:
         opened.write(bytes([byte ^ 1]))
 
 
+def tear(segment: Path) -> None:
+    """One more record begins at its end, and is not all there."""
+    header = unpack_segment(segment.read_bytes()[:SEGMENT_BYTES])
+    assert header is not None
+    body = b"x" * 1000
+    record = pack_record(header.mark, scan(segment).next_sequence, b"{}", body, is_held=False) + b"{}" + body
+    with segment.open("ab") as file:
+        file.write(record[:-500])
+
+
 @pytest.mark.soak
 def test_training_waits_while_the_journals_disk_is_full(
     serve: Serve, undisturbed: Heard, tmp_path: Path, small_disk: Callable[[Path, int], Path]
@@ -173,15 +185,15 @@ def test_a_torn_tail_is_cut_off(serve: Serve, undisturbed: Heard, tmp_path: Path
 
 
 def test_a_tail_that_was_never_written_is_done_again(serve: Serve, undisturbed: Heard, tmp_path: Path) -> None:
-    """The last record of a killed server is half there, as after a loss of power."""
+    """The server died while it wrote down what nobody had been told yet."""
     server = serve(*SELDOM)
     client = killed_in_the_middle(server, tmp_path)
-    segment = newest_segment(server)
-    os.truncate(segment, segment.stat().st_size - 5)
+    tear(newest_segment(server))
 
     server.release()
 
     assert_same(client.result(), undisturbed)
+    assert "torn tail cut off" in server.log()
 
 
 @pytest.mark.parametrize("part", [0.6, *(pytest.param(part, marks=pytest.mark.soak) for part in (0.2, 0.4, 0.8, 0.95))])
