@@ -223,7 +223,7 @@ class Killer:
                 word = plan[len(self.done)]
                 self.done.append(word)
                 getattr(self, f"_{word.replace(' ', '_')}")()
-        assert len(self.done) == len(plan), f"the scripts ended after {self.done}"
+        assert len(self.done) == len(plan), f"the scripts ended after {self.done}:\n{client.errors()}"
 
     def _worker(self) -> None:
         until(lambda: bool(self.server.workers()), "there is a worker")

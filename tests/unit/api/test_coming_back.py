@@ -132,7 +132,7 @@ async def test_who_asks_for_a_run_that_cannot_be_brought_back_now_is_told_why_an
     assert answer.status_code == 408
     assert answer.json()["queue_state"] == "paused_capacity"
     assert "newer version" in answer.json()["queue_state_reason"]
-    assert held == [futures_api._HOLD_SECONDS]
+    assert held.count(futures_api._HOLD_SECONDS) == 1  # the server sleeps elsewhere, too
 
 
 @pytest.mark.parametrize(("reason", "state"), [("the run is being brought back", "paused_capacity"), (None, "active")])
