@@ -9,6 +9,7 @@ from typing import get_args, get_type_hints
 
 from fastapi.routing import APIRoute
 
+from chockstone.api import metrics
 from chockstone.api.app import RESOURCES
 
 PAGE = Path(__file__).with_name("http-api.md")
@@ -16,9 +17,9 @@ ANSWERS = {"AcceptedResponse": "a future", "Response": ""}  # else the name of a
 INTRODUCTION = """\
 # The HTTP API
 
-Written by `make reference` from the routes. Paths are below `/api/v1`; every one but `healthz`, `downloads` and
-`traces` wants `X-API-Key`, a key (`tml-…`) or a token from `auth/token`. A running server describes itself in full
-at `/docs` and `/openapi.json`.
+Written by `make reference` from the routes. Paths are below `/api/v1`, but for `/metrics`. Every one but that,
+`healthz`, `downloads` and `traces` wants `X-API-Key`, a key (`tml-…`) or a token from `auth/token`. A running
+server describes itself in full at `/docs` and `/openapi.json`.
 Most people want the SDK instead: [Train with the Tinker SDK](../guides/train-with-tinker.md).
 
 Messages are named as in `src/chockstone/wire`. Answers that are futures are fetched with `retrieve_future`:
@@ -28,7 +29,7 @@ and nothing else.
 
 
 def render() -> str:
-    return "\n".join((INTRODUCTION, *(section(resource) for resource in RESOURCES)))
+    return "\n".join((INTRODUCTION, *(section(resource) for resource in (*RESOURCES, metrics))))
 
 
 def section(resource: ModuleType) -> str:
@@ -45,8 +46,9 @@ def row(route: APIRoute) -> str:
     answers = [ANSWERS.get(kind.__name__, f"`{kind.__name__}`") for kind in get_args(answered) or (answered,)]
     body = [hint.__name__ for hint in hints.values() if getattr(hint, "__module__", "").startswith("chockstone.wire")]
     said = (inspect.getdoc(route.endpoint) or "").partition("\n\n")[0].replace("``", "`")
+    path = route.path if route in metrics.routes.routes else route.path.removeprefix("/")
     cells = (
-        f"{', '.join(sorted(route.methods or ()))} `{route.path.removeprefix('/')}`",
+        f"{', '.join(sorted(route.methods or ()))} `{path}`",
         " ".join(f"`{name}`" for name in body),
         " or ".join(answers),
         " ".join(said.split()),

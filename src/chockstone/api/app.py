@@ -1,4 +1,4 @@
-"""The app: all routes under ``/api/v1``, and what is true of each of them."""
+"""The app: all routes, under ``/api/v1`` but for the metrics, and what is true of each of them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from chockstone.api import (
     downloads,
     errors,
     futures,
+    metrics,
     models,
     policies,
     runs,
@@ -49,6 +50,7 @@ def create_app(context: Context) -> FastAPI:
     for resource in RESOURCES:
         routes.include_router(resource.routes)
     app.include_router(routes)
+    app.include_router(metrics.routes)
     app.add_middleware(BodyLimit, limit_bytes=context.config.max_body_bytes)
     errors.install(app)
     return app

@@ -15,6 +15,7 @@ from typing import Annotated, Final, TypeVar
 from fastapi import Depends, HTTPException, Request
 
 from chockstone.api.config import ServerConfig
+from chockstone.api.loop_health import LoopHealth
 from chockstone.api.models_served import ServedModel
 from chockstone.api.polls import Polls
 from chockstone.api.signing import Signer
@@ -54,6 +55,7 @@ class Context:
     models: dict[str, ServedModel]
     signer: Signer = field(default_factory=lambda: Signer(secrets.token_bytes(32)))  # of URLs that need no key
     polls: Polls = field(default_factory=Polls)
+    loop_health: LoopHealth = field(default_factory=LoopHealth)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _sources: dict[str, SamplerSource] = field(default_factory=dict)
 

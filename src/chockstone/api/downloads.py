@@ -61,7 +61,7 @@ def download_url(
 async def exported_files(context: Context, row: CheckpointRow) -> tuple[str, ...]:
     """The files a client fetches to have what is in the archive, by their names in it."""
     archive = await _open(context, row)
-    archive.close()
+    await _close(archive)
     return tuple(name for name in archive.members if name not in (_COMPLETE, STATE))
 
 
@@ -90,22 +90,22 @@ async def _answer(token: str, filename: str, request: Request, context: Context)
     try:
         place = _place(archive, row, member)
         etag = await asyncio.to_thread(_etag, archive, member)
-        return _piece(archive, place, request, headers=_headers(row, member, etag=etag))
+        return await _piece(archive, place, request, headers=_headers(row, member, etag=etag))
     except BaseException:
-        archive.close()
+        await _close(archive)
         raise
 
 
-def _piece(archive: Archive, place: ByteRange, request: Request, *, headers: dict[str, str]) -> Response:
+async def _piece(archive: Archive, place: ByteRange, request: Request, *, headers: dict[str, str]) -> Response:
     """The answer about the bytes at ``place``; it closes the archive."""
     etag = headers["ETag"]
     if is_known(request.headers, etag=etag):
-        archive.close()
+        await _close(archive)
         return Response(status_code=304, headers=headers)
     try:
         asked = asked_range(request.headers, etag=etag, whole_bytes=place.size) if request.method == "GET" else None
     except RangeUnsatisfiable:
-        archive.close()
+        await _close(archive)
         detail = f"the range {request.headers['range'][:100]!r} begins behind the end: there are {place.size} bytes"
         return JSONResponse({"detail": detail}, 416, {"Content-Range": f"bytes */{place.size}"})
     if asked is None:
@@ -137,6 +137,11 @@ async def _open(context: Context, row: CheckpointRow) -> Archive:
         raise BadRequest(f"checkpoint {row.path!r} is damaged: {error}", code="damaged") from error
     except CheckpointError as error:
         raise ServerFailure(f"the archive of checkpoint {row.path!r} cannot be read now: {error}") from error
+
+
+async def _close(archive: Archive) -> None:
+    """In a thread: the last one to close a deleted file waits until its space is free."""
+    await asyncio.to_thread(archive.close)
 
 
 def _place(archive: Archive, row: CheckpointRow, member: str | None) -> ByteRange:

@@ -78,6 +78,8 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[i
     )
     users = Users(config.keys, secret=secret, now=lambda: datetime.now(UTC))
     context = Context(config, engine, users, models, signer=Signer(secret))
+    watchdog = context.loop_health.watchdog()
+    watchdog.start(asyncio.get_running_loop())
     app = create_app(context)
     server = _Server(
         uvicorn.Config(
@@ -107,6 +109,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[i
     following.cancel()
     await asyncio.to_thread(storage.close)
     await catalog.close()
+    watchdog.stop()
     for reason in failures:
         log.error("the worker cannot start: %s", reason)
     return 1 if failures else 0

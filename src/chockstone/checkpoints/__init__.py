@@ -14,6 +14,7 @@ from chockstone.checkpoints.restore import load_state, load_tensor, restore_stat
 from chockstone.checkpoints.retention import Best, Retention
 from chockstone.checkpoints.store import Store, open_store
 from chockstone.checkpoints.survey import Checkpoint, survey
+from chockstone.checkpoints.watchdog import LoopBlocked, LoopWatchdog, Stall, Stalls
 
 __all__ = [
     "Admission",
@@ -21,6 +22,8 @@ __all__ = [
     "Best",
     "Checkpoint",
     "Checkpointer",
+    "LoopBlocked",
+    "LoopWatchdog",
     "Progress",
     "RandomState",
     "Receipt",
@@ -28,6 +31,8 @@ __all__ = [
     "SaveHandle",
     "SaveOptions",
     "Saved",
+    "Stall",
+    "Stalls",
     "Store",
     "load_state",
     "load_tensor",

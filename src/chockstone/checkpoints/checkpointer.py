@@ -19,7 +19,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,8 +40,11 @@ from chockstone.checkpoints.errors import (
     SaveFailed,
     UnsupportedArchive,
 )
+from chockstone.checkpoints.export import export_members
 from chockstone.checkpoints.handle import SaveHandle
 from chockstone.checkpoints.job import SaveJob, SaveRequest, check_ttl, copy_files, copy_metadata
+from chockstone.checkpoints.layout import Member
+from chockstone.checkpoints.reader import verify_archive
 from chockstone.checkpoints.receipt import Receipt, Skipped
 from chockstone.checkpoints.restore import load_state, restore_state
 from chockstone.checkpoints.retention import Retention
@@ -210,6 +213,28 @@ class Checkpointer:
                     raise
                 self._skip(candidate, error, skipped)
         raise self._none_left(kind, skipped)
+
+    async def load_async(self, **options: Any) -> dict[str, Any]:
+        """As ``load``, off the event loop."""
+        return await _in_thread(lambda: self.load(**options))
+
+    def verify(self, name: str) -> int:
+        """Read all of a checkpoint and check every digest; how many blocks that were. Raises DamagedArchive."""
+        with Archive(self.store.open(self._full_name(name, None)), verify="full") as archive:
+            return verify_archive(archive)
+
+    async def verify_async(self, name: str) -> int:
+        """As ``verify``, off the event loop."""
+        return await _in_thread(lambda: self.verify(name))
+
+    def export(self, name: str, directory: Path, *, members: Sequence[str] = ()) -> tuple[Member, ...]:
+        """Files of a checkpoint, verified, in a new directory; see ``export.export_members``."""
+        with Archive(self.store.open(self._full_name(name, None)), verify="full") as archive:
+            return export_members(archive, directory, members=members)
+
+    async def export_async(self, name: str, directory: Path, *, members: Sequence[str] = ()) -> tuple[Member, ...]:
+        """As ``export``, off the event loop. Cancelling the task that waits does not stop it."""
+        return await _in_thread(lambda: self.export(name, directory, members=members))
 
     def checkpoints(self) -> list[Checkpoint]:
         """All checkpoints below the prefix, oldest first, damaged ones included and marked."""

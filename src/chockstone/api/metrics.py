@@ -1,0 +1,21 @@
+"""Metrics: how the server itself is doing, told to Prometheus.
+
+They need no credential, so they tell of the process and never of users, runs or checkpoints.
+"""
+
+from __future__ import annotations
+
+from fastapi import Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from chockstone.api.context import ContextDep
+from chockstone.api.routes import Routes
+
+routes = Routes(tags=["metrics"])
+
+
+@routes.get("/metrics", response_class=PlainTextResponse)
+async def metrics(context: ContextDep) -> Response:
+    """How late the event loop was, in Prometheus' text format."""
+    return Response(context.loop_health.render(), media_type=CONTENT_TYPE_LATEST)
