@@ -14,7 +14,7 @@ help: ## what can be made
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[s3,sdk]'
+	$(BIN)/python -m pip install --quiet --editable '.[s3,train]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
@@ -61,7 +61,7 @@ reference: $(VENV)/installed-dev ## write docs/reference from --help and the rou
 	$(BIN)/python docs/reference/http_api.py
 
 bench: $(VENV)/installed-bench ## the figures, ours and the peers'; more than an hour
-	failed=0; for each in checkpoints server lifecycle recovery; do \
+	failed=0; for each in checkpoints server lifecycle recovery async; do \
 		$(BIN)/python benchmarks/$$each/run.py || failed=1; done; exit $$failed
 
 clean: ## remove what was made here

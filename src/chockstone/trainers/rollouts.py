@@ -1,0 +1,93 @@
+"""Rollouts: what a policy answered to one problem, and how that is kept in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chockstone.trainers.loader import Draw
+
+Tokens = npt.NDArray[np.int32]
+Logprobs = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    tokens: Tokens
+    logprobs: Logprobs  # under the policy that chose them
+    reward: float
+    is_truncated: bool
+    base_logprobs: Logprobs | None = None  # under the base model; only with a KL penalty
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """All samples of one draw."""
+
+    draw: Draw
+    problem_id: str
+    version: int  # of the policy
+    prompt: Tokens
+    samples: tuple[Sample, ...]
+
+    @property
+    def rewards(self) -> list[float]:
+        return [sample.reward for sample in self.samples]
+
+    def sample_id(self, number: int) -> str:
+        """Unique in all of training, and the same in every life of it."""
+        return f"{self.draw.epoch}/{self.problem_id}/{number}"
+
+
+def draw_state(draw: Draw) -> list[int]:
+    return [draw.number, draw.epoch, draw.index]
+
+
+def pack_groups(groups: Sequence[Group]) -> dict[str, Any]:
+    """Everything about them in a few arrays, which an archive keeps as they are."""
+    samples = [sample for group in groups for sample in group.samples]
+    bases = [sample.base_logprobs for sample in samples]
+    return {
+        "draws": [draw_state(group.draw) for group in groups],
+        "problem_ids": [group.problem_id for group in groups],
+        "versions": [group.version for group in groups],
+        "prompts": _join([group.prompt for group in groups], np.int32),
+        "sizes": [len(group.samples) for group in groups],
+        "tokens": _join([sample.tokens for sample in samples], np.int32),
+        "logprobs": _join([sample.logprobs for sample in samples], np.float32),
+        "base_logprobs": _join([base for base in bases if base is not None], np.float32),
+        "has_base": [base is not None for base in bases],
+        "rewards": np.array([sample.reward for sample in samples], np.float64),
+        "truncated": [sample.is_truncated for sample in samples],
+    }
+
+
+def unpack_groups(state: Mapping[str, Any]) -> list[Group]:
+    prompts, tokens, logprobs = (iter(_split(state[name])) for name in ("prompts", "tokens", "logprobs"))
+    bases = iter(_split(state["base_logprobs"]))
+    facts = zip(state["rewards"].tolist(), state["truncated"], state["has_base"], strict=True)
+    groups = []
+    for draw, problem_id, version, size in zip(
+        state["draws"], state["problem_ids"], state["versions"], state["sizes"], strict=True
+    ):
+        samples = []
+        for _ in range(size):
+            reward, is_truncated, has_base = next(facts)
+            base = next(bases) if has_base else None
+            samples.append(Sample(next(tokens), next(logprobs), reward, is_truncated, base))
+        groups.append(Group(Draw(*draw), problem_id, version, next(prompts), tuple(samples)))
+    return groups
+
+
+def _join(arrays: Sequence[npt.NDArray[Any]], dtype: type) -> dict[str, Any]:
+    lengths = np.array([len(array) for array in arrays], np.int64)
+    return {"lengths": lengths, "values": np.concatenate([np.zeros(0, dtype), *arrays]).astype(dtype)}
+
+
+def _split(joined: Mapping[str, Any]) -> list[npt.NDArray[Any]]:
+    ends = np.cumsum(joined["lengths"])[:-1]
+    return np.split(joined["values"], ends) if len(joined["lengths"]) else []

@@ -1,0 +1,205 @@
+"""Training: the loop of one life of a trainer, from its first step or from where an earlier life stopped.
+
+Three things go on at once and meet only in the event loop's thread: groups are generated ahead, one step is
+trained, one checkpoint is saved. A step that was begun is always finished, so that there is always a
+moment at which weights and trainer agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import tinker
+from tinker import types
+
+from chockstone.checkpoints import LoopWatchdog
+from chockstone.trainers.advantages import Lesson, make_lesson
+from chockstone.trainers.collector import Collector
+from chockstone.trainers.config import TrainerConfig
+from chockstone.trainers.cut import Cut, Tally
+from chockstone.trainers.environment import Problem
+from chockstone.trainers.evaluation import evaluate
+from chockstone.trainers.generation import Generation, Policy, Slot
+from chockstone.trainers.loader import Loader
+from chockstone.trainers.player import Player
+from chockstone.trainers.reporting import Reporting
+from chockstone.trainers.reports import StepRecord
+from chockstone.trainers.rollouts import Group
+from chockstone.trainers.saves import Kept, Saves
+from chockstone.trainers.summary import sample_rows, step_metrics
+
+
+class Stateful(Protocol):
+    def state_dict(self) -> Mapping[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None: ...
+
+
+class Training:
+    """What is needed for it is made by ``Trainer``; ``run`` is called once."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        run: tinker.TrainingClient,
+        player: Player,
+        loader: Loader,
+        saves: Saves,
+        *,
+        collector: Collector,
+        reporting: Reporting,
+        watchdog: LoopWatchdog,
+        identity: Mapping[str, Any],
+        problems: Sequence[Problem],  # to evaluate with
+        tally: Tally,
+        slots: Sequence[Slot] = (),
+        extra: Mapping[str, Stateful],
+    ) -> None:
+        self.tally = tally
+        self._config = config
+        self._run = run
+        self._player = player
+        self._loader = loader
+        self._saves = saves
+        self._collector = collector
+        self._reporting = reporting
+        self._watchdog = watchdog
+        self._identity = identity
+        self._problems = problems
+        self._slots = tuple(slots)
+        self._extra = extra
+        self._generation: Generation | None = None
+        self._step: asyncio.Task[None] | None = None
+        self._recorded = 0.0  # when the last step was
+
+    async def run(self) -> Kept:
+        """Train to the last step and save. Cancelled, it saves what it has and is cancelled then."""
+        try:
+            await self._train_to_the_end()
+            return await self._saves.final(self._cut)
+        except asyncio.CancelledError:
+            self._reporting.announce("stopping: the step under way is finished, then its state is saved")
+            if self._step is not None:
+                await asyncio.wait([self._step])
+                self._step.result()  # after a step that failed nobody knows what the weights are
+            if self._generation is not None:
+                await self._saves.final(self._cut)
+            raise
+        except BaseException:
+            await self._saves.ready()
+            raise
+        finally:
+            await self._saves.close()
+            if self._step is not None:
+                self._step.cancel()
+                await asyncio.wait([self._step])
+
+    async def _train_to_the_end(self) -> None:
+        error: BaseException | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._generation = Generation(
+                    self._loader,
+                    self._player.play,
+                    tasks.create_task,
+                    self._config,
+                    trained=self.tally.step,
+                    restored=self._slots,
+                )
+                await self._train(self._generation, tasks)
+        except BaseExceptionGroup as errors:
+            error = _first(errors)
+        finally:
+            if self._generation is not None:
+                self._generation.close()
+        if error is not None:
+            raise error  # out here, where its own cause and context stay what they are
+
+    async def _train(self, generation: Generation, tasks: asyncio.TaskGroup) -> None:
+        if self.tally.step >= self._config.steps:
+            return
+        policy = await self._synchronise()
+        generation.publish(policy)
+        self._recorded = time.perf_counter()
+        while self.tally.step < self._config.steps:
+            with self._collector.timed("time/wait_for_rollouts"):
+                groups = await generation.next_batch()
+            self._step = asyncio.create_task(self._make_step(generation, groups))
+            await asyncio.shield(self._step)
+            policy = await self._synchronise()
+            generation.publish(policy)
+            if self._saves.is_due(self.tally.step):
+                await self._saves.ready()
+                self._saves.begin(self._cut())
+            if self._is_evaluation_due():
+                tasks.create_task(self._evaluate(policy))
+
+    async def _make_step(self, generation: Generation, groups: Sequence[Group]) -> None:
+        """Once asked for, a step is made and recorded, before a checkpoint can hold it."""
+        with self._collector.timed("time/train"):
+            lesson, asked = await asyncio.to_thread(self._ask, groups)
+            answers = [await future for future in asked]
+        rows = sample_rows(groups, lesson.advantages, self.tally.step)
+        mean = sum(row["reward"] for row in rows) / len(rows)
+        self.tally.add_step(mean, samples=len(rows), tokens=sum(row["tokens"] for row in rows))
+        generation.finish_batch()
+        metrics = {"reward/mean": mean, "reward/best": self.tally.best_reward or 0.0}
+        metrics["samples/learnt_from"] = float(len(lesson.data))
+        if lesson.kl_to_base is not None:
+            metrics["kl/to_base"] = lesson.kl_to_base
+        for answer in answers:
+            metrics |= {f"server/{name}": float(value) for name, value in (answer.metrics or {}).items()}
+        await self._reporting.record(self._measured(StepRecord(self.tally.step, metrics, rows)))
+
+    def _measured(self, record: StepRecord) -> StepRecord:
+        now = time.perf_counter()
+        seconds, self._recorded = now - self._recorded, now
+        self.tally.seconds += seconds
+        return step_metrics(record, self._collector.drain(), self._watchdog.drain(), seconds)
+
+    def _ask(self, groups: Sequence[Group]) -> tuple[Lesson, list[Any]]:
+        """Both operations of a step, in order and one right after the other. In a thread: there is much to encode."""
+        lesson = make_lesson(groups, self._config)
+        if not lesson.data:
+            return lesson, []
+        adam = types.AdamParams(
+            learning_rate=self._config.learning_rate,
+            weight_decay=self._config.weight_decay,
+            grad_clip_norm=self._config.grad_clip_norm,
+        )
+        passed = self._run.forward_backward(lesson.data, self._config.loss, dict(self._config.loss_config) or None)
+        return lesson, [passed, self._run.optim_step(adam)]
+
+    async def _synchronise(self) -> Policy:
+        """A sampler of the weights as they are."""
+        with self._collector.timed("time/sync"):
+            # The SDK's own _async variant of this waits inline on the loop.
+            sampler = await asyncio.to_thread(self._run.save_weights_and_get_sampling_client)
+        return Policy(self.tally.step, sampler)
+
+    def _cut(self) -> Cut:
+        """Without an await, in the loop's thread, between two steps: see ``Cut``."""
+        assert self._generation is not None
+        extra = {name: each.state_dict() for name, each in self._extra.items()}
+        return Cut.take(self._identity, self.tally, self._loader.state_dict(), tuple(self._generation.window), extra)
+
+    def _is_evaluation_due(self) -> bool:
+        every, step = self._config.evaluate_every, self.tally.step
+        return every > 0 and bool(self._problems) and (step % every == 0 or step == self._config.steps)
+
+    async def _evaluate(self, policy: Policy) -> None:
+        with self._collector.timed("time/evaluate"):
+            metrics = await evaluate(self._player, self._problems, policy)
+        self.tally.evaluation, self.tally.evaluated_step = metrics, policy.version
+        await self._reporting.evaluated(policy.version, metrics)
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that began it, as it was raised."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,205 @@
+"""Nothing that a trainer does takes its event loop: each path is checked, and must fail the check when made inline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chockstone.checkpoints import checkpointer as checkpointer_module
+from chockstone.checkpoints.file_store import FileStore
+from chockstone.trainers import advantages, cut, player, reporting
+from chockstone.trainers.jsonl import JsonLines
+from loop_gate import HeldTheLoop, InlineExecutor, LoopGate, inline_to_thread
+from trainers.fakes import Digits, FakeServer, Ledger, Tokenizer, trainer
+
+Patch = pytest.MonkeyPatch
+
+
+async def run(home: Path, gate: LoopGate | None, **changes: Any) -> Any:
+    made = trainer(home, Ledger(), **{"steps": 2, **changes})
+    if gate is None:
+        return await made.run()
+    async with gate.watch():
+        return await made.run()
+
+
+def at_the_server(what: str) -> Check:
+    async def check(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+        server.in_thread[what] = gate.wait
+        await run(home, gate)
+
+    return check
+
+
+async def load(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+    await run(home, None)
+    server.in_thread["load"] = gate.wait
+    await run(home, gate, steps=3)
+
+
+async def read_archive(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+    await run(home, None)
+    patch.setattr(FileStore, "open", gate.before(FileStore.open))
+    await run(home, gate, steps=3)
+
+
+async def unpack(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+    await run(home, None)
+    patch.setattr(cut, "unpack_groups", gate.before(cut.unpack_groups))
+    await run(home, gate, steps=3)
+
+
+async def pack(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+    patch.setattr(cut, "pack_groups", gate.before(cut.pack_groups))
+    await run(home, gate, save_every=1)
+
+
+async def final_save(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+    patch.setattr(FileStore, "begin", gate.before(FileStore.begin))
+    await run(home, gate, save_every=0)
+
+
+async def copy(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+    taken = checkpointer_module.Snapshotter.take
+    patch.setattr(checkpointer_module.Snapshotter, "take", gate.before(taken))
+    await run(home, gate, save_every=1)
+
+
+async def encode_a_step(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+    patch.setattr(advantages, "group_advantages", gate.before(advantages.group_advantages))
+    await run(home, gate)
+
+
+async def delete_old(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+    server.in_thread["delete"] = gate.wait
+    await run(home, gate, save_every=1, keep=1)
+
+
+async def reward(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+    environment = Digits()
+    environment.judge = gate.before(environment.judge)
+    await run(home, gate, environment=environment)
+
+
+async def problem(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+    environment = Digits()
+    patch.setattr(environment, "problem", gate.before(environment.problem))
+    await run(home, gate, environment=environment)
+
+
+async def evaluation_problems(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+    environment = Digits()
+    patch.setattr(environment, "evaluation", gate.before(environment.evaluation))
+    await run(home, gate, environment=environment, evaluate_every=1)
+
+
+async def tokenizer(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+    patch.setattr(Tokenizer, "encode", gate.before(Tokenizer.encode))
+    await run(home, gate)
+
+
+async def detokenizer(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+    patch.setattr(Tokenizer, "decode", gate.before(Tokenizer.decode))
+    await run(home, gate)
+
+
+def told(method: str) -> Check:
+    async def check(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
+        patch.setattr(JsonLines, method, gate.before(getattr(JsonLines, method)))
+        made = training_with_files(home)
+        async with gate.watch():
+            await made.run()
+
+    return check
+
+
+def training_with_files(home: Path) -> Any:
+    return trainer(home, JsonLines(home / "files"), steps=2, evaluate_every=1)  # type: ignore[arg-type]
+
+
+def inline_threads(patch: Patch) -> None:
+    inline_to_thread(patch)
+
+
+def inline_pools(patch: Patch) -> None:
+    for module in (player, reporting):
+        patch.setattr(module, "ThreadPoolExecutor", lambda *values: InlineExecutor())
+
+
+def inline_checkpointer(patch: Patch) -> None:
+    async def in_thread(work: Callable[[], Any]) -> Any:
+        return work()
+
+    patch.setattr(checkpointer_module, "_in_thread", in_thread)
+
+
+def inline_handles(patch: Patch) -> None:
+    inline_checkpointer(patch)  # so that the loop does not turn between the copy and the wait
+
+    async def wait(handle: Any) -> Any:
+        return handle.result()
+
+    patch.setattr(checkpointer_module.SaveHandle, "__await__", lambda handle: wait(handle).__await__())
+
+
+Check = Callable[[Path, FakeServer, LoopGate, Patch], Awaitable[None]]
+PATHS: dict[str, tuple[Check, Callable[[Patch], None]]] = {
+    **{
+        what: (at_the_server(what), inline_threads)
+        for what in ("connect", "create", "tokenizer", "sync", "submit", "close")
+    },
+    "load": (load, inline_threads),
+    "read_archive": (read_archive, inline_threads),
+    "unpack": (unpack, inline_threads),
+    "pack": (pack, inline_threads),
+    "encode_a_step": (encode_a_step, inline_threads),
+    "delete_old": (delete_old, inline_threads),
+    "evaluation_problems": (evaluation_problems, inline_threads),
+    "copy": (copy, inline_checkpointer),
+    "final_save": (final_save, inline_handles),
+    "reward": (reward, inline_pools),
+    "problem": (problem, inline_pools),
+    "encode": (tokenizer, inline_pools),
+    "decode": (detokenizer, inline_pools),
+    **{
+        f"report_{method}": (told(method), inline_pools)
+        for method in ("resume", "record", "evaluated", "event", "close")
+    },
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_loop_goes_on_during(path: str, server: FakeServer, tmp_path: Path, monkeypatch: Patch) -> None:
+    check, _ = PATHS[path]
+
+    await check(tmp_path, server, LoopGate(), monkeypatch)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_check_fails_on_an_inline(path: str, server: FakeServer, tmp_path: Path, monkeypatch: Patch) -> None:
+    check, make_inline = PATHS[path]
+    make_inline(monkeypatch)
+
+    with pytest.raises(HeldTheLoop):
+        await check(tmp_path, server, LoopGate(guard_seconds=0.05), monkeypatch)
+
+
+@pytest.mark.parametrize("what", ["save_state", "save_hf", "save_sampler"])
+async def test_a_save_that_takes_its_time_holds_up_neither_steps_nor_generation(
+    what: str, server: FakeServer, tmp_path: Path
+) -> None:
+    ledger, held = Ledger(), server.hold(what)
+    made = trainer(tmp_path, ledger, save_every=3, exports=("sampler", "hf"))
+    task = asyncio.create_task(made.run())
+    await server.until(what)
+    while len(ledger.steps) < 6:  # as far as the next save
+        await asyncio.sleep(0.001)
+
+    assert server.answered["sample"] == 12
+    assert not server.answered[what]
+    held.set()
+    await task
