@@ -12,6 +12,7 @@ PAGE = Path(__file__).with_name("command-line.md")
 COMMANDS = (
     "",
     "serve",
+    "train",
     "model",
     "model make",
     "runs",

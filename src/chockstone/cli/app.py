@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import chockstone
-from chockstone.cli import doctor, serve, storage
+from chockstone.cli import doctor, serve, storage, train
 from chockstone.cli.checkpoints import commands as checkpoints
 from chockstone.cli.keys import commands as keys
 from chockstone.cli.model import commands as model
@@ -17,6 +17,7 @@ from chockstone.cli.runs import commands as runs
 # No rich help: it reflows the examples. No rich tracebacks: they print local variables.
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command(epilog=serve.EPILOG)(serve.serve)
+app.command(epilog=train.EPILOG)(train.train)
 app.add_typer(model, name="model")
 app.add_typer(runs, name="runs")
 app.add_typer(checkpoints, name="checkpoints")
