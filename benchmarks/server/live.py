@@ -19,6 +19,7 @@ import psutil  # type: ignore[import-untyped]  # has no stubs of its own
 from benchmarks.server.models import Model
 
 KEY = "tml-local"
+PROGRAM = ("-m", "chockstone.cli")
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 
@@ -30,12 +31,22 @@ class ServerFailed(Exception):
 class LiveServer:
     """Runs from entering to leaving; on entering it answers, and its models may still be loading.
 
-    ``flags`` are added to the command line. A server that was killed may be started again, on its data and port.
+    ``flags`` are added to the command line; ``program`` is what Python runs. A server that was killed may be started
+    again, on its data and port.
     """
 
-    def __init__(self, models: Iterable[Model], home: Path, *, threads: int, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        models: Iterable[Model],
+        home: Path,
+        *,
+        threads: int,
+        flags: Sequence[str] = (),
+        program: Sequence[str] = PROGRAM,
+    ) -> None:
         self._models = list(models)
         self._home = home
+        self._program = program
         self._flags = [f"--threads={threads}", *flags]
         self._log = home / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -68,7 +79,7 @@ class LiveServer:
         """Returns when the server answers; torch may still be loading."""
         self._home.mkdir(parents=True, exist_ok=True)
         port = urlsplit(self.url).port or 0
-        command = [sys.executable, "-m", "chockstone.cli", "serve", f"--port={port}", "--log-level=warning"]
+        command = [sys.executable, *self._program, "serve", f"--port={port}", "--log-level=warning"]
         command += [f"--data={self.data}", *self._flags]
         command += [f"--model={model.name}={model.directory}" for model in self._models]
         with open(self._log, "wb") as log:

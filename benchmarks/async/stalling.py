@@ -1,0 +1,161 @@
+"""Stalling: how late an event loop comes to its beats while states are saved, exported and loaded.
+
+In the trainer's loop it is the library that works, while requests are in flight; in the server's, its own engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import tinker
+
+from benchmarks.checkpoints.durability import remove
+from benchmarks.checkpoints.rounds import Action, Metrics, Series
+from benchmarks.checkpoints.states import State
+from benchmarks.lifecycle.saving import rank_for
+from benchmarks.server.client import batch_of, new_run, session, step
+from benchmarks.server.live import KEY
+from benchmarks.server.models import Model
+from chockstone.checkpoints import Archive, Checkpointer, LoopWatchdog
+from chockstone.checkpoints.export import export_members
+
+from .beats import Beats, read_beats
+from .loop import Loop, repeat, running
+from .savers import new_checkpointer
+from .scale import LORA_BYTES, F, L
+from .stage import Stage
+from .watched import BEAT_SECONDS
+
+SAVE, EXPORT, LOAD, IDLE = "saves", "exports", "loads", "none of it"
+Act = Callable[[], Awaitable[object]]
+
+
+def measure_trainer(stage: Stage) -> dict[str, Series]:
+    directory = stage.new_directory()
+    rows: dict[str, Series] = {}
+    for name, make in stage.scale.states().items():
+        state = make()
+        with new_checkpointer(directory / name) as checkpointer:
+            library = _Library(state, checkpointer, directory / f"{name}-exported")
+            actions: dict[str, Action] = {
+                row_of(name, SAVE): partial(_watch, stage, state, library.save),
+                row_of(name, EXPORT): partial(_watch, stage, state, library.export),
+                row_of(name, LOAD): partial(_watch, stage, state, library.load),
+                row_of(name, IDLE): partial(_watch, stage, state, partial(_idle, stage.scale.window_seconds)),
+            }
+            rows |= stage.run_rounds(actions, repeats=stage.scale.rounds)
+    stage.titles[stage.measure] = (
+        f"a beat every {BEAT_SECONDS * 1e3:.0f} ms, {stage.traffic.in_flight} requests in flight"
+    )
+    return rows
+
+
+def row_of(state: str, action: str) -> str:
+    return f"{state}: {action}"
+
+
+async def _idle(seconds: float, _loop: Loop) -> None:
+    await asyncio.sleep(seconds)
+
+
+class _Library:
+    """What a trainer does with its state, each away from its loop."""
+
+    def __init__(self, state: State, checkpointer: Checkpointer, exported: Path) -> None:
+        self._state = state
+        self._checkpointer = checkpointer
+        self._exported = exported
+        self._steps = count(1)
+        checkpointer.save(state.tree, name="first", pinned=True).result()  # so that there is one to export and load
+
+    async def save(self, loop: Loop) -> None:
+        async with loop.lock:
+            handle = await self._checkpointer.save_async(loop.state.tree, step=next(self._steps))
+        await handle
+
+    async def export(self, _loop: Loop) -> None:
+        await asyncio.to_thread(self._export)
+
+    async def load(self, loop: Loop) -> None:
+        async with loop.lock:
+            await self._checkpointer.restore_async(loop.state.tree, name="first")
+
+    def _export(self) -> None:
+        with Archive(self._checkpointer.store.open("first"), verify="full") as archive:
+            export_members(archive, self._exported)
+        remove(self._exported)
+
+
+def _watch(stage: Stage, state: State, act: Callable[[Loop], Awaitable[object]]) -> Metrics:
+    return asyncio.run(_watched(stage, state, act))
+
+
+async def _watched(stage: Stage, state: State, act: Callable[[Loop], Awaitable[object]]) -> Metrics:
+    async with (
+        running(state, stage.traffic) as loop,
+        LoopWatchdog(threshold_seconds=2 * BEAT_SECONDS, interval_seconds=BEAT_SECONDS) as watchdog,
+    ):
+        watchdog.drain()
+        began, ended, actions = await repeat(partial(act, loop), stage.scale.window_seconds)
+        stalls = watchdog.drain()
+    held = max((stall.held_seconds for stall in stalls.stalls), default=0.0)
+    return {
+        "p99": stalls.p99_seconds,
+        "max": stalls.max_seconds,
+        "held": held,
+        "seconds": (ended - began) / actions,
+    }
+
+
+def measure_server(stage: Stage) -> dict[str, Series]:
+    models = {
+        L: stage.make_model("lora", stage.scale.lora_parameters),
+        F: stage.make_model("whole", stage.scale.whole_parameters),
+    }
+    ranks = {L: rank_for(models[L], LORA_BYTES), F: 0}
+    rows: dict[str, Series] = {}
+    with stage.watched_server(models.values()) as server, session(server.url) as service:
+        for name, model in models.items():
+            stage.say(f"{name}: a run to save")
+            actions = _acts(stage, server.url, service, model, ranks[name])
+            rows |= stage.run_rounds(
+                {row_of(name, row): action for row, action in actions.items()}, repeats=stage.scale.rounds
+            )
+    stage.titles[stage.measure] = f"a beat every {BEAT_SECONDS * 1e3:.0f} ms, of the process that answers"
+    return rows
+
+
+def _acts(stage: Stage, url: str, service: tinker.ServiceClient, model: Model, rank: int) -> dict[str, Action]:
+    run = new_run(service, model.name, rank=rank)
+    step(run, batch_of(model.draw(1, 17, seed=8)))  # now there are moments to save
+    path = run.save_state("first").result().path
+    rest = tinker.RestClient(base_url=url, api_key=KEY)
+    names = count()
+
+    async def save() -> None:
+        await (await run.save_state_async("again", overwrite=True))
+
+    async def export() -> None:
+        exported = await (await run.save_weights_external_async(f"export-{next(names)}"))
+        await rest.delete_checkpoint_from_tinker_path_async(exported.path)
+
+    def resume() -> None:
+        with session(url) as another:  # whose run is let go with it
+            another.create_training_client_from_state_with_optimizer(path)
+
+    async def idle() -> None:
+        await asyncio.sleep(stage.scale.window_seconds)
+
+    acts: dict[str, Act] = {SAVE: save, EXPORT: export, LOAD: partial(asyncio.to_thread, resume), IDLE: idle}
+    return {row: partial(_count, url, act, stage.scale.window_seconds) for row, act in acts.items()}
+
+
+def _count(url: str, act: Act, seconds: float) -> Metrics:
+    before = read_beats(url)
+    began, ended, actions = asyncio.run(repeat(act, seconds))
+    beats: Beats = read_beats(url).since(before)
+    return {"p99": beats.quantile(0.99), "max": beats.longest, "seconds": (ended - began) / actions}

@@ -1,0 +1,64 @@
+"""The timeline: tokens as they came before, during and after one save, each way of saving in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from benchmarks.checkpoints.rounds import Series
+from benchmarks.checkpoints.states import State
+
+from .loop import Loop, running
+from .savers import Saver, new_checkpointer, savers
+from .stage import Stage
+
+BIN_SECONDS = 0.1
+
+
+def measure_timeline(stage: Stage) -> dict[str, Series]:
+    """Rows ``state: saver``, whose rates are of bins, and ``seconds`` is how long the save took."""
+    rows: dict[str, Series] = {}
+    directory = stage.new_directory()
+    for name, make in stage.scale.states().items():
+        state = make()
+        with new_checkpointer(directory / name) as checkpointer:
+            for saver_name, saver in savers(directory, checkpointer).items():
+                stage.say(f"{name}: {saver_name}")
+                rows[row_of(name, saver_name)] = asyncio.run(_one(stage, state, saver))
+    stage.titles[stage.measure] = f"one save, as {BIN_SECONDS * 1e3:.0f} ms bins saw it"
+    return rows
+
+
+def row_of(state: str, saver: str) -> str:
+    return f"{state}: {saver}"
+
+
+async def _one(stage: Stage, state: State, saver: Saver) -> Series:
+    async with running(state, stage.traffic) as loop:
+        await saver(loop)  # whoever keeps a buffer has it now
+        await loop.catch_up()
+        await asyncio.sleep(stage.scale.around_seconds)
+        began = time.perf_counter()
+        await saver(loop)
+        ended = time.perf_counter()
+        await asyncio.sleep(stage.scale.around_seconds)
+    series = Series()
+    for metrics in _bins(
+        loop, began, first=-stage.scale.around_seconds, last=ended - began + stage.scale.around_seconds
+    ):
+        series.add(metrics)
+    series.add({"seconds": ended - began})
+    return series
+
+
+def _bins(loop: Loop, zero: float, *, first: float, last: float) -> list[dict[str, float]]:
+    """Counted when they came: what the loop saw."""
+    counted = [0] * max(1, round((last - first) / BIN_SECONDS))
+    for answer in loop.answers:
+        place = int((answer.came - zero - first) // BIN_SECONDS)
+        if 0 <= place < len(counted):
+            counted[place] += answer.tokens
+    return [
+        {"at": first + place * BIN_SECONDS, "tokens_per_second": tokens / BIN_SECONDS}
+        for place, tokens in enumerate(counted)
+    ]
