@@ -34,6 +34,7 @@ def _command_line(process: Path) -> bytes:
         return b""
 
 
+@pytest.mark.soak  # `make demo` runs it, and fails if a bit differs
 def test_the_demo_trains_is_killed_goes_on_and_samples(tmp_path: Path) -> None:
     done = subprocess.run(DEMO, capture_output=True, text=True, env=environment(tmp_path))
 

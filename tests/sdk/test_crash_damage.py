@@ -170,7 +170,8 @@ def test_recovery_archives_wait_for_space_and_training_does_not(
     assert "Traceback" not in server.log()
 
 
-def test_a_torn_tail_is_cut_off(serve: Serve, undisturbed: Heard, tmp_path: Path) -> None:
+@pytest.mark.soak
+def test_bytes_that_are_no_record_at_its_end_are_cut_off(serve: Serve, undisturbed: Heard, tmp_path: Path) -> None:
     server = serve(*SELDOM)
     client = killed_in_the_middle(server, tmp_path)
     segment = newest_segment(server)

@@ -61,6 +61,7 @@ def test_a_trainer_that_is_killed_again_and_again_trains_on_the_same_rollouts(
     assert ledger(tmp_path) == undisturbed(1)  # the same ids, versions and rewards: every bit is
 
 
+@pytest.mark.soak  # test_train_command.py kills one, too
 def test_it_waits_for_a_server_that_was_killed_and_goes_on_with_the_next_one(
     nursery: Nursery, undisturbed: Callable[[int], Rows], start_server: Callable[..., LiveServer], tmp_path: Path
 ) -> None:
