@@ -121,9 +121,12 @@ class Lifecycle:
                         )
                 return
             rows = await self._catalog.runs.list_in_state("active")
+            over = await self._catalog.runs.are_over([row.run_id for row in rows])
             for row in sorted(rows, key=lambda row: row.last_request_at, reverse=True):
                 try:
-                    if len(self._runs) < self._limits.runs:
+                    if over[row.run_id] and await self._has_nothing_to_do(row.run_id):
+                        await self._catalog.runs.set_state(row.run_id, "unloaded")
+                    elif len(self._runs) < self._limits.runs:
                         await self.wake(row.run_id)
                     else:
                         await self._catalog.runs.set_state(row.run_id, "parked")
@@ -131,6 +134,19 @@ class Lifecycle:
                     log.warning("run not woken run=%s error=%s", row.run_id, error)
         finally:
             self._is_surveyed = True
+
+    async def _has_nothing_to_do(self, run_id: str) -> bool:
+        """Whether it would be brought back only to be closed. One whose journal cannot be read may have more to do."""
+        assert self._writer is not None
+        async with self._door(run_id):
+            if self._runs.get(run_id) is not None:
+                return False
+            try:
+                journal, _ = await RunJournal.reopen(self._journal_of(run_id), self._writer)
+            except JournalError:
+                return False
+            await journal.close()
+        return all(each.trace is not None or each.word == "close" for each in journal.operations)
 
     def needs(self, archive: str) -> bool:
         """Whether a run would have to load this checkpoint again to come back."""

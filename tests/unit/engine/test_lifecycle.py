@@ -253,6 +253,38 @@ async def test_a_run_that_was_being_unloaded_when_the_server_died_is_unloaded_by
         await until(lambda: second.backend.runs == {})
 
 
+async def test_a_run_whose_session_ended_just_before_the_server_is_not_brought_back_to_be_unloaded(home: Path) -> None:
+    async with lived(home) as first:
+        live = await first.make()
+        await first.train(5)
+        first.backend.hold("close_run")
+        await first.catalog.sessions.finish("s", reason="success", now=NOW)
+        await first.engine.training.close(live)
+        await until(lambda: "close_run" in first.backend.words())
+        await first.written()
+        left = first.crash()
+
+    async with lived(left) as second:
+        await until(lambda: second.engine._lifecycle._is_surveyed)
+        assert (await second.catalog.runs.get(RUN)).state == "unloaded"
+        assert len(second.engine.runs) == 0 and second.backend.words() == []
+
+
+async def test_what_was_asked_before_a_session_ended_is_done_by_the_next_server(home: Path) -> None:
+    async with lived(home) as first:
+        await first.make()
+        await first.train(5)
+        first.backend.hold("save")
+        await first.ask_save()
+        await until(lambda: "save" in first.backend.words())
+        await first.catalog.sessions.finish("s", reason="success", now=NOW)
+        await first.written()
+        left = first.crash()
+
+    async with lived(left) as second:
+        await until(lambda: "save" in second.backend.words())
+
+
 async def test_journals_of_runs_that_are_over_are_swept_away(home: Path) -> None:
     async with lived(home, durability=EVERY_STEP) as first:
         live = await first.make()
