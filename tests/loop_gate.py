@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from chockstone.checkpoints import threads
+
 
 class HeldTheLoop(AssertionError):
     pass
@@ -92,4 +94,8 @@ def inline_to_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     async def to_thread(work: Callable[..., Any], /, *values: Any, **options: Any) -> Any:
         return work(*values, **options)
 
+    async def in_thread(work: Callable[[], Any]) -> Any:
+        return work()
+
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    monkeypatch.setattr(threads, "in_thread", in_thread)

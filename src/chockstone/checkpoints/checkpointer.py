@@ -20,7 +20,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -51,6 +50,7 @@ from chockstone.checkpoints.retention import Retention
 from chockstone.checkpoints.snapshot import Snapshotter
 from chockstone.checkpoints.store import Store, check_name, open_store
 from chockstone.checkpoints.survey import Checkpoint, survey
+from chockstone.checkpoints.threads import in_thread as _in_thread
 
 log = logging.getLogger(__name__)
 _HALF_RESTORED: Final = "the target is half restored; do not go on with it."
@@ -388,21 +388,6 @@ class Checkpointer:
             return CheckpointMissing(f"there is no checkpoint of kind {kind!r} in {place}")
         listed = "".join(f"\n  {skip.name}: {skip.reason}" for skip in skipped)
         return DamagedArchive(f"none of the checkpoints in {place} can be used:{listed}")
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Run ``work`` in a thread of its own: no pool whose other users could keep it waiting."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001  # carried over to the awaiting task
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="chockstone-copy", daemon=True).start()
-    return await asyncio.wrap_future(future)
 
 
 def _forget_all() -> None:

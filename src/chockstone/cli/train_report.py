@@ -112,7 +112,7 @@ def _lines(story: Story, config: TrainerConfig) -> Iterator[str]:
     yield f"  generated   {generated:,.0f} tokens, {generated / seconds:,.0f} a second"
     yield f"  waiting     {_spell_seconds(waited)} of training for rollouts, {waited / seconds:.0%} of the time"
     yield f"  saves       {_spell_saves(story)}"
-    yield f"  event loop  held for {story.most('loop/stall_max') * 1000:.0f} ms at most"
+    yield f"  event loop  {story.most('loop/stall_max') * 1000:.0f} ms late at most"
 
 
 def _spell_saves(story: Story) -> str:

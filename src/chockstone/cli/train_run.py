@@ -102,6 +102,7 @@ def run(order: Order) -> int:
 
 def _run(order: Order, stopping: Stopping) -> int:
     environment = _load(order.environment)
+    _configure(order, order.model or _MADE_MODEL)  # wrong settings are told before anything is made or asked
     with _alone_in(order.out):
         model = _name_model(order)
         config = _configure(order, model.name if isinstance(model, ServedModel) else model)

@@ -52,13 +52,14 @@ class TrainerConfig:
     exports: tuple[Export, ...] = ("sampler",)  # saved beside the training state
     keep: int = 3  # checkpoints of this run; older ones are deleted, here and on the server
     evaluate_every: int = 0  # steps; 0: never
+    stop_seconds: float = 60.0  # to finish a step and save when it is cancelled; the server may be gone
 
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigInvalid(f"{name} must be a whole number from {least} on, not {value!r}")
-        for name in ("learning_rate", "temperature"):
+        for name in ("learning_rate", "temperature", "stop_seconds"):
             _check_number(name, getattr(self, name), is_zero_good=False)
         for name in ("weight_decay", "grad_clip_norm", "kl_coefficient"):
             _check_number(name, getattr(self, name), is_zero_good=True)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
+import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from chockstone.checkpoints.errors import DamagedArchive
 from chockstone.trainers.errors import ResumeRefused
 from chockstone.trainers.generation import Slot
 from chockstone.trainers.loader import Draw
-from chockstone.trainers.rollouts import draw_state, pack_groups, unpack_groups
+from chockstone.trainers.rollouts import draw_state, pack_groups, read_draw, unpack_groups
 
 VERSION: Final = 1
 KIND: Final = "trainer"
@@ -101,7 +104,14 @@ class Saved:
 
 
 def read_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> Saved:
-    """Raises ResumeRefused if it is of another run, or of a later version."""
+    """Raises ResumeRefused if it is of another run, or of a later version; DamagedArchive if it is no such state."""
+    try:
+        return _read_state(state, identity)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        raise DamagedArchive(f"what is in it is not the state of a trainer: {error!r}") from error
+
+
+def _read_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> Saved:
     trainer = state["trainer"]
     if trainer["version"] > VERSION:
         raise ResumeRefused(
@@ -118,12 +128,24 @@ def read_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> Saved:
             f"the state in this directory is of another run: {'; '.join(changed)}. "
             "Use the same settings to go on with it, or another directory to begin anew."
         )
-    groups = {group.draw.number: group for group in unpack_groups(state["rollouts"])}
-    draws = [Draw(*draw) for draw in trainer["draws"]]
+    groups = {group.draw: group for group in unpack_groups(state["rollouts"])}
+    window = tuple((draw, groups.pop(draw, None)) for draw in map(read_draw, trainer["draws"]))
+    if groups:
+        raise ValueError(f"it has groups of draws {sorted(draw.number for draw in groups)}, which were trained on")
     return Saved(
-        tally=Tally(**trainer["tally"]),
-        paths=trainer["paths"],
-        loader=state["loader"],
-        window=tuple((draw, groups.get(draw.number)) for draw in draws),
-        extra=state["extra"],
+        tally=_read_tally(trainer["tally"]),
+        paths=dict(trainer["paths"]),
+        loader=dict(state["loader"]),
+        window=window,
+        extra={name: state["extra"][name] for name in identity.get("extra", state["extra"])},
     )
+
+
+def _read_tally(saved: Mapping[str, Any]) -> Tally:
+    tally = Tally(**saved)
+    for name in ("step", "samples", "tokens", "best_step", "evaluated_step"):
+        if operator.index(saved[name]) < 0:
+            raise ValueError(f"its {name} is {saved[name]}")
+    if not all(math.isfinite(number) for number in (tally.seconds, tally.best_reward or 0.0)):
+        raise ValueError("its seconds or its best reward are no finite number")
+    return tally

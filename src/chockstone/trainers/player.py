@@ -1,19 +1,15 @@
 """Players: a problem is put to a policy, and what it answers is judged.
 
-The tokenizer works in one thread of its own, because it is not thread-safe; the environment's plain functions in
-others of their own, because they may take their time and the trainer must not wait for a free one. Neither ever runs
-on the event loop.
+The tokenizer works in one thread of its own, because it is not thread-safe, and never on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
-import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import tinker
@@ -22,12 +18,11 @@ from tinker import types
 from chockstone.trainers.collector import Collector
 from chockstone.trainers.config import TrainerConfig
 from chockstone.trainers.environment import Completion, Environment, Problem
-from chockstone.trainers.errors import RewardInvalid
+from chockstone.trainers.errors import TrainerError
 from chockstone.trainers.generation import Policy
+from chockstone.trainers.judges import Judges
 from chockstone.trainers.loader import Draw
 from chockstone.trainers.rollouts import Group, Logprobs, Sample, Tokens
-
-_JUDGES: Final = 32  # threads; those of rewards mostly wait, for a judge or a sandbox
 
 
 class Player:
@@ -47,12 +42,11 @@ class Player:
         self._collector = collector
         self._base = base
         self._tokenizing = ThreadPoolExecutor(1, "chockstone-tokenizer")
-        self._judging = ThreadPoolExecutor(_JUDGES, "chockstone-environment")
+        self._judges = Judges(environment, collector)
 
     async def play(self, draw: Draw, policy: Policy) -> Group:
         """All samples of a draw. The same policy answers the same draw with the same tokens."""
-        loop = asyncio.get_running_loop()
-        problem = await loop.run_in_executor(self._judging, self._environment.problem, draw.index)
+        problem = await self._judges.problem(draw.index)
         with self._collector.timed("time/generate_group"):
             samples, prompt = await self._answer(
                 problem,
@@ -62,6 +56,7 @@ class Player:
                 seed=seed_of(self._config.seed, draw.number),
                 base=self._base,
             )
+        _check(samples, problem, count=self._config.group_size)
         self._collector.add("tokens/generated", sum(len(sample.tokens) for sample in samples))
         return Group(draw, problem.problem_id, policy.version, prompt, tuple(samples))
 
@@ -71,8 +66,8 @@ class Player:
         return sample.reward
 
     def close(self) -> None:
-        for threads in (self._tokenizing, self._judging):
-            threads.shutdown(wait=False, cancel_futures=True)
+        self._tokenizing.shutdown(wait=False, cancel_futures=True)
+        self._judges.close()
 
     async def _answer(
         self,
@@ -86,6 +81,8 @@ class Player:
     ) -> tuple[list[Sample], Tokens]:
         loop = asyncio.get_running_loop()
         prompt = await loop.run_in_executor(self._tokenizing, self._encode, problem.prompt)
+        if not len(prompt):
+            raise TrainerError(f"the prompt of problem {problem.problem_id!r} has no tokens: {problem.prompt!r}")
         params = types.SamplingParams(
             max_tokens=self._config.max_tokens,
             temperature=temperature,
@@ -102,7 +99,7 @@ class Player:
             Completion(text, tuple(chosen.tolist()), sequence.stop_reason == "length")
             for text, chosen, sequence in zip(texts, tokens, sequences, strict=True)
         ]
-        rewards = await asyncio.gather(*(self._judge(problem, completion) for completion in completions))
+        rewards = await self._judges.rewards(problem, completions)
         bases = await self._base_logprobs(base, prompt, tokens)
         samples = [
             Sample(
@@ -117,28 +114,6 @@ class Player:
             )
         ]
         return samples, prompt
-
-    async def _judge(self, problem: Problem, completion: Completion) -> float:
-        judge = self._environment.reward
-        with self._collector.timed("time/reward"):
-            judged: Any
-            if inspect.iscoroutinefunction(judge):
-                judged = await judge(problem, completion)
-            else:
-                loop = asyncio.get_running_loop()
-                judged = await loop.run_in_executor(self._judging, judge, problem, completion)
-                if inspect.isawaitable(judged):
-                    judged = await judged
-        try:
-            reward = float(judged)
-        except (TypeError, ValueError):
-            reward = math.nan
-        if not math.isfinite(reward):
-            raise RewardInvalid(
-                f"the reward of problem {problem.problem_id!r} was {judged!r}, not a finite number; "
-                f"the completion was {completion.text[:200]!r}"
-            )
-        return reward
 
     async def _base_logprobs(
         self, base: tinker.SamplingClient | None, prompt: Tokens, tokens: Sequence[Tokens]
@@ -160,6 +135,21 @@ class Player:
 
     def _decode(self, completions: Sequence[Tokens]) -> list[str]:
         return [str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True)) for tokens in completions]
+
+
+def _check(samples: Sequence[Sample], problem: Problem, *, count: int) -> None:
+    """Raises TrainerError for what would ruin the weights, or break far from here."""
+    if len(samples) != count:
+        raise TrainerError(f"the server gave {len(samples)} samples of problem {problem.problem_id!r}, not {count}")
+    for sample in samples:
+        for whose, logprobs in (("the policy", sample.logprobs), ("the base model", sample.base_logprobs)):
+            if logprobs is None:
+                continue
+            if logprobs.shape != sample.tokens.shape or not np.isfinite(logprobs).all():
+                raise TrainerError(
+                    f"the server gave no finite logprob of {whose} for each of the {len(sample.tokens)} tokens "
+                    f"of a sample of problem {problem.problem_id!r}"
+                )
 
 
 def seed_of(seed: int, number: int) -> int:

@@ -39,11 +39,13 @@ async def resume(
     for found in await asyncio.to_thread(_candidates, checkpointer):
         try:
             state = await asyncio.to_thread(_load, checkpointer, found)
+            saved = await asyncio.to_thread(read_state, state, identity)
+            if not isinstance(saved.paths.get("state"), str):
+                raise DamagedArchive(f"the path of its weights is {saved.paths.get('state')!r}")
         except (DamagedArchive, ForeignArchive) as error:
             reasons.append(f"{found.name}: {error}")
             announce(f"checkpoint {found.name!r} is walked past: {error}", level="warning")
             continue
-        saved = await asyncio.to_thread(read_state, state, identity)
         try:
             run = await open_run(saved.paths["state"])
         except (tinker.NotFoundError, tinker.BadRequestError, tinker.RequestFailedError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,13 @@ def draw_state(draw: Draw) -> list[int]:
     return [draw.number, draw.epoch, draw.index]
 
 
+def read_draw(state: Sequence[int]) -> Draw:
+    number, epoch, index = map(operator.index, state)
+    if min(number, epoch, index) < 0:
+        raise ValueError(f"there is no draw {list(state)}")
+    return Draw(number, epoch, index)
+
+
 def pack_groups(groups: Sequence[Group]) -> dict[str, Any]:
     """Everything about them in a few arrays, which an archive keeps as they are."""
     samples = [sample for group in groups for sample in group.samples]
@@ -67,6 +75,7 @@ def pack_groups(groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def unpack_groups(state: Mapping[str, Any]) -> list[Group]:
+    """Raises, whatever comes first, if it is not what ``pack_groups`` made."""
     prompts, tokens, logprobs = (iter(_split(state[name])) for name in ("prompts", "tokens", "logprobs"))
     bases = iter(_split(state["base_logprobs"]))
     facts = zip(state["rewards"].tolist(), state["truncated"], state["has_base"], strict=True)
@@ -78,8 +87,13 @@ def unpack_groups(state: Mapping[str, Any]) -> list[Group]:
         for _ in range(size):
             reward, is_truncated, has_base = next(facts)
             base = next(bases) if has_base else None
-            samples.append(Sample(next(tokens), next(logprobs), reward, is_truncated, base))
-        groups.append(Group(Draw(*draw), problem_id, version, next(prompts), tuple(samples)))
+            sample = Sample(next(tokens), next(logprobs), reward, is_truncated, base)
+            if len(sample.logprobs) != len(sample.tokens) or (base is not None and len(base) != len(sample.tokens)):
+                raise ValueError(f"a sample of draw {draw} has not one logprob for each token")
+            samples.append(sample)
+        groups.append(Group(read_draw(draw), problem_id, operator.index(version), next(prompts), tuple(samples)))
+    if any(next(rest, None) is not None for rest in (prompts, tokens, logprobs, bases, facts)):
+        raise ValueError("there are samples of no group")
     return groups
 
 
@@ -89,5 +103,7 @@ def _join(arrays: Sequence[npt.NDArray[Any]], dtype: type) -> dict[str, Any]:
 
 
 def _split(joined: Mapping[str, Any]) -> list[npt.NDArray[Any]]:
-    ends = np.cumsum(joined["lengths"])[:-1]
-    return np.split(joined["values"], ends) if len(joined["lengths"]) else []
+    lengths, values = joined["lengths"], joined["values"]
+    if (lengths < 0).any() or lengths.sum() != len(values):
+        raise ValueError("lengths and values do not agree")
+    return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import tinker
 
-from chockstone.checkpoints import Checkpointer, Saved
+from chockstone.checkpoints import Checkpointer, Saved, threads
 from chockstone.trainers.collector import Collector
 from chockstone.trainers.config import TrainerConfig
 from chockstone.trainers.cut import KIND, Cut
-from chockstone.trainers.errors import FinalSaveFailed
+from chockstone.trainers.errors import FinalSaveFailed, TrainerError
 from chockstone.trainers.reporting import Announce
 
 FINAL_ATTEMPTS: Final = 3
 _FINAL_PAUSE_SECONDS: Final = 1.0
+_MOST_CONDEMNED: Final = 100
+_DELETE_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +61,27 @@ class Saves:
         self._task: asyncio.Task[Kept] | None = None
         self._failures = 0  # in a row
         self._retry_step = 0
-        self._attempts: Counter[int] = Counter()  # by step
+        self._tried_step, self._attempts = -1, 0  # the last one that a save was begun of, and how often
         self._condemned: list[str] = []  # on the server, and named by no archive any more
 
     def is_due(self, step: int) -> bool:
         every = self._config.save_every
         return (every > 0 and step % every == 0) or (self._failures > 0 and step >= self._retry_step)
 
-    async def ready(self) -> None:
-        """Until no save is running."""
+    async def ready(self, *, timeout_seconds: float | None = None) -> None:
+        """Until no save is running, or the time is over."""
         if self._task is not None:
             with self._collector.timed("time/wait_for_save"):
-                await asyncio.wait([self._task])
+                await asyncio.wait([self._task], timeout=timeout_seconds)
 
     def begin(self, cut: Cut) -> asyncio.Task[Kept]:
         """Save the run as it is now, which is as the cut says. Call when ``ready``, before asking for the next step."""
         assert self._task is None or self._task.done(), "a save is running"
-        self._attempts[cut.step] += 1
-        attempt = self._attempts[cut.step]
-        name = f"step-{cut.step:08d}" + (f"-{attempt}" if attempt > 1 else "")  # one that failed may have left its own
+        self._attempts = self._attempts + 1 if cut.step == self._tried_step else 1
+        self._tried_step = cut.step
+        name = f"step-{cut.step:08d}"
+        if self._attempts > 1:
+            name += f"-{self._attempts}"  # one that failed may have left its own
         asked: dict[str, Any] = {"state": self._run.save_state(name)}
         if "sampler" in self._config.exports:
             asked["sampler"] = self._run.save_weights_for_sampler(name)
@@ -101,11 +104,12 @@ class Saves:
                 return task.result()
             if attempt < FINAL_ATTEMPTS:
                 await asyncio.sleep(_FINAL_PAUSE_SECONDS)
+        error = task.exception()
+        raise self.failure(cut.step, f"in {FINAL_ATTEMPTS} attempts", f" The last error: {error}") from error
+
+    def failure(self, step: int, how: str, why: str = "") -> FinalSaveFailed:
         newest = f"the newest checkpoint is of step {self.newest.step}" if self.newest else "there is no checkpoint"
-        raise FinalSaveFailed(
-            f"step {cut.step} could not be saved in {FINAL_ATTEMPTS} attempts; {newest}. "
-            f"The last error: {task.exception()}"
-        ) from task.exception()
+        return FinalSaveFailed(f"step {step} could not be saved {how}; {newest}.{why}")
 
     async def close(self) -> None:
         """Give up a save that is still running."""
@@ -127,7 +131,9 @@ class Saves:
         answers = await asyncio.gather(*asked.values(), return_exceptions=True)
         paths = {what: answer.path for what, answer in zip(asked, answers, strict=True) if hasattr(answer, "path")}
         try:
-            for answer in answers:
+            for what, answer in zip(asked, answers, strict=True):
+                if isinstance(answer, asyncio.CancelledError):  # not by us: gather would have been
+                    raise TrainerError(f"the client gave up the save of {what!r}") from answer
                 if isinstance(answer, BaseException):
                     raise answer
             saved = await self._write(cut, paths)
@@ -139,7 +145,7 @@ class Saves:
         self._collector.add("time/save", seconds)
         self._announce(f"checkpoint step-{cut.step:08d} saved in {seconds:.1f} s: {paths['state']}")
         try:
-            await asyncio.to_thread(self._delete_old)
+            await threads.in_thread(self._delete_old)
         except Exception as error:  # noqa: BLE001  # announced; what is left over is deleted after the next save
             self._announce(f"old checkpoints could not be deleted: {error}", level="warning")
         return self.newest
@@ -160,7 +166,7 @@ class Saves:
         """Of a save that failed; best effort."""
         self._condemned += paths
         try:
-            await asyncio.to_thread(self._delete_condemned)
+            await threads.in_thread(self._delete_condemned)
         except Exception as error:  # noqa: BLE001  # announced; the save's own error is what counts
             self._announce(f"what a failed save left behind could not be deleted: {error}", level="warning")
 
@@ -184,13 +190,21 @@ class Saves:
         self._delete_condemned()
 
     def _delete_condemned(self) -> None:
-        """Raises the first error when it has tried them all; those that are left are tried after the next save."""
+        """Raises the first error; what is left is tried after the next save, and beyond some number forgotten.
+
+        After an error, only while there is time: the SDK may try each path for minutes, and the next save waits.
+        """
         errors: list[Exception] = []
-        for path in tuple(self._condemned):
+        deadline = time.monotonic() + _DELETE_SECONDS
+        paths, self._condemned = self._condemned[-_MOST_CONDEMNED:], []
+        for path in paths:
+            if errors and time.monotonic() > deadline:
+                self._condemned.insert(0, path)  # those that were not tried come first the next time
+                continue
             try:
                 self._delete_path(path)
-                self._condemned.remove(path)
             except Exception as error:  # noqa: BLE001  # raised below
                 errors.append(error)
+                self._condemned.append(path)
         if errors:
             raise errors[0]

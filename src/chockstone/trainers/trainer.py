@@ -7,6 +7,8 @@ outcome = asyncio.run(trainer.run())     # run it again after a crash: it goes o
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -15,12 +17,14 @@ from typing import Any, Final
 
 import tinker
 
-from chockstone.checkpoints import Checkpointer, LoopWatchdog, Store
+from chockstone.checkpoints import Checkpointer, LoopWatchdog, Store, open_store, threads
 from chockstone.trainers.collector import Collector
 from chockstone.trainers.config import TrainerConfig
 from chockstone.trainers.cut import Tally
 from chockstone.trainers.environment import Environment
+from chockstone.trainers.errors import ConfigInvalid
 from chockstone.trainers.generation import Slot, restored_slots
+from chockstone.trainers.judges import call_environment
 from chockstone.trainers.loader import Loader, ShuffledLoader
 from chockstone.trainers.player import Player
 from chockstone.trainers.reporting import Reporting
@@ -29,6 +33,8 @@ from chockstone.trainers.resume import Resumed, resume
 from chockstone.trainers.saves import Kept, Saves
 from chockstone.trainers.training import Stateful, Training
 
+log = logging.getLogger(__name__)
+_CLOSE_SECONDS: Final = 10.0
 PREFIX: Final = "trainer"  # of its archives in the store
 
 
@@ -41,6 +47,8 @@ class Outcome:
 
 class Trainer:
     """One run of training, in as many lives as it takes. ``store`` keeps what one life leaves to the next.
+
+    One life at a time: two trainers in one store would overwrite and delete each other's checkpoints.
 
     ``extra``: objects of yours with ``state_dict`` and ``load_state_dict``, saved in the same cut; an environment
     that has them is among them by itself. ``loader``: instead of a shuffled one. The states of both are taken, and
@@ -59,6 +67,8 @@ class Trainer:
         loader: Loader | None = None,
         extra: Mapping[str, Stateful] | None = None,
     ) -> None:
+        if isinstance(environment.stop, str):
+            raise ConfigInvalid(f"the environment's stop is the text {environment.stop!r}; put it in a tuple")
         self._config = config
         self._environment = environment
         self._store = store
@@ -86,7 +96,7 @@ class Trainer:
             async with (
                 self._connected() as service,
                 LoopWatchdog() as watchdog,
-                Checkpointer(self._store, prefix=PREFIX) as checkpointer,
+                Checkpointer(await asyncio.to_thread(open_store, self._store), prefix=PREFIX) as checkpointer,
             ):
                 return await self._train(service, checkpointer, watchdog, reporting)
         finally:
@@ -100,11 +110,11 @@ class Trainer:
         reporting: Reporting,
     ) -> Outcome:
         def open_run(path: str) -> Any:
-            return asyncio.to_thread(service.create_training_client_from_state_with_optimizer, path)
+            return threads.in_thread(lambda: service.create_training_client_from_state_with_optimizer(path))
 
         resumed = await resume(checkpointer, self._identity, open_run, reporting.announce)
         resumed_from = resumed.saved.tally.step if resumed else None
-        run = resumed.run if resumed else await asyncio.to_thread(self._begin_run, service)
+        run = resumed.run if resumed else await threads.in_thread(lambda: self._begin_run(service))
         tally = resumed.saved.tally if resumed else Tally()
         slots = self._put_back(resumed) if resumed else []
         await reporting.resume(tally.step)
@@ -115,7 +125,7 @@ class Trainer:
         )
         collector = Collector()
         player = await self._player(service, run, collector)
-        rest = await asyncio.to_thread(lambda: tinker.RestClient(**self._server))
+        rest = await threads.in_thread(lambda: tinker.RestClient(**self._server))
         saves = Saves(
             run,
             checkpointer,
@@ -125,7 +135,8 @@ class Trainer:
             delete_path=lambda path: _delete(rest, path),
             newest=resumed.kept if resumed else None,
         )
-        problems = await asyncio.to_thread(self._environment.evaluation) if self._config.evaluate_every else ()
+        evaluation = self._environment.evaluation
+        problems = await asyncio.to_thread(call_environment, evaluation) if self._config.evaluate_every else ()
         training = Training(
             self._config,
             run,
@@ -149,11 +160,15 @@ class Trainer:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[tinker.ServiceClient]:
-        service = await asyncio.to_thread(lambda: tinker.ServiceClient(**self._server))
+        service = await threads.in_thread(lambda: tinker.ServiceClient(**self._server))
         try:
             yield service
         finally:
-            await asyncio.to_thread(lambda: service.close("success").result())
+            try:
+                closing = threads.in_thread(lambda: service.close("success").result())
+                await asyncio.wait_for(closing, _CLOSE_SECONDS)
+            except Exception as error:  # noqa: BLE001  # the server ends a session that it hears no more of
+                log.warning("the session was not closed error=%r", error)
 
     def _begin_run(self, service: tinker.ServiceClient) -> tinker.TrainingClient:
         config = self._config
@@ -167,11 +182,22 @@ class Trainer:
         return restored_slots(saved.window, self._config, trained=saved.tally.step)
 
     async def _player(self, service: tinker.ServiceClient, run: tinker.TrainingClient, collector: Collector) -> Player:
-        tokenizer = await asyncio.to_thread(run.get_tokenizer)
+        tokenizer = await threads.in_thread(run.get_tokenizer)
+        await threads.in_thread(_spare_the_collector)
         base = None
         if self._config.kl_coefficient:
-            base = await asyncio.to_thread(service.create_sampling_client, base_model=self._config.base_model)
+            model = self._config.base_model
+            base = await threads.in_thread(lambda: service.create_sampling_client(base_model=model))
         return Player(self._environment, tokenizer, self._config, collector, base)
+
+
+def _spare_the_collector() -> None:
+    """What is in memory now is left alone by the garbage collector, above all the libraries of the tokenizer.
+
+    A collection holds every thread, the event loop's too; one that walks all of them takes hundreds of milliseconds.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _delete(rest: tinker.RestClient, path: str) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import tinker
 from tinker import types
 
-from chockstone.checkpoints import LoopWatchdog
+from chockstone.checkpoints import LoopWatchdog, threads
+from chockstone.checkpoints.watchdog import Stalls
 from chockstone.trainers.advantages import Lesson, make_lesson
 from chockstone.trainers.collector import Collector
 from chockstone.trainers.config import TrainerConfig
@@ -30,6 +31,8 @@ from chockstone.trainers.reports import StepRecord
 from chockstone.trainers.rollouts import Group
 from chockstone.trainers.saves import Kept, Saves
 from chockstone.trainers.summary import sample_rows, step_metrics
+
+_HELD_SECONDS: Final = 0.1  # of the event loop, by one callback: worth a warning
 
 
 class Stateful(Protocol):
@@ -74,22 +77,22 @@ class Training:
         self._generation: Generation | None = None
         self._step: asyncio.Task[None] | None = None
         self._recorded = 0.0  # when the last step was
+        self._held_worth_telling = _HELD_SECONDS
 
     async def run(self) -> Kept:
-        """Train to the last step and save. Cancelled, it saves what it has and is cancelled then."""
+        """Train to the last step and save. Cancelled, it saves what it has and is cancelled then.
+
+        Raises FinalSaveFailed if it cannot, or not in the time that there is for it.
+        """
         try:
             await self._train_to_the_end()
             return await self._saves.final(self._cut)
         except asyncio.CancelledError:
             self._reporting.announce("stopping: the step under way is finished, then its state is saved")
-            if self._step is not None:
-                await asyncio.wait([self._step])
-                self._step.result()  # after a step that failed nobody knows what the weights are
-            if self._generation is not None:
-                await self._saves.final(self._cut)
+            await self._stop()
             raise
         except BaseException:
-            await self._saves.ready()
+            await self._saves.ready(timeout_seconds=self._config.stop_seconds)
             raise
         finally:
             await self._saves.close()
@@ -97,7 +100,31 @@ class Training:
                 self._step.cancel()
                 await asyncio.wait([self._step])
 
+    async def _stop(self) -> None:
+        """In time: a server that is gone would be waited for as long as the SDK tries."""
+        ending = asyncio.create_task(self._end())
+        try:
+            await asyncio.wait([ending], timeout=self._config.stop_seconds)
+            if ending.done():
+                ending.result()
+            elif self._saves.newest is None or self._saves.newest.step != self.tally.step:
+                raise self._saves.failure(self.tally.step, f"within {self._config.stop_seconds:g} s")
+        finally:
+            ending.cancel()
+            await asyncio.wait([ending])
+
+    async def _end(self) -> None:
+        if self._step is not None:
+            await asyncio.wait([self._step])
+            self._step.result()  # after a step that failed nobody knows what the weights are
+        if self._generation is not None:
+            await self._saves.final(self._cut)
+
     async def _train_to_the_end(self) -> None:
+        """Raises the first error of any task as it was raised, unless it came because all were cancelled."""
+        task = asyncio.current_task()
+        assert task is not None
+        cancelled_before = task.cancelling()
         error: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -111,10 +138,13 @@ class Training:
                 )
                 await self._train(self._generation, tasks)
         except BaseExceptionGroup as errors:
-            error = _first(errors)
+            error = errors.exceptions[0]  # the one that began it
         finally:
             if self._generation is not None:
                 self._generation.close()
+        if error is not None and task.cancelling() > cancelled_before:
+            self._reporting.announce(f"while it was being stopped: {error!r}", level="error")
+            raise asyncio.CancelledError from error
         if error is not None:
             raise error  # out here, where its own cause and context stay what they are
 
@@ -123,7 +153,9 @@ class Training:
             return
         policy = await self._synchronise()
         generation.publish(policy)
+        self._watchdog.drain()  # of the start: libraries were imported
         self._recorded = time.perf_counter()
+        evaluating: asyncio.Task[None] | None = None
         while self.tally.step < self._config.steps:
             with self._collector.timed("time/wait_for_rollouts"):
                 groups = await generation.next_batch()
@@ -135,7 +167,9 @@ class Training:
                 await self._saves.ready()
                 self._saves.begin(self._cut())
             if self._is_evaluation_due():
-                tasks.create_task(self._evaluate(policy))
+                if evaluating is not None:
+                    await asyncio.wait([evaluating])  # else they would add up
+                evaluating = tasks.create_task(self._evaluate(policy))
 
     async def _make_step(self, generation: Generation, groups: Sequence[Group]) -> None:
         """Once asked for, a step is made and recorded, before a checkpoint can hold it."""
@@ -158,7 +192,21 @@ class Training:
         now = time.perf_counter()
         seconds, self._recorded = now - self._recorded, now
         self.tally.seconds += seconds
-        return step_metrics(record, self._collector.drain(), self._watchdog.drain(), seconds)
+        stalls = self._watchdog.drain()
+        self._warn_of(stalls)
+        return step_metrics(record, self._collector.drain(), stalls, seconds)
+
+    def _warn_of(self, stalls: Stalls) -> None:
+        """Each time it is twice as bad as it ever was: seldom, and soon."""
+        worst = max(stalls.stalls, key=lambda stall: stall.held_seconds, default=None)
+        if worst is None or worst.held_seconds < self._held_worth_telling:
+            return
+        self._held_worth_telling = 2 * worst.held_seconds
+        self._reporting.announce(
+            f"the event loop was held for {worst.held_seconds:.2f} s, and generation with it; such calls belong in a "
+            f"thread:\n{worst.stack.rstrip()}",
+            level="warning",
+        )
 
     def _ask(self, groups: Sequence[Group]) -> tuple[Lesson, list[Any]]:
         """Both operations of a step, in order and one right after the other. In a thread: there is much to encode."""
@@ -177,7 +225,7 @@ class Training:
         """A sampler of the weights as they are."""
         with self._collector.timed("time/sync"):
             # The SDK's own _async variant of this waits inline on the loop.
-            sampler = await asyncio.to_thread(self._run.save_weights_and_get_sampling_client)
+            sampler = await threads.in_thread(self._run.save_weights_and_get_sampling_client)
         return Policy(self.tally.step, sampler)
 
     def _cut(self) -> Cut:
@@ -195,11 +243,3 @@ class Training:
             metrics = await evaluate(self._player, self._problems, policy)
         self.tally.evaluation, self.tally.evaluated_step = metrics, policy.version
         await self._reporting.evaluated(policy.version, metrics)
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that began it, as it was raised."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -379,3 +379,11 @@ def test_a_story_adds_up_what_some_steps_lack() -> None:
     story = Story([{"time/save": 1.0}, {"other": 5.0}, {"time/save": 2.0}], {}, {})
 
     assert (story.total("time/save"), story.most("time/save")) == (3.0, 2.0)
+
+
+def test_wrong_settings_are_told_before_a_model_is_made_or_a_server_asked(tmp_path: Path) -> None:
+    result = run("--steps", "0", "--out", str(tmp_path / "out"), env="arithmetic", TINKER_BASE_URL="http://127.0.0.1:1")
+
+    assert result.exit_code == 2
+    assert "steps must be a whole number from 1 on" in result.stderr
+    assert not (tmp_path / "out").exists()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chockstone.checkpoints import LoopWatchdog, Stall, threads
 from chockstone.checkpoints import checkpointer as checkpointer_module
 from chockstone.checkpoints.file_store import FileStore
-from chockstone.trainers import advantages, cut, player, reporting
+from chockstone.checkpoints.watchdog import Stalls
+from chockstone.trainers import advantages, cut, judges, player, reporting
 from chockstone.trainers.jsonl import JsonLines
 from loop_gate import HeldTheLoop, InlineExecutor, LoopGate, inline_to_thread
 from trainers.fakes import Digits, FakeServer, Ledger, Tokenizer, trainer
@@ -121,20 +124,22 @@ def training_with_files(home: Path) -> Any:
     return trainer(home, JsonLines(home / "files"), steps=2, evaluate_every=1)  # type: ignore[arg-type]
 
 
+async def in_thread_inline(work: Callable[[], Any]) -> Any:
+    return work()
+
+
 def inline_threads(patch: Patch) -> None:
     inline_to_thread(patch)
+    patch.setattr(threads, "in_thread", in_thread_inline)
 
 
 def inline_pools(patch: Patch) -> None:
-    for module in (player, reporting):
+    for module in (judges, player, reporting):
         patch.setattr(module, "ThreadPoolExecutor", lambda *values: InlineExecutor())
 
 
 def inline_checkpointer(patch: Patch) -> None:
-    async def in_thread(work: Callable[[], Any]) -> Any:
-        return work()
-
-    patch.setattr(checkpointer_module, "_in_thread", in_thread)
+    patch.setattr(checkpointer_module, "_in_thread", in_thread_inline)
 
 
 def inline_handles(patch: Patch) -> None:
@@ -203,3 +208,37 @@ async def test_a_save_that_takes_its_time_holds_up_neither_steps_nor_generation(
     assert not server.answered[what]
     held.set()
     await task
+
+
+async def test_what_is_in_memory_when_training_begins_is_spared_by_the_garbage_collector(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    """A collection stops every thread, and the libraries of a tokenizer are hundreds of thousands of objects."""
+    frozen: list[int] = []
+    server.in_thread = {name: lambda: frozen.append(gc.get_freeze_count()) for name in ("tokenizer", "sync")}
+    gc.unfreeze()
+
+    await run(tmp_path, None, steps=1)
+
+    assert frozen[0] == 0
+    assert min(frozen[1:]) > 10_000
+
+
+async def test_what_holds_the_loop_is_told_when_it_is_twice_as_bad_as_before(
+    server: FakeServer, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    held = iter([9.0, 0.05, 0.3, 0.5, 0.7])  # the first is of the start
+
+    def drain(watchdog: LoopWatchdog) -> Stalls:
+        seconds = next(held)
+        return Stalls(1, seconds, seconds, seconds, (Stall(1.0, "", 0.0), Stall(seconds, "  in reward\n", seconds)))
+
+    monkeypatch.setattr(LoopWatchdog, "drain", drain)
+    ledger = Ledger()
+
+    await trainer(tmp_path, ledger, steps=4).run()
+
+    told = [event for event in ledger.events if event.startswith("warning")]
+    assert ["held for 0.30 s" in told[0], "held for 0.70 s" in told[1]] == [True, True]
+    assert [event.endswith("belong in a thread:\n  in reward") for event in told] == [True, True]
+    assert ledger.metrics[1]["loop/stall_max"] == 0.05

@@ -1,0 +1,29 @@
+"""Threads for calls that block and may never come back: no pool is kept full by them, and no exit waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run ``work`` in a thread of its own. Cancelling whoever waits leaves it running, with nobody to hear of it.
+
+    ``asyncio.to_thread`` has a pool: others could keep it waiting, and ``asyncio.run`` ends only when all in it have.
+    """
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001  # carried over to the awaiting task
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="chockstone-call", daemon=True).start()
+    return await asyncio.wrap_future(future)
