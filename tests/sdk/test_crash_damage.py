@@ -85,10 +85,16 @@ def newest_segment(server: LiveServer) -> Path:
     return max(run_folder(server).glob("*.journal"))
 
 
-def killed_in_the_middle(server: RestartedServer, home: Path) -> Client:
+def recovery_archives(server: LiveServer) -> list[Path]:
+    """Newest last."""
+    return sorted((server.data / "checkpoints").glob("*/recovery/*.tar"))
+
+
+def killed_in_the_middle(server: RestartedServer, home: Path, *, archives: int = 0) -> Client:
     """A script whose server died after a third of it, and stays down until it is released."""
     client = Client(server, home, SCRIPT)
     client.wait_for(20)
+    until(lambda: len(recovery_archives(server)) >= archives, f"there are {archives} recovery archives")
     server.hold()
     server.kill_both()
     until(lambda: len(server.deaths) == 1, "the server died")
@@ -232,10 +238,8 @@ def test_a_flipped_bit_before_the_archive_is_of_no_account(serve: Serve, undistu
 
 def test_a_damaged_archive_is_walked_past(serve: Serve, undisturbed: Heard, tmp_path: Path) -> None:
     server = serve("--recovery-steps=2")
-    client = killed_in_the_middle(server, tmp_path)
-    archives = sorted((server.data / "checkpoints").glob("*/recovery/*.tar"))
-    assert len(archives) == 2
-    flip(archives[-1], 0.5)
+    client = killed_in_the_middle(server, tmp_path, archives=2)
+    flip(recovery_archives(server)[-1], 0.5)
 
     server.release()
     heard = client.result()

@@ -1,7 +1,9 @@
 """The trainer: asynchronous reinforcement learning through the tinker SDK, resumed from wherever it was.
 
-trainer = Trainer(TrainerConfig("tiny", steps=100), environment, store="./run", reports=[JsonLines(Path("./run"))])
-outcome = asyncio.run(trainer.run())     # run it again after a crash: it goes on
+    trainer = Trainer(TrainerConfig("tiny", steps=100), environment, store="./run", reports=[JsonLines(Path("./run"))])
+    outcome = asyncio.run(trainer.run())
+
+Run it again after a crash, and it goes on.
 """
 
 from __future__ import annotations

@@ -455,21 +455,17 @@ wait.wait(60)
 
 
 def test_a_second_ctrl_c_abandons_the_save_and_leaves_nothing(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW_EXIT_SCRIPT, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    assert any("KeyboardInterrupt" in line for line in process.stderr)  # now it is ending, and the save goes on
-    process.send_signal(signal.SIGINT)
+    command = [sys.executable, "-c", SLOW_EXIT_SCRIPT, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        is_ending = any("KeyboardInterrupt" in line for line in process.stderr)  # and the save goes on
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
 
-    process.communicate(timeout=120)
-
+    assert is_ending
     names = [entry.name for entry in FileStore(tmp_path).entries()]
     assert names in ([], ["step-00000001"])
     assert partials(tmp_path) == []
