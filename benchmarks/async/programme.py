@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from benchmarks.checkpoints.durability import remove
 from benchmarks.checkpoints.rounds import Series
+from benchmarks.served import Programme
 from benchmarks.server.client import sample_all, session
 from benchmarks.server.live import LiveServer
 from benchmarks.server.models import Model
@@ -33,14 +32,6 @@ _MEASURES: dict[str, Callable[[Stage], dict[str, Series]]] = {
     "one-step-off": measure_overlapping,
 }
 MEASURES = tuple(_MEASURES)
-
-
-@dataclass(frozen=True, slots=True)
-class Programme:
-    wanted: frozenset[str]
-    directory: Path
-    say: Callable[[str], None]  # what is going on, for whoever waits
-    finished: Callable[[str], None]  # a measure is in the results now
 
 
 def perform(programme: Programme, results: Results) -> None:

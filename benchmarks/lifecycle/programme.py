@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from benchmarks.lifecycle.listing import measure_listing
 from benchmarks.lifecycle.saving import LORA, WHOLE, measure_saving, rank_for
 from benchmarks.lifecycle.scale import FULL, MEGABYTE, QUICK, Scale
 from benchmarks.lifecycle.stage import Stage
+from benchmarks.served import Programme
 from benchmarks.server.live import LiveServer
 from benchmarks.server.models import Model
 from benchmarks.server.results import Results
@@ -28,14 +28,6 @@ _MEASURES: dict[str, Callable[[Stage], dict[str, Series]]] = {
 }
 MEASURES = tuple(_MEASURES)
 _SMALLEST = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Programme:
-    wanted: frozenset[str]
-    directory: Path
-    say: Callable[[str], None]  # what is going on, for whoever waits
-    finished: Callable[[str], None]  # a measure is in the results now
 
 
 def perform(programme: Programme, results: Results) -> None:

@@ -1,22 +1,14 @@
-"""Command: the options of the benchmark and what it prints."""
+"""Command: what is particular about this benchmark."""
 
 from __future__ import annotations
 
-import os
-from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from rich.console import Console
-
-from benchmarks import command
-from benchmarks.environment import describe_environment
 from benchmarks.recovery.figures import figures
 from benchmarks.recovery.plot import draw
-from benchmarks.recovery.programme import MEASURES, Programme, perform
+from benchmarks.recovery.programme import MEASURES, perform
 from benchmarks.recovery.report import print_measure
-from benchmarks.server.report import print_figures
-from benchmarks.server.results import PACKAGES, Results
+from benchmarks.served import Benchmark
 
 EPILOG = """\
 With --quick, turns are short, the recovered model is small and few runs are parked: those figures are printed with
@@ -25,42 +17,15 @@ a ~ and fail the run only if they could not be measured at all. The 100M model's
 
 
 def main() -> int:
-    options = command.Options(
-        Path(__file__).resolve().parent,
-        MEASURES,
+    return Benchmark(
+        folder=Path(__file__).resolve().parent,
+        measures=MEASURES,
         about="What it costs that crashes go unnoticed, how long they last, and what idle runs take.",
         quick="less than a minute: a smaller model, fewer runs and repeats",
         disk="5 GB",
         epilog=EPILOG,
-    )
-    options.parser.add_argument(
-        "--threads",
-        type=int,
-        default=len(os.sched_getaffinity(0)),
-        metavar="N",
-        help="for arithmetic, in each server (default: every core, %(default)s)",
-    )
-    arguments = options.parse()
-    parent = command.prepare(arguments)
-    environment = describe_environment(parent, packages=PACKAGES, now=datetime.now(UTC))
-    results = Results(arguments.quick, arguments.threads, environment)
-    console = command.console()
-    with (
-        Console(stderr=True).status("starting") as status,
-        TemporaryDirectory(dir=parent, prefix="chockstone-benchmark-") as scratch,
-    ):
-        programme = Programme(
-            wanted=arguments.only,
-            directory=Path(scratch),
-            say=status.update,
-            finished=lambda measure: print_measure(console, results, measure),
-        )
-        perform(programme, results)
-
-    promised = figures(results)
-    print_figures(console, promised, quick=results.quick)
-    console.print(
-        f"Medians. {environment['machine']}; load average {environment['load_before']} before the run: above half a "
-        "core, something else was at work and the figures are worth less."
-    )
-    return command.conclude(arguments, results, promised, draw)
+        perform=perform,
+        figures=figures,
+        draw=draw,
+        print_measure=print_measure,
+    ).main()

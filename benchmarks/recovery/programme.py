@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from benchmarks.recovery.parking import measure_parking
 from benchmarks.recovery.recovering import measure_recovery
 from benchmarks.recovery.scale import FULL, QUICK, RANK, REPLAYED_STEPS, Scale
 from benchmarks.recovery.stage import Stage
+from benchmarks.served import Programme
 from benchmarks.server.models import LARGE, SMALL, Model
 from benchmarks.server.results import Results
 from chockstone.cli.model_making import make_model
@@ -27,14 +27,6 @@ _MEASURES: dict[str, tuple[str, Callable[[Stage], dict[str, Series]]]] = {
 }
 MEASURES = tuple(_MEASURES)
 _NOT_QUICK = "journal-large"  # says nothing on a small model
-
-
-@dataclass(frozen=True, slots=True)
-class Programme:
-    wanted: frozenset[str]
-    directory: Path
-    say: Callable[[str], None]  # what is going on, for whoever waits
-    finished: Callable[[str], None]  # a measure is in the results now
 
 
 def perform(programme: Programme, results: Results) -> None:

@@ -1,21 +1,14 @@
-"""Command: the options of the benchmark and what it prints."""
+"""Command: what is particular about this benchmark."""
 
 from __future__ import annotations
 
-import os
-from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from rich.console import Console
-
-from benchmarks import command
-from benchmarks.environment import describe_environment
+from benchmarks.served import Benchmark
 from benchmarks.server.figures import figures
 from benchmarks.server.plot import draw
-from benchmarks.server.programme import MEASURES, Programme, perform
-from benchmarks.server.report import print_figures, print_measure
-from benchmarks.server.results import PACKAGES, Results
+from benchmarks.server.programme import MEASURES, perform
+from benchmarks.server.report import print_measure
 
 EPILOG = """\
 With --quick, the small model keeps its size, so the figures of start, overhead and small-sampling count. The
@@ -25,43 +18,15 @@ could not be measured at all.
 
 
 def main() -> int:
-    options = command.Options(
-        Path(__file__).resolve().parent,
-        MEASURES,
+    return Benchmark(
+        folder=Path(__file__).resolve().parent,
+        measures=MEASURES,
         about="What the server costs, through the real SDK, beside bare PyTorch, PEFT and transformers.",
         quick="about a minute: smaller models, fewer repeats",
         disk="6 GB",
         epilog=EPILOG,
-    )
-    options.parser.add_argument(
-        "--threads",
-        type=int,
-        default=len(os.sched_getaffinity(0)),
-        metavar="N",
-        help="for arithmetic, in the server and the baselines alike (default: every core, %(default)s)",
-    )
-    arguments = options.parse()
-    parent = command.prepare(arguments)
-    environment = describe_environment(parent, packages=PACKAGES, now=datetime.now(UTC))
-    results = Results(arguments.quick, arguments.threads, environment)
-    console = command.console()
-    with (
-        Console(stderr=True).status("starting") as status,
-        TemporaryDirectory(dir=parent, prefix="chockstone-benchmark-") as scratch,
-    ):
-        programme = Programme(
-            wanted=arguments.only,
-            directory=Path(scratch),
-            say=status.update,
-            finished=lambda measure: print_measure(console, results, measure),
-        )
-        perform(programme, results)
-
-    promised = figures(results)
-    print_figures(console, promised, quick=results.quick)
-    console.print(
-        f"Medians. {environment['machine']}, {results.threads} threads for server and baselines alike; load "
-        f"average {environment['load_before']} before the run: above half a core, something else was at "
-        "work and the figures are worth less."
-    )
-    return command.conclude(arguments, results, promised, draw)
+        perform=perform,
+        figures=figures,
+        draw=draw,
+        print_measure=print_measure,
+    ).main()

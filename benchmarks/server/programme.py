@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from benchmarks.checkpoints.rounds import Series
+from benchmarks.served import Programme
 from benchmarks.server import models
 from benchmarks.server.answering import measure_answering
 from benchmarks.server.apart import Apart
@@ -33,14 +32,6 @@ _ON_A_SERVER: dict[str, tuple[str, Callable[[Stage], dict[str, Series]]]] = {
     "answering": (models.WHOLE, measure_answering),
 }
 MEASURES = ("start", *_ON_A_SERVER)
-
-
-@dataclass(frozen=True, slots=True)
-class Programme:
-    wanted: frozenset[str]
-    directory: Path
-    say: Callable[[str], None]  # what is going on, for whoever waits
-    finished: Callable[[str], None]  # a measure is in the results now
 
 
 def perform(programme: Programme, results: Results) -> None:

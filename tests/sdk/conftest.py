@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,22 +8,6 @@ import tinker
 
 from live import KEY, LiveServer, make_models
 from sdk.making import rest_client
-
-# The SDK never closes the connection over which it asks for its configuration.
-_SDK_LEAKS = "ignore:unclosed (transport|<socket):ResourceWarning"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.filterwarnings(_SDK_LEAKS))
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _no_leaks_elsewhere() -> Iterator[None]:
-    """What the SDK left open is collected here, where that is expected, and not in a test next door."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture(scope="session")
