@@ -16,7 +16,6 @@ from hostile.strangers import PROTOBUF, Stranger, retrieve
 from live import LiveServer
 from sdk.making import ADAM, MODEL, create, datum
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed (transport|<socket):ResourceWarning")
 Connect = Callable[..., tinker.ServiceClient]
 LIMITS = {"--max-queued-operations": 3, "--max-queued-samples": 4, "--max-runs": 2}
 LONG = {"max_tokens": 8000, "stop": []}

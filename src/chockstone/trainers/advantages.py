@@ -28,14 +28,13 @@ class Lesson:
 def make_lesson(groups: Sequence[Group], config: TrainerConfig) -> Lesson:
     """Takes a while for large batches; not for the event loop."""
     advantages = [group_advantages(group.rewards, normalise=config.normalise_advantages) for group in groups]
-    distances = [distance for group in groups for sample in group.samples for distance in [_distance(sample)]]
-    known = [distance for distance in distances if distance is not None and len(distance)]
+    distances = [[_distance(sample) for sample in group.samples] for group in groups]
+    known = [distance for of_group in distances for distance in of_group if distance is not None and len(distance)]
     mean = float(np.concatenate(known).mean()) if known else None
     data = []
-    for group, of_group in zip(groups, advantages, strict=True):
-        for sample, advantage in zip(group.samples, of_group, strict=True):
+    for group, of_group, distances_of_group in zip(groups, advantages, distances, strict=True):
+        for sample, advantage, distance in zip(group.samples, of_group, distances_of_group, strict=True):
             of_tokens = np.full(len(sample.tokens), advantage, np.float32)
-            distance = _distance(sample)
             if distance is not None and mean is not None and config.kl_coefficient:
                 of_tokens += config.kl_coefficient * (mean - distance)  # centred: it moves, it does not punish length
             if of_tokens.any():
