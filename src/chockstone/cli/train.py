@@ -53,6 +53,13 @@ def train(
         int | None, typer.Option(metavar="N", show_default="32", help="Of the adapter; 0 trains all weights.")
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(metavar="RATE", show_default="1e-4", help="Of Adam.")] = None,
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine"] | None,
+        typer.Option(show_default="constant", help="Of the learning rate; the others come to zero at the last step."),
+    ] = None,
+    warmup_steps: Annotated[
+        int | None, typer.Option(metavar="N", show_default="0", help="In which the learning rate rises from zero.")
+    ] = None,
     loss: Annotated[
         Literal["importance_sampling", "ppo", "cispo"] | None,
         typer.Option(show_default="importance_sampling", help="What is minimised."),
@@ -137,6 +144,8 @@ def train(
             "group_size": group_size,
             "rank": rank,
             "learning_rate": learning_rate,
+            "schedule": schedule,
+            "warmup_steps": warmup_steps,
             "loss": loss,
             "kl_coefficient": kl,
             "staleness": staleness,

@@ -12,6 +12,7 @@ from chockstone.trainers.errors import ConfigInvalid
 
 Loss = Literal["importance_sampling", "ppo", "cispo"]
 Export = Literal["sampler", "hf"]
+Schedule = Literal["constant", "linear", "cosine"]
 
 _AT_LEAST: Final = {
     "steps": 1,
@@ -23,6 +24,7 @@ _AT_LEAST: Final = {
     "seed": 0,
     "save_every": 0,
     "evaluate_every": 0,
+    "warmup_steps": 0,
     "keep": 1,
 }
 
@@ -36,7 +38,9 @@ class TrainerConfig:
     batch_size: int = 16  # problems in a step
     group_size: int = 8  # samples of each; their mean reward is the baseline
     rank: int = 32  # of the adapter; 0 trains all weights, where the server can
-    learning_rate: float = 1e-4
+    learning_rate: float = 1e-4  # the highest
+    schedule: Schedule = "constant"  # of it, from the warm-up to the last step, where the others come to zero
+    warmup_steps: int = 0  # in which it rises from zero
     weight_decay: float = 0.0
     grad_clip_norm: float = 1.0  # 0: none
     loss: Loss = "importance_sampling"
@@ -69,10 +73,23 @@ class TrainerConfig:
             raise ConfigInvalid(f"concurrency must be a whole number from 1 on, or None, not {concurrency!r}")
         if self.loss not in get_args(Loss):
             raise ConfigInvalid(f"loss must be one of {', '.join(get_args(Loss))}, not {self.loss!r}")
+        if self.schedule not in get_args(Schedule):
+            raise ConfigInvalid(f"schedule must be one of {', '.join(get_args(Schedule))}, not {self.schedule!r}")
         if unknown := set(self.exports) - set(get_args(Export)):
             raise ConfigInvalid(f"exports can be {' and '.join(get_args(Export))}, not {sorted(unknown)}")
         if not self.base_model:
             raise ConfigInvalid("base_model must name a model that the server serves")
+
+    def learning_rate_at(self, step: int) -> float:
+        """For the step that follows ``step`` others. It depends on nothing else, so a resumed run has the same."""
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / (self.warmup_steps + 1)
+        left = max(0.0, 1.0 - (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps))
+        if self.schedule == "linear":
+            return self.learning_rate * left
+        if self.schedule == "cosine":
+            return self.learning_rate * (1.0 - math.cos(math.pi * left)) / 2.0
+        return self.learning_rate
 
     def identity(self) -> dict[str, Any]:
         """What must be the same in every life of a run: with anything else it would be another run."""

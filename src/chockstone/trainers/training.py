@@ -214,7 +214,7 @@ class Training:
         if not lesson.data:
             return lesson, []
         adam = types.AdamParams(
-            learning_rate=self._config.learning_rate,
+            learning_rate=self._config.learning_rate_at(self.tally.step),
             weight_decay=self._config.weight_decay,
             grad_clip_norm=self._config.grad_clip_norm,
         )

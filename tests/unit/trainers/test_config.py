@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from chockstone.trainers import ConfigInvalid, TrainerConfig
+from chockstone.trainers.config import Schedule
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,8 @@ from chockstone.trainers import ConfigInvalid, TrainerConfig
         ({"seed": -1}, "seed"),
         ({"learning_rate": 0}, "learning_rate must be more than zero, not 0"),
         ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"schedule": "steep"}, "schedule must be one of constant, linear, cosine"),
+        ({"warmup_steps": -1}, "warmup_steps"),
         ({"temperature": 0.0}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
         ({"weight_decay": -0.1}, "weight_decay must be zero or more"),
@@ -57,3 +60,26 @@ def test_what_may_differ_between_lives_is_not_part_of_the_identity(changed: dict
 )
 def test_what_would_make_another_run_is(changed: dict[str, Any]) -> None:
     assert TrainerConfig("tiny", **changed).identity() != TrainerConfig("tiny").identity()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("constant", [0.4, 0.4, 0.4, 0.4]),
+        ("linear", [0.4, 0.3, 0.2, 0.1]),
+        ("cosine", [0.4, 0.341421, 0.2, 0.058579]),
+    ],
+)
+def test_the_learning_rate_follows_its_schedule(schedule: Schedule, rates: list[float]) -> None:
+    config = TrainerConfig("tiny", steps=4, learning_rate=0.4, schedule=schedule)
+
+    assert [config.learning_rate_at(step) for step in range(4)] == pytest.approx(rates, abs=1e-6)
+
+
+def test_the_learning_rate_rises_first() -> None:
+    config = TrainerConfig("tiny", steps=10, learning_rate=0.4, schedule="linear", warmup_steps=3)
+
+    rates = [config.learning_rate_at(step) for step in range(10)]
+
+    assert rates[:4] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert rates[3:] == sorted(rates[3:], reverse=True) and rates[-1] > 0
