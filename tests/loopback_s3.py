@@ -71,6 +71,7 @@ class Kind(Enum):
     RESET = auto()  # resets the connection, without asking the server
     LOST_ANSWER = auto()  # the server does it, but the connection is reset before the answer
     SHORT_BODY = auto()  # promises the whole body, sends half of it, closes
+    FLIPPED_BODY = auto()  # one bit in the middle is another one
     STALL = auto()  # says nothing until the proxy is healed
 
 
@@ -86,6 +87,7 @@ class _Rule:
     fault: Fault
     method: str
     containing: str
+    skip: int
     left: int
 
 
@@ -100,10 +102,12 @@ class Proxy:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _healed: threading.Event = field(default_factory=threading.Event)
 
-    def inject(self, fault: Fault, *, method: str, containing: str = "", times: int = 1_000_000) -> None:
-        """Misbehave on the next ``times`` requests of that method whose target contains that text."""
+    def inject(
+        self, fault: Fault, *, method: str, containing: str = "", times: int = 1_000_000, after: int = 0
+    ) -> None:
+        """Misbehave on ``times`` requests of that method whose target contains that text, after letting some pass."""
         with self._lock:
-            self._rules.append(_Rule(fault, method, containing, times))
+            self._rules.append(_Rule(fault, method, containing, after, times))
 
     def heal(self) -> None:
         """Forget all rules and requests, and let go of the stalled ones."""
@@ -118,6 +122,9 @@ class Proxy:
             self.requests.append(f"{method} {target}")
             for rule in self._rules:
                 if rule.left > 0 and rule.method == method and rule.containing in target:
+                    if rule.skip:
+                        rule.skip -= 1
+                        continue
                     rule.left -= 1
                     return rule.fault
         return None
@@ -177,6 +184,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault.kind is Kind.SHORT_BODY:
             status, headers, content, length = self._ask(body)
             self._send(status, headers, content[: len(content) // 2], length)
+        elif fault.kind is Kind.FLIPPED_BODY:
+            status, headers, content, length = self._ask(body)
+            middle = len(content) // 2
+            self._send(status, headers, content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :], length)
         else:
             self.proxy.stall()
 

@@ -7,6 +7,7 @@ one in sixteen ("sampled"), or none ("off"). A read touches no other block.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -69,7 +70,8 @@ class Archive:
         try:
             if verify not in ("full", "sampled", "off"):
                 raise ValueError(f"verify={verify!r}: choose 'full', 'sampled' or 'off'")
-            self.manifest, self.layout, self._digests = read_head(source)
+            head = read_head(source)
+            self.manifest, self.layout, self._digests, self.seal = head
             self.members: dict[str, Member] = {member.name: member for member in self.layout.members}
             self._check_headers()
         except BaseException:
@@ -125,11 +127,11 @@ class Archive:
             raise ValueError(f"bytes {offset} to {offset + size} are not inside the body of the archive")
         start, end, blocks = self._window
         if not (start <= offset and offset + size <= end):
-            start, end, blocks = self._window = self._read_blocks(offset, size)
+            start, end, blocks = self._window = self.read_blocks(offset, size)  # small reads mostly fall into them
         return bytes(blocks[offset - start : offset - start + size])
 
-    def _read_blocks(self, offset: int, size: int) -> tuple[int, int, memoryview]:
-        """The blocks around a range, verified; small reads mostly fall into the ones read last."""
+    def read_blocks(self, offset: int, size: int) -> tuple[int, int, memoryview]:
+        """(start, end, bytes) of the blocks around a range, verified. Thread-safe."""
         layout = self.layout
         first = (offset - layout.body_offset) // layout.block_bytes
         last = (offset + size - 1 - layout.body_offset) // layout.block_bytes
@@ -212,8 +214,15 @@ class Archive:
                 )
 
 
-def read_head(source: Source) -> tuple[Manifest, Layout, bytes]:
-    """Manifest, layout and digests, checked against COMMIT and the size; two small reads as a rule."""
+class Head(NamedTuple):
+    manifest: Manifest
+    layout: Layout
+    digests: bytes
+    seal: str  # SHA-256 of manifest.json, in hexadecimal: two archives with one seal are the same
+
+
+def read_head(source: Source) -> Head:
+    """What an archive says of itself, checked against COMMIT and the size; two small reads as a rule."""
     if source.size < _SMALLEST_BYTES:
         raise TruncatedArchive(f"{source.size} bytes are too few for an archive")
     start = _read(source, 0, min(source.size, _FIRST_READ_BYTES))
@@ -235,7 +244,7 @@ def read_head(source: Source) -> tuple[Manifest, Layout, bytes]:
         raise UncommittedArchive(_explain_tail(tail, layout), where=layout.body_end)
     if start[:MANIFEST_OFFSET] != render_head(payload, mtime=manifest.mtime)[:MANIFEST_OFFSET]:
         raise DamagedArchive(f"the header of {MANIFEST} is not the one its content calls for", where=0)
-    return manifest, layout, digests
+    return Head(manifest, layout, digests, hashlib.sha256(payload).hexdigest())
 
 
 def _read(source: Source, offset: int, size: int) -> bytes:

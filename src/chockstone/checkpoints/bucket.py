@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -28,6 +28,17 @@ class Patience:
     attempts: int = 3
     connect_seconds: float = 5.0
     silence_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class S3Access:
+    """Who we are on S3 and where it is, for callers that know better than the AWS environment."""
+
+    endpoint_url: str | None = None
+    key_id: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    region: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +67,22 @@ class Bucket(Protocol):
 
     def copy(self, facts: ObjectFacts, target: str, *, overwrite: bool) -> None: ...
 
+    def copy_range(self, facts: ObjectFacts, start: int, size: int, target: str) -> None:
+        """Make a part of the object as ``find`` saw it the object ``target``, whatever that was before."""
+
     def sweep(
         self, key: str, *, is_ours: Callable[[str], bool], min_age_seconds: float, dry_run: bool
     ) -> list[Partial]:
         """Discard uploads below ``key`` that nobody finished, of keys that ``is_ours`` knows."""
+
+
+class Repeats(threading.local):
+    """How many requests of this thread had to be sent again, as far as the client that did so tells."""
+
+    count = 0
+
+
+repeats: Final = Repeats()
 
 
 class RequestFailed(Exception):
@@ -147,3 +170,10 @@ class GatheringSink:
 
 def incomplete(place: str, missing_bytes: int) -> StoreError:
     return StoreError(f"cannot commit {place}: {missing_bytes} bytes of it were never written; save it again")
+
+
+def read_range(source: Source, start: int, size: int) -> bytearray:
+    content = bytearray(size)
+    if size:
+        source.read_into(start, memoryview(content))
+    return content

@@ -14,6 +14,11 @@ CheckpointError
 ├── SaveFailed            an earlier background save failed and nobody looked
 ├── SaveAbandoned         the save was given up before its commit; nothing is visible
 ├── AdmissionRefused      quota or free space; decided before the first byte
+├── ResumeError           a chain of attempts cannot go on
+│   ├── ResumeBlocked         a candidate cannot be judged now; nothing older may be taken for it
+│   ├── ResumeExhausted       something was committed, and none of it can be used
+│   ├── Superseded            a later attempt or incarnation has taken over; stop
+│   └── LocalTrouble          our own disk or descriptors, not the candidate's
 └── StoreError            the place where archives live
     ├── InvalidName
     ├── CheckpointMissing
@@ -93,6 +98,33 @@ class SaveAbandoned(CheckpointError):
 
 
 class AdmissionRefused(CheckpointError):
+    pass
+
+
+class ResumeError(CheckpointError):
+    pass
+
+
+class ResumeBlocked(ResumeError):
+    """``verdict`` is why; ``report`` is the audit so far, for those who ask."""
+
+    def __init__(self, message: str, *, verdict: str = "", report: object = None) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+        self.report = report
+
+
+class ResumeExhausted(ResumeError):
+    def __init__(self, message: str, *, report: object = None) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+class Superseded(ResumeError):
+    pass
+
+
+class LocalTrouble(ResumeError):
     pass
 
 

@@ -7,18 +7,23 @@ and relative; still every folder is opened relative to the one above it and no l
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from io import FileIO
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.errors import ExportRefused
-from chockstone.checkpoints.layout import Member
+from chockstone.checkpoints.layout import Layout, Member
 from chockstone.checkpoints.new_directory import new_directory
 
 _RUN_BYTES: Final = 8 * 1024**2
+_READERS: Final = 4
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -38,7 +43,7 @@ def export_members(
     """
     chosen = choose_members(archive, members)
     with new_directory(directory) as partial:
-        _write_all(archive, chosen, partial, on_bytes)
+        write_members(archive, chosen, partial, on_bytes=on_bytes, durable=True)
     return chosen
 
 
@@ -56,40 +61,55 @@ def choose_members(archive: Archive, patterns: Sequence[str]) -> tuple[Member, .
     )
 
 
-def _write_all(archive: Archive, chosen: Sequence[Member], partial: Path, on_bytes: Callable[[int], None]) -> None:
-    root = os.open(partial, _FOLDER)
+def write_members(
+    archive: Archive, chosen: Sequence[Member], directory: Path, *, on_bytes: Callable[[int], None], durable: bool
+) -> None:
+    """Make each member a new file in a directory that is there. ``OSError`` is the directory's; what the
+    archive does wrong is a ``CheckpointError``."""
+    root = os.open(directory, _FOLDER)
     try:
         for member in chosen:
-            _write(archive, member, root, on_bytes)
-        for _, _, _, folder in os.fwalk(dir_fd=root, topdown=False):
-            os.fsync(folder)
+            _write(archive, member, root, on_bytes, durable=durable)
+        if durable:
+            for _, _, _, folder in os.fwalk(dir_fd=root, topdown=False):
+                os.fsync(folder)
     finally:
         os.close(root)
 
 
-def _write(archive: Archive, member: Member, root: int, on_bytes: Callable[[int], None]) -> None:
-    *folders, name = member.name.split("/")
-    folder = _enter(root, folders)
+def _write(archive: Archive, member: Member, root: int, on_bytes: Callable[[int], None], *, durable: bool) -> None:
+    with create_file(root, member.name) as file:
+        for chunk in _chunks(archive, member):
+            write_whole(file, memoryview(chunk))
+            on_bytes(len(chunk))
+        if durable:
+            os.fsync(file.fileno())
+
+
+def create_file(root: int, name: str) -> FileIO:
+    """A new file below an open directory, in folders that are made as needed. No link is followed."""
+    *folders, last = name.split("/")
+    folder = open_folder(root, folders, make=True)
     try:
-        descriptor = os.open(name, _NEW_FILE, 0o666, dir_fd=folder)
+        descriptor = os.open(last, _NEW_FILE, 0o666, dir_fd=folder)
     finally:
         os.close(folder)
-    with os.fdopen(descriptor, "wb", buffering=0) as file:
-        for chunk in _chunks(archive, member):
-            rest = memoryview(chunk)
-            while len(rest):
-                rest = rest[file.write(rest) :]
-            on_bytes(len(chunk))
-        os.fsync(file.fileno())
+    return FileIO(descriptor, "wb")
 
 
-def _enter(root: int, folders: Sequence[str]) -> int:
-    """Make and open folder after folder; the caller closes the last one."""
+def write_whole(file: FileIO, content: memoryview) -> None:
+    while len(content):
+        content = content[file.write(content) :]
+
+
+def open_folder(root: int, folders: Sequence[str], *, make: bool) -> int:
+    """Open folder after folder; the caller closes the last one. No link is followed."""
     current = os.dup(root)
     for name in folders:
         try:
-            with suppress(FileExistsError):  # made for an earlier member; anything else the next line refuses
-                os.mkdir(name, dir_fd=current)
+            if make:
+                with suppress(FileExistsError):  # made for an earlier file; anything else the next line refuses
+                    os.mkdir(name, dir_fd=current)
             below = os.open(name, _FOLDER, dir_fd=current)
         finally:
             os.close(current)
@@ -97,13 +117,33 @@ def _enter(root: int, folders: Sequence[str]) -> int:
     return current
 
 
-def _chunks(archive: Archive, member: Member) -> Iterator[bytes]:
-    """The member's bytes, cut where blocks end so that each block is read and verified once."""
-    layout = archive.layout
-    run = max(1, _RUN_BYTES // layout.block_bytes)
+def _chunks(archive: Archive, member: Member) -> Iterator[bytes | memoryview]:
+    """The member's bytes in order; while some are written, the next are read and checked."""
+    runs = list(_runs(archive.layout, member))
+    if len(runs) < 2:
+        yield from (archive.read_range(start, stop - start) for start, stop in runs)
+        return
+
+    def read(run: tuple[int, int]) -> memoryview:
+        start, _, blocks = archive.read_blocks(run[0], run[1] - run[0])
+        return blocks[run[0] - start : run[1] - start]
+
+    threads = min(archive.readers, _READERS)
+    with ThreadPoolExecutor(threads) as pool:
+        waiting = iter(runs)
+        pending = deque(pool.submit(read, run) for run in islice(waiting, threads))
+        while pending:
+            chunk = pending.popleft().result()
+            pending.extend(pool.submit(read, run) for run in islice(waiting, 1))
+            yield chunk
+
+
+def _runs(layout: Layout, member: Member) -> Iterator[tuple[int, int]]:
+    """Where the member's bytes are, cut where blocks end so that each block is read and verified once."""
+    blocks = max(1, _RUN_BYTES // layout.block_bytes)
     position = member.offset
     while position < member.end:
         index = (position - layout.body_offset) // layout.block_bytes
-        stop = min(member.end, layout.block_range(index + run - 1)[1])
-        yield archive.read_range(position, stop - position)
+        stop = min(member.end, layout.block_range(index + blocks - 1)[1])
+        yield position, stop
         position = stop

@@ -238,7 +238,8 @@ class _FileSink:
         self._size = size
         with explained(f"cannot write to {partials}"):
             ensure_directory(partials)
-            self._partial, self._descriptor = _create_locked(partials, final.stem[:100])
+            self._partial, self._descriptor = create_locked(partials, final.stem[:100])
+            _set_direct(self._descriptor, on=True)
         try:
             self._allocate()
         except BaseException:
@@ -302,7 +303,7 @@ class _FileSink:
             os.close(descriptor)
 
 
-def _create_locked(directory: Path, label: str) -> tuple[Path, int]:
+def create_locked(directory: Path, label: str) -> tuple[Path, int]:
     """A new file that only this process holds the lock of."""
     while True:
         path = directory / f"{label}-{secrets.token_hex(8)}{SUFFIX}"
@@ -312,7 +313,6 @@ def _create_locked(directory: Path, label: str) -> tuple[Path, int]:
         except OSError:
             mine = True  # a file system without locks; sweeps go by age there
         if mine and os.fstat(descriptor).st_nlink:
-            _set_direct(descriptor, on=True)
             return path, descriptor
         os.close(descriptor)  # a sweep got hold of it between the two calls, and removes it
 

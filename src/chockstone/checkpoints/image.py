@@ -75,9 +75,13 @@ class Image:
     def head_and_tail(self, digests: bytes) -> tuple[Bytes, Bytes]:
         """The bytes before the body, and those from ``tail_start`` to the end of the file."""
         payload = self.manifest.encode(digests, self.layout)
-        mtime = self.manifest.mtime
-        tail = self._gap + render_tail(payload, self.layout, mtime=mtime)
-        return _aligned(render_head(payload, mtime=mtime)), _aligned(tail)
+        return render_ends(payload, self.layout, gap=self._gap, mtime=self.manifest.mtime)
+
+
+def render_ends(payload: bytes, layout: Layout, *, gap: bytes, mtime: int) -> tuple[Bytes, Bytes]:
+    """Head and tail on pages. The tail begins with ``gap``: what of the body no longer fills a page."""
+    tail = gap + render_tail(payload, layout, mtime=mtime)
+    return _aligned(render_head(payload, mtime=mtime)), _aligned(tail)
 
 
 def _aligned(content: bytes | bytearray) -> Bytes:

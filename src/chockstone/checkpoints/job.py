@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -30,7 +28,7 @@ from chockstone.checkpoints.retention import Removal, Retention
 from chockstone.checkpoints.snapshot import STATE, Snapshot
 from chockstone.checkpoints.store import Store
 from chockstone.checkpoints.survey import RECOVERY, survey
-from chockstone.checkpoints.writer import THREADS, Write
+from chockstone.checkpoints.writer import Write
 
 log = logging.getLogger(__name__)
 _ORPHAN_SECONDS: Final = 3600.0  # locks tell orphans from writes, age does where locks do not reach
@@ -107,7 +105,7 @@ class SaveJob:
         sink = self.store.begin(request.name, layout.size)
         try:
             write = Write(image, sink, on_bytes=self.handle._advance, is_abandoned=self.handle.is_abandoned)
-            self._write(write)
+            write.run()
             write.finish()
             if self.handle.is_abandoned():
                 raise SaveAbandoned(f"the save of {request.name!r} was abandoned; nothing of it is visible")
@@ -129,16 +127,6 @@ class SaveJob:
             seconds,
             self._retain(min(self.clock.now(), manifest.created_at)),
         )
-
-    def _write(self, write: Write) -> None:
-        helpers = [threading.Thread(target=write.work, daemon=True) for _ in range(THREADS - 1)]
-        with suppress(RuntimeError):  # the interpreter is ending and starts no more threads
-            for helper in helpers:
-                helper.start()
-        write.work()
-        for helper in helpers:
-            if helper.ident is not None:
-                helper.join()
 
     def _manifest(self, files: Mapping[str, bytes]) -> Manifest:
         request = self.request

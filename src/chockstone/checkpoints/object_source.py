@@ -91,7 +91,9 @@ class ObjectSource:
         raise RequestFailed(f"it sent {len(content)} bytes where {len(target)} were asked for")
 
     def _fetch(self, start: int, end: int, place: str) -> memoryview:
-        options: GetOptions = {"range": (start, end), "if_match": self._facts.etag}
+        options: GetOptions = {"range": (start, end)}
+        if self._facts.etag is not None:
+            options["if_match"] = self._facts.etag
         try:
             with obstore_requests():
                 return memoryview(obstore.get(self._store, self._facts.key, options=options).bytes())

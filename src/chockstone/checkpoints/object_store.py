@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-from chockstone.checkpoints.bucket import Bucket, ObjectFacts, Patience
+from chockstone.checkpoints.bucket import Bucket, ObjectFacts, Patience, S3Access
 from chockstone.checkpoints.errors import CheckpointMissing, InvalidName, StoreError
 from chockstone.checkpoints.store import SUFFIX, Entry, Partial, Sink, Source, check_name
 
@@ -36,7 +36,7 @@ class ObjectStore:
     def from_url(cls, url: str, *, grace_seconds: float = GRACE_SECONDS, patience: Patience = _PATIENCE) -> Self:
         """``s3://bucket/prefix``, ``gs://…`` or ``az://…``. Finds credentials; asks the bucket nothing yet."""
         scheme, bucket, prefix = _parse(url)
-        return cls(_connect(scheme, bucket, patience), prefix, grace_seconds=grace_seconds)
+        return cls(connect(scheme, bucket, patience), prefix, grace_seconds=grace_seconds)
 
     @property
     def url(self) -> str:
@@ -122,13 +122,14 @@ def _parse(url: str) -> tuple[str, str, str]:
     return parts.scheme, parts.netloc, prefix
 
 
-def _connect(scheme: str, bucket: str, patience: Patience) -> Bucket:
+def connect(scheme: str, bucket: str, patience: Patience, access: S3Access | None = None) -> Bucket:
+    """``access`` is for s3:// only; without it the environment tells, as it does for the others."""
     try:
         if scheme == "s3":
             from chockstone.checkpoints.s3_bucket import S3Bucket
             from chockstone.checkpoints.s3_connection import S3Connection
 
-            return S3Bucket(S3Connection.connect(bucket, patience=patience))
+            return S3Bucket(S3Connection.connect(bucket, patience=patience, access=access))
         from chockstone.checkpoints.plain_bucket import PlainBucket
 
         return PlainBucket.connect(scheme, bucket, patience=patience)

@@ -21,6 +21,7 @@ from chockstone.checkpoints.bucket import (
     RequestFailed,
     exists_already,
     explained,
+    read_range,
 )
 from chockstone.checkpoints.errors import CheckpointMissing, StoreError
 from chockstone.checkpoints.object_source import ObjectSource, client_config, obstore_requests, retry_config
@@ -60,12 +61,15 @@ class PlainBucket:
         return self._url
 
     def begin(self, key: str, size: int) -> Sink:
+        self._check_size(key, size)
+        return GatheringSink(f"{self.url}/{key}", size, partial(self._put, key))
+
+    def _check_size(self, key: str, size: int) -> None:
         if size > MAX_BYTES:
             raise StoreError(
                 f"an archive of {size} bytes is too large for {self.url}/{key}: only file:// and s3:// take more "
                 f"than {MAX_BYTES}; save there, or split the state"
             )
-        return GatheringSink(f"{self.url}/{key}", size, partial(self._put, key))
 
     def source(self, facts: ObjectFacts) -> Source:
         return ObjectSource(self._store, facts, url=self.url, permission=_READ, patience=self._patience)
@@ -107,6 +111,11 @@ class PlainBucket:
                 if failure.status == 412:
                     raise exists_already(f"{self.url}/{target}") from None
                 raise
+
+    def copy_range(self, facts: ObjectFacts, start: int, size: int, target: str) -> None:
+        """Through this process: neither store copies a part of an object under a condition on all of it."""
+        self._check_size(target, size)
+        self._put(target, read_range(self.source(facts), start, size), overwrite=True)
 
     def _put(self, key: str, content: bytearray, overwrite: bool) -> None:
         with self._explained("write", key, _WRITE):

@@ -6,10 +6,10 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from chockstone.checkpoints.errors import StoreDenied, StoreError, StoreFull, StoreUnreachable
+from chockstone.checkpoints.errors import LocalTrouble, StoreDenied, StoreError, StoreFull, StoreUnreachable
 
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _ADVICE: dict[int, tuple[type[StoreError], str]] = {
@@ -39,6 +39,15 @@ def explained(doing: str) -> Iterator[None]:
         raise explain(error, doing) from error
 
 
+@contextmanager
+def local_trouble(doing: str) -> Iterator[None]:
+    """For our own disk: what fails there says nothing about the archive, nor about the store it is in."""
+    try:
+        yield
+    except OSError as error:
+        raise LocalTrouble(str(explain(error, doing))) from error
+
+
 def fsync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -54,10 +63,12 @@ def ensure_directory(path: Path) -> None:
     except FileExistsError:
         return
     except FileNotFoundError:
+        if path.parent == path:
+            raise
         ensure_directory(path.parent)
-        ensure_directory(path)
-    else:
-        fsync_directory(path.parent)
+        with suppress(FileExistsError):
+            os.mkdir(path)  # once more and no oftener: below a dangling link, or in /proc, there is no end to it
+    fsync_directory(path.parent)
 
 
 def move_if_absent(source: Path, target: Path) -> None:
@@ -80,4 +91,6 @@ def _rename_noreplace(source: Path, target: Path) -> None:
     at_fdcwd, noreplace = -100, 1
     if renameat2(at_fdcwd, os.fsencode(source), at_fdcwd, os.fsencode(target), noreplace) != 0:
         number = ctypes.get_errno()
+        if number == errno.EINVAL:
+            raise OSError(number, "this file system has neither hard links nor renames that never replace", str(target))
         raise OSError(number, os.strerror(number), str(target))

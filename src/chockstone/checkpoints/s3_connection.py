@@ -24,7 +24,7 @@ from botocore.exceptions import (
 from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.store import S3Store
 
-from chockstone.checkpoints.bucket import Patience, RequestFailed, explained
+from chockstone.checkpoints.bucket import Patience, RequestFailed, S3Access, explained, repeats
 from chockstone.checkpoints.errors import StoreDenied, StoreError
 from chockstone.checkpoints.object_source import client_config, obstore_requests, retry_config
 
@@ -47,12 +47,17 @@ class S3Connection:
         self.patience = patience
 
     @classmethod
-    def connect(cls, bucket: str, *, patience: Patience) -> Self:
-        """Endpoint and credentials come from where the AWS tools take them. Sends no request to S3."""
+    def connect(cls, bucket: str, *, patience: Patience, access: S3Access | None = None) -> Self:
+        """Endpoint and credentials come from ``access``, and where it is silent from where the AWS tools take them.
+
+        Sends no request to S3.
+        """
+        told = access or S3Access()
         try:
-            session = boto3.session.Session()
-            region = os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
-            client = session.client("s3", region_name=region, config=_client_settings(patience))
+            session = boto3.session.Session(told.key_id, told.secret, told.session_token)
+            region = told.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
+            settings = _client_settings(patience)
+            client = session.client("s3", region_name=region, config=settings, endpoint_url=told.endpoint_url)
             if (credentials := session.get_credentials()) is None:
                 raise NoCredentialsError
             credentials.get_frozen_credentials()  # asks whoever gives them out
@@ -87,11 +92,14 @@ class S3Connection:
         """Send one request for this bucket; ``RequestFailed`` unless it succeeds."""
         with _boto_requests():
             answer: Answer = getattr(self._client, operation)(Bucket=self.bucket, **parameters)
+            repeats.count += answer["ResponseMetadata"].get("RetryAttempts", 0)
             return answer
 
     def pages(self, operation: str, **parameters: object) -> Iterator[Answer]:
         with _boto_requests():
-            yield from self._client.get_paginator(operation).paginate(Bucket=self.bucket, **parameters)
+            for answer in self._client.get_paginator(operation).paginate(Bucket=self.bucket, **parameters):
+                repeats.count += answer["ResponseMetadata"].get("RetryAttempts", 0)
+                yield answer
 
 
 def _client_settings(patience: Patience) -> Config:

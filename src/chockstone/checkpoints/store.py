@@ -146,7 +146,7 @@ def open_store(url: str | Path | Store) -> Store:
     if scheme in {"", "file"}:
         from chockstone.checkpoints.file_store import FileStore
 
-        return FileStore(Path(_file_path(text)) if scheme else Path(text))
+        return FileStore(Path(file_path(text)) if scheme else Path(text))
     if scheme in {"s3", "gs", "az"}:
         from chockstone.checkpoints.object_store import ObjectStore
 
@@ -154,7 +154,8 @@ def open_store(url: str | Path | Store) -> Store:
     raise InvalidName(f"{text!r} is not a store: use a directory, file://, s3://, gs:// or az://")
 
 
-def _file_path(url: str) -> str:
+def file_path(url: str) -> str:
+    """The path that a ``file://`` URL means."""
     parts = urlsplit(url)
     if parts.netloc not in {"", "localhost"} or not parts.path or parts.query or parts.fragment:
         raise InvalidName(f"{url!r} is not a file URL: write file:///absolute/path")

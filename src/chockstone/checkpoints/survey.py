@@ -65,12 +65,19 @@ def _look_at_all(store: Store, entries: list[Entry]) -> list[Checkpoint | None]:
 
 
 def _look(store: Store, entry: Entry) -> Checkpoint | None:
+    found = _read(store, entry)
+    if found is not None and found.damage is not None and not found.is_newer:
+        found = _read(store, entry)  # the fault may have been on the way
+    return found
+
+
+def _read(store: Store, entry: Entry) -> Checkpoint | None:
     try:
         source = store.open(entry.name)
     except CheckpointMissing:
         return None  # deleted since it was listed
     try:
-        manifest, _, _ = read_head(source)
+        manifest = read_head(source).manifest
     except (DamagedArchive, ForeignArchive, UnsupportedArchive) as error:
         newer = isinstance(error, UnsupportedArchive)
         return Checkpoint(entry.name, entry.size, entry.modified_at, None, str(error), newer)

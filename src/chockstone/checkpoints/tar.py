@@ -16,7 +16,7 @@ MAX_NAME_BYTES: Final = 1024
 USTAR_NAME_BYTES: Final = 100
 USTAR_MAX_SIZE: Final = 8 * 1024**3  # the octal size field ends here
 
-_COMPONENT = re.compile(r"[A-Za-z0-9_.-]{1,255}\Z")
+_COMPONENT = re.compile(r"[A-Za-z0-9_.+=,@%-]{1,255}\Z")  # nothing that surprises a shell
 
 
 def check_member_name(name: str) -> str | None:
@@ -25,7 +25,7 @@ def check_member_name(name: str) -> str | None:
         return f"names have 1 to {MAX_NAME_BYTES} characters"
     for component in name.split("/"):
         if component in {".", ".."} or not _COMPONENT.match(component):
-            return "names are relative, of letters, digits, '.', '_' and '-' between slashes, and never '.' or '..'"
+            return "names are relative, of a-z, A-Z, 0-9 and any of ._-+=,@% between slashes, and never '.' or '..'"
     return None
 
 

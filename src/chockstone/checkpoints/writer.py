@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
 
 import xxhash
 
 from chockstone.checkpoints.errors import SaveAbandoned
-from chockstone.checkpoints.image import Image
+from chockstone.checkpoints.layout import Layout
 from chockstone.checkpoints.manifest import DIGEST_BYTES
+from chockstone.checkpoints.memory import Bytes
 from chockstone.checkpoints.store import Sink
 
 CHUNK_BYTES: Final = 32 * 1024**2
 THREADS: Final = 2
 
 
+class Written(Protocol):
+    """An archive as bytes to write: all but head and tail, which need the digests of the rest."""
+
+    layout: Layout
+    tail_start: int  # a page; from here on the bytes wait for COMMIT
+
+    def pieces(self, start: int, end: int) -> Iterable[tuple[int, memoryview]]:
+        """(offset, bytes) pairs that together are the body from ``start`` to ``end``.
+
+        They begin on pages, and end on pages before ``tail_start``. Asked for once; they stay as they are
+        until the same thread asks for more.
+        """
+
+    def head_and_tail(self, digests: bytes) -> tuple[Bytes, Bytes]:
+        """The bytes before the body, and those from ``tail_start`` to the end of the file."""
+
+
 class Write:
-    """One archive on its way into a sink. Threads run ``work`` until it returns; ``finish`` follows."""
+    """One archive on its way into a sink: ``run``, then ``finish``."""
 
     def __init__(
-        self, image: Image, sink: Sink, *, on_bytes: Callable[[int], None], is_abandoned: Callable[[], bool]
+        self, image: Written, sink: Sink, *, on_bytes: Callable[[int], None], is_abandoned: Callable[[], bool]
     ) -> None:
         self._image = image
         self._sink = sink
@@ -32,22 +51,39 @@ class Write:
         self._error: BaseException | None = None
         self._digests = bytearray(DIGEST_BYTES * image.layout.block_count)
 
-    def work(self) -> None:
-        """Hash and write chunk after chunk. Errors are kept for ``finish``."""
+    def run(self) -> None:
+        """Hash and write the body, in this thread and others. Errors are kept for ``finish``."""
+        helpers = [threading.Thread(target=self._work, daemon=True) for _ in range(THREADS - 1)]
+        with suppress(RuntimeError):  # the interpreter is ending and starts no more threads
+            for helper in helpers:
+                helper.start()
+        self._work()
+        started = [helper for helper in helpers if helper.ident is not None]
         try:
-            while (chunk := self._take()) is not None:
-                self._write(*chunk)
-        except BaseException as error:  # noqa: BLE001  # recorded; finish() raises it
-            with self._lock:
-                self._error = self._error or error
+            _join(started)
+        except BaseException as error:  # Ctrl-C: the sink may be closed only when nobody writes to it any more
+            self._fail(error)
+            _join(started)
+            raise
 
     def finish(self) -> None:
-        """Write what depends on the digests. Call once, after every ``work`` has returned."""
+        """Write what depends on the digests. Call once, after ``run``."""
         if self._error is not None:
             raise self._error
         head, tail = self._image.head_and_tail(bytes(self._digests))
         self._put(self._image.tail_start, tail.data)
         self._put(0, head.data)
+
+    def _work(self) -> None:
+        try:
+            while (chunk := self._take()) is not None:
+                self._write(*chunk)
+        except BaseException as error:  # noqa: BLE001  # recorded; finish() raises it
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self._error = self._error or error
 
     def _take(self) -> tuple[int, int] | None:
         layout = self._image.layout
@@ -59,18 +95,43 @@ class Write:
             return start, self._next
 
     def _write(self, start: int, end: int) -> None:
+        """One chunk. What is hashed is what is written: the image is asked for it once."""
+        pieces = list(self._image.pieces(start, end))
+        self._hash(start, pieces)
+        for offset, piece in pieces:
+            if offset < self._image.tail_start:
+                self._put(offset, piece[: self._image.tail_start - offset])
+
+    def _hash(self, start: int, pieces: Sequence[tuple[int, memoryview]]) -> None:
+        """The digests of the blocks from ``start`` on, which is where one begins."""
         layout = self._image.layout
-        first = (start - layout.body_offset) // layout.block_bytes
-        for index in range(first, first + -(-(end - start) // layout.block_bytes)):
-            if self._is_abandoned():
-                raise SaveAbandoned("the save was abandoned before its commit; nothing of it is visible")
-            digest = xxhash.xxh3_128()
-            for _, piece in self._image.pieces(*layout.block_range(index)):
-                digest.update(piece)
-            self._digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)] = digest.digest()
-        for offset, piece in self._image.pieces(start, min(end, self._image.tail_start)):
-            self._put(offset, piece)
+        index = (start - layout.body_offset) // layout.block_bytes
+        missing = layout.block_bytes
+        digest = xxhash.xxh3_128()
+        for _, piece in pieces:
+            while len(piece):
+                part = piece[:missing]
+                digest.update(part)
+                piece = piece[len(part) :]
+                missing -= len(part)
+                if not missing:
+                    self._keep(index, digest.digest())
+                    index += 1
+                    missing = layout.block_bytes
+                    digest = xxhash.xxh3_128()
+        if missing < layout.block_bytes:  # the last block of all
+            self._keep(index, digest.digest())
+
+    def _keep(self, index: int, digest: bytes) -> None:
+        if self._is_abandoned():
+            raise SaveAbandoned("the save was abandoned before its commit; nothing of it is visible")
+        self._digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)] = digest
 
     def _put(self, offset: int, piece: memoryview) -> None:
         self._sink.write_at(offset, piece)
         self._on_bytes(len(piece))
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join()

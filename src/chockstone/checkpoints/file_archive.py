@@ -1,0 +1,140 @@
+"""File archives: checkpoints whose members are somebody's own files, whatever is in them.
+
+The same archives as those of states, without a state: every tool that reads, verifies or exports one
+reads these. Files are streamed both ways.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from chockstone.checkpoints.archive import Archive, read_head
+from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, SaveAbandoned
+from chockstone.checkpoints.export import write_members
+from chockstone.checkpoints.file_image import FileImage, SourceFile
+from chockstone.checkpoints.job import copy_metadata
+from chockstone.checkpoints.layout import check_members
+from chockstone.checkpoints.manifest import Manifest
+from chockstone.checkpoints.posix import local_trouble
+from chockstone.checkpoints.store import Source, Store
+from chockstone.checkpoints.writer import Write
+
+FILES: Final = "files"
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})  # Any: plain JSON of the caller's
+
+
+@dataclass(frozen=True, slots=True)
+class FilesSaved:
+    name: str
+    size_bytes: int  # of the archive
+    seal: str  # sha256 of its manifest, which holds the digests of all the rest
+
+
+def write_files(
+    store: Store,
+    name: str,
+    files: Mapping[str, Path | bytes],
+    *,
+    kind: str = FILES,
+    step: int | None = None,
+    metadata: Mapping[str, Any] = _NONE,
+    created_at: datetime,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    is_abandoned: Callable[[], bool] = lambda: False,
+) -> FilesSaved:
+    """Commit an archive of these files under a name that is not taken. Durable on return; nothing is
+    visible when it raises.
+
+    Keys are the members' names. A path must be that of a regular file and not of a link: ``files_below``
+    follows those that somebody put into a folder. A file whose size, mtime or inode is not the same from
+    beginning to end is a ``CheckpointError``. ``on_bytes`` is called from several threads.
+    """
+    if why := check_members([(member, 0) for member in files]):
+        raise CheckpointError(f"cannot save these files: {why}")
+    contents = {
+        member: SourceFile.look_at(content) if isinstance(content, Path) else bytes(content)
+        for member, content in files.items()
+    }
+    sizes = [
+        (member, content.size if isinstance(content, SourceFile) else len(content))
+        for member, content in contents.items()
+    ]
+    manifest = Manifest(kind, step, created_at, members=tuple(sizes), metadata=copy_metadata(metadata))
+    manifest.check()
+    image = FileImage(manifest, manifest.plan(), contents)
+    sink = store.begin(name, image.layout.size)
+    try:
+        write = Write(image, sink, on_bytes=on_bytes, is_abandoned=is_abandoned)
+        write.run()
+        write.finish()
+        image.check_unchanged()
+        if is_abandoned():
+            raise SaveAbandoned(f"the save of {name!r} was abandoned; nothing of it is visible")
+        sink.commit(overwrite=False)
+    except BaseException:
+        sink.abort()
+        raise
+    return FilesSaved(name, image.layout.size, image.seal)
+
+
+def files_below(directory: Path) -> dict[str, Path]:
+    """The files in a folder and the folders in it, by relative name, as ``write_files`` takes them.
+
+    A link stands for what it points to, wherever that is, as it does for ``shutil.copytree`` and so for
+    stock Flyte; one that points to nothing, or to a folder around itself, is a ``CheckpointError``, and so is
+    anything that is neither file nor folder. Folders without files leave no trace.
+    """
+    found: dict[str, Path] = {}
+    with local_trouble(f"cannot list {str(directory)!r}"):
+        _gather(directory, "", (), found)
+    return dict(sorted(found.items()))
+
+
+def _gather(folder: Path, prefix: str, around: tuple[str, ...], found: dict[str, Path]) -> None:
+    real = os.path.realpath(folder)
+    if real in around:
+        raise CheckpointError(f"{str(folder)!r} is a link to a folder that it is in itself; remove it")
+    with os.scandir(folder) as items:
+        for item in items:
+            path = Path(item.path)
+            if path.is_dir():  # also False for a link that leads nowhere, or in a circle
+                _gather(path, f"{prefix}{item.name}/", (*around, real), found)
+            elif path.is_file():
+                found[prefix + item.name] = Path(os.path.realpath(path)) if item.is_symlink() else path
+            elif item.is_symlink():
+                raise CheckpointError(f"{str(path)!r} is a link to nothing that can be saved; remove it")
+            else:
+                raise CheckpointError(f"{str(path)!r} is neither a file nor a folder; move it elsewhere")
+
+
+def extract_files(
+    archive: Archive,
+    directory: Path,
+    names: Sequence[str] | None = None,
+    *,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Write members, all or those named, as new files into a directory that only the caller knows.
+
+    Bytes are verified before they are written. When it raises, the directory holds a part: remove it.
+    What the disk refuses is ``LocalTrouble``, and only what is wrong with the archive is its damage.
+    Nothing is made durable: whoever loses it can extract it again.
+    """
+    for name in names or ():
+        if name not in archive.members:
+            raise DamagedArchive(f"the archive should hold {name!r:.90}, and does not")
+    wanted = set(archive.members if names is None else names)
+    chosen = [member for name, member in archive.members.items() if name in wanted]
+    with local_trouble(f"cannot extract files to {str(directory)!r}"):
+        write_members(archive, chosen, directory, on_bytes=on_bytes, durable=False)
+
+
+def seal_of_archive(archive: Archive | Source) -> str:
+    """What ``FilesSaved.seal`` was when it was written. A bare source is checked first, and stays open."""
+    return archive.seal if isinstance(archive, Archive) else read_head(archive).seal
