@@ -11,6 +11,7 @@ from chockstone.checkpoints.random_state import RandomState
 from chockstone.checkpoints.reader import verify_archive
 from chockstone.checkpoints.receipt import Receipt
 from chockstone.checkpoints.restore import load_state, load_tensor, restore_state
+from chockstone.checkpoints.resume.resume import Resume
 from chockstone.checkpoints.retention import Best, Retention
 from chockstone.checkpoints.store import Store, open_store
 from chockstone.checkpoints.survey import Checkpoint, survey
@@ -27,6 +28,7 @@ __all__ = [
     "Progress",
     "RandomState",
     "Receipt",
+    "Resume",
     "Retention",
     "SaveHandle",
     "SaveOptions",

@@ -20,6 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -33,9 +34,7 @@ from chockstone.checkpoints.errors import (
     CheckpointError,
     CheckpointMissing,
     DamagedArchive,
-    ForeignArchive,
     RestoreFailed,
-    RestoreMismatch,
     SaveFailed,
     UnsupportedArchive,
 )
@@ -46,6 +45,8 @@ from chockstone.checkpoints.layout import Member
 from chockstone.checkpoints.reader import verify_archive
 from chockstone.checkpoints.receipt import Receipt, Skipped
 from chockstone.checkpoints.restore import load_state, restore_state
+from chockstone.checkpoints.resume.verdicts import Verdict
+from chockstone.checkpoints.resume.walking import Ending, WalkBack
 from chockstone.checkpoints.retention import Retention
 from chockstone.checkpoints.snapshot import Snapshotter
 from chockstone.checkpoints.store import Store, check_name, open_store
@@ -151,21 +152,22 @@ class Checkpointer:
     ) -> Receipt:
         """Put a checkpoint back into ``into``, in place, and say what came back.
 
-        Without ``name`` the newest one is taken; damaged ones are walked past and named in the
-        receipt. Raises CheckpointMissing when there is none, RestoreMismatch with nothing changed
-        when archive and target differ, DamagedArchive when none can be used, UnsupportedArchive
-        when one is of a newer format.
+        Without ``name`` the newest one is taken; damaged ones are read twice, walked past and named in
+        the receipt. Raises CheckpointMissing when there is none, RestoreMismatch with nothing changed
+        when archive and target differ, DamagedArchive when none can be used, UnsupportedArchive when
+        one is of a newer format, StoreError when one cannot be read now: an older one would hide it.
         """
         started = time.perf_counter()
-        names, skipped = ([self._full_name(name, None)], []) if name else self._candidates(kind)
+        walk = self._walk(name, kind)
         touched: CheckpointError | None = None  # by one that turned out to be damaged while it was read
-        for candidate in names:
+        for found in walk:
             try:
-                with Archive(self.store.open(candidate), verify=verify) as archive:
+                with Archive(self.store.open(found.name), verify=verify) as archive:
                     restored = restore_state(archive, into, strict=strict, on_bytes=on_bytes)
                     self._clock.witness(archive.manifest.created_at)
+                    walk.took(step=archive.manifest.step)
                     return Receipt(
-                        name=candidate,
+                        name=found.name,
                         url=self.store.url,
                         kind=archive.manifest.kind,
                         step=archive.manifest.step,
@@ -178,20 +180,19 @@ class Checkpointer:
                         blocks_verified=archive.blocks_verified,
                         blocks=archive.layout.block_count,
                         seconds=time.perf_counter() - started,
-                        skipped=tuple(skipped),
+                        skipped=_skipped(walk),
+                        steps_lost=walk.steps_lost,
                     )
-            except RestoreMismatch as error:
-                if touched is None:
+            except CheckpointError as error:
+                if self._goes_on(walk, found, error):
+                    touched = error if getattr(error, "touched", False) else touched
+                elif touched is None or isinstance(error, DamagedArchive):
                     raise
-                raise RestoreFailed(f"{_HALF_RESTORED} {touched} Then {candidate!r} did not fit: {error}") from error
-            except (DamagedArchive, ForeignArchive) as error:
-                if name:
-                    raise
-                touched = error if getattr(error, "touched", False) else touched
-                self._skip(candidate, error, skipped)
+                else:
+                    raise RestoreFailed(f"{_HALF_RESTORED} {touched} Then {found.name!r} failed: {error}") from error
         if touched is not None:
-            raise RestoreFailed(f"{_HALF_RESTORED} {self._none_left(kind, skipped)}") from touched
-        raise self._none_left(kind, skipped)
+            raise RestoreFailed(f"{_HALF_RESTORED} {self._none_left(kind, walk)}") from touched
+        raise self._none_left(kind, walk)
 
     async def restore_async(self, into: MutableMapping[str, Any], **options: Any) -> Receipt:
         """As ``restore``, off the event loop."""
@@ -203,16 +204,15 @@ class Checkpointer:
         Walks past damaged ones as ``restore`` does. From a directory the tensors are views of the
         file, mapped privately; see ``restore.load_state``.
         """
-        names, skipped = ([self._full_name(name, None)], []) if name else self._candidates(kind)
-        for candidate in names:
+        walk = self._walk(name, kind)
+        for found in walk:
             try:
-                with Archive(self.store.open(candidate), verify=verify) as archive:
+                with Archive(self.store.open(found.name), verify=verify) as archive:
                     return load_state(archive)
-            except (DamagedArchive, ForeignArchive) as error:
-                if name:
+            except CheckpointError as error:
+                if not self._goes_on(walk, found, error):
                     raise
-                self._skip(candidate, error, skipped)
-        raise self._none_left(kind, skipped)
+        raise self._none_left(kind, walk)
 
     async def load_async(self, **options: Any) -> dict[str, Any]:
         """As ``load``, off the event loop."""
@@ -370,24 +370,49 @@ class Checkpointer:
             error = failed[0]._unseen_error()
             raise SaveFailed(f"the earlier save of {failed[0].name!r} failed: {error}") from error
 
-    def _candidates(self, kind: str) -> tuple[list[str], list[Skipped]]:
-        found = self.checkpoints()
-        if newer := [c for c in found if c.is_newer]:  # to go back behind it would lose steps silently
-            raise UnsupportedArchive(f"checkpoint {newer[-1].name!r}: {newer[-1].damage}")
-        skipped = [Skipped(c.name, c.damage or "") for c in found if c.manifest is None]
-        good = [c for c in found if c.manifest is not None and c.manifest.kind == kind]
-        return [c.name for c in reversed(good)], skipped
+    def _walk(self, name: str | None, kind: str) -> WalkBack[_Found]:
+        """From the newest back, or to the one of that name only. What has no head to rank it by is passed already."""
+        if name:
+            return WalkBack([_Found(self._full_name(name, None), None, is_asked_for=True)])
+        listed = self.checkpoints()
+        unreadable = [c for c in listed if c.manifest is None]
+        unreadable.sort(key=lambda c: c.is_newer, reverse=True)
+        walk = WalkBack(_Found(c.name, None) for c in unreadable)
+        for checkpoint, _ in zip(unreadable, walk, strict=False):
+            verdict = Verdict.INCOMPATIBLE if checkpoint.is_newer else Verdict.CORRUPT
+            walk.saw(verdict, checkpoint.damage or "", is_sure=True)
+        if walk.blocked is not None:
+            raise UnsupportedArchive(f"checkpoint {walk.blocked.candidate.name!r}: {walk.blocked.reason}")
+        walk.add(_Found(c.name, c.manifest.step) for c in reversed(listed) if c.manifest and c.manifest.kind == kind)
+        return walk
 
-    def _skip(self, name: str, error: CheckpointError, skipped: list[Skipped]) -> None:
-        log.warning("checkpoint skipped name=%s damage=%s", name, error)
-        skipped.append(Skipped(name, str(error)))
+    def _goes_on(self, walk: WalkBack[_Found], found: _Found, error: CheckpointError) -> bool:
+        """Whether another one, or the same once more, may do instead of what failed so."""
+        walk.failed(error, step=found.step)
+        if walk.is_again:
+            return True
+        if found.is_asked_for or walk.is_over:
+            return False
+        log.warning("checkpoint skipped name=%s damage=%s", found.name, error)
+        return True
 
-    def _none_left(self, kind: str, skipped: list[Skipped]) -> CheckpointError:
+    def _none_left(self, kind: str, walk: WalkBack[_Found]) -> CheckpointError:
         place = f"{self.store.url}/{self.prefix}" if self.prefix else self.store.url
-        if not skipped:
+        if walk.ending is Ending.FRESH:
             return CheckpointMissing(f"there is no checkpoint of kind {kind!r} in {place}")
-        listed = "".join(f"\n  {skip.name}: {skip.reason}" for skip in skipped)
+        listed = "".join(f"\n  {skip.name}: {skip.reason}" for skip in _skipped(walk))
         return DamagedArchive(f"none of the checkpoints in {place} can be used:{listed}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    name: str
+    step: int | None
+    is_asked_for: bool = False  # by its name, so that no other will do
+
+
+def _skipped(walk: WalkBack[_Found]) -> tuple[Skipped, ...]:
+    return tuple(Skipped(look.candidate.name, look.reason) for look in walk.passed)
 
 
 def _forget_all() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from chockstone.checkpoints.archive import Verify
+from chockstone.checkpoints.archive import Archive, Verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,15 @@ class Part:
     tensors: int
     size_bytes: int
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did."""
+
+    parts: tuple[Part, ...]
+    missing: tuple[str, ...]  # wanted by the target, not in the archive
+    unexpected: tuple[str, ...]  # in the archive, no place in the target
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,38 @@ class Receipt:
     blocks: int
     seconds: float
     skipped: tuple[Skipped, ...] = ()
+    steps_lost: int | None = 0  # behind the newest that was saved; None: how far that had come cannot be read
+
+    @classmethod
+    def of(
+        cls,
+        archive: Archive,
+        restored: Restored,
+        *,
+        name: str,
+        url: str,
+        seconds: float,
+        skipped: tuple[Skipped, ...] = (),
+        steps_lost: int | None = 0,
+    ) -> Receipt:
+        manifest = archive.manifest
+        return cls(
+            name=name,
+            url=url,
+            kind=manifest.kind,
+            step=manifest.step,
+            created_at=manifest.created_at,
+            parts=restored.parts,
+            missing=restored.missing,
+            unexpected=restored.unexpected,
+            size_bytes=archive.size,
+            verify=archive.verify_policy,
+            blocks_verified=archive.blocks_verified,
+            blocks=archive.layout.block_count,
+            seconds=seconds,
+            skipped=skipped,
+            steps_lost=steps_lost,
+        )
 
     @property
     def complete(self) -> bool:
@@ -58,6 +99,8 @@ class Receipt:
         lines += [f"  missing     {path}" for path in self.missing]
         lines += [f"  unexpected  {path}" for path in self.unexpected]
         lines += [f"  skipped     {skipped.name}: {skipped.reason}" for skipped in self.skipped]
+        if self.skipped:
+            lines.append(f"  steps lost  {'unknown' if self.steps_lost is None else self.steps_lost}")
         checked = f"{self.blocks_verified} of {self.blocks} blocks verified ({self.verify})"
         lines.append(f"  {_size(self.size_bytes)} in {self.seconds:.3f} s, {checked}")
         return "\n".join(lines)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from chockstone.checkpoints.archive import Archive
@@ -18,18 +18,11 @@ from chockstone.checkpoints.errors import DamagedArchive, RestoreFailed, Restore
 from chockstone.checkpoints.places import Places, fits, is_tensor, show
 from chockstone.checkpoints.random_state import RandomState
 from chockstone.checkpoints.reader import FileMapping, Reader
-from chockstone.checkpoints.receipt import Part
+from chockstone.checkpoints.receipt import Part, Restored
 from chockstone.checkpoints.tensorfile import SUFFIX
 from chockstone.checkpoints.tree import Reference, unflatten
 
 _NAMED: Final = 8  # differences that a message spells out
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    parts: tuple[Part, ...]
-    missing: tuple[str, ...]
-    unexpected: tuple[str, ...]
 
 
 def restore_state(

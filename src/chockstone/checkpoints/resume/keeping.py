@@ -1,0 +1,181 @@
+"""Keeping: which generations of a chain stay, its earlier attempts' among them.
+
+Only what can be read and is ours counts, in the order of the walk, never by time. What is damaged is
+neither counted nor removed: somebody may want to look at it. Nothing goes before enough newer ones stand,
+and what another one refers to stays as long as that does. A removal that fails, fails alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chockstone.checkpoints.archive import Head
+from chockstone.checkpoints.errors import (
+    CheckpointError,
+    CheckpointMissing,
+    DamagedArchive,
+    ForeignArchive,
+    UnsupportedArchive,
+)
+from chockstone.checkpoints.resume.attempt import Attempt
+from chockstone.checkpoints.resume.chain import Chain
+from chockstone.checkpoints.resume.claims import Generation
+from chockstone.checkpoints.resume.generations import FORWARD, identity_of, read_head_of
+from chockstone.checkpoints.resume.places import Place
+from chockstone.checkpoints.resume.verdicts import Verdict
+from chockstone.checkpoints.retention import Best, Retention
+
+log = logging.getLogger(__name__)
+LEAST: Final = 2  # good ones that always stay
+_ORPHAN_SECONDS: Final = 3600.0  # locks tell orphans from writes, age does where locks do not reach
+
+Key = tuple[str, str]  # place and generation
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A generation that counts."""
+
+    place: Place
+    generation: Generation
+    head: Head
+
+    @property
+    def key(self) -> Key:
+        return self.place.uri, self.generation.name
+
+    @property
+    def is_forward(self) -> bool:
+        return self.head.manifest.kind == FORWARD
+
+    @property
+    def refers_to(self) -> set[Key]:
+        """Others that it cannot do without."""
+        metadata = self.head.manifest.metadata
+        needed: set[Key] = set()
+        source = metadata.get("source") if self.is_forward else None
+        if isinstance(source, dict):
+            needed.add((str(source.get("uri")), str(source.get("generation"))))
+        inherited = metadata.get("inherited")
+        for each in inherited if isinstance(inherited, list) else []:
+            if isinstance(each, dict):
+                needed.add((self.place.uri, str(each.get("generation"))))
+        return needed
+
+
+class Keeper:
+    """Applies a policy after each commit of a chain."""
+
+    def __init__(self, chain: Chain, policy: Retention) -> None:
+        self._chain = chain
+        self._policy = policy
+        self._heads: dict[Key, Head | None] = {}  # None: not to be read
+        self._has_swept = False
+        self._damaged: set[tuple[str, str | None]] = set()  # as the restore found, whatever their heads say
+
+    def tidy(self) -> list[Key]:
+        """Remove what the policy does not keep; what was removed. Raises nothing."""
+        self._sweep()
+        if not self._policy.selects:
+            return []  # then all stay, and nobody need look
+        held = set(self._chain.held)  # before looking: what it was held for is either still to come, or listed
+        try:
+            doomed = [each for each in plan(self._good(), self._policy) if each.key not in held]
+            if doomed:
+                self._chain.claim().check()  # a later attempt may go by what we would remove
+            return [each.key for each in doomed if self._removed(each)]
+        except Exception as error:  # noqa: BLE001  # the save has succeeded, and must not look as if it had not
+            log.warning("resume retention failed place=%s error=%s", self._chain.place.uri, error)
+            return []
+
+    def _sweep(self) -> None:
+        """Once: what killed writers of the chain left behind, where they can no longer be writing."""
+        if self._has_swept:
+            return
+        self._has_swept = True
+        for place in (self._chain.place, *(attempt.place for attempt in self._chain.earlier() if attempt.log.claims)):
+            try:
+                for partial in place.store.sweep(min_age_seconds=_ORPHAN_SECONDS):
+                    log.info("resume partial write swept place=%s bytes=%d", partial.place, partial.size)
+            except CheckpointError as error:
+                log.warning("resume sweep failed place=%s error=%s", place.uri, error)
+
+    def _good(self) -> list[Kept]:
+        """All that count, newest first."""
+        good: list[Kept] = []
+        report = self._chain.report
+        self._damaged |= {
+            (look.uri, look.generation) for look in (report.looked if report else ()) if look.verdict is Verdict.CORRUPT
+        }
+        own = Attempt.look(self._chain.place)
+        for attempt in (own, *self._chain.earlier()):
+            voids = attempt.voids()
+            for generation in attempt.generations:
+                if generation in voids or (attempt.place.uri, generation.name) in self._damaged:
+                    continue
+                head = self._head(attempt.place, generation)
+                if head is not None and identity_of(head.manifest) == self._chain.identity:
+                    good.append(Kept(attempt.place, generation, head))
+        return good
+
+    def _head(self, place: Place, generation: Generation) -> Head | None:
+        key = place.uri, generation.name
+        if key not in self._heads:
+            try:
+                self._heads[key] = read_head_of(place, generation.name)
+            except (CheckpointMissing, DamagedArchive, ForeignArchive, UnsupportedArchive):
+                self._heads[key] = None  # also where somebody else removed it
+        return self._heads[key]
+
+    def _removed(self, doomed: Kept) -> bool:
+        try:
+            removed = doomed.place.store.delete(doomed.generation.name)
+        except CheckpointError as error:
+            log.warning("resume generation not removed place=%s name=%s error=%s", *doomed.key, error)
+            return False
+        self._heads[doomed.key] = None  # listings of earlier attempts are older than this
+        if removed:
+            log.info("resume generation removed place=%s name=%s", *doomed.key)
+        return removed
+
+
+def plan(good: Sequence[Kept], policy: Retention) -> list[Kept]:
+    """What goes: references before what they refer to, then oldest first. ``good`` is newest first. Pure."""
+    real = [each for each in good if not each.is_forward]
+    count = max(LEAST, policy.keep_last or 0)
+    different: dict[str, Kept] = {}  # by seal: a copy, a hard link even, adds nothing to fall back on
+    for each in real:
+        different.setdefault(each.head.seal, each)
+    if policy.keep_last is None or len(different) <= count:
+        return []
+    newest = list(different.values())[:count]
+    keep = {each.key for each in newest}
+    oldest_kept = good.index(newest[-1])
+    keep |= {each.key for each in good[:oldest_kept] if each.is_forward}
+    keep |= {each.key for each in real if each.head.manifest.pinned or each.generation.name in policy.pinned}
+    if policy.keep_every is not None:
+        keep |= {each.key for each in real if (each.head.manifest.step or 1) % policy.keep_every == 0}
+    if policy.keep_best is not None:
+        keep |= {each.key for each in _best(real, policy.keep_best)}
+    by_key = {each.key: each for each in good}
+    pending = [by_key[key] for key in keep if key in by_key]
+    while pending:
+        for key in pending.pop().refers_to:
+            if key not in keep:
+                keep.add(key)
+                if key in by_key:
+                    pending.append(by_key[key])
+    doomed = [each for each in reversed(good) if each.key not in keep]
+    return sorted(doomed, key=lambda each: not each.is_forward)
+
+
+def _best(real: Sequence[Kept], best: Best) -> list[Kept]:
+    def metric(each: Kept) -> float:
+        return each.head.manifest.metrics.get(best.metric, math.nan)
+
+    rated = [each for each in real if not math.isnan(metric(each))]
+    return sorted(rated, key=metric, reverse=best.mode == "max")[: best.count]

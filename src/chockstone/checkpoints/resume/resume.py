@@ -1,0 +1,381 @@
+"""Resume: a training that goes on where the newest good checkpoint of any earlier attempt stands.
+
+    with Resume.from_environment("s3://bucket/run-7") as resume:
+        resume.restore(state)                          # None, and nothing touched, on a first start
+        for step in range((resume.step or 0) + 1, 1001):
+            ...
+            if step % 100 == 0:
+                resume.save(state, step=step)          # in the background
+
+Each start is an attempt and has a place of its own below the root, so one that should be dead can harm
+nothing that a later one wrote. Nothing is asked of the store before the first call that needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from types import TracebackType
+from typing import Any, Final, Self, Unpack, get_args
+
+from chockstone.checkpoints.archive import Archive
+from chockstone.checkpoints.bucket import Patience
+from chockstone.checkpoints.checkpointer import Checkpointer, SaveOptions
+from chockstone.checkpoints.errors import (
+    CheckpointError,
+    DamagedArchive,
+    InvalidName,
+    ResumeBlocked,
+    ResumeError,
+    SaveFailed,
+    Superseded,
+)
+from chockstone.checkpoints.handle import SaveHandle
+from chockstone.checkpoints.receipt import Receipt
+from chockstone.checkpoints.restore import restore_state
+from chockstone.checkpoints.resume.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.chain import Chain
+from chockstone.checkpoints.resume.claims import Generation
+from chockstone.checkpoints.resume.environment import Surroundings
+from chockstone.checkpoints.resume.forward import Forward, Mode
+from chockstone.checkpoints.resume.generations import CHAIN, Found, find
+from chockstone.checkpoints.resume.keeping import Keeper
+from chockstone.checkpoints.resume.places import PATIENCE, Places, normalise
+from chockstone.checkpoints.resume.ranks import Ranks
+from chockstone.checkpoints.resume.report import Report
+from chockstone.checkpoints.resume.roots import (
+    MAX_ATTEMPT,
+    attempt_place,
+    attempts_in,
+    begun_before,
+    earlier_attempts,
+    listed,
+    number_attempt,
+)
+from chockstone.checkpoints.resume.roots import (
+    sources as named_sources,
+)
+from chockstone.checkpoints.resume.rules import Rules
+from chockstone.checkpoints.resume.verdicts import Verdict, judge
+from chockstone.checkpoints.resume.walking import OnUnreadable
+from chockstone.checkpoints.retention import Retention
+
+log = logging.getLogger(__name__)
+_KEEP: Final = Retention(keep_last=2)
+
+
+class Resume:
+    """One attempt at a training. Call its methods from one thread; saves go on in others."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        attempt: int | None = None,
+        sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+        identity: str | None = None,
+        retention: Retention = _KEEP,
+        forward: Mode = "reference",
+        on_unreadable: OnUnreadable = "stop",
+        poison_after: int | None = None,
+        fresh_start: bool = False,
+        patience: Patience = PATIENCE,
+        deadline_seconds: float = 120.0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        """``attempt``: which try this is, counted by whoever starts it; None takes the one after the newest there.
+
+        ``sources`` are tried after everything of this chain, in their order: roots or attempts of other runs.
+        ``identity`` must be the same in every attempt, and tells this chain's checkpoints from others'; the last
+        part of the root by default. ``fresh_start`` begins at zero whatever there is.
+        """
+        _refuse_attempt(attempt)
+        _refuse_word("forward", forward, get_args(Mode))
+        _refuse_word("on_unreadable", on_unreadable, get_args(OnUnreadable))
+        if poison_after is not None and poison_after < 1:
+            raise ValueError(f"poison_after={poison_after} would pass every checkpoint; give 1 or more, or None")
+        if not deadline_seconds > 0:
+            raise ValueError(f"deadline_seconds={deadline_seconds} leaves no time to decide")
+        if identity == "":
+            raise ValueError("identity is empty; leave it out for the last part of the root")
+        self.root = normalise(root)
+        self.identity = {CHAIN: PurePosixPath(self.root).name if identity is None else identity}
+        self._wanted = attempt
+        self._sources = listed(sources)
+        self._retention = retention
+        self._forward_mode: Mode = forward
+        self._rules = Rules(
+            on_unreadable=on_unreadable,
+            poison_after=poison_after,
+            deadline_seconds=deadline_seconds,
+            fresh_start=fresh_start,
+        )
+        self._places = Places(patience=patience)
+        self._ranks = Ranks.found(rank, world_size)
+        self._notes: list[str] = []
+        self._chain_: Chain | None = None
+        self._checkpointer: Checkpointer | None = None
+        self._forward: Forward | None = None
+        self._step: int | None = None
+        self._touched: Exception | None = None  # what broke off a restore that had begun to fill the target
+        self._has_begun = fresh_start  # whether it is known from where this attempt goes on
+        self._block: ResumeBlocked | None = None  # the root itself could not be read
+
+    @classmethod
+    def from_environment(
+        cls, root: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None, **options: Any
+    ) -> Self:
+        """As the variables of Slurm, JobSet, SkyPilot or torchelastic tell it; ``options`` are the constructor's."""
+        found = Surroundings.read(os.environ if environ is None else environ)
+        told = {"attempt": found.attempt, "rank": found.rank, "world_size": found.world_size, **options}
+        resume = cls(root, **told)
+        resume._notes.append(found.why)
+        return resume
+
+    @property
+    def step(self) -> int | None:
+        """The step of what was restored; None before, and on a fresh start."""
+        return self._step
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that saves, of those that train together."""
+        return self._ranks.leads
+
+    @property
+    def attempt(self) -> int | None:
+        """Which attempt this is. Asks the store, where nobody said."""
+        return self._chain().attempt
+
+    @property
+    def place(self) -> str:
+        """Where this attempt saves."""
+        return self._chain().place.uri
+
+    @property
+    def report(self) -> Report | None:
+        """What was looked at and why; None before the first decision, and on all ranks but the first."""
+        return self._chain_.report if self._chain_ else None
+
+    def resolve(self) -> Report:
+        """Decide where to go on from, reading no tensors. Raises ResumeBlocked or ResumeExhausted."""
+        return self._chain().resolve()
+
+    def restore(self, into: MutableMapping[str, Any], *, strict: bool = True) -> Receipt | None:
+        """Put the newest good state into ``into``, in place, and say what came back; None: nothing was ever saved.
+
+        With several ranks all restore the very same checkpoint, or all raise.
+        """
+        if self._ranks.world_size == 1:
+            return self._restore(into, strict=strict)
+        receipt: Receipt | None = None
+
+        def decide() -> str:
+            nonlocal receipt
+            receipt = self._restore(into, strict=strict)
+            found = self._chain().found
+            chosen = [found.place.uri, found.name, found.seal] if receipt and found else None
+            return json.dumps(chosen)
+
+        chosen = json.loads(self._ranks.decide(decide))
+        error: CheckpointError | None = None
+        if chosen is not None and not self._ranks.leads:
+            try:
+                receipt = self._follow(chosen, into, strict=strict)
+            except CheckpointError as trouble:
+                error = trouble
+        self._ranks.all_agree(error is None, str(error or ""))
+        return receipt
+
+    def save(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
+        """As ``Checkpointer.save``: returns when ``state`` may be changed again, and writes in the background.
+
+        Raises what blocks the chain, if a restore was refused, and ResumeError where there is something to restore and
+        nobody did: what begins at zero would bury it. Once a later attempt has begun, the handle ends with
+        Superseded, and so does the next call. Only the first rank saves.
+        """
+        if not self._ranks.leads:
+            raise ResumeError(f"rank {self._ranks.rank} is not to save: rank 0 does, for all of them")
+        if options.get("name") is not None or options.get("overwrite"):
+            raise ResumeError("generations are numbered and never overwritten; leave out name and overwrite")
+        chain = self._chain()
+        metadata = dict(options.get("metadata", {}))
+        if CHAIN in metadata:
+            raise ResumeError(f"the metadata {CHAIN!r} is the chain's own; choose another name for yours")
+        if not self._has_begun:
+            self._refuse_burying(chain)
+        name = chain.begin().name
+        options["name"], options["metadata"] = name, {**metadata, **chain.metadata}
+        if self._checkpointer is None:
+            chain.on_commit = Keeper(chain, self._retention).tidy
+            self._checkpointer = Checkpointer(chain.store)
+        with _plainly_superseded():
+            return self._checkpointer.save(state, **options)
+
+    def acknowledge_fresh_start(self) -> None:
+        """After ResumeBlocked or ResumeExhausted: begin at zero, and let saves go before what could not be read."""
+        self._block = None
+        self._chain().acknowledge_fresh_start()
+        self._has_begun = True
+
+    def close(self) -> None:
+        """Let running saves and a forward end."""
+        try:
+            if self._forward is not None:
+                self._forward.wait()
+        finally:
+            if self._checkpointer is not None:
+                self._checkpointer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if error is None and self._checkpointer is not None:
+            with _plainly_superseded():
+                self._checkpointer.__exit__(None, None, None)
+
+    def _chain(self) -> Chain:
+        if self._block is not None:
+            raise self._block
+        if self._chain_ is None:
+            try:
+                self._chain_ = self._made()
+            except (InvalidName, ResumeError):
+                raise
+            except Exception as error:
+                self._block = self._blocked(error)
+                raise self._block from error
+        return self._chain_
+
+    def _blocked(self, error: Exception) -> ResumeBlocked:
+        return ResumeBlocked(
+            f"cannot tell which attempts there are below {self.root}: {error}. Mend that and try again.",
+            verdict=judge(error),
+        )
+
+    def _made(self) -> Chain:
+        existing = attempts_in(self._places, self.root, is_only_chain=True)
+        numbered = number_attempt(existing, self._wanted)
+        others = named_sources(self._places, self._sources, are_only_chains=True)
+        return Chain(
+            self._places,
+            attempt_place(self.root, numbered.attempt),
+            identity=self.identity,
+            attempt=numbered.attempt,
+            candidates=[*earlier_attempts(self.root, numbered.earlier), *others],
+            rules=self._rules,
+            notes=[*self._notes, *filter(None, [numbered.note])],
+            meanwhile=lambda: self._begun_meanwhile(numbered.attempt),
+        )
+
+    def _begun_meanwhile(self, attempt: int) -> list[Candidate]:
+        try:
+            existing = attempts_in(self._places, self.root)
+        except Exception as error:
+            raise self._blocked(error) from error
+        return begun_before(self.root, existing, attempt)
+
+    def _restore(self, into: MutableMapping[str, Any], *, strict: bool) -> Receipt | None:
+        chain = self._chain()
+        self._touched = None
+        try:
+            receipt = chain.walk(lambda found: self._load(found, into, strict=strict))
+        except ResumeError as error:
+            if self._touched is not None:
+                error.add_note(f"the target is half restored; do not go on with it: {self._touched}")
+            raise
+        self._has_begun = True
+        if receipt is None:
+            for doubt in _doubts(chain.report):
+                log.warning("resume %s", doubt)
+                chain.note(doubt)
+            return None
+        self._step = receipt.step
+        if self._forward is None:
+            self._forward = Forward.begin(chain, self._forward_mode)
+        return receipt
+
+    def _refuse_burying(self, chain: Chain) -> None:
+        chosen = chain.resolve().choice
+        if chosen is not None:
+            step = "" if chosen.step is None else f", step {chosen.step},"
+            raise ResumeError(
+                f"there is a checkpoint{step} at {chosen.uri} that nobody restored, and this save would go before it: "
+                "call restore() first, or give fresh_start=True to begin at zero"
+            )
+        self._has_begun = True
+
+    def _follow(self, chosen: list[str], into: MutableMapping[str, Any], *, strict: bool) -> Receipt:
+        uri, name, seal = chosen
+        generation = Generation.parse(name)
+        assert generation is not None, "rank 0 names generations"
+        found = find(self._places, self._places.open(uri), generation)
+        if found.seal != seal:
+            raise DamagedArchive(f"{name} of {uri} is not the one that rank 0 restored")
+        receipt = self._load(found, into, strict=strict)
+        self._step = receipt.step
+        return receipt
+
+    def _load(self, found: Found, into: MutableMapping[str, Any], *, strict: bool) -> Receipt:
+        started, received = time.perf_counter(), 0
+
+        def on_bytes(size: int) -> None:
+            nonlocal received
+            received += size
+
+        try:
+            with Archive(found.open(), verify="full") as archive:
+                restored = restore_state(archive, into, strict=strict, on_bytes=on_bytes)
+                return Receipt.of(
+                    archive, restored, name=found.name, url=found.place.store.url, seconds=time.perf_counter() - started
+                )
+        except Exception as error:
+            is_touched = received or (isinstance(error, DamagedArchive) and error.touched)
+            self._touched = error if is_touched else self._touched
+            raise
+
+
+def _refuse_attempt(attempt: int | None) -> None:
+    """A number that no place has would be found by no later attempt."""
+    if attempt is not None and not (type(attempt) is int and 0 <= attempt <= MAX_ATTEMPT):
+        raise ValueError(f"attempt={attempt!r} is not a number from 0 to {MAX_ATTEMPT}, nor None for the next one")
+
+
+def _refuse_word(name: str, word: str, known: tuple[str, ...]) -> None:
+    if word not in known:
+        raise ValueError(f"{name}={word!r} is none of {', '.join(map(repr, known))}")
+
+
+def _doubts(report: Report | None) -> Iterator[str]:
+    """What a user may not have meant by what is a fresh start all the same."""
+    looked = report.looked if report is not None else ()
+    foreign = [each for each in looked if each.verdict is Verdict.FOREIGN and each.origin != Origin.USER]
+    if foreign:
+        yield (
+            f"begins at zero beside the checkpoints of another run: {foreign[0].uri}, {foreign[0].reason}. If the root "
+            "was moved or renamed, give Resume that name as identity=, or the old root as a source"
+        )
+    named = [each for each in looked if each.origin == Origin.USER]
+    if named and all(each.verdict in (Verdict.ABSENT, Verdict.EMPTY) for each in named):
+        yield f"begins at zero: no source has ever held a checkpoint ({', '.join(each.uri for each in named[:3])})"
+
+
+@contextmanager
+def _plainly_superseded() -> Iterator[None]:
+    """That an earlier save failed of it, and nobody looked, is no other error: whoever is superseded is to stop."""
+    try:
+        yield
+    except SaveFailed as error:
+        if isinstance(error.__cause__, Superseded):
+            raise error.__cause__ from None
+        raise

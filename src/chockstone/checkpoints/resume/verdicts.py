@@ -1,0 +1,73 @@
+"""Verdicts: what a look at one candidate says, and whether the walk goes on past it.
+
+Whatever is not known here is UNREACHABLE: a candidate nobody could judge must never pass for one that
+is not there, or a run with days of work behind it starts at zero.
+"""
+
+from __future__ import annotations
+
+import errno
+from enum import StrEnum
+from typing import Final
+
+from chockstone.checkpoints.errors import (
+    CheckpointMissing,
+    DamagedArchive,
+    ForeignArchive,
+    LocalTrouble,
+    ResumeBlocked,
+    StoreDenied,
+    StoreFull,
+    UnsupportedArchive,
+)
+
+
+class Verdict(StrEnum):
+    VERIFIED = "verified"  # committed, ours, and what was read of it is right
+    UNVERIFIED = "unverified"  # files that a stock writer left: no claim, no commit, no digests
+    ABSENT = "absent"  # the store says so, and we may list
+    EMPTY = "empty"  # the place is there, and nothing is in it
+    PARTIAL = "partial"  # someone began and committed nothing
+    CORRUPT = "corrupt"  # committed, and damaged, also at a second reading
+    FOREIGN = "foreign"  # of another chain
+    INCOMPATIBLE = "incompatible"  # of a newer format than this version reads
+    VOID = "void"  # committed after its writer had been superseded
+    POISONED = "poisoned"  # the loader failed on it again and again
+    DENIED = "denied"
+    UNREACHABLE = "unreachable"
+    LOCAL = "local"  # our own disk; the candidate is not to blame
+
+    @property
+    def stops(self) -> bool:
+        """Whether nothing older may be taken in its stead without being told to."""
+        return self in _STOPS
+
+    @property
+    def was_committed(self) -> bool:
+        """Whether it shows that the chain had saved something: then zero is no place to start from."""
+        return self in _COMMITTED
+
+
+_STOPS: Final = {Verdict.INCOMPATIBLE, Verdict.DENIED, Verdict.UNREACHABLE, Verdict.LOCAL}
+_COMMITTED: Final = {Verdict.VERIFIED, Verdict.UNVERIFIED, Verdict.CORRUPT, Verdict.VOID, Verdict.POISONED}
+_OUR_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE}  # whichever file it was that could not be opened
+_OUR_OWN: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, *_OUR_DESCRIPTORS}
+
+
+def judge(error: BaseException) -> Verdict:
+    """The verdict on a candidate that failed so while it was looked at or restored."""
+    if isinstance(error, ResumeBlocked) and error.verdict:
+        return Verdict(error.verdict)
+    if isinstance(error, LocalTrouble | StoreFull | MemoryError):
+        return Verdict.LOCAL
+    if isinstance(error, UnsupportedArchive):
+        return Verdict.INCOMPATIBLE
+    if isinstance(error, CheckpointMissing | DamagedArchive | ForeignArchive):
+        return Verdict.CORRUPT  # it was listed, so it was committed
+    if isinstance(error, StoreDenied):
+        return Verdict.DENIED
+    if isinstance(error.__cause__, OSError) and error.__cause__.errno in _OUR_DESCRIPTORS:
+        return Verdict.LOCAL
+    if isinstance(error, OSError) and error.errno in _OUR_OWN:
+        return Verdict.LOCAL
+    return Verdict.UNREACHABLE
