@@ -31,8 +31,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(UnstorableValue)
     @app.exception_handler(RowExists)
     async def bad_request(_: Request, error: Exception) -> JSONResponse:
-        code = getattr(error, "code", None)
-        return JSONResponse({"detail": str(error)} | ({} if code is None else {"code": code}), 400)
+        return _told(error, 400)
 
     @app.exception_handler(RunGone)
     async def gone(request: Request, error: RunGone) -> Response:
@@ -42,7 +41,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RowMissing)
     async def missing(_: Request, error: RowMissing) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 404)
+        return _told(error, 404)
 
     @app.exception_handler(Busy)
     async def busy(_: Request, error: Busy) -> JSONResponse:
@@ -70,3 +69,9 @@ def install(app: FastAPI) -> None:
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         log.exception("request failed path=%s", request.url.path, exc_info=error)
         return JSONResponse({"detail": "the server failed on this request; its log says why"}, 500)
+
+
+def _told(error: Exception, status_code: int) -> JSONResponse:
+    """With its code where it has one, for programs that act on it."""
+    code = getattr(error, "code", None)
+    return JSONResponse({"detail": str(error)} | ({} if code is None else {"code": code}), status_code)

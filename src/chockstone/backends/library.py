@@ -27,12 +27,22 @@ from chockstone.checkpoints.errors import (
     CheckpointMissing,
     DamagedArchive,
     ForeignArchive,
+    StoreDenied,
     StoreFull,
+    StoreUnreachable,
+    UnsupportedArchive,
 )
 from chockstone.checkpoints.snapshot import Snapshot, Snapshotter
-from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
+from chockstone.wire.failures import BadRequest, Code, RequestError, ServerFailure
 
 _SAVES: Final = 2  # at a time; each holds a snapshot
+_CODES: Final[Mapping[type[CheckpointError], Code]] = {
+    DamagedArchive: "damaged",
+    ForeignArchive: "damaged",
+    UnsupportedArchive: "newer",
+    StoreDenied: "denied",
+    StoreUnreachable: "unreachable",
+}
 State = Mapping[str, Any]  # Any: tensors and plain JSON
 
 
@@ -206,5 +216,5 @@ def _explain_save(error: BaseException, *, needed_bytes: int) -> BaseException:
 def _explain_load(error: CheckpointError) -> RequestError:
     if isinstance(error, CheckpointMissing):
         return BadRequest(f"the checkpoint is not in the store any more: {error}", code="missing")
-    is_damaged = isinstance(error, DamagedArchive | ForeignArchive)
-    return ServerFailure(f"the checkpoint cannot be loaded: {error}", code="damaged" if is_damaged else None)
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
+    return ServerFailure(f"the checkpoint cannot be loaded: {error}", code=code)

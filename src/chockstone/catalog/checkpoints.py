@@ -235,7 +235,8 @@ class Checkpoints:
         if checkpoint.is_expired(now):
             raise RowMissing(
                 f"checkpoint {checkpoint.path!r} expired at {checkpoint.expires_at:%Y-%m-%d %H:%M} UTC; "
-                f"save with a longer ttl_seconds, or none, to keep one"
+                f"save with a longer ttl_seconds, or none, to keep one",
+                code="expired",
             )
         return checkpoint
 

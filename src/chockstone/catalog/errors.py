@@ -12,13 +12,19 @@ CatalogError
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 class CatalogError(Exception):
     """Root of everything this room raises on purpose."""
 
 
 class RowMissing(CatalogError):
-    pass
+    """``code`` is for programs: "expired", or "damaged" where there were some and none can be used."""
+
+    def __init__(self, message: str = "", *, code: Literal["expired", "damaged"] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class RowExists(CatalogError):

@@ -27,8 +27,9 @@ written: whoever forgets what led to its state forgets what led to theirs.
 The worker is a process, and may die. Each one that becomes ready is a new generation, which knows
 nothing of the runs, losses and samples of those before it.
 
-An error has a code where the engine acts on it: the archive is "damaged" or "missing", or there is
-"no_room" for it, in which case the message says "needs <number> bytes".
+An error has a code where the engine acts on it: the archive is "damaged", "missing" or of a "newer"
+format, its store is "unreachable" or access to it "denied", or there is "no_room" for it, in which case
+the message says "needs <number> bytes".
 """
 
 from __future__ import annotations

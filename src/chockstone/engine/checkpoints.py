@@ -35,6 +35,8 @@ from chockstone.checkpoints.errors import (
     StoreError,
     UnsupportedArchive,
 )
+from chockstone.checkpoints.resume.verdicts import Verdict
+from chockstone.checkpoints.resume.walking import Ending, WalkBack
 from chockstone.engine.archives import archive_name
 from chockstone.engine.audit import Audit
 from chockstone.engine.quotas import Quotas
@@ -252,28 +254,36 @@ class Checkpoints:
     ) -> Latest:
         """The newest checkpoint that verifies in full, among those that ``allow`` lets the caller see.
 
-        Damaged ones on the way are marked so. Raises RowMissing when none is left.
+        Damaged ones on the way are marked so. Raises RowMissing when none is left, ServerFailure when one cannot
+        be read now, and BadRequest when one is of a newer format: nothing older stands in for those.
         """
-        skipped: list[Skipped] = []
+        walk: WalkBack[CheckpointRow] = WalkBack()
         before: int | None = None
         while rows := await self._catalog.checkpoints.history(
             run_id, kind, now=self._now(), limit=_HISTORY, before_save_id=before, damaged_too=True
         ):
-            for row in filter(allow, rows):
+            walk.add(filter(allow, rows))
+            for row in walk:
                 found = await self._looked_at(row)
                 if found is None:
-                    continue  # deleted meanwhile
-                if found.state == "ready":
-                    return Latest(found, tuple(skipped))
-                skipped.append(Skipped(found.path, found.damage or "it is damaged"))
+                    walk.saw(Verdict.ABSENT, "it was deleted meanwhile")
+                elif found.state == "ready":
+                    walk.took(step=found.step)
+                    return Latest(found, _skipped(walk))
+                else:
+                    walk.saw(Verdict.CORRUPT, found.damage or "it is damaged", step=found.step, is_sure=True)
             before = rows[-1].save_id
+        skipped = _skipped(walk)
         why = f": {len(skipped)} are damaged, the newest because {skipped[0].reason}" if skipped else ""
-        raise RowMissing(f"run {run_id!r} has no checkpoint of kind {kind!r} that can be used{why}")
+        raise RowMissing(
+            f"run {run_id!r} has no checkpoint of kind {kind!r} that can be used{why}",
+            code="damaged" if walk.ending is Ending.EXHAUSTED else None,
+        )
 
     async def verify(self, row: CheckpointRow, *, bytes_per_second: float | None = None) -> CheckpointRow:
         """Read all of it and write down what was found; the row as it is then. Raises RowMissing if it was removed."""
         try:
-            await self._read(row.archive, bytes_per_second)
+            await self._read_again(row.archive, bytes_per_second)
         except DamagedArchive as error:
             changed = await self.found_damaged(row, str(error))
         except CheckpointMissing:
@@ -330,6 +340,19 @@ class Checkpoints:
         with suppress(RowMissing):
             return await self.verify(row)
         return None
+
+    async def _read_again(self, archive: str, bytes_per_second: float | None) -> None:
+        """Once more if it is damaged: the fault may have been on the way. Raises what the last reading did."""
+        walk = WalkBack([archive])
+        for each in walk:
+            try:
+                await self._read(each, bytes_per_second)
+            except CheckpointError as error:
+                walk.failed(error)
+                if not walk.is_again:
+                    raise
+            else:
+                walk.took()
 
     async def _read(self, archive: str, bytes_per_second: float | None) -> None:
         """Asked for together it is read once, though nobody in a hurry waits for somebody slow."""
@@ -450,6 +473,11 @@ class Checkpoints:
         told = {"size_bytes": row.size_bytes, "by": by, **details}
         log.info("%s path=%s %s", event, row.path, " ".join(f"{name}={value}" for name, value in told.items()))
         self._audit(event, owner=row.owner, run_id=row.run_id, path=row.path, details=told)
+
+
+def _skipped(walk: WalkBack[CheckpointRow]) -> tuple[Skipped, ...]:
+    damaged = (look for look in walk.passed if look.verdict is Verdict.CORRUPT)
+    return tuple(Skipped(look.candidate.path, look.reason) for look in damaged)
 
 
 def _batches(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -22,7 +22,7 @@ from chockstone.engine.journal_stall import Stalled
 from chockstone.engine.limits import Busy, Limits
 from chockstone.engine.live_run import LiveRun
 from chockstone.engine.operations import CHANGES_STATE, Operation, Outcome, check_plain, request_id_of
-from chockstone.engine.recovery import Halted, NotRecovered, Recovery
+from chockstone.engine.recovery import Halted, NotRecovered, Postponed, Recovery
 from chockstone.engine.recovery_archives import RecoveryArchives
 from chockstone.engine.suspects import Suspects
 from chockstone.wire.failures import RequestError, ServerFailure
@@ -182,12 +182,16 @@ class Performing:
             return Outcome(Result.failed(error))
 
     async def _restored(self, live: LiveRun, before: Operation | None) -> None:
+        told = ""
         while True:
             try:
                 return await self._recovery.restore(live, before)
-            except CatalogUnavailable as error:
+            except (CatalogUnavailable, Postponed) as error:
                 if self.is_stopping:
                     raise Halted from error
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("run waits to be recovered run=%s error=%s", live.run_id, error)
                 live.pause = f"the run cannot be brought back yet: {error}"
                 await asyncio.sleep(_ROOM_CHECK_SECONDS)
             except WorkerLost as error:

@@ -1,7 +1,8 @@
 """Recovery: a worker that does not have a run is given it, as it was.
 
-The newest recovery archive that can be read, then all that the journal has after it, in its order.
-One path for a worker that died, a server that was killed, and a run that was parked.
+The newest recovery archive that is whole, then all that the journal has after it, in its order. One
+that cannot be read now is waited for. One path for a worker that died, a server that was killed, and a
+run that was parked.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from chockstone.backends.local import WorkerLost
 from chockstone.catalog import Catalog, CatalogError
 from chockstone.checkpoints.errors import CheckpointError, StoreError
+from chockstone.checkpoints.resume.verdicts import Verdict
+from chockstone.checkpoints.resume.walking import Ending, WalkBack
 from chockstone.engine.backend import Backend
 from chockstone.engine.custom_losses import CustomLosses
 from chockstone.engine.execution import Execution
@@ -29,14 +32,26 @@ from chockstone.engine.operations import CHANGES_STATE, Operation, Outcome, dige
 from chockstone.engine.recovery_archives import RecoveryArchive, RecoveryArchives
 from chockstone.engine.storage import Storage
 from chockstone.engine.suspects import Suspects
-from chockstone.wire.failures import RequestError, ServerFailure
+from chockstone.wire.failures import Code, RequestError, ServerFailure
 
 log = logging.getLogger(__name__)
 Finish = Callable[[LiveRun, Operation, Outcome], Awaitable[None]]
+_VERDICTS: Final[Mapping[Code | None, Verdict]] = {  # anything else was the worker's own trouble: LOCAL
+    "damaged": Verdict.CORRUPT,
+    "missing": Verdict.CORRUPT,
+    "newer": Verdict.INCOMPATIBLE,
+    "denied": Verdict.DENIED,
+    "unreachable": Verdict.UNREACHABLE,
+}
+_PASSING: Final = {Verdict.DENIED, Verdict.UNREACHABLE}  # of the store, while this server runs
 
 
 class Halted(Exception):
     """The server stops, or cannot serve this run as it was started: what waits goes on waiting."""
+
+
+class Postponed(Exception):
+    """The store does not say what it has, or does not let us: nothing is decided, and it is asked again."""
 
 
 class NotRecovered(ServerFailure):
@@ -92,7 +107,7 @@ class Recovery:
     async def restore(self, live: LiveRun, before: Operation | None) -> None:
         """Have the present worker hold the run as it was before the operation; nothing to do if it does.
 
-        Raises WorkerLost, NotRecovered, and Halted.
+        Raises WorkerLost, NotRecovered, Postponed, and Halted.
         """
         await self._wait_for_worker(live)
         if live.generation == self._backend.generation:
@@ -117,8 +132,10 @@ class Recovery:
             try:
                 await self._losses.send(live.session_id)
                 await self._bring_back(live, before)
-            except BaseException:
+            except BaseException as error:
                 live.generation = 0  # what the worker has of it is not all
+                if isinstance(error, StoreError):
+                    raise Postponed(f"the store of run {live.run_id!r} cannot be used now: {error}") from error
                 raise
             finally:
                 live.pause = None
@@ -142,6 +159,8 @@ class Recovery:
         receipt = Receipt(live.restore_reason)
         live.pause = "the run is being recovered"
         through = await self._load_newest(live, receipt)
+        for each in receipt.skipped:
+            log.warning("recovery archive passed over archive=%s error=%s", each["archive"], each["reason"])
         live.debt = Debt()
         await self._give_up_results(live, through)
         pending = [
@@ -161,63 +180,74 @@ class Recovery:
         await self._report(live, receipt)
 
     async def _load_newest(self, live: LiveRun, receipt: Receipt) -> int:
-        """Up to which operation the worker has the run now; 0: there is no archive, and it has nothing yet."""
+        """Up to which operation the worker has the run now; 0: no archive is whole, and it has nothing yet."""
         generation = self._backend.generation
+        candidates = await self._archives.candidates(live.run_id)
+        walk = WalkBack(candidates)
+        then: Mapping[str, Any] = {}
         values = {"run_id": live.run_id, "base_model": live.base_model, "spec": dict(live.spec)}
-        try:
-            candidates = await self._archives.candidates(live.run_id)
-        except StoreError as error:
-            raise NotRecovered(
-                f"the recovery archives of run {live.run_id!r} cannot be listed: {error}", is_final=False
-            ) from error
-        is_final = True
-        for candidate in candidates:
+        for candidate in walk:
             await self._backend.call("open_run", values, generation=generation)
             try:
                 load = {"run_id": live.run_id, "archive": candidate.name, "with_optimizer": True}
                 await self._backend.call("load", load, generation=generation)
+                live.steps, then = await self._inspect(candidate)
             except WorkerLost:
                 raise
             except RequestError as error:
-                is_final = is_final and error.code in ("damaged", "missing")  # else it may load another time
-                receipt.skipped.append({"archive": candidate.name, "reason": str(error)})
-                log.warning("recovery archive passed over archive=%s error=%s", candidate.name, error)
-                continue
+                walk.saw(_VERDICTS.get(error.code, Verdict.LOCAL), str(error))
+            except CheckpointError as error:
+                walk.failed(error)
+            else:
+                walk.took()
+        receipt.skipped = [{"archive": look.candidate.name, "reason": look.reason} for look in walk.passed]
+        if walk.choice is not None:
+            chosen = walk.choice.candidate
             live.generation = generation
-            receipt.archive = candidate.name
-            live.steps, then = await self._inspect(candidate)
+            receipt.archive = chosen.name
             receipt.notes += differences(then, self._backend.environment, live.base_model)
-            live.archives = sorted(each.through for each in candidates if each.through <= candidate.through)
-            return candidate.through
+            live.archives = sorted(each.through for each in candidates if each.through <= chosen.through)
+            return chosen.through
+        return await self._without_archive(live, receipt, walk)
+
+    async def _without_archive(self, live: LiveRun, receipt: Receipt, walk: WalkBack[RecoveryArchive]) -> int:
+        """0, if the journal has everything; else it says why the run is not brought back."""
+        if walk.blocked is not None and walk.blocked.verdict in _PASSING:
+            raise Postponed(f"recovery archive {walk.blocked.candidate.name!r} cannot be read: {walk.blocked.reason}")
         first = live.journal.first_of_all()
+        then: Mapping[str, Any] = {}
         if first is not None and first.trace is not None:
             then = first.trace.facts.get("environment", {})
-        else:
-            then = (await self._inspect(candidates[0]))[1] if candidates else {}
+        elif walk.looked:
+            with suppress(CheckpointError):  # as far as it can be read
+                _, then = await self._inspect(walk.looked[0].candidate)
         if _is_another_model(then, self._backend.environment, live.base_model):
             raise self._hold(
                 live,
                 f"base model {live.base_model!r} is not the one that run {live.run_id!r} was trained on: start the "
                 f"server with --model {live.base_model}=DIRECTORY of that one, and it goes on where it was",
             )
+        reasons = "; ".join(each["reason"] for each in receipt.skipped) or "there is none"
+        if walk.blocked is not None:  # it may be good, and loads another time
+            raise NotRecovered(
+                f"the newest recovery archive of run {live.run_id!r} cannot be loaded by this server: {reasons}. "
+                "Nothing of it is lost; start the server again when that is mended.",
+                is_final=False,
+            )
         if first is None:
             raise NotRecovered(
                 f"no recovery archive of run {live.run_id!r} can be read, and its journal does not go back to its "
-                f"beginning: {'; '.join(each['reason'] for each in receipt.skipped) or 'there is none'}. "
-                "Resume it from its last checkpoint.",
-                is_final=is_final,
+                f"beginning: {reasons}. Resume it from its last checkpoint.",
+                is_final=walk.ending is Ending.EXHAUSTED,  # else the store has none, as when a disk is not mounted
             )
         receipt.notes += differences(then, self._backend.environment, live.base_model)
         live.archives = []
         return 0
 
-    async def _inspect(self, candidate: RecoveryArchive) -> tuple[int, Mapping[str, Any]]:
-        """After how many steps it was taken, and in which environment, as far as that can be read."""
-        try:
-            with await self._storage.open(candidate.name) as opened:
-                return opened.manifest.step or 0, opened.manifest.metadata.get("environment", {})
-        except CheckpointError:
-            return 0, {}
+    async def _inspect(self, archive: RecoveryArchive) -> tuple[int, Mapping[str, Any]]:
+        """After how many steps it was taken, and in which environment. Raises CheckpointError."""
+        with await self._storage.open(archive.name) as opened:
+            return opened.manifest.step or 0, opened.manifest.metadata.get("environment", {})
 
     async def _give_up_results(self, live: LiveRun, through: int) -> None:
         """What an archive holds is not done again, so a result that was damaged in the journal stays lost."""
@@ -255,6 +285,8 @@ class Recovery:
             if trace is None and isinstance(error, RequestError):
                 await self.finish(live, operation, Outcome(Result.failed(error)))
                 return
+            if isinstance(error, RequestError) and _VERDICTS.get(error.code) in _PASSING:
+                raise Postponed(f"operation {operation.sequence} ({operation.word}) waits: {error}") from error
             raise NotRecovered(
                 f"operation {operation.sequence} ({operation.word}) of run {live.run_id!r} cannot be replayed: {error}",
                 is_final=isinstance(error, JournalDamaged),  # else it may be another time, or with more memory

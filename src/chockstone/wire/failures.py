@@ -13,7 +13,9 @@ from typing import Literal
 import orjson
 
 Category = Literal["user", "server", "unknown"]
-Code = Literal["damaged", "missing", "no_room", "unsent"]  # what our own rooms act on; others see the message
+Code = Literal[  # what our own rooms act on; others see the message
+    "damaged", "missing", "newer", "denied", "unreachable", "no_room", "unsent"
+]
 
 
 class RequestError(Exception):

@@ -246,6 +246,7 @@ async def test_what_has_expired_is_gone_and_says_so(context: Context, ann: User)
         await ann.http.post("weights_info", json={"tinker_path": path}),
     ):
         assert "expired at" in refusal(answer, 404)
+        assert answer.json()["code"] == "expired"
 
 
 async def test_verifying_reads_all_of_it_and_has_damage_be_known(store: Path, context: Context, ann: User) -> None:

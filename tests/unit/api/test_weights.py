@@ -69,13 +69,17 @@ async def test_a_sampler_of_weights_that_go_at_the_same_moment_is_not_made(
 async def test_latest_of_nothing_is_not_found(store: Path, context: Context, ann: User, bob: User) -> None:
     run_id = await ann.run()
     latest = {"tinker_path": f"tinker://{run_id}/weights/latest"}
-    refusal(await ann.http.post("weights_info", json=latest), 404)
+    never = await ann.http.post("weights_info", json=latest)
+    assert refusal(never, 404) and "code" not in never.json()
     path = await ann.save(run_id, "only")
     archive = store / f"{await archive_of(context, path)}.tar"
     archive.write_bytes(damaged(archive.read_bytes()))
 
-    assert "damaged" in refusal(await ann.http.post("weights_info", json=latest), 404)
-    assert "damaged" not in refusal(await bob.http.post("weights_info", json=latest), 404)
+    lost = await ann.http.post("weights_info", json=latest)
+    assert "damaged" in refusal(lost, 404)
+    assert lost.json()["code"] == "damaged", "a run that had something does not begin anew"
+    theirs = await bob.http.post("weights_info", json=latest)
+    assert "damaged" not in refusal(theirs, 404) and "code" not in theirs.json()
 
 
 async def test_latest_of_another_s_run_is_the_newest_public_one(ann: User, bob: User) -> None:

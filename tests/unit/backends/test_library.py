@@ -18,7 +18,14 @@ from chockstone.backends.recipients import parse_recipients
 from chockstone.backends.sampler_weights import read_weights
 from chockstone.backends.state import saved_weights
 from chockstone.checkpoints import Admission, Checkpointer, verify_archive
-from chockstone.checkpoints.errors import StoreFull
+from chockstone.checkpoints.errors import (
+    CheckpointError,
+    ForeignArchive,
+    StoreDenied,
+    StoreFull,
+    StoreUnreachable,
+    UnsupportedArchive,
+)
 from chockstone.checkpoints.export import export_members
 from chockstone.checkpoints.file_store import FileStore
 from chockstone.checkpoints.store import Sink
@@ -326,6 +333,29 @@ def test_what_cannot_be_loaded_says_whether_it_is_damaged_or_missing(tmp_path: P
         "other": "damaged",
         "gone": "missing",
     }
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StoreUnreachable("503"), "unreachable"),
+        (StoreDenied("403"), "denied"),
+        (UnsupportedArchive("version 9"), "newer"),
+        (ForeignArchive("a dataset"), "damaged"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_load_that_fails_says_whether_it_may_do_another_time(
+    error: CheckpointError, code: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(store: FileStore, name: str) -> object:
+        raise error
+
+    monkeypatch.setattr(FileStore, "open", fail)
+
+    refused = failure(lambda: load(desk, "any"))
+
+    assert (refused.code, refused.category) == (code, "server")
 
 
 def load(desk: Desk, archive: str) -> object:

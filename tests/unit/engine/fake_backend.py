@@ -16,7 +16,14 @@ import numpy as np
 from chockstone.backends.channel import Message
 from chockstone.backends.local import WorkerLost
 from chockstone.checkpoints import Admission, Archive, Checkpointer, Store, load_state
-from chockstone.checkpoints.errors import AdmissionRefused, CheckpointMissing, DamagedArchive, StoreFull
+from chockstone.checkpoints.errors import (
+    AdmissionRefused,
+    CheckpointMissing,
+    DamagedArchive,
+    StoreDenied,
+    StoreFull,
+    StoreUnreachable,
+)
 from chockstone.engine.backend import Backend
 from chockstone.wire.failures import BadRequest, ServerFailure
 
@@ -228,6 +235,10 @@ class FakeBackend:
             raise BadRequest(f"the checkpoint is not in the store any more: {error}", code="missing") from error
         except DamagedArchive as error:
             raise ServerFailure(f"the checkpoint cannot be loaded: {error}", code="damaged") from error
+        except StoreDenied as error:
+            raise ServerFailure(f"the checkpoint cannot be loaded: {error}", code="denied") from error
+        except StoreUnreachable as error:
+            raise ServerFailure(f"the checkpoint cannot be loaded: {error}", code="unreachable") from error
 
 
 def _is_a_backend(fake: FakeBackend) -> Backend:

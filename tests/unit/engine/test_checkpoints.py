@@ -10,12 +10,12 @@ import pytest
 
 from chockstone.catalog import Catalog, CatalogUnavailable, CheckpointExists, CheckpointRow, RowMissing, TrashRow
 from chockstone.catalog.checkpoint_usage import Usage
-from chockstone.checkpoints.errors import StoreDenied
+from chockstone.checkpoints.errors import DamagedArchive, StoreDenied, StoreError, StoreUnreachable
 from chockstone.checkpoints.file_store import FileStore
 from chockstone.engine.engine import Engine
 from chockstone.engine.sampling import SamplerSource
 from chockstone.engine.storage import Storage
-from chockstone.wire.failures import BadRequest
+from chockstone.wire.failures import BadRequest, ServerFailure
 from chockstone.wire.paths import Kind
 
 from .fake_backend import FakeBackend
@@ -704,8 +704,56 @@ async def test_there_is_no_latest_when_all_are_damaged(
         for row in await five(engine, clock):
             flip_a_byte(engine, row)
 
-        with pytest.raises(RowMissing, match="5 are damaged, the newest because block 0"):
+        with pytest.raises(RowMissing, match="5 are damaged, the newest because block 0") as refused:
             await engine.checkpoints.latest(RUN, "weights")
+        assert refused.value.code == "damaged"
+        with pytest.raises(RowMissing) as refused:
+            await engine.checkpoints.latest(RUN, "sampler_weights")
+        assert refused.value.code is None, "there was never any"
+
+
+@pytest.mark.parametrize("error", [StoreUnreachable("503"), StoreDenied("403")])
+async def test_an_older_one_is_not_the_latest_while_the_newest_cannot_be_read(
+    error: StoreError, backend: FakeBackend, catalog: Catalog, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    async with started(backend, catalog, storage, clock=clock) as engine:
+        rows = await five(engine, clock)
+        flip_a_byte(engine, rows[4])
+        original = storage.verify
+
+        async def fail(archive: str, *, bytes_per_second: float | None = None) -> None:
+            if archive == rows[3].archive:
+                raise error
+            await original(archive, bytes_per_second=bytes_per_second)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(storage, "verify", fail)
+            with pytest.raises(ServerFailure, match=f"could not be read: {error}"):
+                await engine.checkpoints.latest(RUN, "weights")
+
+        assert (await engine.checkpoints.latest(RUN, "weights")).row.name == "n3"
+
+
+async def test_a_fault_on_the_way_is_not_taken_for_damage(
+    backend: FakeBackend, catalog: Catalog, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    async with started(backend, catalog, storage, clock=clock) as engine:
+        await five(engine, clock)
+        original = storage.verify
+        faults: list[Exception] = [DamagedArchive("block 0 is not what was written")]
+
+        async def fail_once(archive: str, *, bytes_per_second: float | None = None) -> None:
+            if faults:
+                raise faults.pop()
+            await original(archive, bytes_per_second=bytes_per_second)
+
+        monkeypatch.setattr(storage, "verify", fail_once)
+
+        found = await engine.checkpoints.latest(RUN, "weights")
+
+        assert (found.row.name, found.row.state, found.skipped) == ("n4", "ready", ())
 
 
 async def test_nothing_is_saved_as_the_latest(engine: Engine) -> None:

@@ -1,13 +1,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
+
+import pytest
 
 from chockstone.catalog import Catalog
+from chockstone.checkpoints.errors import StoreDenied, StoreError, StoreUnreachable
+from chockstone.engine.data_directory import RUN_JOURNALS
 from chockstone.engine.durability import Durability
-from chockstone.wire.failures import BadRequest
+from chockstone.engine.runs import LiveRun
+from chockstone.wire.failures import BadRequest, ServerFailure
 
-from .lives import EVERY_STEP, lived
+from .lives import EVERY_STEP, Life, lived
 from .making import RUN, damage, until
 
 
@@ -148,6 +157,174 @@ async def test_requests_that_fail_do_not_fill_the_journal_for_ever(home: Path) -
         assert len(live.journal.operations) < 20
         life.backend.die("signal 9")
         assert await life.state() == (0, 0, 0)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for a store asks again at once."""
+    monkeypatch.setattr("chockstone.engine.performing._ROOM_CHECK_SECONDS", 0.001)
+
+
+@contextmanager
+def failing(life: Life, error: StoreError, *, word: str = "open", name: str = "") -> Iterator[list[str]]:
+    """The store fails like this while it is asked for what has ``name`` in it; how often it was, in the list."""
+    original = getattr(life.backend.store, word)
+    asked: list[str] = []
+
+    def fail(what: str = "") -> object:
+        if name in what:
+            asked.append(what)
+            raise error
+        return original(what)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(life.backend.store, word, fail)
+        yield asked
+
+
+TROUBLES = [StoreUnreachable("503 Slow Down"), StoreDenied("403 Forbidden")]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("error", TROUBLES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("word", ["open", "entries"])
+async def test_a_store_that_cannot_be_read_is_waited_for_and_nothing_is_replayed_meanwhile(
+    home: Path, word: str, error: StoreError
+) -> None:
+    async with lived(home, durability=Durability(steps=3)) as life:
+        live = await life.make()
+        await life.train_slowly(1, 2, 3)  # the journal has all of it, too
+        [newest] = life.recovery_archives()
+        with failing(life, error, word=word) as asked:
+            life.backend.calls.clear()
+            life.backend.die("signal 9")
+            waiting = asyncio.create_task(life.ask_pass(7))
+            await until(lambda: len(asked) > 3)
+
+            await until(lambda: str(error) in (life.engine.why_waiting(f"{RUN}:9") or ""))
+            assert "pass" not in life.backend.words()
+            assert (live.problem, live.hold) == (None, None)
+            assert (await life.catalog.runs.get(RUN)).state == "active"
+
+        assert (await life.result(await waiting)).body == b"loss 7"
+        assert await life.state() == (6, 7, 3)
+        [receipt] = await life.receipts()
+        assert (receipt.archive, receipt.skipped, receipt.replayed) == (newest, [], 0)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("error", TROUBLES, ids=lambda error: type(error).__name__)
+async def test_an_older_recovery_archive_does_not_stand_in_for_one_that_cannot_be_read_now(
+    home: Path, error: StoreError
+) -> None:
+    async with lived(home, durability=EVERY_STEP) as life:
+        await life.make()
+        await life.train_slowly(1, 2, 3)
+        older, newest = life.recovery_archives()
+        with failing(life, error, name=newest) as asked:
+            life.backend.die("signal 9")
+            await until(lambda: len(asked) > 3)
+            assert older not in [values["archive"] for values in life.backend.values_of("load")]
+
+        assert await life.state() == (6, 0, 3)
+        assert (await life.receipts())[0].archive == newest
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_server_that_stops_while_it_waits_for_the_store_leaves_the_run_to_the_next(home: Path) -> None:
+    async with lived(home, durability=EVERY_STEP) as first:
+        await first.make()
+        await first.train_slowly(1, 2)
+        archives = first.recovery_archives()
+        with failing(first, StoreUnreachable("503 Slow Down")) as asked:
+            first.backend.die("signal 9")
+            asking = asyncio.create_task(first.ask_pass(7))
+            await until(lambda: len(asked) > 3)
+            request_id = await asking
+            async with asyncio.timeout(10):
+                await first.engine.stop()
+        assert first.recovery_archives() == archives
+
+    async with lived(home, after=first) as second:
+        assert (await second.result(request_id)).body == b"loss 7"
+        assert await second.state() == (3, 7, 2)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_checkpoint_that_a_replay_needs_is_waited_for(home: Path) -> None:
+    async with lived(home) as life:
+        await life.make()
+        await life.train(5)
+        await life.told(await life.ask_save("a"))
+        await life.train(6)
+        await life.told(await life.ask_load("a"))
+        with failing(life, StoreUnreachable("503 Slow Down")) as asked:
+            life.backend.die("signal 9")
+            await until(lambda: len(asked) > 3)
+            assert (await life.run()).problem is None
+
+        assert await life.state() == (5, 0, 1)
+
+
+async def test_a_recovery_archive_is_read_twice_before_it_is_called_damaged(home: Path) -> None:
+    async with lived(home, durability=EVERY_STEP) as life:
+        await life.make()
+        await life.train_slowly(1, 2, 3)
+        newest = life.recovery_archives()[-1]
+        life.backend.fail_next("load", ServerFailure("the checkpoint cannot be loaded: block 0", code="damaged"))
+
+        life.backend.die("signal 9")
+
+        assert await life.state() == (6, 0, 3)
+        [receipt] = await life.receipts()
+        assert (receipt.archive, receipt.skipped) == (newest, [])
+
+
+@pytest.mark.parametrize("code", ["newer", None])
+async def test_one_that_this_server_cannot_load_stops_the_run_and_ends_nothing(
+    home: Path, code: Literal["newer"] | None
+) -> None:
+    async with lived(home, durability=Durability(steps=3)) as first:
+        await first.make()
+        await first.train_slowly(1, 2, 3)
+        await first.written()
+        left = first.crash()
+
+    async with lived(left, after=first) as second:
+        second.backend.fail_next("load", ServerFailure("cannot be loaded here", code=code))
+        given_up: list[LiveRun] = []
+        second.engine._performing.on_problem = given_up.append
+        live = await second.run()
+        await until(lambda: live.problem)
+        assert "cannot be loaded by this server: cannot be loaded here" in (live.problem or "")
+        assert (given_up, "pass" in second.backend.words()) == ([], False)
+        left = second.crash()
+
+    async with lived(left, after=first) as third:
+        assert await third.state() == (6, 0, 3)
+
+
+async def test_archives_that_are_not_listed_any_more_do_not_end_the_run(home: Path) -> None:
+    async with lived(home, durability=EVERY_STEP) as first:
+        await first.make()
+        await first.train_slowly(1, 2, 3)
+        await first.written()
+        left = first.crash()
+    sorted((left / RUN_JOURNALS / "s.train.0").iterdir())[1].unlink()  # as when nobody needs it any more
+    away = (left / "checkpoints").rename(left / "elsewhere")  # as when a disk is not mounted
+
+    async with lived(left, after=first) as second:
+        given_up: list[LiveRun] = []
+        second.engine._performing.on_problem = given_up.append
+        live = await second.run()
+        await until(lambda: live.problem)
+        assert "no recovery archive of run 's:train:0' can be read" in (live.problem or "")
+        assert given_up == []
+        left = second.crash()
+
+    shutil.copytree(away, left / "checkpoints", dirs_exist_ok=True)
+    async with lived(left, after=first) as third:
+        assert await third.state() == (6, 0, 3)
 
 
 async def until_lost(catalog: Catalog) -> None:

@@ -4,10 +4,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import tinker
 from tinker import types
 
+from chockstone.checkpoints.errors import StoreUnreachable
+from chockstone.checkpoints.file_store import FileStore
 from chockstone.trainers import ResumeRefused
 from trainers.fakes import Digits, FakeServer, Ledger, trainer
 
@@ -136,6 +139,58 @@ async def test_a_server_that_cannot_load_now_is_not_taken_for_one_that_never_can
 
     assert raised.value is error
     assert picture(tmp_path, server, ledger) == before
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 422])
+async def test_weights_that_are_gone_or_damaged_are_walked_past_whatever_the_server_calls_it(
+    status: int, trained: list[Path], server: FakeServer, ledger: Ledger, tmp_path: Path
+) -> None:
+    server.fail("load", refused(status))
+
+    outcome = await trainer(tmp_path, ledger).run()
+
+    assert outcome.resumed_from == 4
+    assert "the run goes on from 'trainer/step-00000004': 2 steps are done again" in "".join(ledger.events)
+
+
+@pytest.mark.parametrize("status", [401, 403, 503])
+async def test_a_server_that_does_not_let_us_or_is_down_is_not_walked_past(
+    status: int, trained: list[Path], server: FakeServer, ledger: Ledger, tmp_path: Path
+) -> None:
+    server.fail("load", refused(status))
+    before = picture(tmp_path, server, ledger)
+
+    with pytest.raises(tinker.APIStatusError):
+        await trainer(tmp_path, ledger).run()
+
+    assert picture(tmp_path, server, ledger) == before
+
+
+@pytest.mark.parametrize("word", ["open", "entries"])
+async def test_a_store_that_is_down_is_neither_walked_past_nor_taken_for_an_empty_one(
+    word: str,
+    trained: list[Path],
+    server: FakeServer,
+    ledger: Ledger,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = picture(tmp_path, server, ledger)
+
+    def fail(store: FileStore, name: str = "") -> object:
+        raise StoreUnreachable("503 Slow Down")
+
+    monkeypatch.setattr(FileStore, word, fail)
+
+    with pytest.raises(StoreUnreachable):
+        await trainer(tmp_path, ledger).run()
+
+    assert picture(tmp_path, server, ledger) == before
+
+
+def refused(status: int) -> tinker.APIStatusError:
+    response = httpx.Response(status, request=httpx.Request("POST", "http://server/"))
+    return tinker.APIStatusError(f"refused with {status}", response=response, body=None)
 
 
 async def test_a_limit_that_is_lowered_holds_for_what_was_generated_before(
