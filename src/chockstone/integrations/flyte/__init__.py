@@ -1,0 +1,37 @@
+"""Flyte: attempts of a task that go on from the newest good checkpoint of any attempt before them.
+
+Knows flytekit 1.x and the checkpoint library. What is named here is imported when it is asked for: how Flyte lays out
+its paths is of use where there is no flytekit, too.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chockstone.integrations.flyte.checkpointer import Checkpoint, Options
+    from chockstone.integrations.flyte.errors import FreshStart, HostChanged
+    from chockstone.integrations.flyte.switch import checkpoint, install, resumable
+
+__all__ = ["Checkpoint", "FreshStart", "HostChanged", "Options", "checkpoint", "install", "resumable"]
+
+_HOMES = {
+    "Checkpoint": "checkpointer",
+    "Options": "checkpointer",
+    "FreshStart": "errors",
+    "HostChanged": "errors",
+    "checkpoint": "switch",
+    "install": "switch",
+    "resumable": "switch",
+}
+
+
+def __getattr__(name: str) -> Any:  # Any: whatever is asked for
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "flytekit":
+            raise
+        raise ImportError("chockstone.integrations.flyte needs flytekit: pip install 'chockstone[flyte]'") from error

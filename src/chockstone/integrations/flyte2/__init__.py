@@ -1,0 +1,43 @@
+"""Flyte 2: ``flyte.Checkpoint`` that walks back to the newest state that is whole, and stops where it cannot know.
+
+``checkpoint()`` stands for ``flyte.ctx().checkpoint``; ``@resumable`` under ``@env.task`` makes that one ours. Imports
+flyte only when one of the names is asked for: flyte loads this package by itself, see ``switch.install_if_asked``.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chockstone.integrations.flyte2.checkpointer import Checkpoint
+    from chockstone.integrations.flyte2.errors import CheckpointBlocked, CheckpointsExhausted, CheckpointUnreachable
+    from chockstone.integrations.flyte2.switch import HostChanged, checkpoint, install, resumable
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointBlocked",
+    "CheckpointUnreachable",
+    "CheckpointsExhausted",
+    "HostChanged",
+    "checkpoint",
+    "install",
+    "resumable",
+]
+
+_HOMES = {
+    "Checkpoint": "checkpointer",
+    "CheckpointBlocked": "errors",
+    "CheckpointUnreachable": "errors",
+    "CheckpointsExhausted": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:  # Any: a class or a function
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'switch')}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "flyte":
+            raise
+        raise ImportError("chockstone.integrations.flyte2 needs flyte: pip install 'chockstone[flyte2]'") from error

@@ -1,0 +1,292 @@
+"""``flyte.Checkpoint`` over a chain of attempts: the same calls and the same object at the same place.
+
+What is saved is committed as an archive beside that place, with digests, and then shown there as stock flyte
+would have written it, so that going back to stock needs nothing. Loading walks back over all attempts that the
+path tells of. None means that nothing was ever saved: what cannot be read now is an error, never a fresh start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Final, Literal
+
+import flyte
+from flyte._checkpoint import Checkpoint as StockCheckpoint
+
+from chockstone.checkpoints.archive import Archive, read_head
+from chockstone.checkpoints.errors import DamagedArchive, InvalidName, ResumeBlocked, ResumeError, StoreError
+from chockstone.checkpoints.file_archive import extract_files, write_files
+from chockstone.checkpoints.posix import local_trouble
+from chockstone.checkpoints.resume.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.chain import Chain
+from chockstone.checkpoints.resume.claims import Generation
+from chockstone.checkpoints.resume.forward import Forward, Mode
+from chockstone.checkpoints.resume.generations import Found
+from chockstone.checkpoints.resume.keeping import Keeper
+from chockstone.checkpoints.resume.places import Places
+from chockstone.checkpoints.resume.report import Report
+from chockstone.checkpoints.resume.roots import listed
+from chockstone.checkpoints.resume.rules import Rules
+from chockstone.checkpoints.resume.stock import fetch_stock, refresh_stock
+from chockstone.checkpoints.resume.verdicts import judge
+from chockstone.checkpoints.resume.walking import OnUnreadable
+from chockstone.checkpoints.retention import Retention
+from chockstone.checkpoints.threads import in_thread
+from chockstone.integrations.flyte.layouts import Derivation, Unrecognised, recognise
+from chockstone.integrations.flyte2.errors import told_to_flyte
+from chockstone.integrations.flyte2.surroundings import identity_of, is_restarted, place_of, rank_of, s3_access
+from chockstone.integrations.flyte2.trees import PAYLOAD, TREE, packed, unpack
+
+log = logging.getLogger(__name__)
+_KEEP: Final = Retention(keep_last=2)
+
+
+class Checkpoint(StockCheckpoint):
+    def __init__(
+        self,
+        checkpoint_dest: str | os.PathLike[str],
+        checkpoint_src: str | os.PathLike[str] | None = None,
+        *,
+        identity: Mapping[str, str] | None = None,
+        sources: str | Sequence[str] = (),
+        stock_view: bool = True,
+        retention: Retention = _KEEP,
+        forward: Mode = "reference",
+        on_unreadable: OnUnreadable = "stop",
+        legacy: Literal["accept", "reject"] = "accept",
+        deadline_seconds: float = 120.0,
+    ) -> None:
+        """Asks nothing of any store.
+
+        ``identity``: whose checkpoints these are; None takes the task that is running. ``sources``: places of other
+        runs to begin from, tried last. ``stock_view``: whether stock flyte can read what is saved. ``retention``: saves
+        of the chain that are kept, two at least. ``forward``: how what was loaded is put into this attempt's place.
+        ``on_unreadable``: "older" may take an older state, verified, for one that cannot be read now. ``legacy``:
+        "reject" passes by what stock flyte wrote. ``deadline_seconds``: for deciding; bytes may take longer.
+        """
+        super().__init__(os.fspath(checkpoint_dest), None if checkpoint_src is None else os.fspath(checkpoint_src))
+        self._td.cleanup()
+        self._td = Workspace()  # type: ignore[assignment]  # it has what flyte uses of the other
+        self._identity = identity_of(flyte.ctx()) if identity is None else dict(identity)
+        self._sources = listed(sources)
+        self._stock_view = stock_view
+        self._retention = retention
+        self._forward_mode: Mode = forward
+        self._rules = Rules(
+            on_unreadable=on_unreadable, legacy=legacy, stock="object", deadline_seconds=deadline_seconds
+        )
+        self._rank = rank_of(os.environ)
+        self._made: Chain | None = None
+        self._block: ResumeBlocked | None = None  # the store itself could not be had
+        self._keeper: Keeper | None = None
+        self._lock = threading.RLock()
+
+    # What flyte's own has.
+
+    def prev_exists(self) -> bool:
+        """Whether to ask ``load``: if the platform named a place, or an attempt before this one saved something.
+
+        Where it named none this may have to look, and raises what ``load`` would raise if it cannot know.
+        """
+        if self._restored:
+            return self._had_remote_prev
+        if self._checkpoint_src is not None:
+            return True
+        if isinstance(self._layout(), Unrecognised) and not is_restarted(os.environ):
+            return False
+        with self._lock, told_to_flyte():
+            return self._chain().resolve().choice is not None
+
+    async def load(self) -> Path | None:
+        """What the newest attempt saved that saved anything; None if none did. Raises rather than guesses.
+
+        A file or bytes are at ``path / "payload"``, a directory is put back at ``path``. The answer stays the same.
+        """
+        return await in_thread(self.load_sync)
+
+    def load_sync(self) -> Path | None:
+        with self._lock, told_to_flyte():
+            if not self._restored:
+                chain = self._chain()
+                loaded = chain.walk(self._restore)
+                self._had_remote_prev = loaded is not None
+                self._is_tarball = loaded == self.path
+                self._restored = True
+                if loaded is not None and self._rank == 0 and self._identity:  # else no attempt will come after
+                    Forward.begin(chain, self._forward_mode)
+            return self._load_return_path(is_tarball=self._is_tarball)
+
+    async def save(self, data: Path | str | bytes, *, step: int | None = None) -> None:
+        """Durable on return, and what was saved before is still there if it raises. ``step`` is for the report."""
+        await in_thread(lambda: self.save_sync(data, step=step))
+
+    def save_sync(self, data: Path | str | bytes, *, step: int | None = None) -> None:
+        if not isinstance(data, bytes):
+            data = Path(data)
+            if not data.exists():
+                raise FileNotFoundError(f"Checkpoint source path does not exist: {data}")
+        self._refuse_other_ranks()
+        with self._lock, told_to_flyte():
+            chain = self._chain()
+            generation = chain.begin()
+            with packed(data) as (member, content):
+                write_files(
+                    chain.store,
+                    generation.name,
+                    {member: content},
+                    step=step,
+                    metadata=chain.metadata,
+                    created_at=datetime.now(UTC),
+                )
+            if self._stock_view:
+                self._show(chain, generation)
+            self._keeper = self._keeper or Keeper(chain, self._retention)
+            self._keeper.tidy()
+
+    # What is ours.
+
+    @property
+    def report(self) -> Report | None:
+        """What the last ``load`` looked at and why it chose as it did."""
+        return self._made.report if self._made else None
+
+    def acknowledge_fresh_start(self) -> None:
+        """Begin at zero although something could not be read. Until this is said, ``save`` refuses after that."""
+        with self._lock, told_to_flyte():
+            self._block = None
+            self._chain().acknowledge_fresh_start()
+
+    def _chain(self) -> Chain:
+        if self._block is not None:
+            raise self._block
+        if self._made is None:
+            layout = self._layout()
+            attempt, notes = None, []
+            if isinstance(layout, Derivation):
+                attempt = layout.attempt
+            else:
+                notes.append(f"older attempts are not derived: {layout.why}")
+            try:
+                self._made = Chain(
+                    Places(access=s3_access()),
+                    place_of(self._checkpoint_dest),
+                    identity=self._identity,
+                    attempt=attempt,
+                    candidates=self._candidates(layout),
+                    rules=self._rules,
+                    notes=notes,
+                    is_looking_only=self._rank > 0,
+                )
+            except InvalidName:
+                raise
+            except StoreError as error:  # no credentials, most likely
+                self._block = ResumeBlocked(str(error), verdict=judge(error))
+                raise self._block from error
+        return self._made
+
+    def _layout(self) -> Derivation | Unrecognised:
+        return recognise(self._checkpoint_dest, self._checkpoint_src, os.environ)
+
+    def _candidates(self, layout: Derivation | Unrecognised) -> list[Candidate]:
+        found: list[Candidate] = []
+        if self._checkpoint_src is not None:
+            # The first attempt of a recovered run is given a place of the run before it.
+            is_first = isinstance(layout, Derivation) and layout.attempt == layout.first
+            may_be_foreign = is_first or not self._identity or os.environ.get("FLYTE_ATTEMPT_NUMBER") == "0"
+            found.append(Candidate(place_of(self._checkpoint_src), Origin.PLATFORM, may_be_foreign=may_be_foreign))
+        if isinstance(layout, Derivation):
+            found += [Candidate(place_of(uri), Origin.DERIVED, attempt) for attempt, uri in layout.older()]
+        return found + [Candidate(place_of(uri), Origin.USER, may_be_foreign=True) for uri in self._sources]
+
+    def _refuse_other_ranks(self) -> None:
+        if self._rank > 0:
+            raise ResumeError(
+                f"rank {self._rank} cannot save: the ranks of a task have one place, {self._checkpoint_dest!r}, and "
+                "rank 0 holds it. Save there, under `if flyte.ctx().rank in (None, 0)`"
+            )
+
+    def _restore(self, found: Found) -> Path | None:
+        """One candidate, in a directory of its own until it is known to be whole."""
+        with _staging() as staging:
+            if found.generation is None:
+                fetch_stock(found.place, "object", found.stock, staging)
+                name = PAYLOAD
+            else:
+                with Archive(found.open()) as archive:
+                    name = _only_member(archive)
+                    extract_files(archive, staging)
+            tree = staging / "unpacked"
+            with local_trouble(f"cannot make {str(tree)!r}"):
+                tree.mkdir()
+            is_tree = None if found.generation is None else name == TREE
+            unpacked = unpack(staging / name, tree, is_tree=is_tree)
+            if unpacked is None:
+                return None
+            with local_trouble(f"cannot put a checkpoint at {str(self.path)!r}"):
+                _replace_content(self.path, tree)
+            return self.path if unpacked == tree else self._payload_path
+
+    def _show(self, chain: Chain, generation: Generation) -> None:
+        """For stock flyte. What was saved is saved without it, so a failure is told and no more."""
+        try:
+            source = chain.place.open(generation.name)
+            try:
+                members = read_head(source).layout.members
+            finally:
+                source.close()
+            refresh_stock(chain.place, generation.name, members, form="object")
+        except (StoreError, DamagedArchive, OSError) as error:
+            log.warning(
+                "checkpoint committed, stock view not refreshed place=%s generation=%s error=%s",
+                chain.place.uri,
+                generation.name,
+                error,
+            )
+
+
+class Workspace:
+    """A directory that goes with its owner, without a word.
+
+    A TemporaryDirectory complains when it is not cleaned up first, and an owner that an error refers to dies with it,
+    in no order.
+    """
+
+    def __init__(self) -> None:
+        self.name = mkdtemp(prefix="flyte-cp-")
+        self.cleanup = weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
+
+
+def _only_member(archive: Archive) -> str:
+    names = list(archive.members)
+    if names not in ([PAYLOAD], [TREE]):
+        raise DamagedArchive(f"it should hold one object of Flyte 2, and holds {', '.join(names)[:200] or 'nothing'}")
+    return names[0]
+
+
+@contextmanager
+def _staging() -> Iterator[Path]:
+    with local_trouble("cannot make a temporary directory"):
+        staging = Path(mkdtemp(prefix="flyte-cp-"))
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _replace_content(directory: Path, source: Path) -> None:
+    for child in directory.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        else:
+            child.unlink()
+    for child in source.iterdir():
+        os.rename(child, directory / child.name)

@@ -1,0 +1,185 @@
+"""The switch: ways to have Flyte 2 hand out our checkpoint in place of its own.
+
+Flyte has no hook for that. There is the cache in which a task's context keeps the checkpoint it made, and there
+is the class it makes it of; both are its own affair and may change, so they are compared with what this was
+written against first, and where they differ nothing is switched and ``HostChanged`` says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast, overload
+
+if TYPE_CHECKING:
+    from flyte.models import TaskContext
+
+    from chockstone.integrations.flyte2.checkpointer import Checkpoint
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+AUTO: Final = "CHOCKSTONE_FLYTE_AUTO"
+_CACHE_KEY: Final = "__flyte_sync_checkpoint__"
+_PARAMETERS: Final = ("self", "checkpoint_dest", "checkpoint_src")
+_METHODS: Final = ("load", "save", "load_sync", "save_sync", "prev_exists")
+
+
+class HostChanged(RuntimeError):
+    """This flyte makes its checkpoints in a way that we do not know."""
+
+
+def checkpoint(**options: Any) -> Checkpoint | None:  # Any: as Checkpoint takes them
+    """The checkpoint of the task that is running, ours; ``flyte.ctx().checkpoint`` is the same object from here on.
+
+    None where flyte has none either: outside of a task, and where the platform gives no place for one. ``options`` are
+    those of ``Checkpoint``, and count for the first call in a task.
+    """
+    import flyte
+
+    _check_host()
+    return _seed(flyte.ctx(), options)
+
+
+@overload
+def resumable(function: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def resumable(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def resumable(function: Callable[P, R] | None = None, /, **options: Any) -> Any:  # Any: as Checkpoint takes them
+    """Below ``@env.task``, for sync and async functions: ``flyte.ctx().checkpoint`` in the task is ours.
+
+        @env.task(retries=5)
+        @resumable
+        async def train() -> int: ...
+
+    ``options`` are those of ``Checkpoint``. Called outside of a task the function is as it was.
+    """
+    if function is None:
+        return functools.partial(_resumable, options)
+    return _resumable(options, function)
+
+
+def _resumable(options: dict[str, Any], function: Callable[P, R]) -> Callable[P, R]:
+    _check_host()
+    if hasattr(function, "native_interface"):
+        raise TypeError(f"@resumable stands below @env.task, not above it: {getattr(function, 'name', function)!r}")
+    if inspect.iscoroutinefunction(function):
+        waiting = cast("Callable[P, Awaitable[Any]]", function)
+
+        @functools.wraps(function)
+        async def run_async(*args: P.args, **kwargs: P.kwargs) -> Any:  # Any: what the function returns
+            checkpoint(**options)
+            return await waiting(*args, **kwargs)
+
+        return cast("Callable[P, R]", run_async)
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        checkpoint(**options)
+        return function(*args, **kwargs)
+
+    return run
+
+
+def install() -> None:
+    """Have flyte make all its checkpoints of our class, in this process and from now on."""
+    import flyte
+    import flyte._checkpoint
+
+    from chockstone.integrations.flyte2.checkpointer import Checkpoint
+
+    _check_host()
+    flyte._checkpoint.Checkpoint = flyte.Checkpoint = Checkpoint  # type: ignore[misc]  # which is the point
+
+
+def install_if_asked() -> None:
+    """The entry point that ``flyte.init`` calls. Does nothing unless CHOCKSTONE_FLYTE_AUTO is 1.
+
+    Flyte only logs what its entry points raise. Who asked for this must not train on with the other class, so a
+    refusal is kept and raised where the task asks for its checkpoint.
+    """
+    if os.environ.get(AUTO) != "1":
+        return
+    try:
+        install()
+    except Exception as error:
+        _refuse(error)
+        raise
+
+
+def _refuse(error: Exception) -> None:
+    import flyte
+    import flyte._checkpoint
+
+    class Refusing(flyte._checkpoint.BaseCheckpoint):
+        def __new__(cls, *_: object, **__: object) -> Any:  # Any: there is never one
+            raise HostChanged(f"{AUTO}=1, but flyte's checkpoint could not be switched: {error}") from error
+
+    flyte._checkpoint.Checkpoint = flyte.Checkpoint = Refusing  # type: ignore[misc]  # as above
+
+
+def _seed(context: TaskContext, options: dict[str, Any]) -> Checkpoint | None:
+    from chockstone.integrations.flyte2.checkpointer import Checkpoint
+    from chockstone.integrations.flyte2.surroundings import identity_of
+
+    paths = context.checkpoint_paths
+    dest = (paths.checkpoint_path or "").strip() if paths is not None else ""
+    if paths is None or not dest:
+        return None
+    made = context.data.get(_CACHE_KEY)
+    if not isinstance(made, Checkpoint):
+        made = Checkpoint(dest, paths.prev_checkpoint_path, identity=identity_of(context), **options)
+        context.data[_CACHE_KEY] = made
+    return made
+
+
+@functools.cache
+def _check_host() -> None:
+    """Raise HostChanged unless flyte's side is as expected, to the last parameter."""
+    try:
+        import flyte
+        from flyte import _checkpoint
+        from flyte.models import CheckpointPaths, TaskContext
+    except ImportError as error:
+        raise HostChanged(_advice(f"{error.name or error} cannot be imported")) from error
+    stock = _stock(_checkpoint)
+    if stock is None:
+        raise HostChanged(_advice("flyte._checkpoint.Checkpoint is gone"))
+    if getattr(_checkpoint, "CHECKPOINT_CACHE_KEY", None) != _CACHE_KEY:
+        raise HostChanged(_advice("a context keeps its checkpoint under another name"))
+    found = tuple(inspect.signature(stock.__init__).parameters)
+    if found != _PARAMETERS:
+        raise HostChanged(_advice(f"flyte.Checkpoint takes {found} and not {_PARAMETERS}"))
+    if missing := [name for name in _METHODS if not callable(getattr(stock, name, None))]:
+        raise HostChanged(_advice(f"flyte.Checkpoint has no {', '.join(missing)}"))
+    if not isinstance(getattr(TaskContext, "checkpoint", None), property) or not callable(getattr(flyte, "ctx", None)):
+        raise HostChanged(_advice("a task has no flyte.ctx().checkpoint"))
+    if not {"prev_checkpoint_path", "checkpoint_path"} <= set(CheckpointPaths.__dataclass_fields__):
+        raise HostChanged(_advice("the platform's paths have other names"))
+
+
+def _stock(module: Any) -> Any:  # Any: whatever is there
+    """The class of flyte itself, also after ours has taken its place."""
+    found = getattr(module, "Checkpoint", None)
+    if isinstance(found, type) and found.__module__.startswith("chockstone."):
+        return next((base for base in found.__mro__ if base.__module__ == module.__name__), None)
+    return found
+
+
+def _advice(what: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version("flyte")
+    except PackageNotFoundError:
+        installed = "that is not installed"
+    return (
+        f"chockstone does not know the checkpoints of flyte {installed}: {what}. Nothing was switched; install "
+        "'chockstone[flyte2]' in a newer version, or flyte 2.12, or take the decorator away"
+    )
