@@ -61,7 +61,7 @@ reference: $(VENV)/installed-dev ## write docs/reference from --help and the rou
 	$(BIN)/python docs/reference/http_api.py
 
 bench: $(VENV)/installed-bench ## the figures, ours and the peers'; more than an hour
-	failed=0; for each in checkpoints server lifecycle recovery async; do \
+	failed=0; for each in checkpoints server lifecycle recovery async resume; do \
 		$(BIN)/python benchmarks/$$each/run.py || failed=1; done; exit $$failed
 
 clean: ## remove what was made here

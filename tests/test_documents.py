@@ -52,8 +52,12 @@ def test_the_code_on_the_page_runs(
         monkeypatch.setenv("TINKER_BASE_URL", live.url)
         monkeypatch.setenv("TINKER_API_KEY", live.key)
 
+    program = ["-c", code]
+    if "import flytekit" in code or "from flytekit" in code:  # which reads the source of its tasks
+        (tmp_path / "page.py").write_text(code)
+        program = ["page.py"]
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, env=dict(os.environ)
+        [sys.executable, "-W", "error", *program], cwd=tmp_path, capture_output=True, text=True, env=dict(os.environ)
     )
 
     assert done.returncode == 0, done.stderr

@@ -22,6 +22,8 @@ COMMANDS = (
     *(f"checkpoints {name}" for name in ("publish", "unpublish", "ttl", "copy", "restore", "trash", "trash empty")),
     "checkpoints policy",
     *(f"checkpoints policy {name}" for name in ("show", "set", "remove")),
+    "resume",
+    "resume explain",
     "storage",
     "doctor",
     "keys",

@@ -12,6 +12,7 @@ from chockstone.cli import doctor, serve, storage, train
 from chockstone.cli.checkpoints import commands as checkpoints
 from chockstone.cli.keys import commands as keys
 from chockstone.cli.model import commands as model
+from chockstone.cli.resume import commands as resume
 from chockstone.cli.runs import commands as runs
 
 # No rich help: it reflows the examples. No rich tracebacks: they print local variables.
@@ -21,6 +22,7 @@ app.command(epilog=train.EPILOG)(train.train)
 app.add_typer(model, name="model")
 app.add_typer(runs, name="runs")
 app.add_typer(checkpoints, name="checkpoints")
+app.add_typer(resume, name="resume")
 app.command(epilog=storage.EPILOG)(storage.storage)
 app.command(epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(keys, name="keys")

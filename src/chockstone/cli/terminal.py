@@ -25,14 +25,20 @@ def print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
 
 
-def print_line(text: str = "", *, style: str = "") -> None:
-    """One line, never wrapped or cut: a terminal folds it, a pipe gets it whole."""
+def print_line(text: str = "", *, style: str = "", start: tuple[int, str] = (0, "")) -> None:
+    """One line, never wrapped or cut: a terminal folds it, a pipe gets it whole.
+
+    ``start``: so many characters look different.
+    """
     if not sys.stdout.isatty():
         sys.stdout.write(f"{text}\n")
         return
     from rich.text import Text
 
-    _console().print(Text(text, style=style), soft_wrap=True)
+    length, start_style = start
+    line = Text(text, style=style)
+    line.stylize(start_style, 0, length)
+    _console().print(line, soft_wrap=True)
 
 
 @cache
@@ -58,8 +64,11 @@ def print_table(
     *,
     right: Collection[str] = (),
     alarming: Collection[int] = (),
+    first_styles: Sequence[str] = (),
 ) -> None:
     """Columns as wide as their widest cell. ``right``: headers of columns flush right.
+
+    ``first_styles``: how the first cell of each row looks.
 
     On a terminal a cell that would push the others far out stands at the end of its line, whole, and
     the row goes on below it. A pipe gets a line for each row.
@@ -68,7 +77,8 @@ def print_table(
     first, *lines = lay_out(headers, rows, right=right, longest=longest)
     print_line(first, style="bold")
     for index, line in enumerate(lines):
-        print_line(line, style=_ALARM if index in alarming else "")
+        start = (len(rows[index][0]), first_styles[index]) if first_styles else (0, "")
+        print_line(line, style=_ALARM if index in alarming else "", start=start)
 
 
 def lay_out(

@@ -1,0 +1,77 @@
+"""Forwarding: a restore of 60 MB from the place where it stands, and through a reference that an attempt left.
+
+Nothing is claimed or written by these restores, so each finds what the one before it found.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from benchmarks.checkpoints.rounds import Metrics, Series
+from benchmarks.checkpoints.states import State, small_tensors
+from benchmarks.resume.stage import Stage
+from chockstone.checkpoints import Archive, Resume, restore_state
+from chockstone.checkpoints.resume.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.chain import Chain
+from chockstone.checkpoints.resume.generations import Found
+from chockstone.checkpoints.resume.places import Places
+
+STORES = ("file", "s3")
+DIRECT = {store: f"{store}: directly" for store in STORES}
+REFERRED = {store: f"{store}: through a reference" for store in STORES}
+OURS = set(REFERRED.values())
+
+
+class WentWrong(Exception):
+    pass
+
+
+def measure_forwarding(stage: Stage) -> dict[str, Series]:
+    state = small_tensors()
+    target = state.zeros_like()
+    turns: dict[str, Callable[[], Metrics]] = {}
+    for store in STORES:
+        root = str(stage.directory / "forward") if store == "file" else f"{stage.s3.new_prefix()}/forward"
+        stage.say(f"{store}: two attempts")
+        saved, forwarded = _make(root, state, target)
+        turns[DIRECT[store]] = _restoring([saved], target, state)
+        turns[REFERRED[store]] = _restoring([forwarded, saved], target, state)
+    rows = stage.run_rounds(turns, repeats=stage.scale.restores)
+    for store in STORES:
+        rows[REFERRED[store]].note = f"against: {DIRECT[store]}"
+        pairs = zip(rows[REFERRED[store]].samples["seconds"], rows[DIRECT[store]].samples["seconds"], strict=False)
+        rows[REFERRED[store]].samples["against"] = [a / b for a, b in pairs]
+    return rows
+
+
+def _make(root: str, state: State, target: State) -> tuple[str, str]:
+    """An attempt that saved, and one that only restored."""
+    with Resume(root, attempt=0) as first:
+        first.restore(target.tree)
+        first.save(state.tree, step=1).result()
+    with Resume(root, attempt=1) as second:
+        second.restore(target.tree)
+    return first.place, second.place
+
+
+def _restoring(uris: list[str], target: State, state: State) -> Callable[[], Metrics]:
+    def load(found: Found) -> bool:
+        with Archive(found.open()) as archive:
+            restore_state(archive, target.tree)
+        return True
+
+    def restore() -> Metrics:
+        candidates = [Candidate(uri, Origin.USER, may_be_foreign=True) for uri in uris]
+        chain = Chain(
+            Places(), f"{uris[-1]}-next", identity={"chain": "forward"}, candidates=candidates, is_looking_only=True
+        )
+        began = time.perf_counter()
+        chain.walk(load)
+        seconds = time.perf_counter() - began
+        if chain.found is None or chain.found.place.uri != uris[-1] or not target.equals(state):
+            raise WentWrong(f"restored {chain.found}")
+        requests = chain.report.requests if chain.report else 0
+        return {"seconds": seconds, "requests": requests}
+
+    return restore

@@ -1,0 +1,90 @@
+"""Saving: one durable save of 60 MB by itself, and as one of a chain, which looks twice whether it may.
+
+The claim is made once for each attempt, before the first save, and is not counted here. A row with
+retention has it on either side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import count
+
+from benchmarks.checkpoints.rounds import Metrics, Series
+from benchmarks.checkpoints.states import State, small_tensors
+from benchmarks.resume.stage import Stage
+from chockstone.checkpoints import Checkpointer, Resume, Retention
+
+STORES = ("file", "s3")
+PLAIN = {store: f"{store}: Checkpointer" for store in STORES}
+CHAINED = {store: f"{store}: Resume" for store in STORES}
+PLAIN_KEEPING = {store: f"{store}: Checkpointer, keeping two" for store in STORES}
+CHAINED_KEEPING = {store: f"{store}: Resume, keeping two" for store in STORES}
+OURS = {*CHAINED.values(), *CHAINED_KEEPING.values()}
+
+_ALL = Retention()
+_TWO = Retention(keep_last=2)
+
+
+def measure_saving(stage: Stage) -> dict[str, Series]:
+    state = small_tensors()
+    rows: dict[str, Series] = {}
+    for store in STORES:
+        rows |= _measure(stage, state, store)
+    return rows
+
+
+def _measure(stage: Stage, state: State, store: str) -> dict[str, Series]:
+    def root(name: str) -> str:
+        return str(stage.directory / name) if store == "file" else stage.s3.new_prefix() + f"/{name}"
+
+    with ExitStack() as stack:
+        turns: dict[str, Callable[[], Metrics]] = {}
+        kept = 2 if stage.scale.keeping else 1
+        for name, retention in ((PLAIN[store], _ALL), (PLAIN_KEEPING[store], _TWO))[:kept]:
+            checkpointer = Checkpointer(root(f"plain-{len(turns)}"), retention=retention)
+            turns[name] = _plainly(stack.enter_context(checkpointer), state, removes=retention is _ALL)
+        for name, retention in ((CHAINED[store], _ALL), (CHAINED_KEEPING[store], _TWO))[:kept]:
+            resume = stack.enter_context(Resume(root(f"chain-{len(turns)}"), attempt=0, retention=retention))
+            turns[name] = _chained(resume, state, removes=retention is _ALL)
+        rows = stage.run_rounds(turns, repeats=stage.scale.saves)
+    for plain, chained in ((PLAIN, CHAINED), (PLAIN_KEEPING, CHAINED_KEEPING))[:kept]:
+        _compare(rows, chained[store], plain[store])
+    return rows
+
+
+def _plainly(checkpointer: Checkpointer, state: State, *, removes: bool) -> Callable[[], Metrics]:
+    steps = count(1)
+
+    def save() -> Metrics:
+        began = time.perf_counter()
+        saved = checkpointer.save(state.tree, step=next(steps)).result()
+        seconds = time.perf_counter() - began
+        if removes:
+            checkpointer.store.delete(saved.name)
+        return {"seconds": seconds}
+
+    return save
+
+
+def _chained(resume: Resume, state: State, *, removes: bool) -> Callable[[], Metrics]:
+    steps = count(1)
+    resume.resolve()  # claims, as a restore does
+
+    def save() -> Metrics:
+        began = time.perf_counter()
+        saved = resume.save(state.tree, step=next(steps)).result()
+        seconds = time.perf_counter() - began
+        if removes:
+            Checkpointer(f"{resume.place}.ckpt").store.delete(saved.name)
+        return {"seconds": seconds}
+
+    return save
+
+
+def _compare(rows: dict[str, Series], mine: str, theirs: str) -> None:
+    """What is added, round by round: what disturbs one disturbs its neighbour."""
+    rows[mine].note = f"against: {theirs}"
+    pairs = list(zip(rows[mine].samples.get("seconds", []), rows[theirs].samples.get("seconds", []), strict=False))
+    rows[mine].samples |= {"added": [a - b for a, b in pairs], "share": [a / b - 1 for a, b in pairs]}

@@ -1,0 +1,186 @@
+"""Walking: the hundredth attempt looks for the one checkpoint there is, that of the first, on S3.
+
+Places are as Flyte makes them, each attempt's known by its number alone, so all have to be looked at. The peers do
+what a loop around them does: try one candidate after the other, take the first that does not fail.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import boto3
+import numpy as np
+
+from benchmarks.checkpoints.rounds import Metrics, Series
+from benchmarks.resume.loopback import BUCKET
+from benchmarks.resume.stage import Stage
+from chockstone.checkpoints import Archive, Checkpointer, restore_state
+from chockstone.checkpoints.resume.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.chain import Chain
+from chockstone.checkpoints.resume.generations import Found
+from chockstone.checkpoints.resume.places import Places
+
+NEVER = "ours, attempts that never wrote"
+DIED = "ours, attempts that claimed and died"
+FLYTEKIT = "flytekit, one candidate after the other"
+BOTO3 = "boto3, one candidate after the other"
+OURS = (NEVER, DIED)
+
+IDENTITY = {"project": "benchmark", "execution": "f1", "node": "n0"}
+STEP = 7
+_VALUES = 250_000  # of 4 bytes
+
+
+class WentWrong(Exception):
+    pass
+
+
+def measure_walking(stage: Stage) -> dict[str, Series]:
+    walks: dict[str, Callable[[Stage], _Walk]] = {NEVER: _Ours, DIED: _OursAfterDeaths, BOTO3: _Boto3}
+    absent: dict[str, Series] = {}
+    try:
+        import flytekit  # noqa: F401
+
+        walks[FLYTEKIT] = _Flytekit
+    except ImportError:
+        absent[FLYTEKIT] = Series(failure="flytekit is not installed")
+    turns = {name: _Turn(stage, make) for name, make in walks.items()}
+    rows = stage.run_rounds(turns, repeats=stage.scale.walks)
+    for name, turn in turns.items():
+        rows[name].samples |= {metric: [value] for metric, value in turn.counts.items()}
+    return rows | absent
+
+
+class _Turn:
+    """The first walk, which no round counts, goes through the proxy that counts requests; the others are timed."""
+
+    def __init__(self, stage: Stage, make: Callable[[Stage], _Walk]) -> None:
+        self._stage = stage
+        self._make = make
+        self.counts: Metrics = {}
+
+    def __call__(self) -> Metrics:
+        walk = self._make(self._stage)
+        if self.counts:
+            return _timed(walk)
+        self.counts = _counted(self._stage, walk)
+        return self.counts
+
+
+class _Walk:
+    """One place for each attempt, the first with a checkpoint in it. Made anew for each walk, which may leave marks."""
+
+    def __init__(self, stage: Stage) -> None:
+        prefix = stage.s3.new_prefix()
+        self.uris = [f"{prefix}/f1-n0-{attempt}/_flytecheckpoints" for attempt in range(stage.scale.attempts)]
+        self.directory = stage.directory
+        self.prepare()
+
+    def prepare(self) -> None:
+        raise NotImplementedError
+
+    def walk(self) -> None:
+        """Restore what the first attempt saved, as the last one. Raises WentWrong."""
+        raise NotImplementedError
+
+
+class _Ours(_Walk):
+    def prepare(self) -> None:
+        self.places = Places()  # one for all who were there before: connecting takes longer than a request
+        first = _chain(self.places, self.uris, 0)
+        first.walk(lambda found: found)
+        with Checkpointer(first.store) as checkpointer:
+            state = {"w": np.ones(_VALUES, dtype=np.float32)}
+            checkpointer.save(state, name=first.begin().name, step=STEP, metadata=first.metadata).result()
+
+    def walk(self) -> None:
+        state = {"w": np.zeros(_VALUES, dtype=np.float32)}
+
+        def load(found: Found) -> bool:
+            with Archive(found.open()) as archive:
+                restore_state(archive, state)
+            return True
+
+        chain = _chain(Places(), self.uris, len(self.uris) - 1)
+        chain.walk(load)
+        if chain.found is None or chain.found.step != STEP or not state["w"].all():
+            raise WentWrong(f"restored {chain.found}")
+
+
+class _OursAfterDeaths(_Ours):
+    def prepare(self) -> None:
+        super().prepare()
+        for attempt in range(1, len(self.uris) - 1):
+            _chain(self.places, self.uris, attempt).claim()  # and no more: not even a fence, so all that is left to do
+
+
+class _Stock(_Walk):
+    def prepare(self) -> None:
+        client = boto3.client("s3")
+        client.put_object(Bucket=BUCKET, Key=f"{_key(self.uris[0])}/state", Body=b"\x01" * _VALUES * 4)
+
+    def check(self, directory: str) -> None:
+        found = [path.stat().st_size for path in Path(directory).rglob("*") if path.is_file()]
+        if found != [_VALUES * 4]:
+            raise WentWrong(f"restored files of {found} bytes")
+
+
+class _Boto3(_Stock):
+    def walk(self) -> None:
+        client: Any = boto3.client("s3")
+        with TemporaryDirectory(dir=self.directory) as target:
+            for uri in reversed(self.uris[:-1]):
+                listed = client.list_objects_v2(Bucket=BUCKET, Prefix=f"{_key(uri)}/")
+                for each in listed.get("Contents", ()):
+                    client.download_file(BUCKET, each["Key"], f"{target}/{Path(each['Key']).name}")
+                if listed["KeyCount"]:
+                    break
+            self.check(target)
+
+
+class _Flytekit(_Stock):
+    def walk(self) -> None:
+        from flytekit.configuration import DataConfig
+        from flytekit.core.checkpointer import SyncCheckpoint
+        from flytekit.core.context_manager import FlyteContextManager
+        from flytekit.core.data_persistence import FileAccessProvider
+
+        with TemporaryDirectory(dir=self.directory) as target:
+            # As the entrypoint of a task does it, for the endpoint of this moment.
+            access = FileAccessProvider(f"{target}.sandbox", self.uris[-1], data_config=DataConfig.auto())
+            context = FlyteContextManager.current_context().with_file_access(access)
+            with FlyteContextManager.with_context(context):
+                for uri in reversed(self.uris[:-1]):
+                    try:
+                        SyncCheckpoint(checkpoint_dest=self.uris[-1], checkpoint_src=uri).restore(target)
+                        break
+                    except Exception:  # as a loop around it does that only wants to go on
+                        continue
+            self.check(target)
+
+
+def _chain(places: Places, uris: list[str], attempt: int) -> Chain:
+    older = [Candidate(uris[number], Origin.DERIVED, number) for number in reversed(range(attempt))]
+    return Chain(places, uris[attempt], identity=IDENTITY, attempt=attempt, candidates=older)
+
+
+def _key(uri: str) -> str:
+    return uri.removeprefix(f"s3://{BUCKET}/")
+
+
+def _timed(walk: _Walk) -> Metrics:
+    began = time.perf_counter()
+    walk.walk()
+    return {"seconds": time.perf_counter() - began}
+
+
+def _counted(stage: Stage, walk: _Walk) -> Metrics:
+    with stage.s3.counted() as proxy:
+        walk.walk()
+        asked = list(proxy.requests)
+    of_winner = sum(_key(walk.uris[0]).replace("/", "%2F") in line or _key(walk.uris[0]) in line for line in asked)
+    return {"requests": len(asked) - of_winner, "winner": of_winner}
