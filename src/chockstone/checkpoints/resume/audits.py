@@ -17,8 +17,7 @@ from chockstone.checkpoints.resume.claims import Claim
 from chockstone.checkpoints.resume.generations import CHAIN
 from chockstone.checkpoints.resume.places import FOLDER, PATIENCE, Place, Places, normalise
 from chockstone.checkpoints.resume.report import MAX_BYTES, RECORD, Report
-from chockstone.checkpoints.resume.roots import attempt_place, attempts_in, earlier_attempts
-from chockstone.checkpoints.resume.roots import sources as named_sources
+from chockstone.checkpoints.resume.roots import attempt_place, attempts_in, earlier_attempts, named_places
 from chockstone.checkpoints.resume.rules import Rules
 from chockstone.checkpoints.resume.stock import StockForm, list_stock
 
@@ -62,7 +61,7 @@ def explain(
         own,
         identity=identity,
         attempt=attempt,
-        candidates=[*before, *named_sources(places, sources)],
+        candidates=[*before, *named_places(places, sources)],
         rules=told.rules,
         notes=notes,
         is_looking_only=True,

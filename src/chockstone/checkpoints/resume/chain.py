@@ -152,8 +152,13 @@ class Chain:
         return self._trial.found
 
     def earlier(self) -> list[Attempt]:
-        """Earlier attempts of this chain that were looked at, newest first; those of others are not ours to tidy."""
+        """Earlier attempts of this chain that were looked at, newest first; those of others are not ours to tidy.
+
+        None after a start at zero: what it does not go on from must not go because of it.
+        """
         with self._lock:
+            if self._is_fresh:
+                return []
             return [each for each in self._lookout.earlier() if each.place.uri != self.place.uri]
 
     def acknowledge_fresh_start(self) -> None:

@@ -55,10 +55,8 @@ from chockstone.checkpoints.resume.roots import (
     begun_before,
     earlier_attempts,
     listed,
+    named_places,
     number_attempt,
-)
-from chockstone.checkpoints.resume.roots import (
-    sources as named_sources,
 )
 from chockstone.checkpoints.resume.rules import Rules
 from chockstone.checkpoints.resume.verdicts import Verdict, judge
@@ -102,6 +100,8 @@ class Resume:
             raise ValueError(f"poison_after={poison_after} would pass every checkpoint; give 1 or more, or None")
         if not deadline_seconds > 0:
             raise ValueError(f"deadline_seconds={deadline_seconds} leaves no time to decide")
+        if not isinstance(retention, Retention):
+            raise TypeError(f"retention={retention!r} is no Retention; write Retention(keep_last=3)")
         if identity == "":
             raise ValueError("identity is empty; leave it out for the last part of the root")
         self.root = normalise(root)
@@ -266,7 +266,7 @@ class Resume:
     def _made(self) -> Chain:
         existing = attempts_in(self._places, self.root, is_only_chain=True)
         numbered = number_attempt(existing, self._wanted)
-        others = named_sources(self._places, self._sources, are_only_chains=True)
+        others = named_places(self._places, self._sources, are_only_chains=True)
         return Chain(
             self._places,
             attempt_place(self.root, numbered.attempt),

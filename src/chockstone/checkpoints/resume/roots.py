@@ -80,7 +80,7 @@ def listed(uris: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> l
     return [uris] if isinstance(uris, str | os.PathLike) else list(uris)
 
 
-def sources(
+def named_places(
     places: Places,
     uris: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,

@@ -33,7 +33,7 @@ from chockstone.checkpoints.resume.generations import Found, identity_of, read_h
 from chockstone.checkpoints.resume.keeping import Keeper
 from chockstone.checkpoints.resume.places import Places, normalise
 from chockstone.checkpoints.resume.report import Report
-from chockstone.checkpoints.resume.roots import sources
+from chockstone.checkpoints.resume.roots import named_places
 from chockstone.checkpoints.resume.rules import Rules
 from chockstone.checkpoints.resume.stock import fetch_stock, refresh_stock
 from chockstone.checkpoints.resume.verdicts import Verdict
@@ -270,7 +270,7 @@ class Checkpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no types
                 dest,
                 identity=facts.identity,
                 attempt=facts.attempt,
-                candidates=[*facts.candidates, *older, *sources(places, options.sources)],
+                candidates=[*facts.candidates, *older, *named_places(places, options.sources)],
                 rules=Rules(
                     on_unreadable=options.on_unreadable,
                     legacy="accept" if options.accept_stock else "reject",

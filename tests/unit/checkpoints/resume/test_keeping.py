@@ -8,6 +8,7 @@ from typing import Any
 
 from chockstone.checkpoints.archive import Head
 from chockstone.checkpoints.manifest import Manifest
+from chockstone.checkpoints.resume import Resume
 from chockstone.checkpoints.resume.claims import Generation
 from chockstone.checkpoints.resume.generations import FORWARD
 from chockstone.checkpoints.resume.keeping import Kept, plan
@@ -74,3 +75,17 @@ def test_pinned_best_and_every_stay() -> None:
     policy = Retention(keep_last=2, keep_every=100, keep_best=Best("loss"))
 
     assert names(plan(good, policy)) == ["1/4"]
+
+
+def test_a_start_at_zero_leaves_what_was_saved_before(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    with Resume(root) as first:
+        first.restore({"step": 0})
+        first.save({"step": 100}, step=100).result()
+
+    with Resume(root, fresh_start=True) as second:
+        for step in range(1, 6):
+            second.save({"step": step}, step=step).result()
+
+    assert [each.name for each in (root / "attempt-00000.ckpt").glob("*.tar")] == ["000001-0001.tar"]
+    assert len(list((root / "attempt-00001.ckpt").glob("*.tar"))) == 2

@@ -1,4 +1,7 @@
-"""Ours does what flyte says of its own: what its sixteen tests ask for, and what they leave open."""
+"""Ours does what flyte says of its own: what its sixteen tests ask for (F44), and what they leave open.
+
+Flyte's wheel has no tests: these are written afresh, from what it documents and does.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +52,13 @@ def context(paths: CheckpointPaths | None, *, run: str = "r1") -> TaskContext:
 # What flyte's own tests ask for.
 
 
-def test_prev_exists_says_whether_the_platform_named_a_place_and_asks_no_store() -> None:
+def test_f44_prev_exists_says_whether_the_platform_named_a_place_and_asks_no_store() -> None:
     assert not Checkpoint("s3://bucket/out").prev_exists()
     assert not Checkpoint("s3://bucket/out", '""').prev_exists()
     assert Checkpoint("s3://bucket/out", "s3://bucket/prev").prev_exists()
 
 
-def test_it_is_a_flyte_checkpoint_with_its_properties(tmp_path: Path) -> None:
+def test_f44_it_is_a_flyte_checkpoint_with_its_properties(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "out", " prev ")
 
     assert isinstance(checkpoint, StockCheckpoint)
@@ -64,7 +67,9 @@ def test_it_is_a_flyte_checkpoint_with_its_properties(tmp_path: Path) -> None:
     assert checkpoint.path.is_dir()
 
 
-def test_the_newest_file_of_a_restored_tree_is_the_one_that_was_written_last(storage: Storage, tmp_path: Path) -> None:
+def test_f44_the_newest_file_of_a_restored_tree_is_the_one_that_was_written_last(
+    storage: Storage, tmp_path: Path
+) -> None:
     for name, moment in {"a": 2_000, "b": 9_000, "c": 5_000}.items():
         (tmp_path / "run" / name).mkdir(parents=True)
         (tmp_path / "run" / name / "last.ckpt").write_text(name)
@@ -79,7 +84,7 @@ def test_the_newest_file_of_a_restored_tree_is_the_one_that_was_written_last(sto
 
 
 @pytest.mark.parametrize("as_uri", [True, False])
-def test_a_directory_that_stock_saved_comes_back_and_the_next_one_too(tmp_path: Path, as_uri: bool) -> None:
+def test_f44_a_directory_that_stock_saved_comes_back_and_the_next_one_too(tmp_path: Path, as_uri: bool) -> None:
     def place(name: str) -> str:
         return (tmp_path / name).as_uri() if as_uri else str(tmp_path / name)
 
@@ -96,7 +101,7 @@ def test_a_directory_that_stock_saved_comes_back_and_the_next_one_too(tmp_path: 
     assert json.loads((second.path / "state.json").read_text()) == {"step": 4}
 
 
-def test_an_object_that_is_no_tar_comes_back_as_the_payload(tmp_path: Path) -> None:
+def test_f44_an_object_that_is_no_tar_comes_back_as_the_payload(tmp_path: Path) -> None:
     (tmp_path / "prev").write_bytes(b"hello-checkpoint")
     first = Checkpoint((tmp_path / "out").as_uri(), (tmp_path / "prev").as_uri())
 
@@ -109,7 +114,7 @@ def test_an_object_that_is_no_tar_comes_back_as_the_payload(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_nothing_there_is_no_checkpoint(storage: Storage, is_async: bool) -> None:
+async def test_f44_nothing_there_is_no_checkpoint(storage: Storage, is_async: bool) -> None:
     checkpoint = storage.attempt(2)
 
     found = await checkpoint.load() if is_async else checkpoint.load_sync()
@@ -119,7 +124,7 @@ async def test_nothing_there_is_no_checkpoint(storage: Storage, is_async: bool) 
     assert checkpoint.report.outcome == "fresh"
 
 
-async def test_loading_and_saving_on_the_loop_of_a_task(storage: Storage, tmp_path: Path) -> None:
+async def test_f44_loading_and_saving_on_the_loop_of_a_task(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text("7")
     await storage.attempt(1).save(tmp_path / "state.json")
     resumed = storage.attempt(2)
@@ -131,7 +136,7 @@ async def test_loading_and_saving_on_the_loop_of_a_task(storage: Storage, tmp_pa
     await resumed.save(found)
 
 
-def test_an_empty_directory_is_a_checkpoint(storage: Storage) -> None:
+def test_f44_an_empty_directory_is_a_checkpoint(storage: Storage) -> None:
     first = storage.attempt(1)
     first.save_sync(first.path)
 
@@ -141,7 +146,7 @@ def test_an_empty_directory_is_a_checkpoint(storage: Storage) -> None:
     assert list(second.path.iterdir()) == []
 
 
-def test_a_context_keeps_the_one_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f44_a_context_keeps_the_one_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flyte._checkpoint.Checkpoint", Checkpoint)
     task = context(CheckpointPaths(checkpoint_path=str(tmp_path / "out"), prev_checkpoint_path=str(tmp_path / "prev")))
 
@@ -150,7 +155,7 @@ def test_a_context_keeps_the_one_it_made(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("dest", [None, "  "])
-def test_a_context_without_a_place_has_none(dest: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f44_a_context_without_a_place_has_none(dest: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flyte._checkpoint.Checkpoint", Checkpoint)
 
     assert context(CheckpointPaths(checkpoint_path=dest, prev_checkpoint_path=None)).checkpoint is None
@@ -160,7 +165,7 @@ def test_a_context_without_a_place_has_none(dest: str | None, monkeypatch: pytes
 # What they leave open.
 
 
-def test_a_saved_file_that_does_not_exist_is_said_as_flyte_says_it(tmp_path: Path) -> None:
+def test_f44_a_saved_file_that_does_not_exist_is_said_as_flyte_says_it(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="Checkpoint source path does not exist"):
         Checkpoint(tmp_path / "out").save_sync(tmp_path / "missing")
 
