@@ -166,19 +166,11 @@ class Checkpointer:
                     restored = restore_state(archive, into, strict=strict, on_bytes=on_bytes)
                     self._clock.witness(archive.manifest.created_at)
                     walk.took(step=archive.manifest.step)
-                    return Receipt(
+                    return Receipt.of(
+                        archive,
+                        restored,
                         name=found.name,
                         url=self.store.url,
-                        kind=archive.manifest.kind,
-                        step=archive.manifest.step,
-                        created_at=archive.manifest.created_at,
-                        parts=restored.parts,
-                        missing=restored.missing,
-                        unexpected=restored.unexpected,
-                        size_bytes=archive.size,
-                        verify=verify,
-                        blocks_verified=archive.blocks_verified,
-                        blocks=archive.layout.block_count,
                         seconds=time.perf_counter() - started,
                         skipped=_skipped(walk),
                         steps_lost=walk.steps_lost,
