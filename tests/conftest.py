@@ -4,5 +4,10 @@ from __future__ import annotations
 
 import signal
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to what runs in its background
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> None:
+    """A shell leaves SIGINT ignored to what runs in its background, and flytekit takes it over when it is imported."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # else no test and no child of one can be interrupted

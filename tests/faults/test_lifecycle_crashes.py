@@ -14,7 +14,12 @@ from faults.lifecycle_sweep import SCENARIOS
 SCRIPT = Path(__file__).with_name("lifecycle_sweep.py")
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+DEAR = {"doctor", "weights of a sampler", "overwrite with undo", "copy", "purge", "delete of two", "delete with undo"}
+
+
+@pytest.mark.parametrize(
+    "scenario", [pytest.param(name, marks=pytest.mark.soak if name in DEAR else ()) for name in SCENARIOS]
+)
 def test_killed_at_every_step_and_recovered(tmp_path: Path, scenario: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1]), "OPENBLAS_NUM_THREADS": "1"}
 

@@ -162,7 +162,7 @@ def test_F17_F19_flyte_is_told_whether_another_attempt_is_worth_its_while(
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("kills", [15, pytest.param(150, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [8, pytest.param(150, marks=pytest.mark.soak)])
 def test_F11_F12_no_kill_costs_more_than_the_save_it_fell_into(runner: Runner, kills: int) -> None:
     command = [sys.executable, str(HERE / "killing.py"), runner.raw, str(kills), "7"]
 

@@ -260,6 +260,7 @@ def test_a_lost_catalog_does_not_stop_a_run(serve: Serve, undisturbed: Heard, tm
     assert_same(client.result(), undisturbed)
 
 
+@pytest.mark.soak
 def test_a_clock_that_jumps_changes_nothing(serve: Serve, undisturbed: Heard, tmp_path: Path) -> None:
     shift = tmp_path / "shift"
     shift.write_text("0")

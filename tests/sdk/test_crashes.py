@@ -98,7 +98,13 @@ def sweep(server: RestartedServer, expected: Heard, home: Path, *, plan: list[st
     return killer.kills
 
 
-@pytest.mark.parametrize("scripts", SWEEPS, ids=["training", "sampling"])
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        pytest.param(scripts, id=name, marks=pytest.mark.soak if name == "sampling" else ())
+        for name, scripts in zip(("training", "sampling"), SWEEPS, strict=True)
+    ],
+)
 def test_ten_kills_change_no_bit(
     serve: Serve, undisturbed: Undisturbed, tmp_path: Path, scripts: tuple[str, ...]
 ) -> None:

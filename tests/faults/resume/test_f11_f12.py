@@ -38,7 +38,7 @@ def test_f11_a_kill_at_every_boundary_of_a_restart_leaves_the_one_before(world: 
     assert run(world, "restart")["outcomes"].keys() == {"10", "20"}
 
 
-@pytest.mark.parametrize("world", WORLDS_IN_SOAK, indirect=True)
+@pytest.mark.soak
 def test_f11_a_kill_at_every_boundary_of_a_forward_leaves_its_source(world: World) -> None:
     assert run(world, "forward")["outcomes"].keys() == {"10"}
 

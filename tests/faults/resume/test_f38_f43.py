@@ -90,6 +90,7 @@ def test_f38_a_hostile_archive_is_walked_past_and_writes_nothing(hostile: str, w
     assert sorted(path.name for path in (outside / "inside").iterdir()) == [f"part-{index}.bin" for index in range(4)]
 
 
+@pytest.mark.soak
 def test_f38_no_hostile_state_is_restored(file_world: FileWorld) -> None:
     """The whole corpus, as the newest generation of a place where nobody asks whose it is."""
     world = file_world
