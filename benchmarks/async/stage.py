@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.checkpoints.free_memory import Temperature
+from benchmarks.checkpoints.free_memory import AsItIs
 from benchmarks.checkpoints.rounds import Action, Series
 from benchmarks.checkpoints.rounds import run_rounds as run_prepared_rounds
 from benchmarks.server.live import LiveServer
@@ -46,17 +44,4 @@ class Stage:
 
     def run_rounds(self, actions: Mapping[str, Action], *, repeats: int) -> dict[str, Series]:
         """Everybody once per round in an order that rotates, the first round uncounted; one that raises is out."""
-        return run_prepared_rounds(actions, repeats=repeats, memory=_AsItIs(), say=self.say)
-
-
-class _AsItIs:
-    """Ours reuses its buffer; nothing is done about what else is free."""
-
-    temperature: Temperature = "warm"
-
-    def prepare(self) -> None:
-        gc.collect()
-        os.sync()
-
-    def recover(self) -> None:
-        pass
+        return run_prepared_rounds(actions, repeats=repeats, memory=AsItIs(syncs=True), say=self.say)

@@ -40,6 +40,24 @@ class FreeMemory(Protocol):
         """Just after a turn."""
 
 
+class AsItIs:
+    """For those who write too little for it to matter, or into memory that they have already: nothing is done."""
+
+    temperature: Temperature = "warm"
+
+    def __init__(self, *, syncs: bool = False) -> None:
+        """``syncs``: what is on its way to the disk arrives there before a turn."""
+        self._syncs = syncs
+
+    def prepare(self) -> None:
+        gc.collect()
+        if self._syncs:
+            os.sync()
+
+    def recover(self) -> None:
+        pass
+
+
 class WarmMemory:
     """Holds ``size_bytes`` while nobody runs, so that the host cannot take them."""
 

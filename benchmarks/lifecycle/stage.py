@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]  # has no stubs of its own
 
-from benchmarks.checkpoints.free_memory import Temperature
+from benchmarks.checkpoints.free_memory import AsItIs
 from benchmarks.checkpoints.rounds import Action, Series
 from benchmarks.checkpoints.rounds import run_rounds as run_prepared_rounds
 from benchmarks.lifecycle.scale import Scale
@@ -34,7 +34,7 @@ class Stage:
 
     def run_rounds(self, actions: Mapping[str, Action], *, repeats: int) -> dict[str, Series]:
         """Everybody once per round in an order that rotates, the first round uncounted; one that raises is out."""
-        return run_prepared_rounds(actions, repeats=repeats, memory=_AsItIs(), say=self.say)
+        return run_prepared_rounds(actions, repeats=repeats, memory=AsItIs(), say=self.say)
 
     @contextmanager
     def watch_memory(self) -> Iterator[MemoryWatch]:
@@ -72,15 +72,3 @@ class MemoryWatch:
     @property
     def grown_bytes(self) -> int:
         return self.peak - self.before
-
-
-class _AsItIs:
-    """Both sides of each comparison have their memory already; nothing is done about what is free."""
-
-    temperature: Temperature = "warm"
-
-    def prepare(self) -> None:
-        pass
-
-    def recover(self) -> None:
-        pass

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.checkpoints.free_memory import Temperature
+from benchmarks.checkpoints.free_memory import AsItIs
 from benchmarks.checkpoints.rounds import Action, Series
 from benchmarks.checkpoints.rounds import run_rounds as run_prepared_rounds
 from benchmarks.server.apart import Apart
@@ -28,16 +27,4 @@ class Stage:
 
     def run_rounds(self, actions: Mapping[str, Action], *, repeats: int) -> dict[str, Series]:
         """Everybody once per round in an order that rotates, the first round uncounted; one that raises is out."""
-        return run_prepared_rounds(actions, repeats=repeats, memory=_AsItIs(), say=self.say)
-
-
-class _AsItIs:
-    """Nobody here writes enough for the state of free memory to matter."""
-
-    temperature: Temperature = "warm"
-
-    def prepare(self) -> None:
-        gc.collect()
-
-    def recover(self) -> None:
-        pass
+        return run_prepared_rounds(actions, repeats=repeats, memory=AsItIs(), say=self.say)

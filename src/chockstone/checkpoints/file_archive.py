@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from chockstone.checkpoints.archive import Archive, read_head
+from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, SaveAbandoned
 from chockstone.checkpoints.export import write_members
 from chockstone.checkpoints.file_image import FileImage, SourceFile
@@ -22,7 +22,7 @@ from chockstone.checkpoints.job import copy_metadata
 from chockstone.checkpoints.layout import check_members
 from chockstone.checkpoints.manifest import Manifest
 from chockstone.checkpoints.posix import local_trouble
-from chockstone.checkpoints.store import Source, Store
+from chockstone.checkpoints.store import Store
 from chockstone.checkpoints.writer import Write
 
 FILES: Final = "files"
@@ -133,8 +133,3 @@ def extract_files(
     chosen = [member for name, member in archive.members.items() if name in wanted]
     with local_trouble(f"cannot extract files to {str(directory)!r}"):
         write_members(archive, chosen, directory, on_bytes=on_bytes, durable=False)
-
-
-def seal_of_archive(archive: Archive | Source) -> str:
-    """What ``FilesSaved.seal`` was when it was written. A bare source is checked first, and stays open."""
-    return archive.seal if isinstance(archive, Archive) else read_head(archive).seal

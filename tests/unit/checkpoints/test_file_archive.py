@@ -16,6 +16,7 @@ from typing import NoReturn
 import pytest
 
 from chockstone.checkpoints import Archive, export, verify_archive, writer
+from chockstone.checkpoints.archive import read_head
 from chockstone.checkpoints.bucket import Bucket
 from chockstone.checkpoints.errors import (
     CheckpointError,
@@ -25,7 +26,7 @@ from chockstone.checkpoints.errors import (
     LocalTrouble,
     SaveAbandoned,
 )
-from chockstone.checkpoints.file_archive import extract_files, files_below, seal_of_archive, write_files
+from chockstone.checkpoints.file_archive import extract_files, files_below, write_files
 from chockstone.checkpoints.file_store import PARTIAL, FileStore
 from chockstone.checkpoints.layout import MAX_MEMBERS
 from chockstone.checkpoints.object_store import ObjectStore
@@ -130,9 +131,9 @@ def test_the_seal_is_the_digest_that_commit_binds(store: Store, tmp_path: Path) 
     raw = bytearray(source.size)
     source.read_into(0, memoryview(raw))
     assert saved.seal.encode() in raw
-    assert seal_of_archive(source) == saved.seal != other.seal
+    assert read_head(source).seal == saved.seal != other.seal
     with Archive(source) as archive:
-        assert seal_of_archive(archive) == saved.seal
+        assert archive.seal == saved.seal
         assert archive.manifest.metadata == {"chain": {"attempt": None}}
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -134,10 +133,9 @@ def _linked(source: FilePlace, name: str, target: FilePlace, new: str) -> str:
     return "by a hard link"
 
 
-def _stream(source: Source, sink: Sink, on_bytes: Callable[[int], None] = lambda _: None) -> None:
+def _stream(source: Source, sink: Sink) -> None:
     buffer = bytearray(min(_RUN_BYTES, source.size))
     for start in range(0, source.size, _RUN_BYTES):
         piece = memoryview(buffer)[: min(_RUN_BYTES, source.size - start)]
         source.read_into(start, piece)
         sink.write_at(start, piece)
-        on_bytes(len(piece))

@@ -11,7 +11,6 @@ import logging
 import os
 import shutil
 import threading
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from typing import Final, Literal
 import flyte
 from flyte._checkpoint import Checkpoint as StockCheckpoint
 
-from chockstone.checkpoints.archive import Archive, read_head
+from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.errors import DamagedArchive, InvalidName, ResumeBlocked, ResumeError, StoreError
 from chockstone.checkpoints.file_archive import extract_files, write_files
 from chockstone.checkpoints.posix import local_trouble
@@ -30,7 +29,7 @@ from chockstone.checkpoints.resume.candidates import Candidate, Origin
 from chockstone.checkpoints.resume.chain import Chain
 from chockstone.checkpoints.resume.claims import Generation
 from chockstone.checkpoints.resume.forward import Forward, Mode
-from chockstone.checkpoints.resume.generations import Found
+from chockstone.checkpoints.resume.generations import Found, read_head_of
 from chockstone.checkpoints.resume.keeping import Keeper
 from chockstone.checkpoints.resume.places import Places
 from chockstone.checkpoints.resume.report import Report
@@ -42,6 +41,7 @@ from chockstone.checkpoints.resume.walking import OnUnreadable
 from chockstone.checkpoints.retention import Retention
 from chockstone.checkpoints.threads import in_thread
 from chockstone.integrations.flyte.layouts import Derivation, Unrecognised, recognise
+from chockstone.integrations.flyte.staging import Scratch
 from chockstone.integrations.flyte2.errors import told_to_flyte
 from chockstone.integrations.flyte2.surroundings import identity_of, is_restarted, place_of, rank_of, s3_access
 from chockstone.integrations.flyte2.trees import PAYLOAD, TREE, packed, unpack
@@ -75,7 +75,7 @@ class Checkpoint(StockCheckpoint):
         """
         super().__init__(os.fspath(checkpoint_dest), None if checkpoint_src is None else os.fspath(checkpoint_src))
         self._td.cleanup()
-        self._td = Workspace()  # type: ignore[assignment]  # it has what flyte uses of the other
+        self._td = Scratch()  # type: ignore[assignment]  # it has what flyte uses of the other
         self._identity = identity_of(flyte.ctx()) if identity is None else dict(identity)
         self._sources = listed(sources)
         self._stock_view = stock_view
@@ -238,11 +238,7 @@ class Checkpoint(StockCheckpoint):
     def _show(self, chain: Chain, generation: Generation) -> None:
         """For stock flyte. What was saved is saved without it, so a failure is told and no more."""
         try:
-            source = chain.place.open(generation.name)
-            try:
-                members = read_head(source).layout.members
-            finally:
-                source.close()
+            members = read_head_of(chain.place, generation.name).layout.members
             refresh_stock(chain.place, generation.name, members, form="object")
         except (StoreError, DamagedArchive, OSError) as error:
             log.warning(
@@ -251,18 +247,6 @@ class Checkpoint(StockCheckpoint):
                 generation.name,
                 error,
             )
-
-
-class Workspace:
-    """A directory that goes with its owner, without a word.
-
-    A TemporaryDirectory complains when it is not cleaned up first, and an owner that an error refers to dies with it,
-    in no order.
-    """
-
-    def __init__(self) -> None:
-        self.name = mkdtemp(prefix="flyte-cp-")
-        self.cleanup = weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
 
 def _only_member(archive: Archive) -> str:
