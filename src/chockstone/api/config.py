@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from chockstone.engine.data_directory import ARCHIVES, DATABASE
 from chockstone.engine.durability import Durability
 from chockstone.engine.limits import Limits
 from chockstone.engine.storage_rules import StorageRules
@@ -31,6 +32,24 @@ class ServerConfig:
     admins: frozenset[str] = frozenset()  # users who may see and change what is everyone's
     public_url: str | None = None  # how clients reach this server, where a proxy stands before it
     log_level: str = "info"
+    database: str | None = None  # a URL; None: SQLite in ``data``
+    store: str | None = None  # a URL or a directory; None: in ``data``
+    backend: str = "local"  # or "ray"
+    workers: int = 1  # of Ray
+    min_workers: int | None = None  # None: no fewer than ``workers``
+    ray_address: str | None = None  # None: a cluster of its own
+    sampler: str = "local"  # or "vllm"
+    vllm_urls: tuple[str, ...] = ()
+    vllm_adapters: Path | None = None  # None: in ``data``
+    engine: str | None = None  # URL of the server whose engine this is an API process of
+
+    @property
+    def database_url(self) -> str:
+        return self.database or f"sqlite:///{self.data / DATABASE}"
+
+    @property
+    def store_url(self) -> str:
+        return self.store or str((self.data / ARCHIVES).resolve())
 
     @property
     def is_local(self) -> bool:

@@ -57,7 +57,7 @@ def prepared(config: ServerConfig) -> Iterator[Prepared]:
 def worker_config(config: ServerConfig) -> WorkerConfig:
     return WorkerConfig(
         models={name: str(directory.resolve()) for name, directory in config.models.items()},
-        store=str((config.data / ARCHIVES).resolve()),
+        store=config.store_url,
         device=config.device,
         dtype=config.dtype,
         threads=config.threads,

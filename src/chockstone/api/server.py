@@ -28,7 +28,6 @@ from chockstone.api.users import Users, follow_keys, read_secret
 from chockstone.backends.local import LocalBackend
 from chockstone.catalog import Catalog, CatalogError
 from chockstone.checkpoints import open_store
-from chockstone.engine.data_directory import ARCHIVES, DATABASE
 from chockstone.engine.engine import Engine
 from chockstone.engine.storage import Storage
 
@@ -50,7 +49,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[i
     try:
         models = describe_models(config.models)
         secret = read_secret(config.data / "token-secret")
-        catalog = await Catalog.open(f"sqlite:///{config.data / DATABASE}")
+        catalog = await Catalog.open(config.database_url)
     except (CatalogError, OSError, ValueError) as error:
         raise CannotStart(str(error)) from error
     stop = asyncio.Event()
@@ -66,7 +65,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[i
     backend = LocalBackend(
         prepared.worker_config, on_lost=lost, on_hopeless=fail, inherit=[prepared.lock], first=prepared.worker
     )
-    storage = Storage(open_store(config.data / ARCHIVES))
+    storage = Storage(open_store(config.store_url))
     engine = Engine(
         backend,
         catalog,

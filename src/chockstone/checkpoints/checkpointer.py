@@ -51,6 +51,7 @@ from chockstone.checkpoints.retention import Retention
 from chockstone.checkpoints.snapshot import Snapshotter
 from chockstone.checkpoints.store import Store, check_name, open_store
 from chockstone.checkpoints.survey import Checkpoint, survey
+from chockstone.checkpoints import threads
 from chockstone.checkpoints.threads import in_thread as _in_thread
 
 log = logging.getLogger(__name__)
@@ -337,6 +338,7 @@ class Checkpointer:
             raise
 
     def _write(self, job: SaveJob, snapshotter: Snapshotter, previous: SaveHandle | None) -> None:
+        threads.give_way()
         try:
             if previous is not None:
                 previous._wait()

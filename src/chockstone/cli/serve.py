@@ -15,7 +15,18 @@ import typer
 
 import chockstone
 from chockstone.cli.reporting import BAD_INPUT
-from chockstone.cli.settings import Device, Dtype, JournalMode, Limits, LogLevel, Settings, SettingsError, Survival
+from chockstone.cli.settings import (
+    BackendKind,
+    Device,
+    Dtype,
+    JournalMode,
+    Limits,
+    LogLevel,
+    SamplerKind,
+    Settings,
+    SettingsError,
+    Survival,
+)
 from chockstone.cli.settings import Storage as StorageSettings
 from chockstone.cli.terminal import complain, print_line
 from chockstone.cli.words import printable, write_best, write_duration, write_size
@@ -133,6 +144,47 @@ def serve(
     forget_after: Annotated[
         str | None, typer.Option(metavar="TIME", show_default="30d", help="Of silence: a session is over.")
     ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", show_default="SQLite, in the data", help="The catalog, as postgresql://USER@HOST/NAME."
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="URL", show_default="in the data", help="Checkpoints: a directory or s3://BUCKET/PREFIX."),
+    ] = None,
+    backend: Annotated[
+        BackendKind | None,
+        typer.Option(show_default="local", help="Who computes: one process, or Ray workers that share each model."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", show_default="1", help="Of Ray; each holds a part of every model.")
+    ] = None,
+    min_workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", show_default="no fewer", help="Go on with so few when some are lost."),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", show_default="one of its own", help="Of the Ray cluster to join; or auto."),
+    ] = None,
+    sampler: Annotated[
+        SamplerKind | None, typer.Option(show_default="local", help="Who generates: this server, or vLLM.")
+    ] = None,
+    vllm_url: Annotated[
+        list[str] | None, typer.Option(metavar="URL", help="A vLLM server with --enable-lora; repeatable.")
+    ] = None,
+    vllm_adapters: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIRECTORY", show_default="in the data", help="Where vLLM finds adapters; same path there."
+        ),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Be one more API process of the server there. Needs the same --database."),
+    ] = None,
     admin: Annotated[
         list[str] | None, typer.Option(metavar="USER", help="Who may see and change what is everyone's; repeatable.")
     ] = None,
@@ -196,6 +248,16 @@ def serve(
         "recovery_replay": recovery_replay,
         "park_after": park_after,
         "forget_after": forget_after,
+        "database": database,
+        "store": store,
+        "backend": backend,
+        "workers": workers,
+        "min_workers": min_workers,
+        "ray_address": ray_address,
+        "sampler": sampler,
+        "vllm_urls": vllm_url or None,
+        "vllm_adapters": vllm_adapters,
+        "engine": engine,
         "admins": admin or None,
         "public_url": public_url,
     }
@@ -228,7 +290,7 @@ def _server_config(settings: Settings) -> ServerConfig:
     from chockstone.engine.durability import Durability
     from chockstone.engine.limits import Limits as EngineLimits
 
-    limits, survival = settings.limits, settings.survival
+    limits, survival, scale = settings.limits, settings.survival, settings.scale
     return ServerConfig(
         models={model.name: model.directory for model in settings.models},
         data=settings.data,
@@ -255,6 +317,16 @@ def _server_config(settings: Settings) -> ServerConfig:
         admins=settings.admins,
         public_url=settings.public_url,
         log_level=settings.log_level,
+        database=scale.database,
+        store=scale.store,
+        backend=scale.backend,
+        workers=scale.workers,
+        min_workers=scale.min_workers,
+        ray_address=scale.ray_address,
+        sampler=scale.sampler,
+        vllm_urls=scale.vllm_urls,
+        vllm_adapters=scale.vllm_adapters,
+        engine=scale.engine,
     )
 
 

@@ -15,6 +15,8 @@ Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 JournalMode = Literal["off", "on", "synced"]
+BackendKind = Literal["local", "ray"]
+SamplerKind = Literal["local", "vllm"]
 
 DEFAULT: Final = "default"
 
@@ -68,6 +70,22 @@ class Survival:
 
 
 @dataclass(frozen=True, slots=True)
+class Scale:
+    """Where things are when one machine does not do. None: in the data directory, or not at all."""
+
+    database: str | None = field(default=None, repr=False)  # a URL; it may hold a password
+    store: str | None = None  # a URL, or a directory
+    backend: BackendKind = "local"
+    workers: int = 1  # of the Ray backend; a model is spread over them
+    min_workers: int | None = None  # with how few to go on when some are lost; None: with no fewer
+    ray_address: str | None = None  # of a cluster that runs; None: a local one is started
+    sampler: SamplerKind = "local"
+    vllm_urls: tuple[str, ...] = ()
+    vllm_adapters: Path | None = None  # a directory that the vLLM servers see under the same path
+    engine: str | None = None  # the URL of the server whose engine this process is an API of
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     models: tuple[ServedModel, ...] = ()
     host: str = "127.0.0.1"
@@ -83,6 +101,7 @@ class Settings:
     limits: Limits = Limits()
     storage: Storage = Storage()
     survival: Survival = Survival()
+    scale: Scale = Scale()
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def source_of(self, name: str) -> str:
@@ -90,7 +109,7 @@ class Settings:
         return self.sources.get(name, DEFAULT)
 
     def value_of(self, name: str) -> object:
-        groups = ((LIMITS, self.limits), (STORAGE, self.storage), (SURVIVAL, self.survival))
+        groups = ((LIMITS, self.limits), (STORAGE, self.storage), (SURVIVAL, self.survival), (SCALE, self.scale))
         group = next((group for names, group in groups if name in names), self)
         value: object = getattr(group, name)
         return value
@@ -99,9 +118,16 @@ class Settings:
 LIMITS: Final = tuple(each.name for each in fields(Limits))
 STORAGE: Final = tuple(each.name for each in fields(Storage))
 SURVIVAL: Final = tuple(each.name for each in fields(Survival))
-_GROUPS: Final = {"limits", "storage", "survival", "sources"}
+SCALE: Final = tuple(each.name for each in fields(Scale))
+_GROUPS: Final = {"limits", "storage", "survival", "scale", "sources"}
 # Each is known by one name everywhere: max_runs in a file, CHOCKSTONE_MAX_RUNS, --max-runs.
-NAMES: Final = (*(each.name for each in fields(Settings) if each.name not in _GROUPS), *LIMITS, *STORAGE, *SURVIVAL)
+NAMES: Final = (
+    *(each.name for each in fields(Settings) if each.name not in _GROUPS),
+    *LIMITS,
+    *STORAGE,
+    *SURVIVAL,
+    *SCALE,
+)
 
 
 def default_of(name: str) -> object:

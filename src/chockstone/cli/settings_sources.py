@@ -17,9 +17,11 @@ from chockstone.cli.settings import (
     DEFAULT,
     LIMITS,
     NAMES,
+    SCALE,
     STORAGE,
     SURVIVAL,
     Limits,
+    Scale,
     Settings,
     SettingsError,
     Storage,
@@ -31,7 +33,7 @@ from chockstone.cli.settings_values import READERS
 FILE_NAME: Final = "chockstone.toml"
 PREFIX: Final = "CHOCKSTONE_"
 _CONFIG: Final = f"{PREFIX}CONFIG"  # names the file, as --config does
-_REPEATED: Final = {"models": "--model", "keys": "--key", "admins": "--admin"}
+_REPEATED: Final = {"models": "--model", "keys": "--key", "admins": "--admin", "vllm_urls": "--vllm-url"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ def load_settings(
     limits = Limits(**{name: values.pop(name) for name in LIMITS})
     storage = Storage(**{name: values.pop(name) for name in STORAGE})
     survival = Survival(**{name: values.pop(name) for name in SURVIVAL})
-    return Settings(**values, limits=limits, storage=storage, survival=survival, sources=sources)
+    scale = Scale(**{name: values.pop(name) for name in SCALE})
+    return Settings(**values, limits=limits, storage=storage, survival=survival, scale=scale, sources=sources)
 
 
 def _spell_flag(name: str) -> str:

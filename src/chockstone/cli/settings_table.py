@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ _SPELLED: Final[Mapping[str, Callable[[Any], str]]] = {  # Any: of each setting'
     "keys": _keys,
     "admins": lambda admins: ", ".join(sorted(admins)) or "none",
     "keep_best": lambda best: write_best(*best),
+    "database": lambda url: re.sub(r"(://[^:/@]+:)[^@]*@", r"\1***@", url),
+    "vllm_urls": lambda urls: ", ".join(urls) or "none",
     **dict.fromkeys(("user_quota", "run_quota", "disk_reserve", "scrub_rate"), write_size),
     **dict.fromkeys(("checkpoint_ttl", "trash", "sweep_interval", "scrub_every"), write_duration),
     **dict.fromkeys(("recovery_replay", "park_after", "forget_after"), write_duration),

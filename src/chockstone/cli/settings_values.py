@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
-from chockstone.cli.settings import LIMITS, Device, Dtype, JournalMode, LogLevel, ServedModel
+from chockstone.cli.settings import (
+    LIMITS,
+    BackendKind,
+    Device,
+    Dtype,
+    JournalMode,
+    LogLevel,
+    SamplerKind,
+    ServedModel,
+)
 from chockstone.cli.words import is_off, parse_best, parse_duration, parse_size
 
 Reader = Callable[[object, Path], Any]  # Any: of each setting's own type
@@ -205,6 +214,29 @@ def read_public_url(value: object, _base: Path) -> str:
     return url
 
 
+def read_database(value: object, base: Path) -> str:
+    url = _text(value)
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in ("sqlite", "postgres", "postgresql"):
+        # which may hold a password, and is therefore not repeated
+        raise ValueError("a database is sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE")
+    return f"sqlite:///{_path(rest.removeprefix('/'), base)}" if scheme == "sqlite" else url
+
+
+def read_store(value: object, base: Path) -> str:
+    url = _text(value)
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return str(_path(url, base))
+    if scheme not in ("file", "s3", "gs", "az"):
+        raise ValueError(f"{url!r} is no store: use a directory, file://, s3://, gs:// or az://")
+    return url
+
+
+def read_urls(value: object, base: Path) -> tuple[str, ...]:
+    return () if value == () else tuple(read_public_url(word, base) for word in _words(value))
+
+
 READERS: Final[Mapping[str, Reader]] = {
     "models": read_models,
     "host": read_host,
@@ -232,5 +264,15 @@ READERS: Final[Mapping[str, Reader]] = {
     "scrub_every": _duration(may_be_zero=False),
     "journal": _one_of(*get_args(JournalMode)),
     "recovery_steps": _whole(1, 2**31),
+    "database": _optional(read_database),
+    "store": _optional(read_store),
+    "backend": _one_of(*get_args(BackendKind)),
+    "workers": _whole(1, 4096),
+    "min_workers": _optional(_whole(1, 4096)),
+    "ray_address": _optional(lambda value, _: _text(value)),
+    "sampler": _one_of(*get_args(SamplerKind)),
+    "vllm_urls": read_urls,
+    "vllm_adapters": _optional(_path),
+    "engine": _optional(read_public_url),
     **dict.fromkeys(("recovery_replay", "park_after", "forget_after"), _duration(may_be_zero=False)),
 }
