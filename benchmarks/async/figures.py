@@ -34,7 +34,7 @@ def _tokens(results: Results, measure: str) -> list[Figure]:
 
 def _timeline(results: Results, measure: str) -> list[Figure]:
     drawn = None if measure in results.failures else float(len(results.measured[measure]))
-    return [Figure(measure, "timelines, of two states saved three ways", "at least", 6, "count", drawn, counted=True)]
+    return [Figure(measure, "timelines, of two states saved four ways", "at least", 8, "count", drawn, counted=True)]
 
 
 def _stalls(results: Results, measure: str, *, whose: str) -> list[Figure]:

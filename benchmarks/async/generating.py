@@ -33,8 +33,11 @@ class Window:
 def measure_generating(stage: Stage, name: str) -> dict[str, Series]:
     state = stage.scale.states()[name]()
     directory = stage.new_directory()
-    with new_checkpointer(directory / "ours") as checkpointer:
-        actions = {row: _turns(stage, state, saver) for row, saver in savers(directory, checkpointer).items()}
+    with (
+        new_checkpointer(directory / "paced", is_paced=True) as paced,
+        new_checkpointer(directory / "fast", is_paced=False) as fast,
+    ):
+        actions = {row: _turns(stage, state, saver) for row, saver in savers(directory, paced, fast).items()}
         actions[NOTHING] = _turns(stage, state, partial(_nothing, stage.scale.window_seconds))
         rows = stage.run_rounds(actions, repeats=stage.scale.rounds)
     stage.titles[stage.measure] = f"{state.title}, {state.size_bytes / 1e6:,.0f} MB"

@@ -17,9 +17,10 @@ from .report import COLUMNS, TITLES
 from .scale import F, L
 from .timeline import BIN_SECONDS, row_of
 
-WAYS = (savers.OURS, savers.INLINE, savers.TORCH)
+WAYS = (savers.OURS, savers.FAST, savers.INLINE, savers.TORCH)
 OURS = {
     savers.OURS,
+    savers.FAST,
     *(stalling.row_of(state, act) for state in (L, F) for act in (stalling.SAVE, stalling.EXPORT, stalling.LOAD)),
     *(overlapping.row_of(kind, "one step off") for kind in (overlapping.FAST, overlapping.SLOW)),
 }
@@ -41,7 +42,7 @@ def draw(results: Results, path: Path) -> None:
     for row, way in zip(panels, WAYS, strict=True):
         for panel, state in zip(row, (L, F), strict=True):
             panel.set_title(f"{state}-like state: {way}", loc="left", fontsize=10)
-            _draw_line(panel, lines.get(row_of(state, way)), color=OURS_COLOR if way == savers.OURS else "#8a3b3b")
+            _draw_line(panel, lines.get(row_of(state, way)), color=OURS_COLOR if way in OURS else "#8a3b3b")
     for panel in panels[-1]:
         panel.set_xlabel("seconds from the start of the save")
     panels[0, 0].set_ylim(bottom=0)  # of all: they share it

@@ -13,6 +13,7 @@ from benchmarks.server.client import sample_all, session
 from benchmarks.server.live import LiveServer
 from benchmarks.server.models import Model
 from benchmarks.server.results import Results
+from chockstone.checkpoints.threads import answer_promptly
 from chockstone.cli.model_making import make_model
 
 from .generating import measure_generating
@@ -36,6 +37,7 @@ MEASURES = tuple(_MEASURES)
 
 def perform(programme: Programme, results: Results) -> None:
     """Run the wanted measures and add them to ``results``; one that fails leaves its reason and lets others run."""
+    answer_promptly()
     programme.say("starting a server")
     made = make_model(programme.directory / "tiny", architecture="qwen3", parameters=TINY_PARAMETERS)
     model = Model("tiny", made.directory, made.shape)

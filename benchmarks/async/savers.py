@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -14,36 +15,39 @@ from chockstone.checkpoints import Checkpointer, Retention
 
 from .loop import Loop
 
-OURS = "save_async, in the background"
+PACE_BYTES_PER_SECOND = 100e6
+OURS = f"save_async, at {PACE_BYTES_PER_SECOND / 1e6:.0f} MB/s"
+FAST = "save_async, as fast as it goes"
 INLINE = "our save, inline on the loop"
 TORCH = "torch.save, inline on the loop"
 
 Saver = Callable[[Loop], Awaitable[None]]
 
 
-def savers(directory: Path, checkpointer: Checkpointer) -> dict[str, Saver]:
-    """The newest checkpoint of each is kept. ``checkpointer`` is for ours alone, both ways."""
+def savers(directory: Path, paced: Checkpointer, fast: Checkpointer) -> dict[str, Saver]:
+    """The newest checkpoint of each is kept. The checkpointers are for ours alone."""
     steps = count(1)
     path = directory / "state.pt"
 
-    async def ours(loop: Loop) -> None:
+    async def ours(checkpointer: Checkpointer, loop: Loop) -> None:
         async with loop.lock:
             handle = await checkpointer.save_async(loop.state.tree, step=next(steps))
         await handle
 
     async def inline(loop: Loop) -> None:
         async with loop.lock:
-            checkpointer.save(loop.state.tree, step=next(steps)).result()
+            fast.save(loop.state.tree, step=next(steps)).result()
 
     async def pickled(loop: Loop) -> None:
         async with loop.lock:
-            partial = path.with_suffix(".partial")
-            torch.save(loop.state.tree, partial)
-            fsync_tree(partial)
-            os.replace(partial, path)
+            unfinished = path.with_suffix(".partial")
+            torch.save(loop.state.tree, unfinished)
+            fsync_tree(unfinished)
+            os.replace(unfinished, path)
 
-    return {OURS: ours, INLINE: inline, TORCH: pickled}
+    return {OURS: partial(ours, paced), FAST: partial(ours, fast), INLINE: inline, TORCH: pickled}
 
 
-def new_checkpointer(directory: Path) -> Checkpointer:
-    return Checkpointer(directory, retention=Retention(keep_last=1))
+def new_checkpointer(directory: Path, *, is_paced: bool) -> Checkpointer:
+    pace = PACE_BYTES_PER_SECOND if is_paced else None
+    return Checkpointer(directory, retention=Retention(keep_last=1), bytes_per_second=pace)

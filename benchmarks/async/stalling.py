@@ -20,8 +20,7 @@ from benchmarks.lifecycle.saving import rank_for
 from benchmarks.server.client import batch_of, new_run, session, step
 from benchmarks.server.live import KEY
 from benchmarks.server.models import Model
-from chockstone.checkpoints import Archive, Checkpointer, LoopWatchdog
-from chockstone.checkpoints.export import export_members
+from chockstone.checkpoints import Checkpointer, LoopWatchdog
 
 from .beats import Beats, read_beats
 from .loop import Loop, repeat, running
@@ -39,7 +38,7 @@ def measure_trainer(stage: Stage) -> dict[str, Series]:
     rows: dict[str, Series] = {}
     for name, make in stage.scale.states().items():
         state = make()
-        with new_checkpointer(directory / name) as checkpointer:
+        with new_checkpointer(directory / name, is_paced=True) as checkpointer:
             library = _Library(state, checkpointer, directory / f"{name}-exported")
             actions: dict[str, Action] = {
                 row_of(name, SAVE): partial(_watch, stage, state, library.save),
@@ -78,16 +77,12 @@ class _Library:
         await handle
 
     async def export(self, _loop: Loop) -> None:
-        await asyncio.to_thread(self._export)
+        await self._checkpointer.export_async("first", self._exported)
+        await asyncio.to_thread(remove, self._exported)
 
     async def load(self, loop: Loop) -> None:
         async with loop.lock:
             await self._checkpointer.restore_async(loop.state.tree, name="first")
-
-    def _export(self) -> None:
-        with Archive(self._checkpointer.store.open("first"), verify="full") as archive:
-            export_members(archive, self._exported)
-        remove(self._exported)
 
 
 def _watch(stage: Stage, state: State, act: Callable[[Loop], Awaitable[object]]) -> Metrics:

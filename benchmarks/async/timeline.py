@@ -21,8 +21,11 @@ def measure_timeline(stage: Stage) -> dict[str, Series]:
     directory = stage.new_directory()
     for name, make in stage.scale.states().items():
         state = make()
-        with new_checkpointer(directory / name) as checkpointer:
-            for saver_name, saver in savers(directory, checkpointer).items():
+        with (
+            new_checkpointer(directory / f"{name}-paced", is_paced=True) as paced,
+            new_checkpointer(directory / f"{name}-fast", is_paced=False) as fast,
+        ):
+            for saver_name, saver in savers(directory, paced, fast).items():
                 stage.say(f"{name}: {saver_name}")
                 rows[row_of(name, saver_name)] = asyncio.run(_one(stage, state, saver))
     stage.titles[stage.measure] = f"one save, as {BIN_SECONDS * 1e3:.0f} ms bins saw it"

@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import math
 import operator
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,7 +53,7 @@ from chockstone.checkpoints.retention import Retention
 from chockstone.checkpoints.snapshot import Snapshotter
 from chockstone.checkpoints.store import Store, check_name, open_store
 from chockstone.checkpoints.survey import Checkpoint, survey
-from chockstone.checkpoints import threads
+from chockstone.checkpoints.threads import give_way
 from chockstone.checkpoints.threads import in_thread as _in_thread
 
 log = logging.getLogger(__name__)
@@ -85,14 +87,19 @@ class Checkpointer:
         retention: Retention | None = None,
         admission: Admission | None = None,
         buffers: int = 1,
+        bytes_per_second: float | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """``bytes_per_second``: how fast to write while nobody waits for it; see ``pace``. None: as fast as it goes."""
         if prefix:
             check_name(prefix)
+        if bytes_per_second is not None and not 0 < bytes_per_second < math.inf:
+            raise ValueError(f"bytes_per_second={bytes_per_second!r}: give a positive number, or None for no limit")
         self.store = open_store(store)
         self.prefix = prefix
         self.retention = retention
         self.admission = admission or Admission()
+        self._bytes_per_second = bytes_per_second
         self._clock = Clock(now)
         self._buffers = Buffers(buffers)
         self._last: SaveHandle | None = None  # saves are written one after the other
@@ -108,7 +115,7 @@ class Checkpointer:
         Raises SaveFailed when an earlier save failed and its handle was never looked at.
         """
         request, handle = self._open(options)
-        ticket = self._buffers.ticket()
+        ticket = self._ticket()
         try:
             snapshotter = ticket.result()
             self._raise_unseen()  # the save we waited for may have failed
@@ -126,7 +133,7 @@ class Checkpointer:
         was committed already.
         """
         request, handle = self._open(options)
-        ticket = self._buffers.ticket()
+        ticket = self._ticket()
         try:
             snapshotter = await asyncio.wrap_future(ticket)
             self._raise_unseen()
@@ -218,7 +225,7 @@ class Checkpointer:
 
     async def verify_async(self, name: str) -> int:
         """As ``verify``, off the event loop."""
-        return await _in_thread(lambda: self.verify(name))
+        return await _in_thread(_giving_way(lambda: self.verify(name)))
 
     def export(self, name: str, directory: Path, *, members: Sequence[str] = ()) -> tuple[Member, ...]:
         """Files of a checkpoint, verified, in a new directory; see ``export.export_members``."""
@@ -227,7 +234,7 @@ class Checkpointer:
 
     async def export_async(self, name: str, directory: Path, *, members: Sequence[str] = ()) -> tuple[Member, ...]:
         """As ``export``, off the event loop. Cancelling the task that waits does not stop it."""
-        return await _in_thread(lambda: self.export(name, directory, members=members))
+        return await _in_thread(_giving_way(lambda: self.export(name, directory, members=members)))
 
     def checkpoints(self) -> list[Checkpoint]:
         """All checkpoints below the prefix, oldest first, damaged ones included and marked."""
@@ -235,7 +242,10 @@ class Checkpointer:
 
     def wait(self) -> None:
         """Until every save so far has ended. Errors stay on their handles."""
-        for handle in self._pending():
+        pending = self._pending()
+        for handle in pending:
+            handle.hurry()
+        for handle in pending:
             handle._wait()
 
     def close(self) -> None:
@@ -299,6 +309,14 @@ class Checkpointer:
         )
         return request, SaveHandle(request.name)
 
+    def _ticket(self) -> Future[Snapshotter]:
+        """For a snapshot. Where none is free somebody now waits for those that are being written."""
+        ticket = self._buffers.ticket()
+        if not ticket.done():
+            for handle in self._pending():
+                handle.hurry()
+        return ticket
+
     def _refuse_closed(self) -> None:
         if self._closed:
             raise CheckpointError("this checkpointer is closed; make a new one to save")
@@ -323,6 +341,7 @@ class Checkpointer:
                 handle,
                 blocked_seconds=time.perf_counter() - request.started,
                 is_first=not self._has_saved,
+                bytes_per_second=self._bytes_per_second,
             )
             writer = threading.Thread(
                 target=self._write, args=(job, snapshotter, previous), name="chockstone-save", daemon=True
@@ -338,7 +357,7 @@ class Checkpointer:
             raise
 
     def _write(self, job: SaveJob, snapshotter: Snapshotter, previous: SaveHandle | None) -> None:
-        threads.give_way()
+        give_way()
         try:
             if previous is not None:
                 previous._wait()
@@ -396,6 +415,16 @@ class Checkpointer:
             return CheckpointMissing(f"there is no checkpoint of kind {kind!r} in {place}")
         listed = "".join(f"\n  {skip.name}: {skip.reason}" for skip in _skipped(walk))
         return DamagedArchive(f"none of the checkpoints in {place} can be used:{listed}")
+
+
+def _giving_way(work: Callable[[], T]) -> Callable[[], T]:
+    """What nobody's training waits for."""
+
+    def run() -> T:
+        give_way()
+        return work()
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)

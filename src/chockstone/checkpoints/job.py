@@ -24,6 +24,7 @@ from chockstone.checkpoints.handle import Saved, SaveHandle
 from chockstone.checkpoints.image import Image
 from chockstone.checkpoints.layout import check_members
 from chockstone.checkpoints.manifest import Manifest
+from chockstone.checkpoints.pace import Pace
 from chockstone.checkpoints.retention import Removal, Retention
 from chockstone.checkpoints.snapshot import STATE, Snapshot
 from chockstone.checkpoints.store import Store
@@ -89,6 +90,7 @@ class SaveJob:
     handle: SaveHandle
     blocked_seconds: float
     is_first: bool  # of its checkpointer: looks at what is there
+    bytes_per_second: float | None = None  # None: as fast as it goes
 
     def run(self) -> Saved:
         request = self.request
@@ -104,7 +106,9 @@ class SaveJob:
         image = Image(manifest, layout, files, self.snapshot)
         sink = self.store.begin(request.name, layout.size)
         try:
-            write = Write(image, sink, on_bytes=self.handle._advance, is_abandoned=self.handle.is_abandoned)
+            write = Write(
+                image, sink, on_bytes=self.handle._advance, is_abandoned=self.handle.is_abandoned, pace=self._pace()
+            )
             write.run()
             write.finish()
             if self.handle.is_abandoned():
@@ -127,6 +131,9 @@ class SaveJob:
             seconds,
             self._retain(min(self.clock.now(), manifest.created_at)),
         )
+
+    def _pace(self) -> Pace | None:
+        return None if self.bytes_per_second is None else Pace(self.bytes_per_second, self.handle._hurry)
 
     def _manifest(self, files: Mapping[str, bytes]) -> Manifest:
         request = self.request

@@ -13,6 +13,7 @@ from chockstone.checkpoints.errors import SaveAbandoned
 from chockstone.checkpoints.layout import Layout
 from chockstone.checkpoints.manifest import DIGEST_BYTES
 from chockstone.checkpoints.memory import Bytes
+from chockstone.checkpoints.pace import Pace
 from chockstone.checkpoints.store import Sink
 
 CHUNK_BYTES: Final = 32 * 1024**2
@@ -40,12 +41,22 @@ class Write:
     """One archive on its way into a sink: ``run``, then ``finish``."""
 
     def __init__(
-        self, image: Written, sink: Sink, *, on_bytes: Callable[[int], None], is_abandoned: Callable[[], bool]
+        self,
+        image: Written,
+        sink: Sink,
+        *,
+        on_bytes: Callable[[int], None],
+        is_abandoned: Callable[[], bool],
+        pace: Pace | None = None,
     ) -> None:
         self._image = image
         self._sink = sink
         self._on_bytes = on_bytes
         self._is_abandoned = is_abandoned
+        self._pace = pace
+        block_bytes = image.layout.block_bytes
+        step_bytes = CHUNK_BYTES if pace is None else min(CHUNK_BYTES, pace.step_bytes)
+        self._chunk_bytes = max(step_bytes // block_bytes, 1) * block_bytes
         self._lock = threading.Lock()
         self._next = image.layout.body_offset
         self._error: BaseException | None = None
@@ -91,11 +102,13 @@ class Write:
             if self._error is not None or self._next >= layout.body_end:
                 return None
             start = self._next
-            self._next = min(start + max(CHUNK_BYTES, layout.block_bytes), layout.body_end)
+            self._next = min(start + self._chunk_bytes, layout.body_end)
             return start, self._next
 
     def _write(self, start: int, end: int) -> None:
         """One chunk. What is hashed is what is written: the image is asked for it once."""
+        if self._pace is not None:
+            self._pace.wait(end - start)
         pieces = list(self._image.pieces(start, end))
         self._hash(start, pieces)
         for offset, piece in pieces:
