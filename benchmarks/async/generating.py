@@ -1,6 +1,7 @@
 """Generating: tokens per second while a state is being saved, against the same program without a save.
 
-Each turn is a window of saves, one after the other, and a window as long without any, in an order that changes.
+Each turn is windows of saves, one after the other, and beside each a window as long without any, in an order that
+changes: what disturbs the machine for seconds disturbs both.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
 
@@ -22,12 +23,30 @@ from .stage import Stage
 NOTHING = "no save in either window"
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    rate: float  # tokens per second
-    seconds: float
-    actions: int
-    cpu_seconds: float  # of this process
+@dataclass(slots=True)
+class Windows:
+    """Stretches of time of one kind, in one turn."""
+
+    stretches: list[tuple[float, float]] = field(default_factory=list)
+    actions: int = 0
+    cpu_seconds: float = 0.0  # of this process
+
+    @property
+    def seconds(self) -> float:
+        return sum(end - begin for begin, end in self.stretches)
+
+    async def add(self, action: Callable[[], Awaitable[object]], seconds: float) -> float:
+        """One more, of ``action`` one after the other; how long it was."""
+        cpu_before = time.process_time()
+        began, ended, actions = await repeat(action, seconds)
+        self.cpu_seconds += time.process_time() - cpu_before
+        self.stretches.append((began, ended))
+        self.actions += actions
+        return ended - began
+
+    def rate(self, loop: Loop) -> float:
+        """Tokens per second; ask when the loop has caught up."""
+        return sum(loop.rate(begin, end) * (end - begin) for begin, end in self.stretches) / self.seconds
 
 
 def measure_generating(stage: Stage, name: str) -> dict[str, Series]:
@@ -54,37 +73,34 @@ def _turns(stage: Stage, state: State, saver: Saver) -> Action:
 
     async def turn(*, saves_first: bool) -> Metrics:
         nonlocal lasted
+        during, outside = Windows(), Windows()
+        began = time.perf_counter()
         async with running(state, stage.traffic) as loop:
-            if not saves_first:
-                outside = await _window(loop, partial(asyncio.sleep, lasted), lasted)
-            during = await _window(loop, partial(saver, loop), stage.scale.window_seconds)
-            lasted = during.seconds
-            if saves_first:
-                outside = await _window(loop, partial(asyncio.sleep, lasted), lasted)
-        return compare(during, outside)
+            while not during.actions or time.perf_counter() - began < stage.scale.turn_seconds:
+                if not saves_first:
+                    await outside.add(partial(asyncio.sleep, lasted), lasted)
+                lasted = await during.add(partial(saver, loop), stage.scale.window_seconds)
+                if saves_first:
+                    await outside.add(partial(asyncio.sleep, lasted), lasted)
+                saves_first = not saves_first
+            await loop.catch_up()
+            return compare(loop, during, outside)
 
     return lambda: asyncio.run(turn(saves_first=next(orders)))
 
 
-def compare(during: Window, outside: Window) -> Metrics:
-    if not outside.rate:
+def compare(loop: Loop, during: Windows, outside: Windows) -> Metrics:
+    rates = during.rate(loop), outside.rate(loop)
+    if not rates[1]:
         raise RuntimeError("not one token came in a window without a save: the machine is too busy to measure anything")
-    share = during.rate / outside.rate
+    share = rates[0] / rates[1]
     seconds = during.seconds / during.actions
     idle_cpu_seconds = outside.cpu_seconds * during.seconds / outside.seconds
     return {
         "share": share,
-        "during": during.rate,
-        "outside": outside.rate,
+        "during": rates[0],
+        "outside": rates[1],
         "seconds": seconds,
         "lost": seconds * (1 - share),
         "cpu": (during.cpu_seconds - idle_cpu_seconds) / during.actions,
     }
-
-
-async def _window(loop: Loop, action: Callable[[], Awaitable[object]], seconds: float) -> Window:
-    cpu_before = time.process_time()
-    began, ended, actions = await repeat(action, seconds)
-    cpu_seconds = time.process_time() - cpu_before
-    await loop.catch_up()
-    return Window(loop.rate(began, ended), ended - began, actions, cpu_seconds)

@@ -21,7 +21,9 @@ L, F = "L", "F"
 class Scale:
     full_state: Callable[[], State]
     window_seconds: float  # of saves, at least
-    rounds: int  # of windows, and of loop stalls
+    turn_seconds: float  # of such windows and as many without, at least
+    watched_seconds: float  # of a loop, at least
+    rounds: int  # of turns, and of loop stalls
     around_seconds: float  # of a timeline, before the save and after it
     lora_parameters: int  # of the model that the L-like run is on
     whole_parameters: int  # of the F-like run, which trains them all
@@ -34,8 +36,10 @@ class Scale:
 
 FULL = Scale(
     full_state=full_training,
-    window_seconds=3.0,
-    rounds=9,
+    window_seconds=1.0,
+    turn_seconds=8.0,
+    watched_seconds=3.0,
+    rounds=7,
     around_seconds=3.0,
     lora_parameters=50_000_000,
     whole_parameters=125_000_000,
@@ -46,6 +50,8 @@ FULL = Scale(
 QUICK = Scale(
     full_state=small_training,
     window_seconds=0.25,
+    turn_seconds=0.0,
+    watched_seconds=0.25,
     rounds=1,
     around_seconds=0.5,
     lora_parameters=8_000_000,

@@ -44,7 +44,7 @@ def measure_trainer(stage: Stage) -> dict[str, Series]:
                 row_of(name, SAVE): partial(_watch, stage, state, library.save),
                 row_of(name, EXPORT): partial(_watch, stage, state, library.export),
                 row_of(name, LOAD): partial(_watch, stage, state, library.load),
-                row_of(name, IDLE): partial(_watch, stage, state, partial(_idle, stage.scale.window_seconds)),
+                row_of(name, IDLE): partial(_watch, stage, state, partial(_idle, stage.scale.watched_seconds)),
             }
             rows |= stage.run_rounds(actions, repeats=stage.scale.rounds)
     stage.titles[stage.measure] = (
@@ -95,7 +95,7 @@ async def _watched(stage: Stage, state: State, act: Callable[[Loop], Awaitable[o
         LoopWatchdog(threshold_seconds=2 * BEAT_SECONDS, interval_seconds=BEAT_SECONDS) as watchdog,
     ):
         watchdog.drain()
-        began, ended, actions = await repeat(partial(act, loop), stage.scale.window_seconds)
+        began, ended, actions = await repeat(partial(act, loop), stage.scale.watched_seconds)
         stalls = watchdog.drain()
     held = max((stall.held_seconds for stall in stalls.stalls), default=0.0)
     return {
@@ -143,10 +143,10 @@ def _acts(stage: Stage, url: str, service: tinker.ServiceClient, model: Model, r
             another.create_training_client_from_state_with_optimizer(path)
 
     async def idle() -> None:
-        await asyncio.sleep(stage.scale.window_seconds)
+        await asyncio.sleep(stage.scale.watched_seconds)
 
     acts: dict[str, Act] = {SAVE: save, EXPORT: export, LOAD: partial(asyncio.to_thread, resume), IDLE: idle}
-    return {row: partial(_count, url, act, stage.scale.window_seconds) for row, act in acts.items()}
+    return {row: partial(_count, url, act, stage.scale.watched_seconds) for row, act in acts.items()}
 
 
 def _count(url: str, act: Act, seconds: float) -> Metrics:

@@ -54,14 +54,19 @@ def small_tensors() -> State:
 
 def full_training() -> State:
     """State F: float32 weights and Adam moments of a GPT-2-like model of 125M parameters, about 1.5 GB."""
-    return _training_state("F", "125M weights + Adam moments", vocabulary=50_257, positions=1_024, width=768, layers=12)
+    return _training_state("F", "125M weights + Adam moments", training_shapes("F"))
 
 
 def small_training() -> State:
     """A stand-in for F in quick runs: the same structure, about 97 MB."""
-    return _training_state(
-        "F", "8M weights + Adam moments (quick)", vocabulary=8_192, positions=512, width=256, layers=7
-    )
+    return _training_state("F", "8M weights + Adam moments (quick)", training_shapes("F-quick"))
+
+
+def training_shapes(name: str) -> Shapes:
+    """Of the weights of F, or of its stand-in."""
+    sizes = {"F": (50_257, 1_024, 768, 12), "F-quick": (8_192, 512, 256, 7)}
+    vocabulary, positions, width, layers = sizes[name]
+    return _gpt2_shapes(vocabulary=vocabulary, positions=positions, width=width, layers=layers)
 
 
 def of_size(size_bytes: int, tensor_count: int) -> State:
@@ -71,8 +76,7 @@ def of_size(size_bytes: int, tensor_count: int) -> State:
     return State("S", f"{tensor_count} tensors, {size_bytes / 1e6:.0f} MB", {"model": _random_group(shapes, seed=3)})
 
 
-def _training_state(name: str, title: str, *, vocabulary: int, positions: int, width: int, layers: int) -> State:
-    shapes = _gpt2_shapes(vocabulary=vocabulary, positions=positions, width=width, layers=layers)
+def _training_state(name: str, title: str, shapes: Shapes) -> State:
     groups = ("model", "exp_avg", "exp_avg_sq")
     return State(name, title, {group: _random_group(shapes, seed=seed) for seed, group in enumerate(groups)})
 

@@ -1,0 +1,96 @@
+"""Archiving: one state of 1.5 GB saved to durable and loaded again, by one rank and by two, and by DCP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from benchmarks.checkpoints.durability import evict, remove
+from benchmarks.checkpoints.rounds import Metrics, Series
+from benchmarks.distributed.rank import GROUPS
+from benchmarks.distributed.stage import Stage
+from benchmarks.distributed.world import World, slowest
+
+ONE = "ours, one rank"
+TWO = "ours, two ranks"
+DCP = "torch DCP, two ranks"
+OURS = {ONE, TWO}
+
+
+def measure_saving(stage: Stage) -> dict[str, Series]:
+    with World(1, stage.directory) as alone, World(2, stage.directory) as both:
+        size = _make(stage, "save", alone, both)
+        actions = {
+            ONE: _saves(alone, stage.directory / "one"),
+            TWO: _saves(both, stage.directory / "two"),
+            DCP: _dcp_saves(both, stage.directory / "dcp"),
+        }
+        rows = stage.run_rounds(actions, repeats=stage.scale.saves, state_bytes=size)
+        for world in (alone, both):
+            world.tell("close")
+    return rows
+
+
+def measure_loading(stage: Stage) -> dict[str, Series]:
+    """Each from the disk, not from memory, and what came back is what was saved."""
+    with World(1, stage.directory) as alone, World(2, stage.directory) as both:
+        size = _make(stage, "load", alone, both)
+        one, two, dcp = (stage.directory / name for name in ("one", "two", "dcp"))
+        _saves(alone, one)()
+        _saves(both, two)()
+        both.tell("dcp_save", directory=str(dcp))
+        actions = {
+            ONE: _loads(alone, "load", one),
+            TWO: _loads(both, "load", two),
+            DCP: _loads(both, "dcp_load", dcp),
+        }
+        rows = stage.run_rounds(actions, repeats=stage.scale.loads, state_bytes=size)
+        for world in (alone, both):
+            world.tell("close")
+    return rows
+
+
+def _make(stage: Stage, measure: str, *worlds: World) -> int:
+    """A state in each world; how many bytes each."""
+    stage.say(f"{measure}: making the state")
+    [size] = {int(world.tell("make", shapes=stage.scale.shapes)[0]["bytes"]) for world in worlds}
+    stage.titles[measure] = f"weights and Adam moments, {size / 1e6:,.0f} MB"
+    return size
+
+
+def _saves(world: World, directory: Path) -> Callable[[], Metrics]:
+    steps = count(1)
+
+    def turn() -> Metrics:
+        said = world.tell("save", directory=str(directory), step=next(steps))
+        return {metric: slowest(said, metric) for metric in ("seconds", "blocked")}
+
+    return turn
+
+
+def _dcp_saves(world: World, directory: Path) -> Callable[[], Metrics]:
+    numbers = count(1)
+
+    def turn() -> Metrics:
+        place = directory / str(next(numbers))
+        said = world.tell("dcp_save", directory=str(place))
+        remove(place)
+        return {metric: slowest(said, metric) for metric in ("seconds", "blocked")}
+
+    return turn
+
+
+def _loads(world: World, do: str, directory: Path) -> Callable[[], Metrics]:
+    wanted = world.tell("sums")
+
+    def turn() -> Metrics:
+        evict(directory)
+        said = world.tell(do, directory=str(directory))
+        if [[each[group] for group in GROUPS] for each in said] != [
+            [each[group] for group in GROUPS] for each in wanted
+        ]:
+            raise RuntimeError(f"{do}: what was loaded is not what was saved")
+        return {"seconds": slowest(said, "seconds")}
+
+    return turn

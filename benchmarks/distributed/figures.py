@@ -1,0 +1,37 @@
+"""Figures: what is promised about many ranks, each with its bound, and whether this run reached it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.distributed.archiving import DCP, ONE, TWO
+from benchmarks.server.figures import Figure
+from benchmarks.server.results import Results
+
+
+def figures(results: Results) -> list[Figure]:
+    """Only figures of measures that were asked for in this run, whether or not they could be made."""
+    asked = [*results.measured, *results.failures]
+    return [figure for measure in asked for figure in _OF_MEASURE[measure](results, measure)]
+
+
+def _archiving(results: Results, measure: str) -> list[Figure]:
+    counted = not results.quick
+    against_one = results.ratio(measure, "seconds", TWO, ONE)
+    against_dcp = results.ratio(measure, "seconds", DCP, TWO)
+    return [
+        Figure(measure, "two ranks against one, the same bytes", "at most", 1.1, "×", against_one, counted=counted),
+        Figure(measure, "torch DCP against ours, two ranks each", "at least", 3.0, "×", against_dcp, counted=counted),
+    ]
+
+
+def _saving(results: Results, measure: str) -> list[Figure]:
+    blocked = results.ratio(measure, "blocked", TWO, ONE)
+    title = "blocked per rank, two ranks against one"
+    return [
+        *_archiving(results, measure),
+        Figure(measure, title, "at most", 0.5, "×", blocked, counted=not results.quick),
+    ]
+
+
+_OF_MEASURE: dict[str, Callable[[Results, str], list[Figure]]] = {"save": _saving, "load": _archiving}

@@ -1,0 +1,143 @@
+"""One rank: a process of a torch.distributed world that does what it is told, line by line, in JSON.
+
+Every rank of a world gets the same orders in the same order. What it says goes to standard output, one line for
+each order: seconds, and what else was measured. It ends when nobody gives orders any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as distributed
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+from benchmarks.checkpoints.durability import fsync_tree
+from benchmarks.checkpoints.states import Shapes, training_shapes
+from chockstone.checkpoints import Checkpointer, Retention
+
+GROUPS = ("model", "exp_avg", "exp_avg_sq")
+Said = dict[str, float]
+
+
+class Rank:
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._mesh = mesh
+        self._state: dict[str, dict[str, DTensor]] = {}
+        self._checkpointers: dict[str, Checkpointer] = {}
+
+    def make(self, shapes: str) -> Said:
+        """Weights and two moments, sharded along their first axis as FSDP2 does; this rank holds its parts only."""
+        wanted = training_shapes(shapes)
+        for seed, group in enumerate(GROUPS):
+            torch.manual_seed(1000 * seed + distributed.get_rank())
+            self._state[group] = _random_shards(wanted, self._mesh)
+        return {"bytes": float(sum(4 * tensor.numel() for group in self._state.values() for tensor in group.values()))}
+
+    def save(self, directory: str, step: int) -> Said:
+        """With ours, to durable; the trainer was blocked for a part of that."""
+        checkpointer = self._checkpointer(directory)
+        distributed.barrier()
+        began = time.perf_counter()
+        handle = checkpointer.save(self._state, step=step)
+        blocked = time.perf_counter() - began
+        handle.result()
+        return {"seconds": time.perf_counter() - began, "blocked": blocked}
+
+    def load(self, directory: str) -> Said:
+        checkpointer = self._checkpointer(directory)
+        self._spoil()
+        distributed.barrier()
+        began = time.perf_counter()
+        checkpointer.restore(self._state)
+        return {"seconds": time.perf_counter() - began} | self._sums()
+
+    def dcp_save(self, directory: str) -> Said:
+        """With torch.distributed.checkpoint, each file synced, and their directory."""
+        distributed.barrier()
+        began = time.perf_counter()
+        dcp.save(self._state, storage_writer=dcp.FileSystemWriter(directory, sync_files=True))
+        if distributed.get_rank() == 0:
+            fsync_tree(Path(directory))
+        distributed.barrier()
+        seconds = time.perf_counter() - began
+        return {"seconds": seconds, "blocked": seconds}
+
+    def dcp_load(self, directory: str) -> Said:
+        self._spoil()
+        distributed.barrier()
+        began = time.perf_counter()
+        dcp.load(self._state, storage_reader=dcp.FileSystemReader(directory))
+        return {"seconds": time.perf_counter() - began} | self._sums()
+
+    def sums(self) -> Said:
+        return self._sums()
+
+    def close(self) -> Said:
+        for checkpointer in self._checkpointers.values():
+            checkpointer.close()
+        return {}
+
+    def _checkpointer(self, directory: str) -> Checkpointer:
+        if directory not in self._checkpointers:
+            self._checkpointers[directory] = Checkpointer(directory, retention=Retention(keep_last=1))
+        return self._checkpointers[directory]
+
+    def _spoil(self) -> None:
+        """So that what is there afterwards was loaded."""
+        for group in self._state.values():
+            for tensor in group.values():
+                tensor.to_local().zero_()
+
+    def _sums(self) -> Said:
+        """One number for each group, of this rank's bits."""
+        return {
+            group: float(
+                sum(int(tensor.to_local().view(torch.int32).sum(dtype=torch.int64)) for tensor in tensors.values())
+            )
+            for group, tensors in self._state.items()
+        }
+
+
+def _random_shards(shapes: Shapes, mesh: DeviceMesh) -> dict[str, DTensor]:
+    world, rank = distributed.get_world_size(), distributed.get_rank()
+    made: dict[str, DTensor] = {}
+    for name, shape in shapes.items():
+        rows = -(-shape[0] // world)  # as torch.chunk cuts: the last ones may have fewer, or none
+        mine = max(0, min(rows, shape[0] - rank * rows))
+        local = torch.randn(mine, *shape[1:])
+        stride = torch.empty(shape, device="meta").stride()
+        made[name] = DTensor.from_local(
+            local, mesh, [Shard(0)], run_check=False, shape=torch.Size(shape), stride=stride
+        )
+    return made
+
+
+def main() -> None:
+    rank, world_size, rendezvous = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world_size))
+    distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
+    worker = Rank(init_device_mesh("cpu", (world_size,)))
+    orders: dict[str, Callable[..., Said]] = {
+        name: getattr(worker, name) for name in ("make", "save", "load", "dcp_save", "dcp_load", "sums", "close")
+    }
+    for line in sys.stdin:
+        order: dict[str, Any] = json.loads(line)  # Any: arguments of all kinds
+        said = orders[order.pop("do")](**order)
+        answers.write(json.dumps(said) + "\n")
+        answers.flush()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
