@@ -15,6 +15,7 @@ from chockstone.checkpoints.resume.resume import Resume
 from chockstone.checkpoints.retention import Best, Retention
 from chockstone.checkpoints.store import Store, open_store
 from chockstone.checkpoints.survey import Checkpoint, survey
+from chockstone.checkpoints.threads import answer_promptly
 from chockstone.checkpoints.watchdog import LoopBlocked, LoopWatchdog, Stall, Stalls
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Stall",
     "Stalls",
     "Store",
+    "answer_promptly",
     "load_state",
     "load_tensor",
     "open_store",
