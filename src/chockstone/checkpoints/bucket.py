@@ -7,14 +7,15 @@ Whichever client sends a request, a failed one becomes ``RequestFailed`` where i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
 
 from chockstone.checkpoints.errors import CheckpointExists, StoreDenied, StoreError, StoreFull, StoreUnreachable
-from chockstone.checkpoints.store import Partial, Sink, Source
+from chockstone.checkpoints.sharing import Receipt, Ticket, incomplete, too_long
+from chockstone.checkpoints.store import Partial, SharedSink, Sink, Source
 
 _EXPIRED: Final = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
 _UNKNOWN_KEYS: Final = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"}
@@ -23,11 +24,15 @@ _OTHER_REGION: Final = {"PermanentRedirect", "AuthorizationHeaderMalformed", "Il
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long one request may take: three silences of 30 s and the pauses between, about two minutes."""
+    """How long one request may take: three silences of 30 s and the pauses between, about two minutes.
+
+    ``outage_seconds`` more when the store as a whole is out of order: it gives no answer, or a 5xx.
+    """
 
     attempts: int = 3
     connect_seconds: float = 5.0
     silence_seconds: float = 30.0
+    outage_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,10 @@ class Bucket(Protocol):
 
     def begin(self, key: str, size: int) -> Sink: ...
 
+    def join(self, key: str, size: int, ticket: str) -> SharedSink: ...
+
+    def unit_bytes(self, size: int) -> int: ...
+
     def source(self, facts: ObjectFacts) -> Source:
         """The object as ``find`` saw it, and no later one of that key."""
 
@@ -66,6 +75,9 @@ class Bucket(Protocol):
     def delete(self, key: str) -> bool: ...
 
     def copy(self, facts: ObjectFacts, target: str, *, overwrite: bool) -> None: ...
+
+    def lend(self, key: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
+        """A URL that whoever has it may fetch the object from for as long, without credentials; None: no such thing."""
 
     def copy_range(self, facts: ObjectFacts, start: int, size: int, target: str) -> None:
         """Make a part of the object as ``find`` saw it the object ``target``, whatever that was before."""
@@ -100,6 +112,11 @@ class RequestFailed(Exception):
         return self.status == 404 and self.code != "NoSuchBucket"
 
     @property
+    def is_outage(self) -> bool:
+        """Whether the same request may succeed later, with nothing changed."""
+        return self.status is None or self.status in {429, 500, 502, 503, 504}
+
+    @property
     def is_definite(self) -> bool:
         """Whether the store said that it did nothing."""
         return self.status is not None and 400 <= self.status < 500 and self.status not in {404, 408, 409, 412}
@@ -119,7 +136,9 @@ def explain(failure: RequestFailed, doing: str, *, bucket: str, permission: str)
     if failure.code == "NoSuchBucket":
         return StoreError(f"{doing}: there is no bucket {bucket!r}; create it, or correct the URL")
     if failure.code == "NoSuchUpload":
-        return StoreError(f"{doing}: a sweep or a lifecycle rule of the bucket discarded the upload; save it again")
+        return StoreError(
+            f"{doing}: its owner, a sweep or a lifecycle rule of the bucket discarded the upload; save it again"
+        )
     if failure.code in _EXPIRED:
         return StoreDenied(f"{said}; the credentials have expired, renew them")
     if failure.code in _UNKNOWN_KEYS:
@@ -142,21 +161,40 @@ def exists_already(place: str) -> CheckpointExists:
 
 
 class GatheringSink:
-    """An archive kept in memory until ``commit`` hands it to ``send`` with whether to overwrite."""
+    """An archive kept in memory until ``commit`` hands it to ``send`` with whether to overwrite.
 
-    def __init__(self, place: str, size: int, send: Callable[[bytearray, bool], None]) -> None:
+    Its owner writes all of it. Where that is a small thing others may join all the same, as ``Onlooker``.
+    """
+
+    def __init__(
+        self, place: str, size: int, send: Callable[[bytearray, bool], None], *, refusal: StoreError | None = None
+    ) -> None:
+        """``refusal``: what ``share`` raises."""
         self._place = place
         self._content = bytearray(size)
         self._missing = size
         self._lock = threading.Lock()
         self._send = send
+        self._refusal = refusal
 
     def write_at(self, offset: int, data: memoryview) -> None:
         if offset + len(data) > len(self._content):
-            raise StoreError(f"{self._place} was planned with {len(self._content)} bytes and got more; begin again")
+            raise too_long(self._place, len(self._content))
         self._content[offset : offset + len(data)] = data
         with self._lock:
             self._missing -= len(data)
+
+    def share(self) -> str:
+        if self._refusal is not None:
+            raise self._refusal
+        return Ticket(self._place, len(self._content), place="").encode()
+
+    def settle(self, receipts: Sequence[str]) -> None:
+        for text in receipts:
+            if Receipt.decode(text, archive=self._place, size=len(self._content), place="").ranges:
+                raise StoreError(
+                    f"cannot commit {self._place}: another process says that it wrote to it; save it again"
+                )
 
     def commit(self, *, overwrite: bool) -> None:
         if self._missing:
@@ -168,8 +206,21 @@ class GatheringSink:
         self._content = bytearray()
 
 
-def incomplete(place: str, missing_bytes: int) -> StoreError:
-    return StoreError(f"cannot commit {place}: {missing_bytes} bytes of it were never written; save it again")
+class Onlooker:
+    """The part of the others in an archive that goes out in one request: none."""
+
+    def __init__(self, place: str, size: int, ticket: str) -> None:
+        self._place = place
+        Ticket.decode(ticket, archive=place, size=size)
+
+    def write_at(self, *_: object) -> None:
+        raise StoreError(f"cannot write {self._place}: it goes out in one request, so that its owner writes all of it")
+
+    def finish(self) -> str:
+        return Receipt(place="", ranges=()).encode()
+
+    def close(self) -> None:
+        pass
 
 
 def read_range(source: Source, start: int, size: int) -> bytearray:

@@ -12,27 +12,20 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from chockstone.checkpoints.errors import (
-    CheckpointExists,
-    CheckpointMissing,
-    InvalidName,
-    StoreFull,
-)
+from chockstone.checkpoints.errors import CheckpointExists, CheckpointMissing, InvalidName
+from chockstone.checkpoints.file_sink import FileSink, SharedFile, lock, put
 from chockstone.checkpoints.file_source import open_file
-from chockstone.checkpoints.posix import ensure_directory, explain, explained, fsync_directory, move_if_absent
-from chockstone.checkpoints.store import SUFFIX, Entry, Partial, Sink, Source, check_name
-from chockstone.checkpoints.tar import PAGE
+from chockstone.checkpoints.posix import ensure_directory, explain, explained, fsync_directory
+from chockstone.checkpoints.store import SUFFIX, Entry, Partial, SharedSink, Sink, Source, check_name
 
 PARTIAL: Final = ".partial"
 _UNLOCKED_ORPHAN_SECONDS: Final = 24 * 3600.0
-_DIRECT: Final = getattr(os, "O_DIRECT", 0)
-_TRIES: Final = 100  # at a name whose directory is removed between its making and its use
 
 
 class FileStore:
@@ -49,7 +42,13 @@ class FileStore:
         return self.root / f"{name}{SUFFIX}"
 
     def begin(self, name: str, size: int) -> Sink:
-        return _FileSink(self.path(name), self.root / PARTIAL, name=name, size=size)
+        return FileSink(self.path(name), self.root / PARTIAL, name=name, size=size)
+
+    def join(self, name: str, size: int, ticket: str) -> SharedSink:
+        return SharedFile(self.path(name), self.root / PARTIAL, name=name, size=size, ticket=ticket)
+
+    def unit_bytes(self, _size: int) -> int:
+        return 1
 
     def open(self, name: str) -> Source:
         try:
@@ -131,7 +130,7 @@ class FileStore:
                         spare.unlink(missing_ok=True)  # rename leaves it when both are one file already
 
             try:
-                _put(final, link)
+                put(final, link)
             except FileNotFoundError:
                 raise CheckpointMissing(f"checkpoint {name!r} is not in {self.url}") from None
             except FileExistsError:
@@ -171,19 +170,6 @@ class FileStore:
         return pruned
 
 
-def _put(final: Path, act: Callable[[], None]) -> None:
-    """Have ``act`` make ``final`` in its directory, again where that was pruned at the same moment."""
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            ensure_directory(final.parent)
-            act()
-        except FileNotFoundError:
-            if not tries_left:
-                raise
-        else:
-            return
-
-
 def _sweep_one(path: Path, min_age_seconds: float, *, dry_run: bool) -> Partial | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -195,7 +181,7 @@ def _sweep_one(path: Path, min_age_seconds: float, *, dry_run: bool) -> Partial 
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
         try:
-            if not _lock(descriptor):
+            if not lock(descriptor):
                 return None  # its writer is alive
         except OSError:
             min_age_seconds = max(min_age_seconds, _UNLOCKED_ORPHAN_SECONDS)  # no locks here: only age tells
@@ -220,108 +206,3 @@ def _held(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    """Whether nobody else holds the lock of this file."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-class _FileSink:
-    def __init__(self, final: Path, partials: Path, *, name: str, size: int) -> None:
-        self._final = final
-        self._name = name
-        self._size = size
-        with explained(f"cannot write to {partials}"):
-            ensure_directory(partials)
-            self._partial, self._descriptor = create_locked(partials, final.stem[:100])
-            _set_direct(self._descriptor, on=True)
-        try:
-            self._allocate()
-        except BaseException:
-            self.abort()
-            raise
-
-    def _allocate(self) -> None:
-        try:
-            os.posix_fallocate(self._descriptor, 0, self._size)
-        except OSError as error:
-            trouble = explain(error, f"cannot reserve {self._size} bytes for {self._final}")
-            if isinstance(trouble, StoreFull):
-                raise trouble from error  # other errors: no fallocate here, writing will tell
-
-    def write_at(self, offset: int, data: memoryview) -> None:
-        with explained(f"cannot write {self._final}"):
-            direct = True
-            while len(data):
-                try:
-                    written = os.pwrite(self._descriptor, data, offset)
-                except OSError as error:
-                    if error.errno != errno.EINVAL or not direct:
-                        raise
-                    direct = _set_direct(self._descriptor, on=False)  # this file system only said so now
-                    continue
-                if written % PAGE:
-                    direct = _set_direct(self._descriptor, on=False)  # the rest is no longer aligned
-                data = data[written:]
-                offset += written
-
-    def commit(self, *, overwrite: bool) -> None:
-        with explained(f"cannot commit {self._final}"):
-            os.fsync(self._descriptor)
-            move = os.replace if overwrite else move_if_absent
-            try:
-                _put(self._final, lambda: move(self._partial, self._final))
-            except FileExistsError:
-                self.abort()
-                raise CheckpointExists(
-                    f"checkpoint {self._name!r} exists already at {self._final}; choose another name, "
-                    "delete it first, or ask for overwrite"
-                ) from None
-            try:
-                fsync_directory(self._final.parent)
-            except OSError:
-                if not overwrite:
-                    self._final.unlink(missing_ok=True)  # not known to be durable, so not to be seen
-                raise
-        self._close()
-
-    def abort(self) -> None:
-        try:
-            if self._descriptor >= 0:
-                self._partial.unlink(missing_ok=True)
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-def create_locked(directory: Path, label: str) -> tuple[Path, int]:
-    """A new file that only this process holds the lock of."""
-    while True:
-        path = directory / f"{label}-{secrets.token_hex(8)}{SUFFIX}"
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        try:
-            mine = _lock(descriptor)
-        except OSError:
-            mine = True  # a file system without locks; sweeps go by age there
-        if mine and os.fstat(descriptor).st_nlink:
-            return path, descriptor
-        os.close(descriptor)  # a sweep got hold of it between the two calls, and removes it
-
-
-def _set_direct(descriptor: int, *, on: bool) -> bool:
-    """Switch O_DIRECT as far as the file system lets us; whether it is on now."""
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    wanted = flags | _DIRECT if on else flags & ~_DIRECT
-    with suppress(OSError):
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, wanted)
-        flags = wanted
-    return bool(flags & _DIRECT)

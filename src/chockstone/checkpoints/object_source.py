@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 RANGE_BYTES: Final = 8 * 1024**2  # a request this long ends in time on slow lines too
+_WINDOW_BYTES: Final = 256 * 1024  # smaller reads share one request
+_WINDOWS: Final = 4
+_SMALL_BYTES: Final = 1024**2  # objects that are read in one request, whatever of them is asked for
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -53,6 +57,8 @@ class ObjectSource:
         self._url = url
         self._permission = permission
         self._attempts = patience.attempts
+        self._windows: dict[int, memoryview] = {}  # those read last
+        self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
@@ -78,9 +84,33 @@ class ObjectSource:
         if offset + len(target) > self.size:
             raise TruncatedArchive(f"{place} ends while it is being read", where=self.size)
         with explained(f"cannot read {place}", bucket=self._url, permission=self._permission):
+            if len(target) < _WINDOW_BYTES or self.size <= _SMALL_BYTES:
+                self._copy(target, offset, place)
+                return
             for start in range(0, len(target), RANGE_BYTES):
                 piece = target[start : start + RANGE_BYTES]
                 self._fill(piece, offset + start, place)
+
+    def _copy(self, target: memoryview, offset: int, place: str) -> None:
+        """Small reads come out of windows: headers of members stand close together, and each request takes as long."""
+        width = self.size if self.size <= _SMALL_BYTES else _WINDOW_BYTES
+        while len(target):
+            index, start = divmod(offset, width)
+            piece = self._window(index, width, place)[start : start + len(target)]
+            target[: len(piece)] = piece
+            target = target[len(piece) :]
+            offset += len(piece)
+
+    def _window(self, index: int, width: int, place: str) -> memoryview:
+        if (known := self._windows.get(index)) is not None:
+            return known
+        content = memoryview(bytearray(min(width, self.size - index * width)))
+        self._fill(content, index * width, place)
+        with self._lock:
+            while len(self._windows) >= _WINDOWS:
+                del self._windows[next(iter(self._windows))]
+            self._windows[index] = content
+        return content
 
     def _fill(self, target: memoryview, offset: int, place: str) -> None:
         for _ in range(self._attempts):
@@ -105,7 +135,7 @@ class ObjectSource:
             raise
 
     def close(self) -> None:
-        pass
+        self._windows.clear()
 
 
 @contextmanager
@@ -135,9 +165,9 @@ def _failure(error: Exception) -> RequestFailed:
 
 
 def retry_config(patience: Patience) -> RetryConfig:
-    longest = patience.attempts * (patience.connect_seconds + patience.silence_seconds)
+    longest = patience.attempts * (patience.connect_seconds + patience.silence_seconds) + patience.outage_seconds
     return {
-        "max_retries": patience.attempts - 1,
+        "max_retries": patience.attempts - 1 + round(patience.outage_seconds),  # the last ones two seconds apart
         "retry_timeout": timedelta(seconds=longest),
         "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
     }

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-from chockstone.checkpoints.bucket import Bucket, ObjectFacts, Patience, S3Access
+from chockstone.checkpoints.bucket import Bucket, ObjectFacts, Patience, S3Access, read_range
 from chockstone.checkpoints.errors import CheckpointMissing, InvalidName, StoreError
-from chockstone.checkpoints.store import SUFFIX, Entry, Partial, Sink, Source, check_name
+from chockstone.checkpoints.store import SUFFIX, Entry, Partial, SharedSink, Sink, Source, check_name
 
 GRACE_SECONDS: Final = 24 * 3600.0
 _PATIENCE: Final = Patience()
@@ -45,6 +45,12 @@ class ObjectStore:
     def begin(self, name: str, size: int) -> Sink:
         return self._bucket.begin(self._key(name), size)
 
+    def join(self, name: str, size: int, ticket: str) -> SharedSink:
+        return self._bucket.join(self._key(name), size, ticket)
+
+    def unit_bytes(self, size: int) -> int:
+        return self._bucket.unit_bytes(size)
+
     def open(self, name: str) -> Source:
         """A source of this very object: once it is replaced or deleted, reading fails rather than mixes."""
         return self._bucket.source(self._found(name))
@@ -70,6 +76,28 @@ class ObjectStore:
         target_key = self._key(target)
         self._bucket.copy(self._found(name), target_key, overwrite=overwrite)
 
+    def lend(self, name: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
+        """A URL of the archive that needs no credentials for as long; None where the store gives out none.
+
+        ``filename`` and ``content_type`` are what the answer will say, in plain characters. ``method``: GET or HEAD.
+        """
+        return self._bucket.lend(
+            self._key(name), method=method, seconds=seconds, filename=filename, content_type=content_type
+        )
+
+    def read_note(self, name: str, *, limit: int) -> bytes | None:
+        """What stands in ``<prefix>/<name>``, beside the archives and never listed with them; None: nothing."""
+        facts = self._bucket.find(self._beside(name))
+        if facts is None:
+            return None
+        return bytes(read_range(self._bucket.source(facts), 0, min(facts.size, limit)))
+
+    def write_note(self, name: str, content: bytes) -> None:
+        """``CheckpointExists`` if there is one of that name. On return it is durable."""
+        sink = self._bucket.begin(self._beside(name), len(content))
+        sink.write_at(0, memoryview(content))
+        sink.commit(overwrite=False)
+
     def free_bytes(self) -> int | None:
         return None
 
@@ -92,6 +120,10 @@ class ObjectStore:
     def _key(self, name: str) -> str:
         check_name(name)
         return f"{self._prefix}/{name}{SUFFIX}" if self._prefix else f"{name}{SUFFIX}"
+
+    def _beside(self, name: str) -> str:
+        check_name(name)
+        return f"{self._prefix}/{name}" if self._prefix else name
 
     def _name(self, key: str) -> str | None:
         """The name behind a key, or None for objects that are not ours."""

@@ -25,7 +25,8 @@ from chockstone.checkpoints.bucket import (
 )
 from chockstone.checkpoints.errors import CheckpointMissing, StoreError
 from chockstone.checkpoints.object_source import ObjectSource, client_config, obstore_requests, retry_config
-from chockstone.checkpoints.store import Partial, Sink, Source
+from chockstone.checkpoints.sharing import cannot_share
+from chockstone.checkpoints.store import Partial, SharedSink, Sink, Source
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode
@@ -62,7 +63,13 @@ class PlainBucket:
 
     def begin(self, key: str, size: int) -> Sink:
         self._check_size(key, size)
-        return GatheringSink(f"{self.url}/{key}", size, partial(self._put, key))
+        return GatheringSink(f"{self.url}/{key}", size, partial(self._put, key), refusal=cannot_share(self.url))
+
+    def join(self, *_: object) -> SharedSink:
+        raise cannot_share(self.url)
+
+    def unit_bytes(self, _size: int) -> int:
+        raise cannot_share(self.url)
 
     def _check_size(self, key: str, size: int) -> None:
         if size > MAX_BYTES:
@@ -111,6 +118,9 @@ class PlainBucket:
                 if failure.status == 412:
                     raise exists_already(f"{self.url}/{target}") from None
                 raise
+
+    def lend(self, *_key: object, **_how: object) -> str | None:
+        return None
 
     def copy_range(self, facts: ObjectFacts, start: int, size: int, target: str) -> None:
         """Through this process: neither store copies a part of an object under a condition on all of it."""

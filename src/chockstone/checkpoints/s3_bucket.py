@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from chockstone.checkpoints.bucket import GatheringSink, ObjectFacts, RequestFailed, explained, read_range
+from chockstone.checkpoints.bucket import GatheringSink, ObjectFacts, Onlooker, RequestFailed, explained, read_range
 from chockstone.checkpoints.errors import CheckpointMissing, StoreError, StoreUnreachable
 from chockstone.checkpoints.object_source import ObjectSource
 from chockstone.checkpoints.s3_connection import Answer, S3Connection
-from chockstone.checkpoints.s3_upload import PART_BYTES, MultipartSink, Upload, part_bytes, put
-from chockstone.checkpoints.store import Partial, Sink, Source
+from chockstone.checkpoints.s3_sink import MultipartSink, SharedUpload
+from chockstone.checkpoints.s3_upload import PART_BYTES, Upload, part_bytes, put
+from chockstone.checkpoints.store import Partial, SharedSink, Sink, Source
 
 COPY_RANGE_BYTES: Final = 256 * 1024**2  # S3 takes 5 GiB, but says nothing while it copies them
 _COPY_THREADS: Final = 8
@@ -40,6 +41,14 @@ class S3Bucket:
         if size > PART_BYTES:
             return MultipartSink(self._s3, key, size, under_way=self._under_way)
         return GatheringSink(f"{self.url}/{key}", size, partial(self._put, key))
+
+    def join(self, key: str, size: int, ticket: str) -> SharedSink:
+        if size > PART_BYTES:
+            return SharedUpload(self._s3, key, size, ticket)
+        return Onlooker(f"{self.url}/{key}", size, ticket)
+
+    def unit_bytes(self, size: int) -> int:
+        return part_bytes(size) if size > PART_BYTES else size
 
     def _put(self, key: str, content: bytearray, overwrite: bool) -> None:
         put(self._s3, key, content, overwrite=overwrite)
@@ -101,6 +110,17 @@ class S3Bucket:
                         raise
         raise StoreUnreachable(f"cannot delete {self.url}/{key}: it is replaced again and again; try again later")
 
+    def lend(self, key: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
+        """Signed here: no request is sent, and nobody has looked whether the object is there."""
+        with self._explained("sign a URL of", key, "s3:GetObject"):
+            return self._s3.presigned(
+                "head_object" if method == "HEAD" else "get_object",
+                seconds,
+                Key=key,
+                ResponseContentDisposition=f'attachment; filename="{filename}"',
+                ResponseContentType=content_type,
+            )
+
     def copy(self, facts: ObjectFacts, target: str, *, overwrite: bool) -> None:
         self._copy(facts, 0, facts.size, target, overwrite=overwrite)
 
@@ -112,7 +132,7 @@ class S3Bucket:
             self._put(target, read_range(self.source(facts), start, size), overwrite=True)
 
     def _copy(self, facts: ObjectFacts, start: int, end: int, target: str, *, overwrite: bool) -> None:
-        upload = Upload(self._s3, target, under_way=self._under_way)
+        upload = Upload.begin(self._s3, target, under_way=self._under_way)
         try:
             with self._explained("copy", facts.key, "s3:GetObject and s3:PutObject"):
                 self._copy_parts(facts, start, end, upload)

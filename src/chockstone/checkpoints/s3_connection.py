@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -30,10 +32,12 @@ from chockstone.checkpoints.object_source import client_config, obstore_requests
 
 _REQUEST_SECONDS: Final = 300.0  # for one range
 _CONNECTIONS: Final = 32
+_LONGEST_PAUSE: Final = 10.0  # between two looks at a store that is out of order
 _CREDENTIAL_LIFE: Final = timedelta(minutes=10)  # boto3 renews those that live less
 
 _NO_CREDENTIALS: Final = (CredentialRetrievalError, NoCredentialsError, SSOError, TokenRetrievalError)
 
+log = logging.getLogger(__name__)
 Answer = dict[str, Any]  # boto3 builds its answers at run time, from S3's own description of them
 
 
@@ -89,7 +93,19 @@ class S3Connection:
         return f"s3://{self.bucket}"
 
     def request(self, operation: str, **parameters: object) -> Answer:
-        """Send one request for this bucket; ``RequestFailed`` unless it succeeds."""
+        """Send one request for this bucket; ``RequestFailed`` unless it succeeds.
+
+        An outage is waited for, as long as our patience has it.
+        """
+        outage = _Outage(self.url, operation, self.patience.outage_seconds)
+        while True:
+            try:
+                return self.request_now(operation, **parameters)
+            except RequestFailed as failure:
+                outage.wait(failure)
+
+    def request_now(self, operation: str, **parameters: object) -> Answer:
+        """The same, but an outage is not waited for."""
         with _boto_requests():
             answer: Answer = getattr(self._client, operation)(Bucket=self.bucket, **parameters)
             repeats.count += answer["ResponseMetadata"].get("RetryAttempts", 0)
@@ -101,9 +117,42 @@ class S3Connection:
                 repeats.count += answer["ResponseMetadata"].get("RetryAttempts", 0)
                 yield answer
 
+    def presigned(self, operation: str, seconds: int, **parameters: object) -> str:
+        """A URL that carries the right to this one request for as long, or until our credentials end."""
+        with _boto_requests():
+            params = {"Bucket": self.bucket, **parameters}
+            url: str = self._client.generate_presigned_url(operation, Params=params, ExpiresIn=seconds)
+            return url
+
+
+class _Outage:
+    """The time that one request gives a store that is out of order."""
+
+    def __init__(self, url: str, operation: str, seconds: float) -> None:
+        self._url = url
+        self._operation = operation
+        self._seconds = seconds
+        self._began: float | None = None
+        self._pause = 1.0
+
+    def wait(self, failure: RequestFailed) -> None:
+        """Until the request may be sent again; raises the failure where that would not help, or not any more."""
+        now = time.monotonic()
+        if self._began is None:
+            self._began = now
+            if failure.is_outage and self._seconds:
+                log.warning("store out of order url=%s operation=%s cause=%r", self._url, self._operation, str(failure))
+        else:
+            failure.was_retried = True
+        if not failure.is_outage or now + self._pause > self._began + self._seconds:
+            raise failure
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
 
 def _client_settings(patience: Patience) -> Config:
     return Config(
+        signature_version="s3v4",  # else boto3 signs URLs of some regions as S3 did before 2014
         retries={"total_max_attempts": patience.attempts, "mode": "standard"},
         connect_timeout=patience.connect_seconds,
         read_timeout=patience.silence_seconds,

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
-from chockstone.checkpoints.bucket import RequestFailed, exists_already, explain, explained, incomplete
+from chockstone.checkpoints.bucket import RequestFailed, exists_already, explain, explained
 from chockstone.checkpoints.errors import StoreError, StoreUnreachable
 from chockstone.checkpoints.s3_connection import Answer, S3Connection
 from chockstone.checkpoints.tar import round_up
@@ -35,24 +33,34 @@ def part_bytes(size: int, *, smallest: int = PART_BYTES) -> int:
 class Upload:
     """One multipart upload. Parts may be added from several threads; ``complete`` or ``abort`` ends it."""
 
-    def __init__(self, s3: S3Connection, key: str, *, under_way: set[str]) -> None:
-        """Begin it. ``under_way`` names it until it has ended, for sweeps to spare it."""
+    def __init__(self, s3: S3Connection, key: str, upload_id: str, *, token: str, under_way: set[str]) -> None:
+        """One that has begun. It is ended by whoever has it in ``under_way``, which sweeps spare."""
         self.place = f"{s3.url}/{key}"
+        self.upload_id = upload_id
+        self.etags: dict[int, str] = {}  # of its parts, counted from zero
         self._s3 = s3
         self._key = key
-        self._token = secrets.token_hex(16)
+        self._token = token
         self._under_way = under_way
-        with explained(f"cannot write {self.place}", bucket=s3.url, permission=_WRITE):
-            answer = s3.request("create_multipart_upload", Key=key, Metadata={_METADATA_KEY: self._token})
-        self._upload_id: str = answer["UploadId"]
-        self._etags: dict[int, str] = {}
-        under_way.add(self._upload_id)
+
+    @classmethod
+    def begin(cls, s3: S3Connection, key: str, *, under_way: set[str]) -> Self:
+        token = secrets.token_hex(16)
+        with explained(f"cannot write {s3.url}/{key}", bucket=s3.url, permission=_WRITE):
+            answer = s3.request("create_multipart_upload", Key=key, Metadata={_METADATA_KEY: token})
+        under_way.add(answer["UploadId"])
+        return cls(s3, key, answer["UploadId"], token=token, under_way=under_way)
+
+    @classmethod
+    def join(cls, s3: S3Connection, key: str, upload_id: str) -> Self:
+        """One that another process began, and ends."""
+        return cls(s3, key, upload_id, token="", under_way=set())
 
     def add(self, index: int, content: bytearray) -> None:
-        """Upload part ``index``, counted from zero."""
+        """Upload part ``index``."""
         with explained(f"cannot write {self.place}", bucket=self._s3.url, permission=_WRITE):
             answer = self._request("upload_part", PartNumber=index + 1, Body=content)
-        self._etags[index] = answer["ETag"]
+        self.etags[index] = answer["ETag"]
 
     def add_copy(self, index: int, source: dict[str, str], byte_range: tuple[int, int] | None, *, etag: str) -> None:
         """Make a range of another object part ``index``; all of it for None. Raises ``RequestFailed``."""
@@ -60,34 +68,34 @@ class Upload:
         answer = self._request(
             "upload_part_copy", PartNumber=index + 1, CopySource=source, CopySourceIfMatch=etag, **ranged
         )
-        self._etags[index] = answer["CopyPartResult"]["ETag"]
+        self.etags[index] = answer["CopyPartResult"]["ETag"]
 
     def complete(self, *, overwrite: bool) -> None:
         """Make the parts visible as one object, or nothing and raise."""
-        parts = [{"PartNumber": index + 1, "ETag": self._etags[index]} for index in sorted(self._etags)]
+        parts = [{"PartNumber": index + 1, "ETag": self.etags[index]} for index in sorted(self.etags)]
 
         def send(**condition: str) -> Answer:
             return self._request("complete_multipart_upload", MultipartUpload={"Parts": parts}, **condition)
 
         publish(self._s3, self._key, self._token, send, overwrite=overwrite, give_up=self.abort)
-        self._under_way.discard(self._upload_id)
+        self._under_way.discard(self.upload_id)
 
     def abort(self) -> bool:
         """Discard what was uploaded; False, and a line in the log, when S3 does not answer. Harmless twice."""
-        if self._upload_id not in self._under_way:
+        if self.upload_id not in self._under_way:
             return True
         try:
-            self._request("abort_multipart_upload")
+            self._s3.request_now("abort_multipart_upload", Key=self._key, UploadId=self.upload_id)
         except RequestFailed as failure:
             if not failure.is_absent:
                 log.warning("upload left behind place=%s cause=%r next=sweep", self.place, failure.summary)
                 return False
         finally:
-            self._under_way.discard(self._upload_id)
+            self._under_way.discard(self.upload_id)
         return True
 
     def _request(self, operation: str, **parameters: object) -> Answer:
-        return self._s3.request(operation, Key=self._key, UploadId=self._upload_id, **parameters)
+        return self._s3.request(operation, Key=self._key, UploadId=self.upload_id, **parameters)
 
 
 def put(s3: S3Connection, key: str, content: bytearray, *, overwrite: bool) -> None:
@@ -145,66 +153,7 @@ def _lost(
 def _token_at(s3: S3Connection, key: str) -> str | None:
     """The token of the object there, or some other text; empty when there is none, None when nobody can say."""
     try:
-        metadata = s3.request("head_object", Key=key)["Metadata"]
+        metadata = s3.request_now("head_object", Key=key)["Metadata"]
     except RequestFailed as failure:
         return "" if failure.is_absent else None
     return str(metadata.get(_METADATA_KEY, "unknown"))
-
-
-@dataclass(slots=True)
-class _Part:
-    content: bytearray
-    missing: int
-
-
-class MultipartSink:
-    """Gathers writes into parts and uploads each from the thread that completes it.
-
-    In memory are the parts being uploaded, one for each thread, and those with a gap: two for each
-    thread that writes a contiguous stretch, and two for the head and the tail.
-    """
-
-    def __init__(self, s3: S3Connection, key: str, size: int, *, under_way: set[str]) -> None:
-        self._size = size
-        self._part_bytes = part_bytes(size)
-        self._missing = size
-        self._open: dict[int, _Part] = {}
-        self._lock = threading.Lock()
-        self._upload = Upload(s3, key, under_way=under_way)
-
-    def write_at(self, offset: int, data: memoryview) -> None:
-        if offset + len(data) > self._size:
-            raise StoreError(f"{self._upload.place} was planned with {self._size} bytes and got more; begin again")
-        while len(data):
-            index, start = divmod(offset, self._part_bytes)
-            piece = data[: self._part_bytes - start]
-            if (full := self._fill(index, start, piece)) is not None:
-                self._upload.add(index, full)
-                with self._lock:
-                    self._missing -= len(full)
-            data = data[len(piece) :]
-            offset += len(piece)
-
-    def _fill(self, index: int, start: int, piece: memoryview) -> bytearray | None:
-        """Put a piece in its place; the part if that was the last of it."""
-        with self._lock:
-            if index not in self._open:
-                length = min(self._part_bytes, self._size - index * self._part_bytes)
-                self._open[index] = _Part(bytearray(length), missing=length)
-            part = self._open[index]
-        part.content[start : start + len(piece)] = piece
-        with self._lock:
-            part.missing -= len(piece)
-            if part.missing:
-                return None
-            self._open.pop(index, None)  # an abort may have been quicker
-        return part.content
-
-    def commit(self, *, overwrite: bool) -> None:
-        if self._missing:
-            raise incomplete(self._upload.place, self._missing)
-        self._upload.complete(overwrite=overwrite)
-
-    def abort(self) -> None:
-        self._open.clear()
-        self._upload.abort()

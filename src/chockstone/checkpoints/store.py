@@ -15,7 +15,7 @@ What a store must hold to:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -57,14 +57,37 @@ class Sink(Protocol):
     def write_at(self, offset: int, data: memoryview) -> None:
         """Offsets and lengths are whole pages; every byte of the planned size is written once."""
 
+    def share(self) -> str:
+        """A ticket with which other processes ``join`` the writing. StoreError where they cannot."""
+
+    def settle(self, receipts: Sequence[str]) -> None:
+        """Take what others wrote into account, by their receipts. StoreError for one that cannot be right."""
+
     def commit(self, *, overwrite: bool) -> None:
-        """Make everything written durable, then visible.
+        """Make everything written durable, then visible: by this process and, once settled, by others.
 
         After an error nothing is visible, unless a StoreUnreachable says that it cannot tell.
         """
 
     def abort(self) -> None:
         """Leave nothing behind. Harmless after ``commit`` and when called twice."""
+
+
+class SharedSink(Protocol):
+    """A part in an archive that another process began, and commits or aborts.
+
+    Of what ``unit_bytes`` says goes together, one process writes all. A sweep does not know of it: when
+    the owner has ended, what is written here goes nowhere.
+    """
+
+    def write_at(self, offset: int, data: memoryview) -> None:
+        """As of a Sink; no byte that another process writes."""
+
+    def finish(self) -> str:
+        """Make everything written here durable; the receipt for it. Nothing is written after that."""
+
+    def close(self) -> None:
+        """Let go of the archive. Harmless after ``finish`` and when called twice."""
 
 
 class Source(Protocol):
@@ -102,6 +125,15 @@ class Store(Protocol):
     def url(self) -> str: ...
 
     def begin(self, name: str, size: int) -> Sink: ...
+
+    def join(self, name: str, size: int, ticket: str) -> SharedSink:
+        """Write to an archive that another process began, and whose ``share`` gave the ticket."""
+
+    def unit_bytes(self, size: int) -> int:
+        """Of an archive of that size, what one process must write whole: from each multiple of it to the next.
+
+        1 where processes may divide it as they like, in pages; ``size`` where only its owner writes.
+        """
 
     def open(self, name: str) -> Source: ...
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.checkpoints import file_store
+from chockstone.checkpoints import file_sink
 from chockstone.checkpoints.errors import CheckpointMissing
 from chockstone.checkpoints.file_store import FileStore
 from chockstone.checkpoints.posix import ensure_directory
@@ -68,7 +68,7 @@ def test_a_save_makes_its_directory_again_that_is_pruned_under_its_hands(
         if path.name == "weights" and next(prunings, False):
             assert store.prune(min_age_seconds=0)
 
-    monkeypatch.setattr(file_store, "ensure_directory", then_prune)
+    monkeypatch.setattr(file_sink, "ensure_directory", then_prune)
 
     save(store, "run/weights/a", overwrite=overwrite)
     prunings = iter([True])

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from chockstone.checkpoints.errors import DamagedArchive, StoreUnreachable, Superseded
 from chockstone.checkpoints.resume.attempt import Attempt
 from chockstone.checkpoints.resume.claims import CLAIMS, Claim, Kind, Log, Seen, claim_record, seen_record
 from chockstone.checkpoints.resume.places import Place
-from chockstone.checkpoints.store import Entry, Partial, Sink, Source, Store
+from chockstone.checkpoints.store import Entry, Partial, SharedSink, Sink, Source, Store
 
 log = logging.getLogger(__name__)
 _TRIES: Final = 20  # at a number that another process takes first
@@ -126,6 +126,12 @@ class FencedStore:
     def begin(self, name: str, size: int) -> Sink:
         return _FencedSink(self._store.begin(name, size), self._tenure, self._on_commit)
 
+    def join(self, name: str, size: int, ticket: str) -> SharedSink:
+        return self._store.join(name, size, ticket)  # the owner's commit asks for the tenure
+
+    def unit_bytes(self, size: int) -> int:
+        return self._store.unit_bytes(size)
+
     def open(self, name: str) -> Source:
         return self._store.open(name)
 
@@ -158,6 +164,12 @@ class _FencedSink:
 
     def write_at(self, offset: int, data: memoryview) -> None:
         self._sink.write_at(offset, data)
+
+    def share(self) -> str:
+        return self._sink.share()
+
+    def settle(self, receipts: Sequence[str]) -> None:
+        self._sink.settle(receipts)
 
     def commit(self, *, overwrite: bool) -> None:
         self._tenure.check()

@@ -23,7 +23,8 @@ from typing import Final, Literal
 from chockstone.checkpoints.bucket import ObjectFacts
 from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing, DamagedArchive, TruncatedArchive
 from chockstone.checkpoints.export import create_file, open_folder, write_whole
-from chockstone.checkpoints.file_store import PARTIAL, create_locked
+from chockstone.checkpoints.file_sink import create_locked
+from chockstone.checkpoints.file_store import PARTIAL
 from chockstone.checkpoints.layout import MAX_MEMBERS, Member
 from chockstone.checkpoints.posix import ensure_directory, explained, fsync_directory, local_trouble
 from chockstone.checkpoints.resume.cost import MeteredSource
