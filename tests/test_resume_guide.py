@@ -35,7 +35,8 @@ def blocks(language: str) -> list[str]:
 def environment(**more: str) -> dict[str, str]:
     """Ours without what a scheduler may have set around the tests."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(KNOWN)}
-    return clean | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | more
+    fresh_addresses = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # for ranks that torchrun starts again
+    return clean | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | fresh_addresses | more
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from chockstone.checkpoints.receipt import Receipt
 from chockstone.checkpoints.restore import load_state, load_tensor, restore_state
 from chockstone.checkpoints.resume.resume import Resume
 from chockstone.checkpoints.retention import Best, Retention
+from chockstone.checkpoints.sharded.pieces import Pieces
 from chockstone.checkpoints.store import Store, open_store
 from chockstone.checkpoints.survey import Checkpoint, survey
 from chockstone.checkpoints.threads import answer_promptly
@@ -26,6 +27,7 @@ __all__ = [
     "Checkpointer",
     "LoopBlocked",
     "LoopWatchdog",
+    "Pieces",
     "Progress",
     "RandomState",
     "Receipt",

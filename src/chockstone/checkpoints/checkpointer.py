@@ -7,6 +7,10 @@
 
 Memory: ``buffers`` snapshots at most, one by default, kept for the next save. A save that finds all
 of them in use waits for its turn, in the order of the calls.
+
+Where torch.distributed has several ranks they save one archive together: each copies and writes what it has of
+DTensors and Pieces, and of other tensors, which all have, its share; values that are no tensors are those of rank 0.
+All ranks must call ``save``, ``restore`` and ``close`` in the same order, with the same arguments and from one thread.
 """
 
 from __future__ import annotations
@@ -22,11 +26,11 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Literal, Self, TypedDict, TypeVar, Unpack
 
 from chockstone.checkpoints.admission import Admission
 from chockstone.checkpoints.archive import Archive, Verify
@@ -44,12 +48,16 @@ from chockstone.checkpoints.export import export_members
 from chockstone.checkpoints.handle import SaveHandle
 from chockstone.checkpoints.job import SaveJob, SaveRequest, check_ttl, copy_files, copy_metadata
 from chockstone.checkpoints.layout import Member
+from chockstone.checkpoints.pace import Pace
 from chockstone.checkpoints.reader import verify_archive
 from chockstone.checkpoints.receipt import Receipt, Skipped
 from chockstone.checkpoints.restore import load_state, restore_state
 from chockstone.checkpoints.resume.verdicts import Verdict
 from chockstone.checkpoints.resume.walking import Ending, WalkBack
 from chockstone.checkpoints.retention import Retention
+from chockstone.checkpoints.sharded.peers import Peers
+from chockstone.checkpoints.sharded.ranked_restore import RankedRestore
+from chockstone.checkpoints.sharded.ranked_save import RankedSave, Supplies, decline
 from chockstone.checkpoints.snapshot import Snapshotter
 from chockstone.checkpoints.store import Store, check_name, open_store
 from chockstone.checkpoints.survey import Checkpoint, survey
@@ -88,13 +96,27 @@ class Checkpointer:
         admission: Admission | None = None,
         buffers: int = 1,
         bytes_per_second: float | None = None,
+        looks_around: bool = True,
+        ranks: Literal["auto", "off"] = "auto",
+        rank_timeout_seconds: float = 300.0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """``bytes_per_second``: how fast to write while nobody waits for it; see ``pace``. None: as fast as it goes."""
+        """``bytes_per_second``: how fast to write while nobody waits for it; see ``pace``. None: as fast as it goes.
+
+        ``looks_around``: the first save removes what killed processes left, and reads the head of every archive below
+        the prefix, so as not to seem older than any. False is for those who tidy up and keep order themselves.
+
+        ``ranks="off"``: this process saves and restores for itself, whatever torch.distributed says. A rank that
+        says nothing for ``rank_timeout_seconds`` is lost to the others, however long all of them take to write.
+        """
         if prefix:
             check_name(prefix)
         if bytes_per_second is not None and not 0 < bytes_per_second < math.inf:
             raise ValueError(f"bytes_per_second={bytes_per_second!r}: give a positive number, or None for no limit")
+        if ranks not in ("auto", "off"):
+            raise ValueError(f"ranks={ranks!r}: choose 'auto' or 'off'")
+        if not 0 < rank_timeout_seconds < threading.TIMEOUT_MAX:
+            raise ValueError(f"rank_timeout_seconds={rank_timeout_seconds!r}: give a positive number of seconds")
         self.store = open_store(store)
         self.prefix = prefix
         self.retention = retention
@@ -103,10 +125,14 @@ class Checkpointer:
         self._clock = Clock(now)
         self._buffers = Buffers(buffers)
         self._last: SaveHandle | None = None  # saves are written one after the other
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._handles: list[SaveHandle] = []
         self._closed = False
-        self._has_saved = False
+        self._has_saved = not looks_around
+        self._ranks = ranks
+        self._rank_timeout_seconds = rank_timeout_seconds
+        self._peers: Peers | None = None  # met at the first call
+        self._supplies = Supplies()
         _open_checkpointers.add(self)
 
     def save(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
@@ -120,8 +146,7 @@ class Checkpointer:
             snapshotter = ticket.result()
             self._raise_unseen()  # the save we waited for may have failed
         except BaseException as error:
-            self._buffers.give_up(ticket)
-            handle._fail(error, seen=True)
+            self._give_up(ticket, handle, error)
             raise
         self._copy_and_write(snapshotter, state, request, handle)
         return handle
@@ -138,8 +163,7 @@ class Checkpointer:
             snapshotter = await asyncio.wrap_future(ticket)
             self._raise_unseen()
         except BaseException as error:
-            self._buffers.give_up(ticket)
-            handle._fail(error, seen=True)
+            self._give_up(ticket, handle, error)
             raise
         try:
             await _in_thread(lambda: self._copy_and_write(snapshotter, state, request, handle))
@@ -166,40 +190,28 @@ class Checkpointer:
         one is of a newer format, StoreError when one cannot be read now: an older one would hide it.
         """
         started = time.perf_counter()
-        walk = self._walk(name, kind)
-        touched: CheckpointError | None = None  # by one that turned out to be damaged while it was read
-        for found in walk:
-            try:
-                with Archive(self.store.open(found.name), verify=verify) as archive:
-                    restored = restore_state(archive, into, strict=strict, on_bytes=on_bytes)
-                    self._clock.witness(archive.manifest.created_at)
-                    walk.took(step=archive.manifest.step)
-                    return Receipt.of(
-                        archive,
-                        restored,
-                        name=found.name,
-                        url=self.store.url,
-                        seconds=time.perf_counter() - started,
-                        skipped=_skipped(walk),
-                        steps_lost=walk.steps_lost,
-                    )
-            except CheckpointError as error:
-                if self._goes_on(walk, found, error):
-                    touched = error if getattr(error, "touched", False) else touched
-                elif touched is None or isinstance(error, DamagedArchive):
-                    raise
-                else:
-                    raise RestoreFailed(f"{_HALF_RESTORED} {touched} Then {found.name!r} failed: {error}") from error
-        if touched is not None:
-            raise RestoreFailed(f"{_HALF_RESTORED} {self._none_left(kind, walk)}") from touched
-        raise self._none_left(kind, walk)
+
+        def attempt(found: str, agree: Callable[[str], None] | None = None) -> Receipt:
+            with Archive(self.store.open(found), verify=verify) as archive:
+                together = None if agree is None else lambda: agree(archive.seal)
+                restored = restore_state(archive, into, strict=strict, on_bytes=on_bytes, agree=together)
+                self._clock.witness(archive.manifest.created_at)
+                seconds = time.perf_counter() - started
+                return Receipt.of(archive, restored, name=found, url=self.store.url, seconds=seconds)
+
+        peers = self._meet()
+        if peers is None:
+            return self._walk_back(name, kind, attempt)
+        self.wait()  # saves have the same peers to speak to
+        together = RankedRestore(peers, attempt)
+        return together.lead(lambda one: self._walk_back(name, kind, one)) if peers.leads else together.follow()
 
     async def restore_async(self, into: MutableMapping[str, Any], **options: Any) -> Receipt:
         """As ``restore``, off the event loop."""
-        return await _in_thread(lambda: self.restore(into, **options))
+        return await _in_thread(_giving_way(lambda: self.restore(into, **options)))
 
     def load(self, *, name: str | None = None, kind: str = "weights", verify: Verify = "full") -> dict[str, Any]:
-        """The state of a checkpoint as new objects: nested containers and tensors.
+        """The state of a checkpoint as new objects: nested containers and whole tensors, in this process alone.
 
         Walks past damaged ones as ``restore`` does. From a directory the tensors are views of the
         file, mapped privately; see ``restore.load_state``.
@@ -216,7 +228,7 @@ class Checkpointer:
 
     async def load_async(self, **options: Any) -> dict[str, Any]:
         """As ``load``, off the event loop."""
-        return await _in_thread(lambda: self.load(**options))
+        return await _in_thread(_giving_way(lambda: self.load(**options)))
 
     def verify(self, name: str) -> int:
         """Read all of a checkpoint and check every digest; how many blocks that were. Raises DamagedArchive."""
@@ -227,14 +239,22 @@ class Checkpointer:
         """As ``verify``, off the event loop."""
         return await _in_thread(_giving_way(lambda: self.verify(name)))
 
-    def export(self, name: str, directory: Path, *, members: Sequence[str] = ()) -> tuple[Member, ...]:
+    def export(
+        self,
+        name: str,
+        directory: Path,
+        *,
+        members: Sequence[str] = (),
+        on_bytes: Callable[[int], None] = lambda _: None,
+    ) -> tuple[Member, ...]:
         """Files of a checkpoint, verified, in a new directory; see ``export.export_members``."""
         with Archive(self.store.open(self._full_name(name, None)), verify="full") as archive:
-            return export_members(archive, directory, members=members)
+            return export_members(archive, directory, members=members, on_bytes=on_bytes)
 
     async def export_async(self, name: str, directory: Path, *, members: Sequence[str] = ()) -> tuple[Member, ...]:
-        """As ``export``, off the event loop. Cancelling the task that waits does not stop it."""
-        return await _in_thread(_giving_way(lambda: self.export(name, directory, members=members)))
+        """As ``export``, off the event loop and at the checkpointer's pace. Cancelling who waits does not stop it."""
+        pace = Pace(self._bytes_per_second or math.inf)
+        return await _in_thread(_giving_way(lambda: self.export(name, directory, members=members, on_bytes=pace.wait)))
 
     def checkpoints(self) -> list[Checkpoint]:
         """All checkpoints below the prefix, oldest first, damaged ones included and marked."""
@@ -261,6 +281,8 @@ class Checkpointer:
             raise
         finally:
             _open_checkpointers.discard(self)
+            if self._peers is not None:
+                self._peers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -291,11 +313,26 @@ class Checkpointer:
         check_name(full)
         return full
 
+    def _meet(self) -> Peers | None:
+        """The other ranks, met at the first call, which all of them make; None where this process is alone."""
+        if self._peers is None and self._ranks == "auto":
+            self._peers = Peers.meet(timeout_seconds=self._rank_timeout_seconds)
+        return self._peers
+
     def _open(self, options: SaveOptions) -> tuple[SaveRequest, SaveHandle]:
         self._refuse_closed()
-        self._raise_unseen()
+        self._meet()
+        try:
+            self._raise_unseen()
+            request = self._request(options)
+        except BaseException as error:
+            self._decline(error)
+            raise
+        return request, SaveHandle(request.name)
+
+    def _request(self, options: SaveOptions) -> SaveRequest:
         step = None if options.get("step") is None else operator.index(options["step"])  # type: ignore[arg-type]  # not None
-        request = SaveRequest(
+        return SaveRequest(
             name=self._full_name(options.get("name"), step),
             step=step,
             kind=options.get("kind", "weights"),
@@ -307,7 +344,34 @@ class Checkpointer:
             overwrite=bool(options.get("overwrite", False)),
             admission=options.get("admission") or self.admission,
         )
-        return request, SaveHandle(request.name)
+
+    def _give_up(self, ticket: Future[Snapshotter], handle: SaveHandle, error: BaseException) -> None:
+        self._buffers.give_up(ticket)
+        handle._fail(error, seen=True)
+        self._decline(error)
+
+    def _decline(self, error: BaseException) -> None:
+        """Tell other ranks, when it is this save's turn, that this one does not take part; they would wait for it."""
+        peers = self._peers
+        if peers is None:
+            return
+        turn = SaveHandle("")
+        previous = self._queue(turn)
+
+        def tell() -> None:
+            if previous is not None:
+                previous._wait()
+            decline(peers, error)
+            turn._fail(error, seen=True)
+
+        threading.Thread(target=tell, name="chockstone-save", daemon=True).start()
+
+    def _queue(self, handle: SaveHandle) -> SaveHandle | None:
+        """Put a save behind the others; the one before it."""
+        with self._lock:
+            self._handles.append(handle)
+            previous, self._last = self._last, handle
+        return previous
 
     def _ticket(self) -> Future[Snapshotter]:
         """For a snapshot. Where none is free somebody now waits for those that are being written."""
@@ -326,11 +390,11 @@ class Checkpointer:
     ) -> None:
         writes = False
         try:
-            snapshot = snapshotter.take(state, is_abandoned=handle.is_abandoned)
+            place = {} if self._peers is None else {"rank": self._peers.rank, "world_size": self._peers.world_size}
+            snapshot = snapshotter.take(state, is_abandoned=handle.is_abandoned, **place)
             with self._lock:
                 self._refuse_closed()
-                self._handles.append(handle)
-                previous, self._last = self._last, handle
+                previous = self._queue(handle)
             job = SaveJob(
                 self.store,
                 self.prefix,
@@ -354,6 +418,7 @@ class Checkpointer:
             else:
                 self._buffers.release(snapshotter)
                 handle._fail(error, seen=True)
+                self._decline(error)
             raise
 
     def _write(self, job: SaveJob, snapshotter: Snapshotter, previous: SaveHandle | None) -> None:
@@ -361,7 +426,7 @@ class Checkpointer:
         try:
             if previous is not None:
                 previous._wait()
-            saved = job.run()
+            saved = job.run() if self._peers is None else RankedSave(job, self._peers, self._supplies).run()
             self._has_saved = True
         except BaseException as error:  # noqa: BLE001  # kept on the handle, and raised by the next save if nobody looks
             log.warning("checkpoint failed name=%s error=%s", job.request.name, error)
@@ -399,6 +464,27 @@ class Checkpointer:
         walk.add(_Found(c.name, c.manifest.step) for c in reversed(listed) if c.manifest and c.manifest.kind == kind)
         return walk
 
+    def _walk_back(self, name: str | None, kind: str, attempt: Callable[[str], Receipt]) -> Receipt:
+        """The receipt of the newest that can be restored."""
+        walk = self._walk(name, kind)
+        touched: CheckpointError | None = None  # by one that turned out to be damaged while it was read
+        for found in walk:
+            try:
+                receipt = attempt(found.name)
+            except CheckpointError as error:
+                if self._goes_on(walk, found, error):
+                    touched = error if getattr(error, "touched", False) else touched
+                elif touched is None or isinstance(error, DamagedArchive):
+                    raise
+                else:
+                    raise RestoreFailed(f"{_HALF_RESTORED} {touched} Then {found.name!r} failed: {error}") from error
+            else:
+                walk.took(step=receipt.step)
+                return replace(receipt, skipped=_skipped(walk), steps_lost=walk.steps_lost)
+        if touched is not None:
+            raise RestoreFailed(f"{_HALF_RESTORED} {self._none_left(kind, walk)}") from touched
+        raise self._none_left(kind, walk)
+
     def _goes_on(self, walk: WalkBack[_Found], found: _Found, error: CheckpointError) -> bool:
         """Whether another one, or the same once more, may do instead of what failed so."""
         walk.failed(error, step=found.step)
@@ -418,7 +504,7 @@ class Checkpointer:
 
 
 def _giving_way(work: Callable[[], T]) -> Callable[[], T]:
-    """What nobody's training waits for."""
+    """What is done beside an event loop, which goes before it."""
 
     def run() -> T:
         give_way()

@@ -13,6 +13,7 @@ CheckpointError
 ├── ExportRefused         the target of an export exists, or cannot be made
 ├── SaveFailed            an earlier background save failed and nobody looked
 ├── SaveAbandoned         the save was given up before its commit; nothing is visible
+├── RanksLost             processes that save or restore together lost one of them
 ├── AdmissionRefused      quota or free space; decided before the first byte
 ├── ResumeError           a chain of attempts cannot go on
 │   ├── ResumeBlocked         a candidate cannot be judged now; nothing older may be taken for it
@@ -94,6 +95,10 @@ class SaveFailed(CheckpointError):
 
 
 class SaveAbandoned(CheckpointError):
+    pass
+
+
+class RanksLost(CheckpointError):
     pass
 
 

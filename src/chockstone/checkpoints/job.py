@@ -22,12 +22,12 @@ from chockstone.checkpoints.errors import (
 )
 from chockstone.checkpoints.handle import Saved, SaveHandle
 from chockstone.checkpoints.image import Image
-from chockstone.checkpoints.layout import check_members
+from chockstone.checkpoints.layout import Layout, check_members
 from chockstone.checkpoints.manifest import Manifest
 from chockstone.checkpoints.pace import Pace
 from chockstone.checkpoints.retention import Removal, Retention
 from chockstone.checkpoints.snapshot import STATE, Snapshot
-from chockstone.checkpoints.store import Store
+from chockstone.checkpoints.store import Sink, Store
 from chockstone.checkpoints.survey import RECOVERY, survey
 from chockstone.checkpoints.writer import Write
 
@@ -93,8 +93,24 @@ class SaveJob:
     bytes_per_second: float | None = None  # None: as fast as it goes
 
     def run(self) -> Saved:
-        request = self.request
-        files = {STATE: self.snapshot.encode_state(), **request.files}
+        files, manifest, layout = self.plan()
+        image = Image(manifest, layout, files, self.snapshot)
+        sink = self.store.begin(self.request.name, layout.size)
+        try:
+            write = Write(
+                image, sink, on_bytes=self.handle._advance, is_abandoned=self.handle.is_abandoned, pace=self.pace()
+            )
+            write.run()
+            write.finish()
+            self.commit(sink)
+        except BaseException:
+            sink.abort()
+            raise
+        return self.ended(manifest, layout)
+
+    def plan(self) -> tuple[dict[str, bytes], Manifest, Layout]:
+        """The small members, and what will be written; raises if it is bound to fail."""
+        files = {STATE: self.snapshot.encode_state(), **self.request.files}
         if self.is_first:
             self._sweep()
             self._witness()
@@ -103,36 +119,36 @@ class SaveJob:
         layout = manifest.plan()
         self.handle._plan(layout.size)
         self._refuse_early(layout.size)
-        image = Image(manifest, layout, files, self.snapshot)
-        sink = self.store.begin(request.name, layout.size)
-        try:
-            write = Write(
-                image, sink, on_bytes=self.handle._advance, is_abandoned=self.handle.is_abandoned, pace=self._pace()
-            )
-            write.run()
-            write.finish()
-            if self.handle.is_abandoned():
-                raise SaveAbandoned(f"the save of {request.name!r} was abandoned; nothing of it is visible")
-            sink.commit(overwrite=request.overwrite)
-        except BaseException:
-            sink.abort()
-            raise
+        return files, manifest, layout
+
+    def commit(self, sink: Sink) -> None:
+        if self.handle.is_abandoned():
+            raise SaveAbandoned(f"the save of {self.request.name!r} was abandoned; nothing of it is visible")
+        sink.commit(overwrite=self.request.overwrite)
+
+    def ended(self, manifest: Manifest, layout: Layout) -> Saved:
+        """After the commit: tidies up, and says what was saved."""
+        request = self.request
         seconds = time.perf_counter() - request.started
         level = logging.DEBUG if request.kind == RECOVERY else logging.INFO  # a server takes those all the time
         facts = (request.name, request.step, layout.size, seconds)
         log.log(level, "checkpoint saved name=%s step=%s bytes=%d seconds=%.3f", *facts)
+        removed = self._retain(min(self.clock.now(), manifest.created_at))
+        return self.saved(layout.size, seconds, removed)
+
+    def saved(self, size: int, seconds: float, removed: tuple[Removal, ...] = ()) -> Saved:
         return Saved(
-            request.name,
+            self.request.name,
             self.store.url,
-            request.step,
-            layout.size,
+            self.request.step,
+            size,
             self.snapshot.tensor_bytes,
             self.blocked_seconds,
             seconds,
-            self._retain(min(self.clock.now(), manifest.created_at)),
+            removed,
         )
 
-    def _pace(self) -> Pace | None:
+    def pace(self) -> Pace | None:
         return None if self.bytes_per_second is None else Pace(self.bytes_per_second, self.handle._hurry)
 
     def _manifest(self, files: Mapping[str, bytes]) -> Manifest:

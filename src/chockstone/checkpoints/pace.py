@@ -19,10 +19,14 @@ class Pace:
     """At most so many bytes per second from now on, until ``hurry`` is set. For any number of threads."""
 
     def __init__(
-        self, bytes_per_second: float, hurry: threading.Event, *, now: Callable[[], float] = time.monotonic
+        self,
+        bytes_per_second: float,
+        hurry: threading.Event | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bytes_per_second = bytes_per_second
-        self._hurry = hurry
+        self._hurry = hurry or threading.Event()
         self._now = now
         self._lock = threading.Lock()
         self._free_at = now()

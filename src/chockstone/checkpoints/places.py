@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ from chockstone.checkpoints.dtypes import BY_NAME, BY_NUMPY_NAME, BY_TORCH_NAME,
 from chockstone.checkpoints.errors import DamagedArchive
 from chockstone.checkpoints.memory import Bytes
 from chockstone.checkpoints.reader import FileMapping, Target, read_targets
+from chockstone.checkpoints.sharded.holdings import holding_of, tensors_of
+from chockstone.checkpoints.sharded.pieces import Pieces
+from chockstone.checkpoints.sharded.runs import Run, box_runs
 from chockstone.checkpoints.tensorfile import SUFFIX
 from chockstone.checkpoints.tree import Reference
 
@@ -59,7 +62,11 @@ class Places:
         return tensor, dtype, shape
 
     def use(self, live: Any, tensor: Tensor) -> None:
-        """Read ``tensor`` into one that the target has."""
+        """Read ``tensor`` into one that the target has: what of it is in this process, where it is divided."""
+        if (holding := holding_of(live)) is not None:
+            for box, part in zip(holding.boxes, tensors_of(live), strict=False):  # no box: an empty part
+                self._use_box(box_runs(holding.shape, box, part.element_size()), part, tensor.offset)
+            return
         if _is_plain(live):
             self.targets.append(Target(tensor.offset, _memory(live)))
             return
@@ -68,11 +75,20 @@ class Places:
             self.targets.append(Target(tensor.offset, _memory(array)))
             self.copies.append(lambda: np.copyto(live, array))
             return
-        import torch
-
-        spare = torch.empty(live.shape, dtype=live.dtype)
+        spare = _spare(live)
         self.targets.append(Target(tensor.offset, _memory(spare)))
         self.copies.append(lambda: live.detach().copy_(spare))
+
+    def _use_box(self, runs: Iterable[Run], part: Any, offset: int) -> None:
+        """Read these runs of a tensor that starts at ``offset`` into ``part``, one after the other."""
+        place = part if _is_plain(part) else _spare(part)
+        if place is not part:
+            self.copies.append(lambda: part.detach().copy_(place))
+        memory, position = _memory(place), 0
+        for run in runs:
+            for start in range(offset + run.start, offset + run.start + run.stride * run.times, run.stride):
+                self.targets.append(Target(start, memory[position : position + run.length]))
+                position += run.length
 
     def make(self, reference: Reference, tensor: Tensor, dtype: Dtype, shape: tuple[int, ...]) -> Any:
         """Read ``tensor`` into a new one; a tied one is made once."""
@@ -116,9 +132,15 @@ def _is_plain(live: Any) -> bool:
     return bool(live.device.type == "cpu" and live.is_contiguous())
 
 
+def _spare(live: Any) -> Any:
+    import torch
+
+    return torch.empty(live.shape, dtype=live.dtype)
+
+
 def is_tensor(value: object) -> bool:
     torch = sys.modules.get("torch")
-    return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
+    return isinstance(value, np.ndarray | Pieces) or (torch is not None and isinstance(value, torch.Tensor))
 
 
 def fits(live: Any, dtype: Dtype, shape: tuple[int, ...]) -> bool:
@@ -128,7 +150,7 @@ def fits(live: Any, dtype: Dtype, shape: tuple[int, ...]) -> bool:
         return sound and live.shape == shape and BY_NUMPY_NAME.get(live.dtype.name) is dtype
     return (
         is_tensor(live)
-        and live.device.type != "meta"
+        and (isinstance(live, Pieces) or live.device.type != "meta")
         and live.shape == shape
         and BY_TORCH_NAME.get(str(live.dtype)[6:]) is dtype
     )

@@ -19,6 +19,8 @@ from chockstone.checkpoints.places import Places, fits, is_tensor, show
 from chockstone.checkpoints.random_state import RandomState
 from chockstone.checkpoints.reader import FileMapping, Reader
 from chockstone.checkpoints.receipt import Part, Restored
+from chockstone.checkpoints.sharded.holdings import Unholdable, local_of
+from chockstone.checkpoints.sharded.moulds import add_moulds
 from chockstone.checkpoints.tensorfile import SUFFIX
 from chockstone.checkpoints.tree import Reference, unflatten
 
@@ -31,20 +33,28 @@ def restore_state(
     *,
     strict: bool = True,
     on_bytes: Callable[[int], None] = lambda _: None,
+    agree: Callable[[], None] | None = None,
 ) -> Restored:
     """Put the archive's state into ``into``. Raises RestoreMismatch before anything is changed.
 
     Damage found while reading is raised when some tensors are already filled: the target is then
     neither old nor new, and must be restored from another archive or thrown away.
+
+    Of tensors that are divided among ranks each reads what it has. Ranks that restore together ``agree`` before
+    anything is changed, and again when everything is read; it raises on all of them if one could not go on.
     """
     plan = _Plan(archive)
     skeleton = archive.state()
-    with Reader(archive) as reader:
+    with Reader(archive, None if agree is None else ()) as reader:  # what lies ahead may be for other ranks alone
         plan.place(skeleton, into)
         if plan.wrong or (strict and (plan.missing or plan.unexpected)):
             raise plan.mismatch()
+        if agree is not None:
+            agree()
         try:
             reader.deliver(plan.places.targets, on_bytes=on_bytes)
+            if agree is not None:
+                agree()
         except DamagedArchive as error:
             error.touched = True
             raise
@@ -127,7 +137,8 @@ class _Plan:
         if _is_module(live):
             tree = self._place_module(saved, live, path)
         elif _is_stateful(live):
-            tree = self._fill(saved, live.state_dict(), path, exact=False)
+            supplied = add_moulds(saved, live.state_dict(), live, lambda reference: self.places.find(reference)[1:])
+            tree = self._fill(saved, supplied, path, exact=False)
             self._compare_groups(saved, live, path)
             steps = self.late if isinstance(live, RandomState) else self.early
             steps.append(lambda: _tell(live, tree, path))
@@ -190,7 +201,10 @@ class _Plan:
         self._tensors += 1
         self._bytes += tensor.entry.size
         if fits(live, dtype, shape):
-            self.places.use(live, tensor)
+            try:
+                self.places.use(live, tensor)
+            except Unholdable as error:
+                self.wrong.append(f"{path}: {error}")
             return live
         if exact and is_tensor(live):
             self.wrong.append(f"{path}: the archive holds {dtype.torch_name}{list(shape)}, the target {show(live)}")
@@ -280,8 +294,8 @@ def _is_module(value: object) -> bool:
 
 def _is_own(module: Any, tree: Mapping[str, Any]) -> bool:
     """Whether filling these tensors is all it takes: they are the module's own, and there is nothing else."""
-    own = {tensor.data_ptr() for tensor in (*module.parameters(), *module.buffers())}
-    return all(is_tensor(value) and (value.data_ptr() in own or not value.numel()) for value in tree.values())
+    own = {local_of(tensor).data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    return all(is_tensor(value) and (local_of(value).data_ptr() in own or not value.numel()) for value in tree.values())
 
 
 def _holds_stateful(value: object) -> bool:

@@ -7,24 +7,26 @@ alone, so an arrangement is worked out once and used again while they stay the s
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from chockstone.checkpoints.errors import CheckpointError, SaveAbandoned
+from chockstone.checkpoints.errors import CheckpointError, SaveAbandoned, UnstorableValue
 from chockstone.checkpoints.memory import Bytes, HostBuffer
+from chockstone.checkpoints.sharded.supply import Supply, plan_supply
 from chockstone.checkpoints.tar import PAGE, round_up
 from chockstone.checkpoints.tensorfile import SUFFIX, order_tensors, render_header
-from chockstone.checkpoints.tree import Leaf, Tree, flatten
+from chockstone.checkpoints.tree import Leaf, flatten
 
 STATE: Final = "state.json"
 MAX_STATE_BYTES: Final = 64 * 1024**2
 
-Signature = tuple[tuple[str, str, str, tuple[int, ...], bool, tuple[str, ...]], ...]
+Signature = tuple[object, ...]  # what decides where tensors go
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Snapshot:
     skeleton: Mapping[str, Any]
     sections: tuple[Section, ...]
     memory: Bytes
+    supply: Supply | None = None  # what of it is in ``memory``, where several ranks have it between them
 
     @property
     def tensor_bytes(self) -> int:
@@ -87,45 +90,81 @@ def arrange(leaves: list[Leaf]) -> Arrangement:
 
 
 class Snapshotter:
-    """Copies states into one host buffer. One snapshot is valid until the next is taken."""
+    """Copies states into one host buffer. One snapshot is valid until the next is taken.
+
+    As one of several ranks it copies what this one supplies, and knows of the others only how many they are.
+    """
 
     def __init__(self) -> None:
         self._buffer = HostBuffer()
         self._signature: Signature | None = None
         self._arrangement = Arrangement((), (), 0)
+        self._supply: Supply | None = None
         self._targets: list[Any] = []  # Any: torch tensors and numpy arrays over the buffer
         self._generation = 0
 
-    def take(self, state: Mapping[str, object], *, is_abandoned: Callable[[], bool] = lambda: False) -> Snapshot:
+    def take(
+        self,
+        state: Mapping[str, object],
+        *,
+        is_abandoned: Callable[[], bool] = lambda: False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Snapshot:
         """Copy ``state``. On return the caller may change it; nothing of it is referred to."""
         tree = flatten(state)
-        signature: Signature = tuple(
-            (leaf.group, leaf.key, leaf.dtype.name, leaf.shape, type(leaf.value) is np.ndarray, tuple(leaf.aliases))
-            for leaf in tree.leaves
-        )
+        leaves = tree.leaves
+        signature: Signature = (rank, world_size, *(_facts(leaf) for leaf in leaves))
         if signature != self._signature:
             self._signature = None  # first: an interrupt must not leave it with another arrangement
-            self._arrangement = arrange(tree.leaves)
+            self._arrangement = arrange(leaves)
+            self._supply = _supply(leaves, self._arrangement, rank, world_size)
             self._targets = []  # they would keep the old memory alive while the new is made
-        memory = self._buffer.reserve(self._arrangement.size)
+        supply = self._supply
+        memory = self._buffer.reserve(self._arrangement.size if supply is None else supply.size)
+        sources = [leaf.value for leaf in leaves] if supply is None else [one.source(leaves) for one in supply.copies]
         if self._signature is None or self._generation != self._buffer.generation:
-            places = self._arrangement.places
-            self._targets = [_view(memory, place, leaf) for place, leaf in zip(places, tree.leaves, strict=True)]
+            if supply is None:
+                places = [(place, leaf.shape) for place, leaf in zip(self._arrangement.places, leaves, strict=True)]
+            else:
+                places = [(one.place, one.shape) for one in supply.copies]
+            self._targets = [_view(memory, *place, source) for place, source in zip(places, sources, strict=True)]
             self._signature, self._generation = signature, self._buffer.generation
-        _copy(tree, self._targets, is_abandoned)
-        return Snapshot(tree.skeleton, self._arrangement.sections, memory)
+        _copy(sources, self._targets, is_abandoned)
+        return Snapshot(tree.skeleton, self._arrangement.sections, memory, supply)
 
 
-def _copy(tree: Tree, targets: list[Any], is_abandoned: Callable[[], bool]) -> None:
+def _facts(leaf: Leaf) -> tuple[object, ...]:
+    is_numpy = type(leaf.value) is np.ndarray
+    return leaf.group, leaf.key, leaf.dtype.name, leaf.shape, is_numpy, leaf.aliases, leaf.holding
+
+
+def _supply(leaves: list[Leaf], arrangement: Arrangement, rank: int, world_size: int) -> Supply | None:
+    """None where the snapshot is the whole state, as every process has it."""
+    divided = [leaf for leaf in leaves if leaf.holding is not None]
+    if world_size == 1:
+        if not divided:
+            return None
+        for leaf in divided:
+            if leaf.holding is not None and not leaf.holding.is_whole:
+                raise UnstorableValue(
+                    f"{leaf.group}.{leaf.key}",
+                    "this process has only a part of it. Initialise torch.distributed on all that have the others, and "
+                    'let all of them save, with ranks="auto"',
+                )
+    return plan_supply(leaves, arrangement.places, rank=rank, world_size=world_size)
+
+
+def _copy(sources: Sequence[Any], targets: Sequence[Any], is_abandoned: Callable[[], bool]) -> None:
     torch = sys.modules.get("torch")
     into: list[Any] = []
     out_of: list[Any] = []
-    for leaf, target in zip(tree.leaves, targets, strict=True):
-        if isinstance(leaf.value, np.ndarray):
-            np.copyto(target, leaf.value)
+    for source, target in zip(sources, targets, strict=True):
+        if isinstance(source, np.ndarray):
+            np.copyto(target, source)
         elif target is not None:
             into.append(target)
-            out_of.append(leaf.value)
+            out_of.append(source)
     if torch is None or not into:
         return
     streams = [torch.cuda.Stream(device) for device in {t.device for t in out_of if t.device.type == "cuda"}]
@@ -152,13 +191,12 @@ def _stored_bytes(leaf: Leaf) -> int:
     return count
 
 
-def _view(memory: Bytes, place: int, leaf: Leaf) -> Any:
+def _view(memory: Bytes, place: int, shape: tuple[int, ...], source: Any) -> Any:
     """The part of the buffer that one tensor is copied into; None for an empty one."""
-    size = _stored_bytes(leaf)
-    if isinstance(leaf.value, np.ndarray):
-        return memory[place : place + size].view(leaf.value.dtype).reshape(leaf.shape)
-    if size == 0:
+    if isinstance(source, np.ndarray):
+        return memory[place : place + source.nbytes].view(source.dtype).reshape(shape)
+    if not (size := source.element_size() * math.prod(shape)):
         return None
     import torch
 
-    return torch.from_numpy(memory[place : place + size]).view(leaf.value.dtype).view(leaf.shape)
+    return torch.from_numpy(memory[place : place + size]).view(source.dtype).view(shape)

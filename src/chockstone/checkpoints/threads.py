@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -28,11 +29,15 @@ def give_way() -> None:
 
 
 def answer_promptly() -> None:
-    """Let an event loop have the interpreter within a millisecond when threads of its process compute.
+    """Keep what stops every thread of this process short. Call it once, when libraries and models are loaded.
 
-    Python's own five are added up by each thread in turn. For the whole process: a program decides this, no library.
+    Threads take turns of a millisecond at the interpreter instead of five, each of which an event loop would wait for.
+    And what is in memory now is left alone by the garbage collector, above all the libraries: a collection that
+    walks all of them takes hundreds of milliseconds.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
 
 
 async def in_thread(work: Callable[[], T]) -> T:

@@ -24,6 +24,8 @@ import numpy as np
 
 from chockstone.checkpoints.dtypes import BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
 from chockstone.checkpoints.errors import DamagedArchive, UnstorableValue
+from chockstone.checkpoints.sharded.holdings import Holding, Unholdable, holding_of, tensors_of
+from chockstone.checkpoints.sharded.pieces import Pieces
 from chockstone.checkpoints.tensorfile import RESERVED_KEY, is_shape
 
 Json = Any  # Any: what json.dumps takes
@@ -44,8 +46,10 @@ class Leaf:
     key: str
     dtype: Dtype
     shape: tuple[int, ...]
-    value: Any  # Any: a torch tensor or a numpy array
+    value: Any  # Any: a torch tensor or a numpy array; a DTensor or Pieces, where it is divided among ranks
     aliases: tuple[str, ...] = ()  # other keys of the same group it stands for
+    holding: Holding | None = None  # what of it is in this process, if it is divided
+    parts: tuple[Any, ...] = ()  # the tensors that are
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -97,6 +101,7 @@ class _Flattener:
             complex: lambda value, _: {TAG: "complex", "parts": [self._float(value.real), self._float(value.imag)]},
             bytes: lambda value, _: {TAG: "bytes", "base64": base64.b64encode(value).decode("ascii")},
             np.ndarray: self._array,
+            Pieces: self._divided,
         }
         if (torch := sys.modules.get("torch")) is not None:  # not imported: no torch value can be here
             self.strided = torch.strided
@@ -109,6 +114,8 @@ class _Flattener:
                 torch.dtype: self._dtype,
                 torch.device: lambda value, _: {TAG: "torch.device", "name": str(value)},
             }
+        if (tensors := sys.modules.get("torch.distributed.tensor")) is not None:
+            self.handlers[tensors.DTensor] = self._divided
 
     def flatten(self, state: Mapping[str, object]) -> Tree:
         if not isinstance(state, Mapping):
@@ -226,6 +233,24 @@ class _Flattener:
             raise _Refused(f"<torch.Tensor, {value.dtype}, {value.layout}, on {value.device}> cannot be stored")
         return self._refer(value, dtype, prefix, value.data_ptr(), value.stride())
 
+    def _divided(self, value: Any, prefix: str) -> Json:
+        """A DTensor or Pieces. What is stored is the whole, whatever of it is here."""
+        try:
+            holding = holding_of(value)
+        except Unholdable as error:
+            raise _Refused(str(error)) from None
+        parts, dtype = tensors_of(value), self.torch_dtypes.get(value.dtype)
+        if dtype is None or any(part.layout is not self.strided or part.device.type == "meta" for part in parts):
+            raise _Refused(f"<{type(value).__name__} of {value.dtype}> cannot be stored")
+        address, strides = id(value), ()
+        if type(value) is not Pieces and (storage := parts[0].untyped_storage().data_ptr()):
+            # not data_ptr(): where this rank has nothing of a tied weight, the others must see the same tie
+            address, strides = storage + parts[0].storage_offset() * dtype.itemsize, value.stride()
+        reference = self._refer(value, dtype, prefix, address, strides)
+        if (leaf := self.leaves[-1]).value is value:
+            leaf.holding, leaf.parts = holding, parts
+        return reference
+
     def _dtype(self, value: object, _: str) -> Json:
         name = str(value).removeprefix("torch.")
         if name not in BY_TORCH_NAME:
@@ -253,6 +278,10 @@ class _Flattener:
         """The leaf that is the same view of the same memory, if there is one."""
         for leaf in self.seen[address]:
             other = leaf.value
+            if other is value:
+                return leaf
+            if Pieces in (type(other), type(value)):
+                continue
             if type(other) is np.ndarray or type(value) is np.ndarray:
                 same = type(other) is type(value) and other.strides == strides
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -118,22 +118,9 @@ class Write:
     def _hash(self, start: int, pieces: Sequence[tuple[int, memoryview]]) -> None:
         """The digests of the blocks from ``start`` on, which is where one begins."""
         layout = self._image.layout
-        index = (start - layout.body_offset) // layout.block_bytes
-        missing = layout.block_bytes
-        digest = xxhash.xxh3_128()
-        for _, piece in pieces:
-            while len(piece):
-                part = piece[:missing]
-                digest.update(part)
-                piece = piece[len(part) :]
-                missing -= len(part)
-                if not missing:
-                    self._keep(index, digest.digest())
-                    index += 1
-                    missing = layout.block_bytes
-                    digest = xxhash.xxh3_128()
-        if missing < layout.block_bytes:  # the last block of all
-            self._keep(index, digest.digest())
+        first = (start - layout.body_offset) // layout.block_bytes
+        for index, digest in enumerate(hash_blocks((piece for _, piece in pieces), layout.block_bytes), start=first):
+            self._keep(index, digest)
 
     def _keep(self, index: int, digest: bytes) -> None:
         if self._is_abandoned():
@@ -143,6 +130,24 @@ class Write:
     def _put(self, offset: int, piece: memoryview) -> None:
         self._sink.write_at(offset, piece)
         self._on_bytes(len(piece))
+
+
+def hash_blocks(pieces: Iterable[memoryview], block_bytes: int) -> Iterator[bytes]:
+    """The digest of each block of these bytes; the last may be shorter."""
+    missing = block_bytes
+    digest = xxhash.xxh3_128()
+    for piece in pieces:
+        while len(piece):
+            part = piece[:missing]
+            digest.update(part)
+            piece = piece[len(part) :]
+            missing -= len(part)
+            if not missing:
+                yield digest.digest()
+                missing = block_bytes
+                digest = xxhash.xxh3_128()
+    if missing < block_bytes:
+        yield digest.digest()
 
 
 def _join(threads: Sequence[threading.Thread]) -> None:

@@ -9,7 +9,6 @@ Run it again after a crash, and it goes on.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -185,21 +184,12 @@ class Trainer:
 
     async def _player(self, service: tinker.ServiceClient, run: tinker.TrainingClient, collector: Collector) -> Player:
         tokenizer = await threads.in_thread(run.get_tokenizer)
-        await threads.in_thread(_spare_the_collector)
+        await threads.in_thread(threads.answer_promptly)
         base = None
         if self._config.kl_coefficient:
             model = self._config.base_model
             base = await threads.in_thread(lambda: service.create_sampling_client(base_model=model))
         return Player(self._environment, tokenizer, self._config, collector, base)
-
-
-def _spare_the_collector() -> None:
-    """What is in memory now is left alone by the garbage collector, above all the libraries of the tokenizer.
-
-    A collection holds every thread, the event loop's too; one that walks all of them takes hundreds of milliseconds.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def _delete(rest: tinker.RestClient, path: str) -> None:

@@ -440,13 +440,13 @@ def test_the_end_of_the_program_waits_for_running_saves(ending: str, tmp_path: P
 SLOW_EXIT_SCRIPT = """
 import sys, threading, torch
 from chockstone.checkpoints import Checkpointer
-from chockstone.checkpoints.file_store import _FileSink
-write_at = _FileSink.write_at
+from chockstone.checkpoints.file_sink import FileSink
+write_at = FileSink.write_at
 wait = threading.Event()
 def slow(self, offset, data):
     wait.wait(0.2)
     write_at(self, offset, data)
-_FileSink.write_at = slow
+FileSink.write_at = slow
 checkpointer = Checkpointer(sys.argv[1])
 checkpointer.save({"x": torch.ones(100_000_000)}, step=1)
 print("saving", flush=True)

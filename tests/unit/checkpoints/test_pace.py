@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from chockstone.checkpoints import Checkpointer, SaveAbandoned
+from chockstone.checkpoints import Checkpointer
+from chockstone.checkpoints.errors import SaveAbandoned
 from chockstone.checkpoints.pace import Pace
 
 A_YEAR = 1.0  # bytes per second, for a state of many megabytes: a test that waited for it would never end

@@ -7,33 +7,19 @@ bytes, never as objects: those would be unpickled. Imports torch only where ther
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from chockstone.checkpoints import errors
-from chockstone.checkpoints.errors import ResumeBlocked, ResumeError
+from chockstone.checkpoints.errors import ResumeError
+from chockstone.checkpoints.hearsay import heard_error, tell_error
+from chockstone.checkpoints.sharded.peers import find_place
 
 if TYPE_CHECKING:
     import torch
 
 _MAX_REASON_BYTES = 2000
-_KINDS = {
-    kind.__name__: kind
-    for kind in (
-        errors.ResumeError,
-        errors.ResumeExhausted,
-        errors.Superseded,
-        errors.LocalTrouble,
-        errors.InvalidName,
-        errors.CheckpointMissing,
-        errors.StoreDenied,
-        errors.StoreFull,
-        errors.StoreUnreachable,
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +40,7 @@ class Ranks:
     @classmethod
     def found(cls, rank: int, world_size: int) -> Ranks:
         """What an initialised torch.distributed says; else what is given, as by the environment."""
-        return cls(*(_place() or (rank, world_size)))
+        return cls(*(find_place() or (rank, world_size)))
 
     @property
     def leads(self) -> bool:
@@ -76,7 +62,7 @@ class Ranks:
             text = work()
         except Exception as error:
             with suppress(ResumeError):  # what went wrong first is what is raised
-                self.share(_failure(error))
+                self.share(json.dumps({"failure": tell_error(error)}))
             raise
         self.share(json.dumps({"text": text}))
         return text
@@ -135,7 +121,7 @@ class Ranks:
 
     def _check(self) -> torch.device:
         """Where the tensors of a collective must lie, once it is known that one can be had."""
-        place = _place()
+        place = find_place()
         if place is None:
             raise ResumeError(
                 f"rank {self.rank} of {self.world_size} cannot hear from the others: call "
@@ -156,17 +142,6 @@ class Ranks:
         )
 
 
-def _place() -> tuple[int, int] | None:
-    """Rank and size of the world to torch.distributed, if it is initialised."""
-    if "torch.distributed" not in sys.modules:  # then nobody has
-        return None
-    import torch.distributed as distributed
-
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return None
-    return distributed.get_rank(), distributed.get_world_size()
-
-
 def _device() -> torch.device:
     """The processor if the group can use it, else the device of the process: NCCL knows no other memory."""
     import torch
@@ -184,27 +159,15 @@ def _bytes(said: bytes, length: int, device: torch.device) -> torch.Tensor:
     return torch.tensor(list(said.ljust(length, b"\0")), dtype=torch.uint8, device=device)
 
 
-def _failure(error: Exception) -> str:
-    """The nearest kind that the others know, and a message for them."""
-    names = [kind.__name__ for kind in type(error).__mro__]
-    kind = next((name for name in names if name in _KINDS or name == ResumeBlocked.__name__), names[0])
-    failure = {"kind": kind, "text": str(error)}
-    if isinstance(error, ResumeBlocked):
-        failure["verdict"] = str(error.verdict)
-    return json.dumps({"failure": failure})
-
-
 def _heard(said: str) -> str:
-    message: dict[str, object] = json.loads(said)
+    message: dict[str, Any] = json.loads(said)
     failure = message.get("failure")
-    if not isinstance(failure, dict):
+    if failure is None:
         return str(message["text"])
-    kind, text = str(failure["kind"]), str(failure["text"])
-    if kind == ResumeBlocked.__name__:
-        raise ResumeBlocked(text, verdict=str(failure["verdict"]))
-    if kind in _KINDS:
-        raise _KINDS[kind](text)
-    raise ResumeError(f"rank 0 failed while it looked where to resume: {kind}: {text}")
+    error = heard_error(failure, otherwise=ResumeError)
+    if not failure["kind"]:
+        error = ResumeError(f"rank 0 failed while it looked where to resume: {error}")
+    raise error
 
 
 def _disagreement(failed: dict[int, str], world_size: int) -> str:

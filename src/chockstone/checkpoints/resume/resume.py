@@ -214,7 +214,7 @@ class Resume:
         options["name"], options["metadata"] = name, {**metadata, **chain.metadata}
         if self._checkpointer is None:
             chain.on_commit = Keeper(chain, self._retention).tidy
-            self._checkpointer = Checkpointer(chain.store)
+            self._checkpointer = Checkpointer(chain.store, ranks="off")  # the first rank saves for all
         with _plainly_superseded():
             return self._checkpointer.save(state, **options)
 

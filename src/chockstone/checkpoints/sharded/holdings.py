@@ -1,0 +1,105 @@
+"""Holdings: what of a tensor this process has, as boxes of the whole, whoever says it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from chockstone.checkpoints.sharded.pieces import Pieces
+
+
+class Box(NamedTuple):
+    """A part of a tensor: ``sizes`` elements along each dimension, from ``offsets`` on."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.sizes)
+
+    def rows(self, first: int, last: int) -> Box:
+        """These of its rows along the first dimension."""
+        return Box((self.offsets[0] + first, *self.offsets[1:]), (last - first, *self.sizes[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Boxes of a tensor of ``shape``, in rising order: all that this process has of it."""
+
+    shape: tuple[int, ...]  # for Pieces one dimension, whatever the whole has
+    boxes: tuple[Box, ...]
+    replicas: tuple[int, ...] = ()  # the ranks that have the very same, in order; none: this one alone
+
+    @property
+    def is_whole(self) -> bool:
+        return sum(box.elements for box in self.boxes) == math.prod(self.shape)
+
+
+class Unholdable(ValueError):
+    """Why a tensor cannot be told apart into boxes."""
+
+
+def is_dtensor(value: object) -> bool:
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def holding_of(value: Any) -> Holding | None:  # Any: torch is not imported here
+    """Of a DTensor or of Pieces; None for what every process has whole."""
+    if isinstance(value, Pieces):
+        boxes = tuple(Box((first,), (tensor.numel(),)) for first, tensor in value.pieces)
+        return Holding((math.prod(value.shape),), boxes)
+    if not is_dtensor(value):
+        return None
+    mesh = value.device_mesh
+    holding = _held(tuple(value.shape), mesh, tuple(value.placements), mesh.get_rank())
+    sizes = holding.boxes[0].sizes if holding.boxes else None
+    local = tuple(local_of(value).shape)
+    if local != sizes and (sizes is not None or math.prod(local)):
+        raise Unholdable(f"<DTensor of {list(value.shape)}> is here as {list(local)}, where its mesh has {sizes}")
+    return holding
+
+
+def tensors_of(value: Any) -> tuple[Any, ...]:
+    """The tensors that hold the boxes, in their order."""
+    if isinstance(value, Pieces):
+        return tuple(tensor for _, tensor in value.pieces)
+    return (local_of(value),)
+
+
+def local_of(value: Any) -> Any:
+    """What of a tensor is in this process: all of it, unless it is a DTensor."""
+    if not is_dtensor(value):
+        return value
+    local = value._local_tensor  # to_local() costs a thousand times as much, and a save asks for every tensor
+    return local.wait() if hasattr(local, "wait") else local  # one that is still on its way here
+
+
+@lru_cache(maxsize=16_384)  # a state names few meshes and many shapes, and asks again at each save
+def _held(shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...], rank: int) -> Holding:
+    """What the mesh gives this rank. It is asked by number, for torch keeps meshes of earlier worlds of that shape."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    for placement in placements:
+        if type(placement) not in (Replicate, Shard):
+            raise Unholdable(f"<DTensor placed as {placement}> cannot be stored: redistribute it to Shard or Replicate")
+    ranks = mesh.mesh
+    found = (ranks == rank).nonzero().tolist()
+    if not found:
+        return Holding(shape, ())  # other ranks have it
+    offsets, sizes = [0] * len(shape), list(shape)
+    for placement, extent, at in zip(placements, ranks.shape, found[0], strict=True):
+        if isinstance(placement, Shard):  # as torch.chunk divides
+            size = sizes[placement.dim]
+            step = -(-size // extent)
+            first = min(step * at, size)
+            offsets[placement.dim] += first
+            sizes[placement.dim] = min(step, size - first)
+    box = Box(tuple(offsets), tuple(sizes))
+    index = tuple(at if isinstance(each, Shard) else slice(None) for each, at in zip(placements, found[0], strict=True))
+    replicas = ranks[index].flatten().tolist()
+    return Holding(shape, (box,) if box.elements else (), tuple(replicas) if len(replicas) > 1 else ())
