@@ -63,6 +63,11 @@ class BaseFiles:
         for rows in row_ranges(shape):
             yield tensor[rows]
 
+    def rows(self, key: str, rows: slice) -> torch.Tensor:
+        """Some of the tensor's first axis."""
+        tensor: torch.Tensor = self._files[key].get_slice(key)[rows]
+        return tensor
+
     def _paths(self) -> list[Path]:
         try:
             index = json.loads((self._directory / INDEX).read_bytes())

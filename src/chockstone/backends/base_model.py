@@ -6,7 +6,8 @@ Shapes: B batch, T time, D hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +15,28 @@ from typing import Any, Final
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from chockstone.backends.crew import ALONE, Crew
+from chockstone.backends.full import FullWeights, OwnWeights
 from chockstone.backends.lora import AdaptableLinear, make_adaptable
+from chockstone.checkpoints import Archive
 from chockstone.wire.failures import ServerFailure
 
+Mould = Callable[[Archive], MutableMapping[str, Any]]  # Any: a state, with room in it for tensors
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 _UNLIMITED: Final = 32_768  # context of a model that names no limit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holding:
+    """How a model is held: by one process, or by several between them."""
+
+    backbone: Callable[..., Any]  # Any: each architecture returns its own kind of output
+    own_weights: Callable[[], OwnWeights]  # a copy of all weights, for a run that trains them
+    crew: Crew = ALONE
+    computing: Callable[[], AbstractContextManager[None]] = nullcontext  # surrounds each use of the model
+    mould: Mould | None = None  # of what this process wants of an archive; None: all of it
+    architecture: str | None = None  # where the model's class does not tell it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,10 +57,14 @@ class BaseModel:
     dtype: torch.dtype
     architecture: str
     layers: Mapping[str, AdaptableLinear]
-    backbone: torch.nn.Module
+    backbone: Callable[..., Any]  # Any: as above
     head: AdaptableLinear
     head_name: str
     finish: Callable[[torch.Tensor], torch.Tensor]  # what the model does to its head's output: scaling, capping
+    own_weights: Callable[[], OwnWeights]
+    crew: Crew
+    computing: Callable[[], AbstractContextManager[None]]
+    mould: Mould | None
 
     def hidden_states(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         """[B, T, D]; sequences end anywhere, what follows them has no influence."""
@@ -58,12 +79,9 @@ class BaseModel:
 def load_base_model(name: str, directory: str | Path, *, device: str = "cpu", dtype: str = "auto") -> BaseModel:
     """Read a model from local files; code that comes with it is never run. Raises ServerFailure if it is unusable."""
     directory = Path(directory)
-    if not (directory / "config.json").is_file():
-        raise ServerFailure(
-            f"model {name!r}: {str(directory)!r} has no config.json; give a directory as written by save_pretrained."
-        )
+    check_directory(name, directory)
     place = torch.device(device)
-    number_type = _choose_dtype(name, dtype, place)
+    number_type = choose_dtype(name, dtype, place)
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         read: Any = AutoModelForCausalLM.from_pretrained(  # Any: a pair, with output_loading_info
@@ -82,10 +100,23 @@ def load_base_model(name: str, directory: str | Path, *, device: str = "cpu", dt
     return prepare_base_model(name, directory, torch.nn.Module.to(model, place), tokenizer)
 
 
+def check_directory(name: str, directory: Path) -> None:
+    if not (directory / "config.json").is_file():
+        raise ServerFailure(
+            f"model {name!r}: {str(directory)!r} has no config.json; give a directory as written by save_pretrained."
+        )
+
+
 def prepare_base_model(
-    name: str, directory: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    name: str,
+    directory: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    holding: Holding | None = None,
 ) -> BaseModel:
-    """Freeze ``model`` and make its linear layers adaptable, in place."""
+    """Freeze ``model`` and make its linear layers adaptable, in place. Without ``holding`` it is all here."""
+    holding = holding or Holding(model.base_model, lambda: FullWeights(model, device=model.device))
     model.train(mode=False).requires_grad_(False)
     layers = make_adaptable(model)
     embeddings: Any = model.get_input_embeddings()  # Any: some kind of nn.Embedding
@@ -104,18 +135,28 @@ def prepare_base_model(
         max_context=_max_context(model.config, tokenizer),
         device=model.device,
         dtype=model.dtype,
-        architecture=type(model).__name__,
+        architecture=holding.architecture or type(model).__name__,
         layers=layers,
-        backbone=model.base_model,
+        backbone=holding.backbone,
         head=layers[head_name],
         head_name=head_name,
         finish=_finish(model.config.get_text_config()),
+        own_weights=holding.own_weights,
+        crew=holding.crew,
+        computing=holding.computing,
+        mould=holding.mould,
     )
     _verify(base)
     return base
 
 
-def _choose_dtype(name: str, dtype: str, device: torch.device) -> torch.dtype | str:
+def choose_device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
+
+
+def choose_dtype(name: str, dtype: str, device: torch.device) -> torch.dtype | str:
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
     if dtype not in _DTYPES:
@@ -147,10 +188,12 @@ def _finish(config: Any) -> Callable[[torch.Tensor], torch.Tensor]:  # Any: as a
 @torch.no_grad()
 def _verify(base: BaseModel) -> None:
     tokens_BT = (torch.arange(12, device=base.device) * 7 % base.vocab_size)[None]
-    expected = base.model(input_ids=tokens_BT, use_cache=False).logits.float()
-    hidden_BTD = base.hidden_states(tokens_BT)
-    logits = base.logits(hidden_BTD)
-    prefix = base.logits(base.hidden_states(tokens_BT[:, :5]))
+    with base.computing():
+        expected = base.model(input_ids=tokens_BT, use_cache=False).logits.float()
+    with base.computing():
+        logits = base.logits(base.hidden_states(tokens_BT))
+    with base.computing():
+        prefix = base.logits(base.hidden_states(tokens_BT[:, :5]))
     subject = f"model {base.name!r} ({base.architecture})"
     if not expected.isfinite().all():
         raise ServerFailure(f"{subject} gives logits that are not finite; its weights are damaged.")

@@ -103,3 +103,7 @@ class AsyncChannel:
 
     def close(self) -> None:
         self._writer.close()
+
+    def abort(self) -> None:
+        """Close it at once, whatever was still to be sent."""
+        self._writer.transport.abort()

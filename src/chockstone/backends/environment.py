@@ -26,10 +26,11 @@ _SAMPLE_BYTES: Final = 4096
 _LONGEST_HEADER_BYTES: Final = 100_000_000  # as safetensors has it
 
 
-def describe_environment(config: WorkerConfig, device: str) -> dict[str, Any]:
+def describe_environment(config: WorkerConfig, device: str, *, processes: int = 1) -> dict[str, Any]:
     """Plain JSON. ``device`` is the one in use, where the configuration may leave the choice to us."""
     is_on_cpu = device == "cpu"
     return {
+        "processes": processes,
         "device": device if is_on_cpu else f"{device} ({torch.cuda.get_device_name(device)})",
         "dtype": "float32" if is_on_cpu and config.dtype == "auto" else config.dtype,
         "threads": torch.get_num_threads(),

@@ -9,15 +9,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
 import torch
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
+class Parameters(Protocol):
+    """A run's weights as this process has them: all of them, or its part of each."""
+
+    shapes: dict[str, tuple[int, ...]]  # of the whole tensors
+    flat: torch.Tensor  # what of them is here; may be changed in place whenever no pass is running
+
+    def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The named tensors, or parts, inside a flat one of this layout: weights, gradients or moments."""
+
+    def accumulating(self, gradient: torch.Tensor | None) -> AbstractContextManager[None]:
+        """Inside, backward passes add to the flat ``gradient``; with None nothing records a graph."""
+
+    def norm(self, flat: torch.Tensor) -> float:
+        """Of the whole tensor that ``flat`` is, or is a part of."""
+
+    def is_finite(self, flat: torch.Tensor) -> bool:
+        """Likewise."""
+
+    def named(self, flat: torch.Tensor) -> dict[str, Any]:  # Any: whatever the checkpointer takes for a tensor
+        """The whole named tensors, for a state to be saved."""
+
+    def whole(self, flat: torch.Tensor) -> Any:  # Any: as above
+        """The whole flat tensor, for a state to be saved."""
+
+    def part(self, name: str, whole: Any) -> torch.Tensor:  # Any: as above
+        """What of a whole named tensor, as it was read, belongs here."""
+
+    def flat_part(self, whole: Any) -> torch.Tensor:  # Any: as above
+        """What of a whole flat tensor, as it was read, belongs here."""
+
+
 class FlatParameters:
-    """Zeros at first. ``flat`` may be changed in place whenever no pass is running."""
+    """All of them here. Zeros at first."""
 
     def __init__(self, shapes: Shapes, *, device: torch.device) -> None:
         self.shapes: dict[str, tuple[int, ...]] = dict(shapes)
@@ -25,13 +57,11 @@ class FlatParameters:
         self.leaves = {name: view.detach().requires_grad_() for name, view in self.views(self.flat).items()}
 
     def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The named tensors inside a flat one of this layout: weights, gradients or moments."""
         pieces = torch.split(flat, [math.prod(shape) for shape in self.shapes.values()])
         return {name: piece.view(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
 
     @contextmanager
     def accumulating(self, gradient: torch.Tensor | None) -> Iterator[None]:
-        """Inside, backward passes add to the flat ``gradient``; with None nothing records a graph."""
         if gradient is None:
             with torch.no_grad():
                 yield
@@ -44,3 +74,29 @@ class FlatParameters:
         finally:
             for leaf in self.leaves.values():
                 leaf.grad = None
+
+    def norm(self, flat: torch.Tensor) -> float:
+        return measure_norm(flat)
+
+    def is_finite(self, flat: torch.Tensor) -> bool:
+        return is_finite(flat)
+
+    def named(self, flat: torch.Tensor) -> dict[str, Any]:
+        return dict(self.views(flat))
+
+    def whole(self, flat: torch.Tensor) -> Any:
+        return flat
+
+    def part(self, name: str, whole: torch.Tensor) -> torch.Tensor:  # noqa: ARG002  # all of any
+        return whole
+
+    def flat_part(self, whole: torch.Tensor) -> torch.Tensor:
+        return whole
+
+
+def measure_norm(flat: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(flat, dtype=torch.float64))  # squares overflow float32 at 1e19
+
+
+def is_finite(flat: torch.Tensor) -> bool:
+    return bool(torch.linalg.vector_norm(flat, ord=float("inf")).isfinite())

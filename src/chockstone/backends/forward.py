@@ -1,5 +1,5 @@
 # tensors carry their axes
-"""Forward and backward through one micro-batch.
+"""Forward and backward through one micro-batch on each process.
 
 The backbone runs once. The output layer, whose result is vocabulary-sized, runs on a few rows at a
 time: each chunk's logits become log-probabilities, a loss, the loss's gradient and the gradient of
@@ -11,14 +11,14 @@ Shapes: B datums, T time, D hidden, R rows (all real positions of the batch), K 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from chockstone.backends.base_model import BaseModel
+from chockstone.backends.batch_result import BatchResult, gather_results
 from chockstone.backends.examples import Example, concatenate
 from chockstone.backends.losses import Loss
 from chockstone.wire.failures import BadRequest
@@ -26,21 +26,43 @@ from chockstone.wire.failures import BadRequest
 _LOGITS_BYTES: Final = 64 << 20
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BatchResult:
-    logprobs: list[torch.Tensor]  # per example, on the CPU, shaped like its targets
-    losses: list[float]  # per example
-    metrics: Mapping[str, float]  # summed over the examples
+def run_shares(base: BaseModel, shares: Sequence[Sequence[Example]], loss: Loss) -> BatchResult:
+    """One micro-batch on each process of the crew, by rank; the results are everybody's, in the order of the shares.
+
+    Where gradients are enabled, also the backward pass: each process adds those of its own examples to the weights'
+    leaves.
+    """
+    mine = shares[base.crew.rank]
+    with base.computing():
+        if mine:
+            result = _run_micro_batch(base, mine, loss)
+        else:
+            _take_part(base, next(share for share in shares if share)[0])
+            result = BatchResult([], [], {})
+    return gather_results(base.crew, result, shares, loss)
 
 
-def run_micro_batch(base: BaseModel, examples: Sequence[Example], loss: Loss) -> BatchResult:
-    """Where gradients are enabled, also the backward pass: they are added to the weights' leaves."""
+def _run_micro_batch(base: BaseModel, examples: Sequence[Example], loss: Loss) -> BatchResult:
     batch = _Batch(base, examples, loss)
     hidden_RD = batch.hidden_states()
-    grad_RD = batch.through_head(hidden_RD.detach())
+    grad_RD = torch.zeros_like(hidden_RD)
+    refusal: BadRequest | None = None
+    try:
+        batch.through_head(hidden_RD.detach(), grad_RD)
+    except BadRequest as error:
+        refusal = error
+    base.crew.agree(refusal)  # no process goes back through the layers alone
     if hidden_RD.requires_grad:
         torch.autograd.backward(hidden_RD, grad_RD)
     return batch.result()
+
+
+def _take_part(base: BaseModel, example: Example) -> None:
+    """Go through the layers beside the others, which need this process's part of the weights; nothing comes of it."""
+    hidden_BTD = base.hidden_states(example.tokens_N[None, :1].to(base.device))
+    base.crew.agree(None)
+    if hidden_BTD.requires_grad:
+        torch.autograd.backward(hidden_BTD, torch.zeros_like(hidden_BTD))
 
 
 class _Batch:
@@ -63,9 +85,8 @@ class _Batch:
             return hidden_BTD.flatten(0, 1)
         return torch.cat([hidden_TD[:length] for hidden_TD, length in zip(hidden_BTD, self.lengths, strict=True)])
 
-    def through_head(self, hidden_RD: torch.Tensor) -> torch.Tensor:
-        """Fills in log-probabilities and loss; returns the gradient of the hidden states, if there is one."""
-        grad_RD = torch.zeros_like(hidden_RD)
+    def through_head(self, hidden_RD: torch.Tensor, grad_RD: torch.Tensor) -> None:
+        """Fills in log-probabilities, loss and the gradient of the hidden states, where it is not zero."""
         chunks = list(self._chunks())
         if self.loss.whole_datum and len(chunks) > 1:
             with torch.no_grad():
@@ -75,13 +96,12 @@ class _Batch:
             for rows in chunks:
                 if _is_wanted(grad_RK[rows]):
                     grad_RD[rows] = _Chunk(self, hidden_RD, rows).backward(grad_RK[rows])
-            return grad_RD
+            return
         for rows in chunks:
             chunk = _Chunk(self, hidden_RD, rows)
             grad_RK = self._loss(rows)
             if _is_wanted(grad_RK):
                 grad_RD[rows] = chunk.backward(grad_RK)
-        return grad_RD
 
     def _chunks(self) -> Iterator[slice]:
         height = max(1, _LOGITS_BYTES // (4 * self.base.head.out_features))

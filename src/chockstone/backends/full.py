@@ -7,14 +7,45 @@ model's place, tied ones everywhere they are tied, cast to the model's own type 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from chockstone.backends.flat import FlatParameters
+from chockstone.backends.flat import FlatParameters, Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCopy:
+    """A model with the weights of one moment, frozen."""
+
+    model: PreTrainedModel
+    size_bytes: int
+    computing: Callable[[], AbstractContextManager[None]] | None = None
+    """What surrounds each use, where the model is lent to others in between. None: it is nobody else's."""
+
+
+class TrainedWeights(Protocol):
+    """What a run trains, on a base model."""
+
+    @property
+    def parameters(self) -> Parameters: ...
+
+    def applied(self) -> AbstractContextManager[None]:
+        """Inside, the base model computes with this run's weights, and gradients are taken of them."""
+
+    def complete(self, gradient: torch.Tensor) -> None:
+        """Add, in place, what the crew's other processes computed of the flat gradient of a pass."""
+
+
+class OwnWeights(TrainedWeights, Protocol):
+    """All weights of a model."""
+
+    def snapshot(self) -> ModelCopy: ...
 
 
 class FullWeights:
@@ -29,7 +60,6 @@ class FullWeights:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside, the base model computes with this run's weights, and gradients reach its leaves."""
         try:
             for name, leaf in self.parameters.leaves.items():
                 weight = leaf.to(self._originals[name].dtype)
@@ -41,14 +71,17 @@ class FullWeights:
                 for module, attribute in self._slots[name]:
                     module._parameters[attribute] = original
 
-    def snapshot(self) -> PreTrainedModel:
-        """A model of its own with the weights of this moment, frozen."""
+    def complete(self, gradient: torch.Tensor) -> None:
+        pass  # it has them all
+
+    def snapshot(self) -> ModelCopy:
         views = self.parameters.views(self.parameters.flat)
         replaced: dict[int, object] = {
             id(original): nn.Parameter(views[name].to(original.dtype, copy=True), requires_grad=False)
             for name, original in self._originals.items()
         }
-        return copy.deepcopy(self._model, replaced)
+        model = copy.deepcopy(self._model, replaced)
+        return ModelCopy(model, sum(parameter.nbytes for parameter in model.parameters()))
 
 
 def _slots(model: nn.Module, originals: dict[str, nn.Parameter]) -> dict[str, list[tuple[nn.Module, str]]]:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
+from chockstone.backends.base_model import Mould
+from chockstone.backends.crew import ALONE, Crew
+from chockstone.backends.load_errors import explain_load
 from chockstone.backends.parts import COMPLETE, Parts, collect_parts
 from chockstone.backends.run import Run
 from chockstone.backends.sealing import seal_files
@@ -17,41 +20,40 @@ from chockstone.checkpoints import (
     Saved,
     SaveHandle,
     SaveOptions,
+    Store,
     load_state,
     open_store,
     verify_archive,
 )
+from chockstone.checkpoints.bucket import Patience
 from chockstone.checkpoints.errors import (
     AdmissionRefused,
     CheckpointError,
     CheckpointMissing,
-    DamagedArchive,
-    ForeignArchive,
-    StoreDenied,
+    RanksLost,
+    StoreError,
     StoreFull,
-    StoreUnreachable,
-    UnsupportedArchive,
 )
+from chockstone.checkpoints.file_store import FileStore
+from chockstone.checkpoints.object_store import ObjectStore
+from chockstone.checkpoints.restore import restore_state
 from chockstone.checkpoints.snapshot import Snapshot, Snapshotter
-from chockstone.wire.failures import BadRequest, Code, RequestError, ServerFailure
+from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
 _SAVES: Final = 2  # at a time; each holds a snapshot
-_CODES: Final[Mapping[type[CheckpointError], Code]] = {
-    DamagedArchive: "damaged",
-    ForeignArchive: "damaged",
-    UnsupportedArchive: "newer",
-    StoreDenied: "denied",
-    StoreUnreachable: "unreachable",
-}
+_OUTAGE_SECONDS: Final = 300.0
 State = Mapping[str, Any]  # Any: tensors and plain JSON
 
 
 class Library:
     """All methods but the threads' own work are for the compute thread."""
 
-    def __init__(self, store: str, *, post: Callable[[Callable[[], None]], None]) -> None:
-        self._store = open_store(store)
-        self._checkpointer = Checkpointer(self._store, buffers=_SAVES)
+    def __init__(self, store: str, *, post: Callable[[Callable[[], None]], None], crew: Crew = ALONE) -> None:
+        """A crew writes each archive together; to look at them and to remove them is for its leader."""
+        self._crew = crew
+        self._store = _open_patiently(store)
+        # The server has a catalog to look at, and a store of a hundred thousand archives is no reason to wait.
+        self._checkpointer = Checkpointer(self._store, buffers=_SAVES, looks_around=False)
         self._post = post
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="library")
         self._sealers = ThreadPoolExecutor(max_workers=_SAVES, thread_name_prefix="sealing")
@@ -94,6 +96,11 @@ class Library:
             admission=admission,
         )
         try:
+            if recipients and self._crew.size > 1:
+                raise BadRequest(
+                    "several workers write one archive together and cannot encrypt it; export it without recipients "
+                    "and encrypt what you download"
+                )
             parts = collect_parts(run, kind)
             writing = self._begin_sealed(parts, recipients, options) if recipients else self._write(parts, options)
         except BaseException:
@@ -104,28 +111,47 @@ class Library:
         writing.add_done_callback(lambda ended: self._post(lambda: self._ended(archive, ended, future)))
         return future
 
-    def load(self, archive: str) -> Future[State]:
-        """The state of an archive, verified, its tensors mapped from the file."""
-        return self._threads.submit(self._read, archive)
+    def load(self, archive: str, mould: Mould | None = None) -> Future[State]:
+        """The state of an archive, verified, its tensors mapped from the file.
+
+        With a ``mould`` only what has room in it is read, and is verified.
+        """
+        return self._threads.submit(self._read, archive, mould)
 
     def is_whole(self, archive: str) -> Future[bool]:
-        """Whether it is in the store, every byte as it was written."""
-        try:
-            self._store.stat(archive)
-        except CheckpointMissing:  # as nearly always: then no thread need be waited for
-            known: Future[bool] = Future()
-            known.set_result(False)
-            return known
+        """Whether it is in the store, every byte as it was written. For the leader to answer."""
+        if self._crew.rank:
+            return _known(False)
+        if isinstance(self._store, FileStore):  # elsewhere to ask takes a request, for which nobody here waits
+            try:
+                self._store.stat(archive)
+            except CheckpointMissing:  # as nearly always: then no thread need be waited for
+                return _known(False)
         return self._threads.submit(self._verify, archive)
+
+    def written(self, archive: str) -> Future[None]:
+        """Done when no save is writing it any more, whatever came of that."""
+        ended: Future[None] = Future()
+        saving = self._saving.get(archive)
+        if saving is None:
+            ended.set_result(None)
+        else:
+            saving.add_done_callback(lambda _: ended.set_result(None))
+        return ended
 
     def remove(self, archive: str) -> Future[bool]:
         """Delete the archive, once a save that is writing it has ended."""
+        if self._crew.rank:
+            return _known(False)
         saving = self._saving.get(archive)
 
         def delete() -> bool:
             if saving is not None:
                 saving.exception()
-            return self._store.delete(archive)
+            try:
+                return self._store.delete(archive)
+            except StoreError as error:
+                raise ServerFailure(f"an archive could not be deleted: {error}") from error
 
         return self._threads.submit(delete)
 
@@ -161,6 +187,8 @@ class Library:
         self._saving.pop(archive, None)
         self._make_room()
         error = writing.exception()
+        if isinstance(error, RanksLost):
+            self._crew.lose(error)
         if error is None:
             future.set_result(writing.result())
         elif isinstance(error, RequestError):
@@ -182,12 +210,29 @@ class Library:
             return False
         return True
 
-    def _read(self, archive: str) -> State:
+    def _read(self, archive: str, mould: Mould | None) -> State:
         try:
             with Archive(self._store.open(archive)) as opened:
-                return load_state(opened)
+                if mould is None:
+                    return load_state(opened)
+                state = mould(opened)
+                restore_state(opened, state, agree=lambda: None)  # its caller agrees with the others
+                return state
         except CheckpointError as error:
-            raise _explain_load(error) from error
+            raise explain_load(error) from error
+
+
+def _open_patiently(url: str) -> Store:
+    """A bucket that is out of order for minutes costs time and not a save: whoever asked for it is polling."""
+    if url.startswith("s3://"):
+        return ObjectStore.from_url(url, patience=Patience(outage_seconds=_OUTAGE_SECONDS))
+    return open_store(url)
+
+
+def _known(answer: bool) -> Future[bool]:
+    known: Future[bool] = Future()
+    known.set_result(answer)
+    return known
 
 
 def _future_of(handle: SaveHandle) -> Future[Saved]:
@@ -211,10 +256,3 @@ def _explain_save(error: BaseException, *, needed_bytes: int) -> BaseException:
     if isinstance(error, StoreFull):
         return BadRequest(f"the checkpoint needs {needed_bytes} bytes, and there is no room: {error}", code="no_room")
     return error
-
-
-def _explain_load(error: CheckpointError) -> RequestError:
-    if isinstance(error, CheckpointMissing):
-        return BadRequest(f"the checkpoint is not in the store any more: {error}", code="missing")
-    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
-    return ServerFailure(f"the checkpoint cannot be loaded: {error}", code=code)

@@ -15,18 +15,17 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from chockstone.backends.crew import ALONE, Crew
 from chockstone.backends.flat import FlatParameters
-from chockstone.backends.spec import RunSpec
+from chockstone.backends.spec import ALPHA, RunSpec
 from chockstone.sampling.adapter import Adapter, LowRank
 from chockstone.wire.failures import BadRequest
-
-ALPHA: Final = 32.0
 
 _IN_A_BLOCK = re.compile(r"\.\d+\.")
 _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
@@ -63,8 +62,15 @@ class LoraWeights:
     """One run's matrices: ``<layer>.lora_A`` [R, I] and ``<layer>.lora_B`` [O, R] for each layer it trains."""
 
     def __init__(
-        self, layers: dict[str, AdaptableLinear], *, head_name: str, spec: RunSpec, device: torch.device
+        self,
+        layers: dict[str, AdaptableLinear],
+        *,
+        head_name: str,
+        spec: RunSpec,
+        device: torch.device,
+        crew: Crew = ALONE,
     ) -> None:
+        self._crew = crew
         self.layers = _chosen(layers, head_name, spec)
         self.scale = ALPHA / spec.rank
         shapes: dict[str, tuple[int, ...]] = {}
@@ -87,6 +93,10 @@ class LoraWeights:
         finally:
             for layer in self.layers.values():
                 layer.active = None
+
+    def complete(self, gradient: torch.Tensor) -> None:
+        """Each process of a crew has its own copy of the matrices, and the gradient of its own examples."""
+        self._crew.add(gradient)
 
     def live(self) -> Adapter:
         """The matrices themselves, which the next step changes."""

@@ -20,10 +20,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from chockstone.backends.base_files import BaseFiles, Shape, row_ranges
-from chockstone.backends.lora import ALPHA
 from chockstone.backends.model_files import CONFIG, read_companions, read_config, render_config, untied
 from chockstone.backends.shards import SHARD_BYTES, Output, write_file, write_shards
-from chockstone.backends.spec import RunSpec
+from chockstone.backends.spec import ALPHA, RunSpec
 from chockstone.checkpoints import Archive
 from chockstone.checkpoints.archive import Tensor
 from chockstone.checkpoints.dtypes import BY_NAME

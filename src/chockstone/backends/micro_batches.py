@@ -1,11 +1,11 @@
-"""Micro-batches: which datums of a pass are computed together.
+"""Micro-batches: which datums of a pass are computed together, and by whom.
 
-A function of the request alone, so the same operation always gives the same bits.
+A function of the request and the number of processes alone, so the same operation always gives the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,3 +37,16 @@ def plan_micro_batches(extents: Sequence[Extent], *, tokens: int) -> list[tuple[
             group = []
         group.append(index)
     return [*groups, tuple(group)] if group else groups
+
+
+def deal(groups: Sequence[tuple[int, ...]], *, processes: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Rounds: what each process computes at the same time as the others.
+
+    Whole groups as long as there is one for everyone; what remains is split up, datum by datum, so that a process
+    may go without.
+    """
+    whole = len(groups) // processes * processes
+    for start in range(0, whole, processes):
+        yield tuple(groups[start : start + processes])
+    for group in groups[whole:]:
+        yield tuple(group[process::processes] for process in range(processes))

@@ -6,13 +6,14 @@ The moments are flat tensors like the weights, made at the first step. The formu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import torch
 from torch.optim.adamw import adamw
 
+from chockstone.backends.flat import measure_norm
 from chockstone.backends.spec import OPTIMIZERS
 from chockstone.wire.failures import BadRequest
 
@@ -106,9 +107,12 @@ class Optimizer:
         weights.add_(buffer, alpha=-step.learning_rate)
 
 
-def clip(gradient: torch.Tensor, max_norm: float) -> float:
-    """Scale ``gradient`` down in place to ``max_norm``, unless that is 0; returns the norm it had."""
-    norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))  # squares overflow float32 at 1e19
+def clip(gradient: torch.Tensor, max_norm: float, *, measure: Callable[[torch.Tensor], float] = measure_norm) -> float:
+    """Scale ``gradient`` down in place to ``max_norm``, unless that is 0; returns the norm it had.
+
+    ``measure`` knows the norm of a gradient of which a part is here.
+    """
+    norm = measure(gradient)
     if 0 < max_norm < norm + 1e-6:  # PyTorch's own formula
         gradient.mul_(max_norm / (norm + 1e-6))
     return norm

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from chockstone.backends.batch_result import BatchResult
 from chockstone.backends.custom_loss import CustomLoss
-from chockstone.backends.forward import BatchResult
 from chockstone.backends.losses import BuiltInLoss
 from chockstone.backends.policy_metrics import policy_metrics
 from chockstone.wire.failures import BadRequest

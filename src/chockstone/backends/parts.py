@@ -15,8 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
-
 from chockstone.backends.model_files import CONFIG, read_companions, read_config, render_config, with_dtype
 from chockstone.backends.run import Run
 from chockstone.wire.failures import ServerFailure
@@ -42,15 +40,16 @@ def collect_parts(run: Run, kind: str) -> Parts:
     model_config = read_config(run.base.directory)
     if kind == "sampler_weights":
         files = {CONFIG: render_config(model_config), COMPLETE: b""}
-        return Parts(described | {"model": run.state()["weights"]}, files)
+        return Parts(described | {"model": run.weights()}, files)
     config = render_config(with_dtype(model_config, str(run.base.dtype).removeprefix("torch.")))
     files = {CONFIG: config, **read_companions(run.base.directory), COMPLETE: b""}
     return Parts(described | {"model": _whole_model(run)}, files)
 
 
-def _whole_model(run: Run) -> dict[str, torch.Tensor]:
+def _whole_model(run: Run) -> dict[str, Any]:
     """Every weight in the type the model computes with, and what it keeps besides weights."""
     model = run.base.model
-    weights = {name: weight.to(run.base.dtype) for name, weight in run.state()["weights"].items()}
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    return weights | {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
+    return run.weights(dtype=run.base.dtype) | {
+        name: tensor for name, tensor in model.state_dict().items() if name not in parameters
+    }

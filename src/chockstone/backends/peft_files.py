@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import torch
 
-from chockstone.backends.lora import ALPHA
+from chockstone.backends.peft_config import peft_key, render_peft_config
 from chockstone.sampling.adapter import Adapter
 
 
@@ -18,24 +17,12 @@ def peft_files(
 
     ``layer_names`` are all linear layers of the base model.
     """
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base_model,
-        "r": rank,
-        "lora_alpha": int(ALPHA),  # a whole number, as readers declare it
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "inference_mode": True,
-        "init_lora_weights": True,
-        "target_modules": _targets(list(adapter.layers), list(layer_names)),
-    }
+    targets = _targets(list(adapter.layers), list(layer_names))
     tensors: dict[str, torch.Tensor] = {}
     for name, layer in adapter.layers.items():
-        tensors[f"base_model.model.{name}.lora_A.weight"] = layer.down
-        tensors[f"base_model.model.{name}.lora_B.weight"] = layer.up
-    return json.dumps(config, indent=2).encode(), tensors
+        tensors[peft_key(name, "lora_A")] = layer.down
+        tensors[peft_key(name, "lora_B")] = layer.up
+    return render_peft_config(rank=rank, base_model=base_model, targets=targets), tensors
 
 
 def _targets(chosen: list[str], layer_names: list[str]) -> list[str]:

@@ -5,11 +5,13 @@ Light to import: it can be on its way before the rest of the server is.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -18,6 +20,13 @@ import orjson
 # -P: modules that happen to lie where the server was started are none of its business. Its last argument is a
 # socket's number.
 COMMAND: Final = (sys.executable, "-P", "-m", "chockstone.backends.worker")
+SURROUNDINGS: Final[Mapping[str, str]] = {  # in which models are loaded
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+}
+_TALKATIVE: Final = ("botocore", "boto3", "urllib3")  # whose debug lines hold credentials and signed URLs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +43,30 @@ class WorkerConfig:
     log_level: str = "info"
 
 
+def log_to_stderr(level: str) -> None:
+    """How this process logs, the server or its worker."""
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerProcess:
     process: subprocess.Popen[bytes]
     channel: socket.socket  # to it
+    leave_seconds: float = 0.0  # to end by itself when the channel is closed
 
     def end(self) -> None:
         """At once, if it has not ended yet."""
         self.channel.close()
+        self.wait()
+
+    def wait(self) -> int:
+        """Its exit code, once it has left; it is killed if that takes too long."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(self.leave_seconds)
         self.process.kill()
-        self.process.wait()
+        return self.process.wait()
 
 
 def spawn_worker(
@@ -53,6 +76,17 @@ def spawn_worker(
 
     It dies with the thread that calls this.
     """
+    settings = {"CHOCKSTONE_WORKER": orjson.dumps(asdict(config)).decode()}
+    return spawn(command, environment=os.environ | SURROUNDINGS | settings, inherit=inherit)
+
+
+def spawn(
+    command: Sequence[str], *, environment: Mapping[str, str], inherit: Sequence[int] = (), leave_seconds: float = 0.0
+) -> WorkerProcess:
+    """A process with a channel to it, whose number is added to the command. Raises OSError.
+
+    Settings travel in the environment, so that the command line shows none of them.
+    """
     ours, theirs = socket.socketpair()
     with theirs:
         try:
@@ -61,20 +95,9 @@ def spawn_worker(
                 pass_fds=[theirs.fileno(), *inherit],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in the terminal is the server's to handle
-                env=_environment(config),
+                env=environment,
             )
         except OSError:
             ours.close()
             raise
-    return WorkerProcess(process, ours)
-
-
-def _environment(config: WorkerConfig) -> dict[str, str]:
-    """Settings travel in the environment, so that the command line shows none of them."""
-    return os.environ | {
-        "CHOCKSTONE_WORKER": orjson.dumps(asdict(config)).decode(),
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "TRANSFORMERS_VERBOSITY": "error",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    }
+    return WorkerProcess(process, ours, leave_seconds)

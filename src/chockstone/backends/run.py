@@ -7,20 +7,20 @@ leaves the run bit for bit as it was.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
 from chockstone.backends.base_model import BaseModel
 from chockstone.backends.custom_loss import CustomLoss
 from chockstone.backends.examples import check_examples
-from chockstone.backends.forward import run_micro_batch
-from chockstone.backends.full import FullWeights
+from chockstone.backends.forward import run_shares
+from chockstone.backends.full import ModelCopy, OwnWeights
 from chockstone.backends.lora import LoraWeights
 from chockstone.backends.losses import choose_loss
-from chockstone.backends.micro_batches import TOKENS_ON_CPU, TOKENS_ON_GPU, plan_micro_batches
+from chockstone.backends.micro_batches import TOKENS_ON_CPU, TOKENS_ON_GPU, deal, plan_micro_batches
 from chockstone.backends.optimizers import Optimizer, OptimStep, clip
 from chockstone.backends.outcome import Outcome
 from chockstone.backends.peft_files import peft_files
@@ -37,17 +37,19 @@ class Run:
     def __init__(self, base: BaseModel, spec: RunSpec) -> None:
         self.base = base
         self.spec = spec
-        self._weights: LoraWeights | FullWeights
+        self._weights: LoraWeights | OwnWeights
         if spec.is_full:
-            self._weights = FullWeights(base.model, device=base.device)
+            self._weights = base.own_weights()
         else:
-            self._weights = LoraWeights(dict(base.layers), head_name=base.head_name, spec=spec, device=base.device)
+            self._weights = LoraWeights(
+                dict(base.layers), head_name=base.head_name, spec=spec, device=base.device, crew=base.crew
+            )
         self._optimizer = Optimizer(spec.optimizer)
         self._gradient: torch.Tensor | None = None  # summed since the last step
 
     @property
     def parameter_count(self) -> int:
-        return self._weights.parameters.flat.numel()
+        return sum(map(math.prod, self._weights.parameters.shapes.values()))
 
     @property
     def steps(self) -> int:
@@ -66,19 +68,21 @@ class Run:
         parameters = self._weights.parameters
         gradient = None if request.forward_only else torch.zeros_like(parameters.flat)
         outcome = Outcome(request, loss)
-        for indices in plan_micro_batches([example.extent for example in examples], tokens=budget):
+        groups = plan_micro_batches([example.extent for example in examples], tokens=budget)
+        for shares in deal(groups, processes=self.base.crew.size):
             with parameters.accumulating(gradient), self._weights.applied():
-                result = run_micro_batch(self.base, [examples[index] for index in indices], loss)
-            outcome.add(indices, result)
+                result = run_shares(self.base, [[examples[index] for index in share] for share in shares], loss)
+            outcome.add([index for share in shares for index in share], result)
             yield
         if gradient is not None:
             self._accumulate(gradient)
         return outcome.finish()
 
     def _accumulate(self, gradient: torch.Tensor) -> None:
+        self._weights.complete(gradient)
         if self._gradient is not None:
             gradient.add_(self._gradient)
-        if not torch.linalg.vector_norm(gradient, ord=float("inf")).isfinite():
+        if not self._weights.parameters.is_finite(gradient):
             raise BadRequest(
                 "the gradient is not finite, so it was thrown away. Weights, advantages or a ratio are too large."
             )
@@ -92,8 +96,9 @@ class Run:
             )
         if self._gradient is None:
             return {"skipped_no_gradient": 1.0, "steps": float(self._optimizer.steps)}
-        norm = clip(self._gradient, params.grad_clip_norm)
-        self._optimizer.update(self._weights.parameters.flat, self._gradient, params)
+        parameters = self._weights.parameters
+        norm = clip(self._gradient, params.grad_clip_norm, measure=parameters.norm)
+        self._optimizer.update(parameters.flat, self._gradient, params)
         self._gradient = None
         return {"grad_norm": norm, "learning_rate": params.learning_rate, "steps": float(self._optimizer.steps)}
 
@@ -102,13 +107,13 @@ class Run:
 
         Weights stand by name; moments and gradient are flat, their layout that of the weights.
         """
+        gradient = self._gradient if with_gradient else None
+        return make_state(self.spec, self._weights.parameters, optimizer=self._optimizer, gradient=gradient)
+
+    def weights(self, *, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+        """The weights of ``state``; live ones, if they need not be cast."""
         parameters = self._weights.parameters
-        return make_state(
-            self.spec,
-            parameters.views(parameters.flat),
-            optimizer=self._optimizer,
-            gradient=self._gradient if with_gradient else None,
-        )
+        return parameters.named(parameters.flat.to(dtype))
 
     def load(self, state: Mapping[str, Any], *, with_optimizer: bool) -> None:
         """Take on a saved state. Without its optimizer that starts afresh, and no gradient is taken either.
@@ -116,23 +121,20 @@ class Run:
         Raises BadRequest, with nothing changed, when the state does not fit.
         """
         parameters = self._weights.parameters
-        shapes, device = parameters.shapes, self.base.device
-        weights = saved_weights(state, self.spec, shapes)
-        optimizer = (
-            saved_optimizer(state, self.spec, shapes, device) if with_optimizer else Optimizer(self.spec.optimizer)
-        )
-        gradient = saved_gradient(state, shapes, device) if with_optimizer else None
+        weights = saved_weights(state, self.spec, parameters.shapes)
+        optimizer = saved_optimizer(state, self.spec, parameters) if with_optimizer else Optimizer(self.spec.optimizer)
+        gradient = saved_gradient(state, parameters) if with_optimizer else None
         for name, view in parameters.views(parameters.flat).items():
-            view.copy_(weights[name])
+            view.copy_(parameters.part(name, weights[name]))
         self._optimizer, self._gradient = optimizer, gradient
 
     def adapter(self) -> Adapter:
         """A copy of a LoRA run's matrices at this moment, to sample with."""
         return self._lora().snapshot()
 
-    def full_copy(self) -> PreTrainedModel:
+    def full_copy(self) -> ModelCopy:
         """A copy of a rank-0 run's whole model at this moment, to sample with."""
-        if not isinstance(self._weights, FullWeights):
+        if isinstance(self._weights, LoraWeights):
             raise BadRequest("a LoRA run has no model of its own; take its adapter.")
         return self._weights.snapshot()
 

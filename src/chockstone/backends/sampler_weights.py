@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from chockstone.backends.base_model import BaseModel
-from chockstone.backends.lora import ALPHA
 from chockstone.backends.run import Run
+from chockstone.backends.spec import ALPHA
 from chockstone.backends.state import saved_adapter, saved_spec
 from chockstone.sampling.adapter import Adapter, LowRank
 from chockstone.sampling.model import SampledModel
@@ -53,9 +53,9 @@ def _on_base(sampled: SampledModel, adapter: Adapter) -> Weights:
 
 
 def _own_model(run: Run) -> Weights:
-    model = run.full_copy()
-    size = sum(parameter.nbytes for parameter in model.parameters())
-    return Weights(SampledModel(model, run.base.tokenizer, max_context=run.base.max_context), None, size)
+    copy, base = run.full_copy(), run.base
+    model = SampledModel(copy.model, base.tokenizer, max_context=base.max_context, computing=copy.computing)
+    return Weights(model, None, copy.size_bytes)
 
 
 def _from_peft(tensors: Mapping[str, torch.Tensor], scale: float, device: torch.device) -> Adapter:

@@ -7,6 +7,7 @@ import traceback
 from concurrent.futures import Future
 from typing import Final
 
+from chockstone.backends.crew import ALONE, Crew
 from chockstone.backends.sampler_weights import Weights
 from chockstone.sampling.model import SampledModel
 from chockstone.sampling.sampler import Finished, Sampler
@@ -20,9 +21,10 @@ _ALTERNATIVE_CELLS: Final = 1 << 26  # in one answer, 8 bytes each
 class SamplingSource:
     """For the compute thread only."""
 
-    def __init__(self, max_sequences: int) -> None:
+    def __init__(self, max_sequences: int, *, crew: Crew = ALONE) -> None:
         self._max_sequences = max_sequences
-        self._sampler = Sampler(max_sequences=max_sequences)
+        self._crew = crew
+        self._sampler = self._new_sampler()
         self._under_way: dict[str, Future[SampleResult | Failure]] = {}
 
     def add(self, key: str, weights: Weights, request: SampleRequest, *, seed: int) -> Future[SampleResult | Failure]:
@@ -41,7 +43,8 @@ class SamplingSource:
                 self._finish(finished)
         except Exception as error:  # noqa: BLE001  # the sampler is in no known state: what it held fails, training goes on
             log.error("sampler failed error=%s\n%s", error, traceback.format_exc())
-            self._sampler = Sampler(max_sequences=self._max_sequences)
+            self._crew.lose(error)
+            self._sampler = self._new_sampler()
             for key in list(self._under_way):
                 self._finish(Finished(key, Failure(f"the sampler failed: {type(error).__name__}: {error}", "server")))
 
@@ -49,6 +52,9 @@ class SamplingSource:
         self._sampler.cancel(key)
         if (done := self._under_way.pop(key, None)) is not None:
             done.set_result(Failure("the sample was cancelled", "user"))
+
+    def _new_sampler(self) -> Sampler:
+        return Sampler(max_sequences=self._max_sequences, agree=self._crew.same)
 
     def _finish(self, finished: Finished) -> None:
         self._under_way.pop(finished.key).set_result(finished.outcome)

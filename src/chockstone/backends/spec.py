@@ -10,6 +10,7 @@ from chockstone.wire.failures import BadRequest
 
 T = TypeVar("T")
 MAX_RANK: Final = 4096
+ALPHA: Final = 32.0  # of every LoRA run: what it adds is scaled by this over its rank
 OPTIMIZERS: Final = ("adamw", "sgd")
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from chockstone.backends.flat import Shapes
-from chockstone.backends.lora import ALPHA
+from chockstone.backends.flat import Parameters, Shapes
 from chockstone.backends.optimizers import MOMENTS, Optimizer
-from chockstone.backends.spec import RunSpec
+from chockstone.backends.spec import ALPHA, RunSpec
+from chockstone.checkpoints.sharded.pieces import Pieces
 from chockstone.sampling.adapter import Adapter, LowRank
 from chockstone.wire.failures import BadRequest
 
@@ -27,17 +27,15 @@ State = Mapping[str, Any]
 
 
 def make_state(
-    spec: RunSpec,
-    weights: Mapping[str, torch.Tensor],
-    *,
-    optimizer: Optimizer,
-    gradient: torch.Tensor | None,
+    spec: RunSpec, parameters: Parameters, *, optimizer: Optimizer, gradient: torch.Tensor | None
 ) -> dict[str, Any]:
+    moments = {name: parameters.whole(moment) for name, moment in optimizer.moments.items()}
+    layout = [[name, list(shape)] for name, shape in parameters.shapes.items()]
     return {
-        "run": {"spec": spec.to_json(), "layout": [[name, list(weight.shape)] for name, weight in weights.items()]},
-        "weights": dict(weights),
-        "optimizer": {"steps": optimizer.steps, **optimizer.moments},
-        "gradient": gradient,
+        "run": {"spec": spec.to_json(), "layout": layout},
+        "weights": parameters.named(parameters.flat),
+        "optimizer": {"steps": optimizer.steps, **moments},
+        "gradient": None if gradient is None else parameters.whole(gradient),
     }
 
 
@@ -48,13 +46,15 @@ def saved_spec(state: State) -> RunSpec:
         raise BadRequest("the checkpoint is not a run's training state.") from error
 
 
-def saved_weights(state: State, spec: RunSpec, shapes: Shapes) -> Mapping[str, torch.Tensor]:
+def saved_weights(state: State, spec: RunSpec, shapes: Shapes) -> Mapping[str, Any]:  # Any: tensors, or Pieces of them
     """The weights, if they are those of a run of this spec and shapes."""
     rank = saved_spec(state).rank
     if rank != spec.rank:
         raise BadRequest(f"the checkpoint has rank {rank}, the run {spec.rank}; load it into a run of rank {rank}.")
     weights = state.get("weights")
-    if not isinstance(weights, Mapping) or not all(isinstance(weight, torch.Tensor) for weight in weights.values()):
+    if not isinstance(weights, Mapping) or not all(
+        isinstance(weight, torch.Tensor | Pieces) for weight in weights.values()
+    ):
         raise BadRequest("the checkpoint holds no training state; it was saved for a sampler.")
     different = sorted(set(weights) ^ set(shapes))
     if different:
@@ -71,7 +71,7 @@ def saved_weights(state: State, spec: RunSpec, shapes: Shapes) -> Mapping[str, t
     return weights
 
 
-def saved_optimizer(state: State, spec: RunSpec, shapes: Shapes, device: torch.device) -> Optimizer:
+def saved_optimizer(state: State, spec: RunSpec, parameters: Parameters) -> Optimizer:
     """A copy of the optimizer, for a run whose weights were found to fit."""
     family = saved_spec(state).optimizer
     if family != spec.optimizer:
@@ -82,15 +82,14 @@ def saved_optimizer(state: State, spec: RunSpec, shapes: Shapes, device: torch.d
     optimizer = Optimizer(family)
     optimizer.steps = saved["steps"]
     if optimizer.steps:
-        moments = {name: _flat(state, saved.get(name), shapes) for name in MOMENTS[family]}
-        optimizer.moments = {name: moment.to(device, copy=True) for name, moment in moments.items()}
+        optimizer.moments = {name: _flat(state, saved.get(name), parameters) for name in MOMENTS[family]}
     return optimizer
 
 
-def saved_gradient(state: State, shapes: Shapes, device: torch.device) -> torch.Tensor | None:
+def saved_gradient(state: State, parameters: Parameters) -> torch.Tensor | None:
     if state.get("gradient") is None:
         return None
-    return _flat(state, state["gradient"], shapes).to(device, copy=True)
+    return _flat(state, state["gradient"], parameters)
 
 
 def saved_adapter(state: State, device: torch.device) -> Adapter:
@@ -106,11 +105,13 @@ def saved_adapter(state: State, device: torch.device) -> Adapter:
     return Adapter(layers, ALPHA / spec.rank)
 
 
-def _flat(state: State, flat: Any, shapes: Shapes) -> torch.Tensor:  # Any: whatever the archive holds
+def _flat(state: State, flat: Any, parameters: Parameters) -> torch.Tensor:  # Any: whatever the archive holds
+    """A copy of what belongs here, on the run's device."""
+    shapes = parameters.shapes
     layout = [(name, tuple(shape)) for name, shape in state["run"].get("layout", ())]
     size = sum(map(math.prod, shapes.values()))
-    if layout != list(shapes.items()) or not isinstance(flat, torch.Tensor) or tuple(flat.shape) != (size,):
+    if layout != list(shapes.items()) or not isinstance(flat, torch.Tensor | Pieces) or tuple(flat.shape) != (size,):
         raise BadRequest(
             "the checkpoint's optimizer state is laid out for another version of this model; load it without optimizer."
         )
-    return flat
+    return parameters.flat_part(flat).to(parameters.flat.device, copy=True)

@@ -13,9 +13,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 Steps = Generator["Future[Any] | None", None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    number: int
+    steps: Steps
 
 
 class Source(Protocol):
@@ -26,35 +33,60 @@ class Source(Protocol):
     def step(self) -> None: ...
 
 
-class Turns:
-    """The compute thread's loop. Only ``post`` and ``pulse`` may be called from other threads."""
+class Schedule(Protocol):
+    """Who runs when, on the compute thread."""
 
-    def __init__(self, source: Source, *, now: Callable[[], float] = time.perf_counter) -> None:
+    def post(self, action: Callable[[], None]) -> None:
+        """Have ``action`` called on the compute thread, soon. For any thread."""
+
+    def start(self, steps: Steps) -> None: ...
+
+    def pulse(self) -> tuple[int, bool]:
+        """How many turns were finished so far, and whether there is something to do. For any thread."""
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Until ``is_over``, and then until what was started has ended."""
+
+
+class Turns:
+    """The compute thread's loop. Only ``post`` and ``pulse`` may be called from other threads.
+
+    Tasks are numbered from 0 as they are started.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        now: Callable[[], float] = time.perf_counter,
+        on_turn: Callable[[int | None], None] = lambda _: None,
+    ) -> None:
+        """``on_turn`` is told of each turn before it is taken: the task's number, or None for the source."""
         self._source = source
         self._now = now
+        self._on_turn = on_turn
+        self._started = 0
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._ready: deque[Steps] = deque()
+        self._ready: deque[_Task] = deque()
         self._waiting = 0  # tasks that wait for a future
         self._finished = 0  # turns
         self._is_busy = False
         self._debt = 0.0  # seconds that tasks have had more than the source
 
     def post(self, action: Callable[[], None]) -> None:
-        """Have ``action`` called on the compute thread, soon."""
         self._inbox.put(action)
 
-    def start(self, task: Steps) -> None:
-        self._ready.append(task)
+    def start(self, steps: Steps) -> None:
+        self._ready.append(_Task(self._started, steps))
+        self._started += 1
 
     def pulse(self) -> tuple[int, bool]:
-        """How many turns were finished so far, and whether there is something to do. For any thread."""
         return self._finished, self._is_busy
 
     def is_idle(self) -> bool:
         return not self._ready and not self._waiting and not self._source.has_work()
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Until ``is_over``, and then until what was started has ended."""
         while not (is_over() and self.is_idle()):
             self._take_in()
             self._work()
@@ -81,6 +113,7 @@ class Turns:
             self._debt = 0.0
         started = self._now()
         if has_work and (not self._ready or self._debt > 0):
+            self._on_turn(None)
             self._source.step()
             self._debt -= self._now() - started if both else 0.0
         else:
@@ -88,9 +121,10 @@ class Turns:
             self._debt += self._now() - started if both else 0.0
         self._finished += 1
 
-    def _advance(self, task: Steps) -> None:
+    def _advance(self, task: _Task) -> None:
+        self._on_turn(task.number)
         try:
-            awaited = next(task)
+            awaited = next(task.steps)
         except StopIteration:
             return
         if awaited is None:
@@ -99,6 +133,6 @@ class Turns:
         self._waiting += 1
         awaited.add_done_callback(lambda _: self.post(lambda: self._resume(task)))
 
-    def _resume(self, task: Steps) -> None:
+    def _resume(self, task: _Task) -> None:
         self._waiting -= 1
         self._ready.append(task)

@@ -27,11 +27,11 @@ def main() -> None:
     import torch
 
     from chockstone.backends.channel import BlockingChannel
-    from chockstone.backends.process import WorkerConfig
+    from chockstone.backends.process import WorkerConfig, log_to_stderr
     from chockstone.backends.workshop import Workshop
 
     config = WorkerConfig(**orjson.loads(os.environ.pop("CHOCKSTONE_WORKER")))
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr(config.log_level)
     if config.threads:
         torch.set_num_threads(config.threads)
     Workshop(config, BlockingChannel(sock), on_orphaned=_end).run()

@@ -16,10 +16,10 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 import orjson
-import torch
 
-from chockstone.backends.base_model import BaseModel, load_base_model
+from chockstone.backends.base_model import BaseModel, choose_device, load_base_model
 from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
+from chockstone.backends.crew import ALONE, Crew
 from chockstone.backends.custom_loss import CustomLoss
 from chockstone.backends.environment import describe_environment
 from chockstone.backends.heartbeat import Heart
@@ -31,7 +31,7 @@ from chockstone.backends.run import Run, RunSpec
 from chockstone.backends.sampler_weights import Weights, read_weights, run_weights
 from chockstone.backends.sampling_source import SamplingSource
 from chockstone.backends.shelf import Shelf
-from chockstone.backends.tasks import Steps, Turns
+from chockstone.backends.tasks import Schedule, Source, Steps, Turns
 from chockstone.checkpoints import Admission, Saved
 from chockstone.sampling.model import SampledModel
 from chockstone.wire.failures import BadRequest, Failure, RequestError, ServerFailure
@@ -46,14 +46,32 @@ Call = Generator["Future[Any] | None", None, Message]
 
 
 class Workshop:
-    def __init__(self, config: WorkerConfig, channel: BlockingChannel, *, on_orphaned: Callable[[], None]) -> None:
-        """``on_orphaned`` is called, by the thread that reads, when the server is gone."""
+    def __init__(
+        self,
+        config: WorkerConfig,
+        channel: BlockingChannel | None,
+        *,
+        on_orphaned: Callable[[], None],
+        crew: Crew = ALONE,
+        load: Callable[..., BaseModel] = load_base_model,
+        schedule: Callable[[Source, Callable[[Message], None]], Schedule] | None = None,
+    ) -> None:
+        """``on_orphaned`` is called, by the thread that reads, when the server is gone.
+
+        One of a crew that does not lead has no ``channel``, and a ``schedule`` that is given its messages instead.
+        """
         self._config = config
         self._channel = channel
         self._on_orphaned = on_orphaned
-        self._sampling = SamplingSource(config.max_sequences)
-        self._turns = Turns(self._sampling)
-        self._library = Library(config.store, post=self._turns.post)
+        self._crew = crew
+        self._load_base = load
+        self._sampling = SamplingSource(config.max_sequences, crew=crew)
+        self._turns: Schedule
+        if schedule is None:
+            self._turns = Turns(self._sampling, on_turn=crew.tell_turn)
+        else:
+            self._turns = schedule(self._sampling, self._take)
+        self._library = Library(config.store, post=self._turns.post, crew=crew)
         self._bases: dict[str, BaseModel] = {}
         self._sampled: dict[str, SampledModel] = {}
         self._runs: dict[str, Run] = {}
@@ -76,40 +94,54 @@ class Workshop:
             "sample": self._sample,
             "cancel": self._cancel,
             "forget": self._forget,
+            "written": self._written,
         }
 
     def run(self) -> None:
         """Load the models, say so, and work until told to stop."""
-        threading.Thread(target=self._read, name="channel", daemon=True).start()
+        if self._channel is not None:
+            threading.Thread(target=self._read, args=[self._channel], name="channel", daemon=True).start()
         try:
             environment = self._load_models()
         except Exception as error:  # noqa: BLE001  # whatever it is, it will be the same the next time
             log.debug("models not loaded\n%s", traceback.format_exc())
+            if not isinstance(error, ServerFailure):
+                self._crew.lose(error)
             told = str(error) if isinstance(error, ServerFailure) else f"{type(error).__name__}: {error}"
             self._send(Message({"event": "hopeless", "error": told}))
             return
         self._send(Message({"event": "ready", "details": {"environment": environment}}))
         heart = Heart(lambda values: self._send(Message(values)), self._turns.pulse)
         heart.start()
-        self._turns.run(lambda: self._is_over)
-        self._library.close()
-        heart.stop()
+        try:
+            self._turns.run(lambda: self._is_over)
+            self._crew.dismiss()
+            self._library.close()
+        finally:
+            heart.stop()
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Have ``action`` called on the compute thread, soon; what it raises ends ``run``. For any thread."""
+        self._turns.post(action)
 
     def _load_models(self) -> dict[str, Any]:
         """Returns the environment that results depend on."""
-        device = self._config.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = choose_device(self._config.device)
         for name, directory in self._config.models.items():
-            base = load_base_model(name, directory, device=device, dtype=self._config.dtype)
+            base = self._load_base(name, directory, device=device, dtype=self._config.dtype)
             self._bases[name] = base
-            self._sampled[name] = SampledModel(base.model, base.tokenizer, max_context=base.max_context)
-        return describe_environment(self._config, device)
+            self._sampled[name] = SampledModel(
+                base.model,
+                base.tokenizer,
+                max_context=base.max_context,
+                computing=base.computing if base.crew.size > 1 else None,
+            )
+        return describe_environment(self._config, device, processes=self._crew.size)
 
-    def _read(self) -> None:
+    def _read(self, channel: BlockingChannel) -> None:
         try:
             while True:
-                message = self._channel.receive()
+                message = channel.receive()
                 self._turns.post(lambda message=message: self._take(message))  # type: ignore[misc]  # bound now
         except ChannelClosed:
             self._on_orphaned()
@@ -120,11 +152,12 @@ class Workshop:
     def _take(self, message: Message) -> None:
         if message.values["word"] == "stop":
             self._stop()
-        else:
-            self._turns.start(self._answer(message))
+            return
+        self._crew.tell(message)
+        self._turns.start(self._answer(message))
 
     def _answer(self, message: Message) -> Steps:
-        number, word, values = message.values["id"], message.values["word"], message.values["values"]
+        number, word, values = message.values["id"], message.values["word"], dict(message.values["values"])
         try:
             if word in ("pass", "sample"):
                 values["body"] = message.body
@@ -137,6 +170,7 @@ class Workshop:
             self._fail(number, error)
         except Exception as error:  # noqa: BLE001  # told to the client, and logged
             log.error("call failed word=%s error=%s\n%s", word, error, traceback.format_exc())
+            self._crew.lose(error)
             self._fail(number, error)
 
     def _reply(self, number: int, event: str, message: Message | None = None) -> None:
@@ -151,6 +185,8 @@ class Workshop:
         self._send(Message(values))
 
     def _send(self, message: Message) -> None:
+        if self._channel is None:
+            return  # the leader answers
         try:
             self._channel.send(message)
         except ChannelClosed:
@@ -221,11 +257,12 @@ class Workshop:
     def _snapshot(self, *, run_id: str, archive: str, reserve_bytes: int = 0) -> Call:
         """Weights to sample from at once; the archive, which brings them back, is written behind if it fits."""
         run = self._run(run_id)
-        is_whole = self._library.is_whole(archive)
-        yield is_whole
+        looking = self._library.is_whole(archive)
+        yield looking
+        is_whole = self._crew.decide(looking.result())
         weights = run_weights(run, self._sampled[run.base.name])
-        self._shelf.put(archive, weights, is_durable=is_whole.result())
-        if is_whole.result():
+        self._shelf.put(archive, weights, is_durable=is_whole)
+        if is_whole:
             return Message()
         yield self._library.room()
         try:
@@ -241,10 +278,11 @@ class Workshop:
             self._shelf.forget(archive)
             raise
         self._snapshots.setdefault(run_id, {})[archive] = done
-        done.add_done_callback(lambda done: self._turns.post(lambda: self._settled(run_id, archive, done)))
+        self._turns.start(self._settle(run_id, archive, done))
         return Message()
 
-    def _settled(self, run_id: str, archive: str, done: Future[Saved]) -> None:
+    def _settle(self, run_id: str, archive: str, done: Future[Saved]) -> Steps:
+        yield done
         if (error := done.exception()) is not None:
             log.error("sampler weights stay in memory only archive=%s error=%s", archive, error)
             return
@@ -262,8 +300,9 @@ class Workshop:
 
     def _load(self, *, run_id: str, archive: str, with_optimizer: bool) -> Call:
         run = self._run(run_id)
-        state = self._library.load(archive)
+        state = self._library.load(archive, run.base.mould)
         yield state
+        self._crew.agree(state.exception())
         run.load(state.result(), with_optimizer=with_optimizer)
         return Message()
 
@@ -312,6 +351,10 @@ class Workshop:
         removing.result()
         return Message()
 
+    def _written(self, *, archive: str) -> Call:
+        yield self._library.written(archive)
+        return Message()
+
     def _run(self, run_id: str) -> Run:
         if (run := self._runs.get(run_id)) is None:
             raise ServerFailure(f"run {run_id!r} is not loaded; resume it from its last checkpoint")
@@ -321,11 +364,12 @@ class Workshop:
         """The weights of an archive, from the shelf or from the store; asked for together, they are read once."""
         if (weights := self._shelf.get(archive)) is not None:
             return weights
-        loading = self._loading.get(archive) or self._library.load(archive)
+        loading = self._loading.get(archive) or self._library.load(archive, self._bases[base_model].mould)
         self._loading[archive] = loading
         yield loading
         self._loading.pop(archive, None)
         if (weights := self._shelf.get(archive)) is None:
+            self._crew.agree(loading.exception())
             weights = read_weights(loading.result(), self._bases[base_model], self._sampled[base_model])
             self._shelf.put(archive, weights, is_durable=True)
         return weights

@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,8 +48,16 @@ class _Group:
 class GenericNetwork:
     pieces_per_reading = 1
 
-    def __init__(self, model: PreTrainedModel, *, vocabulary: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        vocabulary: int,
+        computing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """``computing`` surrounds each use of the model."""
         self._model = model
+        self._computing = computing
         self.device = model.device
         self.size = sum(parameter.numel() for parameter in model.parameters())
         self._modules = dict(model.named_modules())
@@ -97,7 +105,7 @@ class GenericNetwork:
         self, tokens: torch.Tensor, cache: DynamicCache, adapter: HookedAdapter, *, keep_all: bool
     ) -> torch.Tensor:
         few = {"logits_to_keep": 1} if self._can_keep_few and not keep_all else {}
-        with _evaluating(self._model), _hooked(adapter):
+        with self._computing(), _evaluating(self._model), _hooked(adapter):
             result = self._model(input_ids=tokens, past_key_values=cache, use_cache=True, return_dict=True, **few)
         logits = result.logits
         assert isinstance(logits, torch.Tensor)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -23,7 +25,15 @@ class SampledModel:
     become views of larger tensors. It may go on training adapters: nothing else of it is touched.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, max_context: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_context: int,
+        computing: Callable[[], AbstractContextManager[None]] | None = None,
+    ) -> None:
+        """``computing`` surrounds each use of a model whose weights are not here otherwise; that one is generic."""
         embeddings: Any = model.get_input_embeddings()  # Any: an Embedding, or what training wrapped one in
         self.vocabulary = int(embeddings.weight.shape[0])
         self.max_context = max_context
@@ -31,7 +41,11 @@ class SampledModel:
         self.device = model.device
         self.eos_tokens = find_eos_tokens(model, tokenizer)
         self.texts: dict[int, str] = {}  # what each token reads as alone, as far as anyone asked
-        self.network: Network = _choose_network(model, max_context=max_context, vocabulary=self.vocabulary)
+        self.network: Network
+        if computing is None:
+            self.network = _choose_network(model, max_context=max_context, vocabulary=self.vocabulary)
+        else:
+            self.network = GenericNetwork(model, vocabulary=self.vocabulary, computing=computing)
 
 
 def find_eos_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

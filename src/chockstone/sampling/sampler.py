@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import numpy.typing as npt
 import torch
 
 from chockstone.sampling.adapter import Adapter
@@ -30,6 +31,9 @@ from chockstone.wire.samples import SampleRequest, SampleResult
 
 log = logging.getLogger(__name__)
 _LOGITS: Final = 1 << 23  # elements made at once while scoring prompts and starting samples
+Agreement = Callable[
+    [npt.NDArray[Any], npt.NDArray[Any]], tuple[npt.NDArray[Any], ...]
+]  # Any: tokens, log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +46,12 @@ class Sampler:
     """``max_sequences`` samples decode at once, and what all requests keep cached is reserved out of ``cache_bytes``;
     what does not fit waits its turn."""
 
-    def __init__(self, *, max_sequences: int = 256, cache_bytes: int = 2 << 30) -> None:
+    def __init__(
+        self, *, max_sequences: int = 256, cache_bytes: int = 2 << 30, agree: Agreement = lambda *picked: picked
+    ) -> None:
+        """``agree``: what was picked, made the same in all processes that sample in step."""
         self._cache_bytes = cache_bytes
+        self._agree = agree
         self._turns = Turns(places=max_sequences, cache_bytes=cache_bytes)
         self._jobs: dict[str, Job] = {}
         self._owners: dict[Sequence, Job] = {}  # of the samples that decode
@@ -217,7 +225,7 @@ class Sampler:
 
     def _give(self, sequences: Many[Sequence], logits_BV: torch.Tensor, rules: Rules) -> list[Sequence]:
         """One token to each; the samples that end with it are returned, and are nobody's any more."""
-        picked_B, logprobs_B = pick(logits_BV, rules, [next(sequence.uniforms) for sequence in sequences])
+        picked_B, logprobs_B = self._agree(*pick(logits_BV, rules, [next(sequence.uniforms) for sequence in sequences]))
         self._give_alternatives(sequences, logits_BV)
         ended: list[Sequence] = []
         broken: dict[Job, Sequence] = {}

@@ -13,6 +13,7 @@ import torch
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from chockstone.backends.base_model import BaseModel, load_base_model
+from chockstone.backends.crew import ALONE, Crew
 from chockstone.backends.library import Library
 from chockstone.backends.run import Run, RunSpec
 from chockstone.checkpoints import Archive
@@ -25,10 +26,10 @@ TOKENS = torch.arange(20)[None] * 3 % 97
 class Desk:
     """Does what the compute thread would, while it waits."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, *, crew: Crew = ALONE) -> None:
         self.store = store
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.library = Library(str(store), post=self._inbox.put)
+        self.library = Library(str(store), post=self._inbox.put, crew=crew)
 
     def wait(self, future: Future[T]) -> T:
         future.add_done_callback(lambda _: self._inbox.put(lambda: None))

@@ -148,8 +148,8 @@ class Teller:
         """While it works on something."""
         working = asyncio.create_task(self.backend.call("pass", {"run_id": str(SPECS[0])}, pass_body(*[60] * 50)))
         await asyncio.sleep(0)
-        assert self.backend._process is not None
-        self.backend._process.kill()
+        assert self.backend._life is not None
+        self.backend._life.kill()
         with pytest.raises(WorkerLost):
             await working
         await self.backend.ready()
@@ -207,4 +207,5 @@ def test_the_worker_died_once_and_its_environment_is_the_same_after_it(story: St
     assert story.reasons == ["the worker process ended with signal 9 (killed by hand or for want of memory)"]
     assert before == after
     assert before["threads"] == 1 and before["tokens_per_micro_batch"] == 48
-    assert before.keys() == {"device", "dtype", "threads", "torch", "tokens_per_micro_batch", "cpu", "models"}
+    facts = {"device", "dtype", "threads", "processes", "torch", "tokens_per_micro_batch", "cpu", "models"}
+    assert before.keys() == facts

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from chockstone.backends import local, process
+from chockstone.backends import keeper, process
 from chockstone.backends.heartbeat import Patience
 from chockstone.backends.local import LocalBackend, WorkerLost
 from chockstone.backends.process import WorkerConfig
@@ -129,7 +129,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr(local, "_FIRST_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr(keeper, "_FIRST_DELAY_SECONDS", 0.01)
     return Rig(tmp_path)
 
 
@@ -319,7 +319,7 @@ async def test_calls_that_a_stopped_worker_left_open_are_lost(rig: Rig) -> None:
 async def test_a_worker_may_be_stopped_before_it_is_ready(rig: Rig) -> None:
     async with rig.running("slow") as backend:
         waiting = asyncio.create_task(backend.call("echo", {}))
-        await until(lambda: backend._process)
+        await until(lambda: backend._life)
 
     await asyncio.wait({waiting}, timeout=30)
     assert waiting.done()
@@ -338,7 +338,7 @@ async def test_a_backend_may_be_stopped_as_soon_as_it_was_started(rig: Rig) -> N
 async def test_a_backend_may_be_stopped_while_it_waits_to_start_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_FIRST_DELAY_SECONDS", 60)
+    monkeypatch.setattr(keeper, "_FIRST_DELAY_SECONDS", 60)
     async with rig.running() as backend:
         with pytest.raises(WorkerLost):
             await backend.call("exit", {"code": 1})
@@ -376,7 +376,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_dropped(rig: Rig) -> 
 async def test_the_delay_before_a_new_start_grows_while_workers_keep_dying(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_LONGEST_DELAY_SECONDS", 0.04)
+    monkeypatch.setattr(keeper, "_LONGEST_DELAY_SECONDS", 0.04)
     delays: list[float] = []
     sleep = asyncio.sleep
 

@@ -203,7 +203,7 @@ def test_training_every_weight_follows_a_plain_loop_and_leaves_the_base_alone() 
         plain.step()
         plain.zero_grad()
 
-    copy = run.full_copy()
+    copy: Any = run.full_copy().model
     for (name, ours), theirs in zip(copy.named_parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs.detach(), rtol=1e-4, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
     assert copy.get_output_embeddings().weight is copy.get_input_embeddings().weight
@@ -212,7 +212,7 @@ def test_training_every_weight_follows_a_plain_loop_and_leaves_the_base_alone() 
 
 def test_a_copy_does_not_change_when_training_goes_on() -> None:
     run, full = lora_run(tiny_base()), Run(tiny_base(), RunSpec(rank=0, seed=0))
-    adapter, copy = run.adapter(), full.full_copy()
+    adapter, copy = run.adapter(), full.full_copy().model
     before = [*(layer.up.clone() for layer in adapter.layers.values()), *(p.clone() for p in copy.parameters())]
 
     train(run, steps=1)

@@ -1,0 +1,45 @@
+"""Batch results: what came of one micro-batch, and of those that several processes computed at the same time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from chockstone.backends.crew import Crew
+from chockstone.backends.custom_loss import CustomLoss
+from chockstone.backends.examples import Example
+from chockstone.backends.losses import Loss
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchResult:
+    logprobs: list[torch.Tensor]  # per example, on the CPU, shaped like its targets
+    losses: list[float]  # per example
+    metrics: Mapping[str, float]  # summed over the examples
+
+
+def gather_results(crew: Crew, mine: BatchResult, shares: Sequence[Sequence[Example]], loss: Loss) -> BatchResult:
+    """All processes' results as one, in the order of their ranks. They travel as one flat tensor each."""
+    if crew.size == 1:
+        return mine
+    names = sorted(loss.metrics) if isinstance(loss, CustomLoss) else []
+    numbers = [*mine.losses, *(mine.metrics.get(name, 0.0) for name in names)]
+    flat = torch.cat([torch.tensor(numbers, dtype=torch.float64), *(one.flatten().double() for one in mine.logprobs)])
+    sizes = [len(share) + len(names) + sum(math.prod(example.shape) for example in share) for share in shares]
+    logprobs: list[torch.Tensor] = []
+    losses: list[float] = []
+    metrics = dict.fromkeys(names, 0.0)
+    for share, theirs in zip(shares, crew.gather(flat, sizes), strict=True):
+        losses += theirs[: len(share)].tolist()
+        for name, value in zip(names, theirs[len(share) : len(share) + len(names)].tolist(), strict=True):
+            metrics[name] += value
+        logprobs += _split(theirs[len(share) + len(names) :].float(), share)
+    return BatchResult(logprobs, losses, metrics)
+
+
+def _split(flat: torch.Tensor, share: Sequence[Example]) -> Iterator[torch.Tensor]:
+    for piece, example in zip(torch.split(flat, [math.prod(one.shape) for one in share]), share, strict=True):
+        yield piece.view(example.shape)
