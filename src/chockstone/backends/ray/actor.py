@@ -1,0 +1,85 @@
+"""The actor: one worker, in a process that Ray has started on some node.
+
+Its class is known to Ray by name only, so the same Chockstone must be installed on every node. It is
+told what it needs as JSON, and answers likewise.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from chockstone import __version__
+
+log = logging.getLogger(__name__)
+_NICENESS: Final = 5  # as of a local worker
+
+
+class ChockstoneWorker:
+    def describe(self, told: str) -> str:
+        """Where it is, and what of ``paths`` it cannot see from there."""
+        import ray
+
+        context = ray.get_runtime_context()
+        host = ray.util.get_node_ip_address()
+        return orjson.dumps(
+            {
+                "node_id": context.get_node_id(),
+                "host": host,
+                "pid": os.getpid(),
+                "version": __version__,
+                "missing": [path for path in orjson.loads(told)["paths"] if not Path(path).exists()],
+                "port": _free_port(host),
+            }
+        ).decode()
+
+    def run(self, told: str) -> None:
+        """Work until the server says stop. Raises RuntimeError, whatever was in the way."""
+        try:
+            _run(orjson.loads(told))
+        except Exception as error:
+            kind = type(error).__name__
+            log.error("worker failed error=%s", error, exc_info=kind != "RankLost")  # else it was another one
+            raise RuntimeError(f"{kind}: {error}") from None  # which any process can read
+
+
+def _run(told: Mapping[str, Any]) -> None:
+    from chockstone.backends.process import SURROUNDINGS, WorkerConfig, log_to_stderr
+
+    os.environ.update(SURROUNDINGS)
+    os.nice(_NICENESS)
+    import torch  # from here on it takes a while
+
+    from chockstone.backends.channel import BlockingChannel
+    from chockstone.backends.ray.door import knock
+    from chockstone.backends.workshop import Workshop
+
+    config = WorkerConfig(**told["config"])
+    log_to_stderr(config.log_level)
+    torch.set_num_threads(config.threads)
+    rank, world_size = told["rank"], told["world_size"]
+    server = knock(told["host"], told["port"], told["token"]) if rank == 0 else None
+    if world_size > 1:
+        from chockstone.backends.sharded.rank import run_rank
+
+        run_rank(config, rank=rank, world_size=world_size, rendezvous=told["rendezvous"], server=server)
+    elif server is not None:
+        Workshop(config, BlockingChannel(server), on_orphaned=_end).run()
+    logging.shutdown()
+    if server is not None:
+        server.close()
+
+
+def _end() -> None:
+    os._exit(0)
+
+
+def _free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as sock:
+        return int(sock.getsockname()[1])

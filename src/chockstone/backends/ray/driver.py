@@ -1,0 +1,100 @@
+"""The driver: the process that speaks to Ray for the server, for one life of a group.
+
+Ray ends a process whose cluster is gone. That must not be the server, so it is this one, and whatever
+state Ray was in ends with it. It ends when its group does, and when the server closes the channel.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
+from chockstone.backends.process import WorkerConfig, log_to_stderr
+from chockstone.backends.ray.plan import RayPlan, take_plan
+
+if TYPE_CHECKING:
+    from chockstone.backends.ray.group import Group
+
+log = logging.getLogger(__name__)
+_LEAVE_SECONDS: Final = 15.0  # for Ray to end its processes
+
+
+def main() -> None:
+    channel = BlockingChannel(socket.socket(fileno=int(sys.argv[-1])))
+    plan, config = take_plan()
+    os.chdir("/")  # Ray has all its workers look for modules where its driver is
+    log_to_stderr(config.log_level)
+    Driver(channel).run(plan, config)
+
+
+class Driver:
+    def __init__(self, channel: BlockingChannel) -> None:
+        self._channel = channel
+        self._told: queue.Queue[Mapping[str, Any]] = queue.Queue()
+        self._group: Group | None = None
+        self._leaving = threading.Lock()
+
+    def run(self, plan: RayPlan, config: WorkerConfig) -> None:
+        """Does not return."""
+        threading.Thread(target=self._read, name="channel", daemon=True).start()
+        try:
+            self._work(plan, config)
+        except Exception as error:  # told to the server, which logs it
+            log.debug("group lost", exc_info=True)
+            self._send(event="lost", reason=f"Ray failed: {type(error).__name__}: {error}")
+        self._leave()
+
+    def _work(self, plan: RayPlan, config: WorkerConfig) -> None:
+        try:
+            from chockstone.backends.ray.group import Group, Lost, Refused
+        except ImportError as error:
+            self._send(event="refused", reason=f"Ray cannot be imported ({error}): pip install 'chockstone[ray]'")
+            return
+        group = self._group = Group(plan, config)
+        try:
+            host = group.join()
+            members = group.place()
+            nodes = sorted({member.host for member in members})
+            self._send(event="placed", host=host, workers=len(members), nodes=nodes)
+            start = self._told.get()
+            group.run(members, host=start["host"], port=start["port"], token=start["token"])
+        except Refused as error:
+            self._send(event="refused", reason=str(error))
+        except Lost as error:
+            self._send(event="lost", reason=str(error))
+        else:
+            self._send(event="ended")
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._told.put(self._channel.receive().values)
+        except ChannelClosed:
+            self._leave()
+
+    def _send(self, **values: Any) -> None:
+        try:
+            self._channel.send(Message(values))
+        except ChannelClosed:
+            log.debug("nobody listens")
+
+    def _leave(self) -> None:
+        """By whichever thread comes first; the other one waits for the end."""
+        with self._leaving:
+            timer = threading.Timer(_LEAVE_SECONDS, os._exit, [1])
+            timer.daemon = True
+            timer.start()  # what Ray has not ended by then, the kernel does: its processes die with their parent
+            if self._group is not None:
+                self._group.close()
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
