@@ -9,9 +9,13 @@ from chockstone.catalog.catalog import Catalog
 from chockstone.catalog.checkpoint_row import CheckpointKind, CheckpointRow, CheckpointState
 from chockstone.catalog.checkpoint_usage import Usage
 from chockstone.catalog.checkpoints import Committed
+from chockstone.catalog.engine import EngineRow
+from chockstone.catalog.engine_lock import EngineLock
 from chockstone.catalog.errors import (
+    CatalogAway,
     CatalogError,
     CatalogForeign,
+    CatalogInUse,
     CatalogTooNew,
     CatalogUnavailable,
     CheckpointExists,
@@ -36,8 +40,10 @@ __all__ = [
     "AuditEntry",
     "AuditRow",
     "Catalog",
+    "CatalogAway",
     "CatalogError",
     "CatalogForeign",
+    "CatalogInUse",
     "CatalogTooNew",
     "CatalogUnavailable",
     "CheckpointExists",
@@ -46,6 +52,8 @@ __all__ = [
     "CheckpointState",
     "Committed",
     "Cursor",
+    "EngineLock",
+    "EngineRow",
     "FinishReason",
     "JsonObject",
     "KeyRow",

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
 from chockstone.catalog.audit import Audit
 from chockstone.catalog.checkpoints import Checkpoints
-from chockstone.catalog.database import Database
+from chockstone.catalog.database import Database, sqlite_path
+from chockstone.catalog.engine import Engine
+from chockstone.catalog.engine_lock import EngineLock
 from chockstone.catalog.keys import Keys
 from chockstone.catalog.losses import Losses
-from chockstone.catalog.opening import bring_up_to_date
+from chockstone.catalog.opening import bring_up_to_date, require_this_version, version_of
+from chockstone.catalog.patience import waiting_for_catalog
 from chockstone.catalog.policies import Policies
 from chockstone.catalog.recoveries import Recoveries
 from chockstone.catalog.runs import Runs
@@ -16,6 +24,8 @@ from chockstone.catalog.sessions import Sessions
 from chockstone.catalog.trash import Trash
 from chockstone.catalog.usage import UsageBuckets
 from chockstone.catalog.users import Users
+
+log = logging.getLogger(__name__)
 
 
 class Catalog:
@@ -39,17 +49,56 @@ class Catalog:
         self.keys = Keys(database)
         self.audit = Audit(database)
         self.usage = UsageBuckets(database)
+        self.engine = Engine(database)
 
     @classmethod
-    async def open(cls, url: str) -> Catalog:
-        """Create or migrate the database as needed. ``sqlite:///PATH`` wants its directory to exist."""
+    async def open(cls, url: str, *, wait_seconds: float = 0.0) -> Catalog:
+        """Create or migrate the database as needed. ``sqlite:///PATH`` wants its directory to exist.
+
+        A database server that is away is waited for, ``wait_seconds`` at most.
+        """
         database = Database.at(url)
         try:
-            await bring_up_to_date(database)
+            with _waiting(wait_seconds):
+                await bring_up_to_date(database)
         except BaseException:
             await database.close()
             raise
         return cls(database)
+
+    @classmethod
+    async def look_into(cls, url: str) -> Catalog:
+        """As it is: nothing is made or migrated, and PostgreSQL is told to refuse all writes. Raises CatalogError."""
+        database = Database.at(url, is_read_only=True)
+        try:
+            await require_this_version(database)
+        except BaseException:
+            await database.close()
+            raise
+        return cls(database)
+
+    @staticmethod
+    async def exists(url: str, *, wait_seconds: float = 0.0) -> bool:
+        """Whether it was ever a catalog, of whatever version. Raises CatalogUnavailable when nobody can tell."""
+        if (path := sqlite_path(url)) is not None:
+            return path.exists()  # looking into it might make one
+        database = Database.at(url)
+        try:
+            with _waiting(wait_seconds):
+                return await version_of(database) is not None
+        finally:
+            await database.close()
+
+    @property
+    def shown_url(self) -> str:
+        """For messages: without its password."""
+        return self._database.shown_url
+
+    async def lock_engine(
+        self, holder: str, *, wait_seconds: float = 0.0, on_wait: Callable[[], None] = lambda: None
+    ) -> EngineLock:
+        """Keep other engines off this catalog, see there."""
+        return await EngineLock.take(self._database, holder, wait_seconds=wait_seconds, on_wait=on_wait)
 
     async def close(self) -> None:
         """After the last call has returned."""
@@ -60,3 +109,18 @@ class Catalog:
 
     async def __aexit__(self, *_error: object) -> None:
         await self.close()
+
+
+def _waiting(seconds: float) -> AbstractContextManager[None]:
+    if not seconds:
+        return nullcontext()
+    deadline_monotonic = time.monotonic() + seconds
+    told = False
+
+    def tell(why: str | None) -> None:
+        nonlocal told
+        if why is not None and not told:
+            told = True
+            log.warning("waiting for the catalog: %s", why)
+
+    return waiting_for_catalog(is_over=lambda: time.monotonic() >= deadline_monotonic, on_wait=tell)

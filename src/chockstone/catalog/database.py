@@ -3,27 +3,31 @@
 Knows no table. SQLite lets one connection write at a time, so writers queue here, in order, where
 waiting costs nothing; other processes are waited for by SQLite itself. A transaction once begun
 runs to its end even if its caller is cancelled: a driver interrupted halfway keeps its locks.
+
+A PostgreSQL server that is away is asked again, for moments or as ``patience`` says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sqlite3
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Executable, event
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, StatementError
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from chockstone.catalog.errors import CatalogUnavailable, UnstorableValue
+from chockstone.catalog.errors import CatalogAway, CatalogUnavailable, UnstorableValue
+from chockstone.catalog.patience import Patience
+from chockstone.catalog.postgres import CONNECTIONS, READ_ONLY, Connect, connector, refusal, state_of
+from chockstone.catalog.sqlite_file import apply_pragmas, refuse_what_cannot_be_opened
+from chockstone.wire.redaction import redact_url
 
 T = TypeVar("T")
 AnyRow = Sequence[Any]  # Any: columns are of all types
@@ -34,48 +38,57 @@ DRIVERS: Final = {
     "postgresql": "postgresql+asyncpg",
 }
 _USE: Final = "use sqlite:///PATH or postgresql://USER@HOST/DATABASE"
-_PRAGMAS: Final = (
-    "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = NORMAL",
-    "PRAGMA foreign_keys = ON",
-    "PRAGMA busy_timeout = 10000",
-)
-_CONNECTIONS: Final = 8  # kept open; with SQLite each is a thread
 _VALUE_STATES: Final = ("22", "54")  # SQLSTATE: data exceptions, limits exceeded
 _TO_JSON: Final = partial(json.dumps, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 class Database:
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, url: str) -> None:
         self._engine = engine
+        self._url = url
         self._writers = asyncio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()  # Any: tasks of all results
 
     @classmethod
-    def at(cls, url: str) -> Database:
-        """Connects to nothing yet, though a SQLite file that can never be opened is refused."""
-        target = _target(url)
-        if target.get_backend_name() == "sqlite":
-            _refuse_what_cannot_be_opened(Path(target.database or ""))
-        try:
-            engine = create_async_engine(target, json_serializer=_TO_JSON, pool_size=_CONNECTIONS, max_overflow=0)
-        except ModuleNotFoundError as error:
-            raise CatalogUnavailable(
-                f"the catalog {target.render_as_string()!r} needs the Python package {error.name!r}, "
-                f"which is not installed: `pip install {error.name}`"
-            ) from error
-        if engine.dialect.name == "sqlite":
-            event.listen(engine.sync_engine, "connect", _apply_pragmas)
-        return cls(engine)
+    def at(cls, url: str, *, is_read_only: bool = False) -> Database:
+        """Connects to nothing yet, though a SQLite file that can never be opened is refused.
+
+        ``is_read_only``: PostgreSQL is told to refuse all writes.
+        """
+        if _driver(url) == DRIVERS["sqlite"]:
+            return cls(_sqlite_engine(url), url)
+        settings = {"default_transaction_read_only": "on"} if is_read_only else None
+        return cls(_postgres_engine(connector(url, settings=settings)), url)
 
     @property
     def is_sqlite(self) -> bool:
         return self._engine.dialect.name == "sqlite"
 
     @property
+    def path(self) -> Path:
+        """Of the SQLite file."""
+        return Path(self._engine.url.database or "")
+
+    @property
     def shown_url(self) -> str:
         """For messages: without its password."""
-        return self._engine.url.render_as_string(hide_password=True)
+        return redact_url(self._url)
+
+    def connector(self, **settings: str) -> Connect:
+        """Makes connections to PostgreSQL that are the caller's alone."""
+        return connector(self._url, settings=settings)
+
+    @asynccontextmanager
+    async def unhurried(self) -> AsyncIterator[Database]:
+        """The same one, whose statements may take as long as they do."""
+        if self.is_sqlite:
+            yield self
+            return
+        database = Database(_postgres_engine(connector(self._url, is_hurried=False)), self._url)
+        try:
+            yield database
+        finally:
+            await database.close()
 
     async def close(self) -> None:
         """Waits for what is under way."""
@@ -111,38 +124,70 @@ class Database:
     async def run(self, work: Callable[[AsyncConnection], Awaitable[T]], *, writes: bool) -> T:
         """One transaction: committed when ``work`` returns, undone if it raises.
 
-        The first statement of a writer must write, or SQLite may refuse to turn a reader into one.
+        The first statement of a writer must write, or SQLite may refuse to turn a reader into one. The
+        work is begun again if the database was away, so it must do nothing but speak to it.
         ``IntegrityError`` passes through: only the caller knows what it means.
         """
-        task = asyncio.create_task(self._write(work) if writes else self._read(work))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        with _translation(self.shown_url):
-            return await asyncio.shield(task)
+        patience = Patience()
+        try:
+            while True:
+                task = asyncio.create_task(self._write(work) if writes else self._read(work))
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+                try:
+                    return await asyncio.shield(task)
+                except CatalogAway as error:
+                    await patience.wait(error)
+        finally:
+            patience.end()
 
     async def _read(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        async with self._engine.connect() as connection:
+        async with self._translation(), self._engine.connect() as connection:
             return await work(connection)
 
     async def _write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        async with self._writers if self.is_sqlite else nullcontext(), self._engine.begin() as connection:
-            return await work(connection)
+        async with self._writers if self.is_sqlite else nullcontext(), self._translation():
+            async with self._engine.connect() as connection:
+                done = await work(connection)
+                try:
+                    await connection.commit()
+                except (DBAPIError, OSError) as error:
+                    if self.is_sqlite or not _is_cut(error):
+                        raise
+                    why = str(refusal(_origin(error), self._url, is_cut=True))
+                    raise CatalogAway(why, may_be_done=True) from error
+            return done
+
+    @asynccontextmanager
+    async def _translation(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except IntegrityError:
+            raise
+        except (StatementError, NoConnectionFree, OSError, OverflowError, UnicodeError) as error:
+            origin = _origin(error)
+            if _is_about_a_value(error):
+                raise UnstorableValue(f"a value cannot be kept in the catalog: {origin}; send another one") from error
+            if self.is_sqlite:
+                raise CatalogUnavailable(
+                    f"the catalog {self.shown_url!r} failed: {origin}. Look for a full disk or a missing directory."
+                ) from error
+            if state_of(origin) == READ_ONLY:
+                await self._engine.dispose()  # what was the primary may be a standby now: connections are made anew
+            raise refusal(origin, self._url, is_cut=_is_cut(error)) from error
 
 
-@contextmanager
-def _translation(shown_url: str) -> Iterator[None]:
-    try:
-        yield
-    except IntegrityError:
-        raise
-    except (StatementError, NoConnectionFree, OSError, OverflowError, UnicodeError) as error:
-        cause = error.orig if isinstance(error, StatementError) else error
-        if _is_about_a_value(error):
-            raise UnstorableValue(f"a value cannot be kept in the catalog: {cause}; send another one") from error
-        raise CatalogUnavailable(
-            f"the catalog {shown_url!r} failed: {cause}. "
-            f"Look for a full disk, a missing directory or a stopped database server."
-        ) from error
+def _origin(error: BaseException) -> BaseException:
+    """The driver's own error, where there is one."""
+    orig = error.orig if isinstance(error, StatementError) else None
+    return error if orig is None else orig.__cause__ or orig
+
+
+def _is_cut(error: Exception) -> bool:
+    """Whether the connection ended before the server's answer came, or there was none to have."""
+    return isinstance(error, OSError | NoConnectionFree) or (
+        isinstance(error, DBAPIError) and error.connection_invalidated
+    )
 
 
 def _is_about_a_value(error: Exception) -> bool:
@@ -152,56 +197,36 @@ def _is_about_a_value(error: Exception) -> bool:
         return isinstance(error, StatementError)  # a column refused it before the driver saw it
     # asyncpg has no DB-API errors of its own: a ValueError underneath, or what the server's code says.
     origin = error.orig
-    state = getattr(origin, "sqlstate", None) or ""
-    return isinstance(getattr(origin, "__cause__", None), ValueError) or state.startswith(_VALUE_STATES)
+    return isinstance(getattr(origin, "__cause__", None), ValueError) or state_of(origin).startswith(_VALUE_STATES)
 
 
-def _refuse_what_cannot_be_opened(path: Path) -> None:
-    """aiosqlite leaves a thread behind a connection that failed, which would speak to a closed loop."""
-    if not path.parent.is_dir():
-        raise CatalogUnavailable(
-            f"the catalog {str(path)!r} is in a missing directory: make {str(path.parent)!r} first"
-        )
-    try:
-        _look_into(path)
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", None)
-        if code == sqlite3.SQLITE_NOTADB:
-            raise CatalogUnavailable(
-                f"{str(path)!r} is not a database: give the path of a catalog, or of no file"
-            ) from error
-        if code is not None and code & 0xFF == sqlite3.SQLITE_CANTOPEN:
-            raise CatalogUnavailable(f"the catalog {str(path)!r} cannot be read: {error}") from error
-        # anything else is for the connection to say
+def _sqlite_engine(url: str) -> AsyncEngine:
+    target = make_url(url).set(drivername=DRIVERS["sqlite"])
+    refuse_what_cannot_be_opened(Path(target.database or ""))
+    engine = create_async_engine(target, json_serializer=_TO_JSON, pool_size=CONNECTIONS, max_overflow=0)
+    event.listen(engine.sync_engine, "connect", apply_pragmas)
+    return engine
 
 
-def _look_into(path: Path) -> None:
-    """Through SQLite alone: closing the file in another way would drop the locks of this process's connections."""
-    if not os.path.exists(path):  # also where it may not be asked
-        return
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
-        connection.execute("PRAGMA schema_version").fetchone()
+def _postgres_engine(connect: Connect) -> AsyncEngine:
+    return create_async_engine(
+        "postgresql+asyncpg://", async_creator=connect, json_serializer=_TO_JSON, pool_size=CONNECTIONS, max_overflow=0
+    )
 
 
-class _Connection(Protocol):
-    def cursor(self) -> Any: ...  # Any: a driver's cursor, which has no common type
+def sqlite_path(url: str) -> Path | None:
+    """Of the file; None: the database is none."""
+    return Path(make_url(url).database or "") if _driver(url) == DRIVERS["sqlite"] else None
 
 
-def _apply_pragmas(connection: _Connection, _record: object) -> None:
-    cursor = connection.cursor()
-    for pragma in _PRAGMAS:
-        cursor.execute(pragma)
-    cursor.close()
-
-
-def _target(url: str) -> URL:
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise CatalogUnavailable(f"the catalog's URL cannot be read: {_USE}") from error
-    driver = DRIVERS.get(parsed.drivername, parsed.drivername)
+def _driver(url: str) -> str:
+    """Refuses what this catalog does not run on."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        raise CatalogUnavailable(f"the catalog's URL cannot be read: {_USE}")
+    driver = DRIVERS.get(scheme, scheme)
     if driver not in DRIVERS.values():
-        raise CatalogUnavailable(f"{parsed.drivername!r} is not a database this catalog runs on: {_USE}")
-    if parsed.get_backend_name() == "sqlite" and (parsed.database or ":memory:") == ":memory:":
+        raise CatalogUnavailable(f"{scheme!r} is not a database this catalog runs on: {_USE}")
+    if driver == DRIVERS["sqlite"] and rest.removeprefix("/") in ("", ":memory:"):
         raise CatalogUnavailable(f"a catalog in memory would be another one for each connection: {_USE}")
-    return parsed.set(drivername=driver)
+    return driver

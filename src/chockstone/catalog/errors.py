@@ -7,7 +7,9 @@ CatalogError
 ├── UnstorableValue       a value no column holds: the caller's to change
 ├── CatalogTooNew         a later version of this program made it
 ├── CatalogForeign        tables of the same names, made by something else
+├── CatalogInUse          another server's engine runs on it
 └── CatalogUnavailable    the database cannot be reached, written or understood
+    └── CatalogAway           for now: its server is stopped, full or read-only, and may be back in a moment
 """
 
 from __future__ import annotations
@@ -47,5 +49,17 @@ class CatalogForeign(CatalogError):
     pass
 
 
+class CatalogInUse(CatalogError):
+    pass
+
+
 class CatalogUnavailable(CatalogError):
     pass
+
+
+class CatalogAway(CatalogUnavailable):
+    """``may_be_done``: the answer to a commit was lost, so nobody knows whether it took place."""
+
+    def __init__(self, message: str = "", *, may_be_done: bool = False) -> None:
+        super().__init__(message)
+        self.may_be_done = may_be_done

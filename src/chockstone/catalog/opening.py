@@ -14,25 +14,51 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from chockstone.catalog import tables
 from chockstone.catalog.database import Database
-from chockstone.catalog.errors import CatalogForeign, CatalogTooNew
+from chockstone.catalog.errors import CatalogForeign, CatalogTooNew, CatalogUnavailable
 
-VERSIONS: Final = ("0001", "0002", "0003")  # as in migrations/versions, oldest first; the last is what tables.py says
+VERSIONS: Final = (
+    "0001",
+    "0002",
+    "0003",
+    "0004",
+)  # as in migrations/versions, oldest first; the last is what tables.py says
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 VERSION_TABLE: Final = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
 _LOCK_NUMBER: Final = 0x63686F636B  # any number that nobody else locks in the same PostgreSQL
 
 
 async def bring_up_to_date(database: Database) -> None:
-    async def look(connection: AsyncConnection) -> str | None:
-        return await connection.run_sync(_version)
-
     async def work(connection: AsyncConnection) -> None:
         lock = "BEGIN IMMEDIATE" if database.is_sqlite else f"SELECT pg_advisory_xact_lock({_LOCK_NUMBER})"
         await connection.exec_driver_sql(lock)
         await connection.run_sync(_bring_up_to_date, shown_url=database.shown_url)
 
-    if await database.run(look, writes=False) != VERSIONS[-1]:
-        await database.run(work, writes=True)
+    if await version_of(database) != VERSIONS[-1]:
+        async with database.unhurried() as unhurried:
+            await unhurried.run(work, writes=True)
+
+
+async def version_of(database: Database) -> str | None:
+    """None: it was never a catalog. Empty: all migrations have to be run."""
+
+    async def look(connection: AsyncConnection) -> str | None:
+        return await connection.run_sync(_version)
+
+    return await database.run(look, writes=False)
+
+
+async def require_this_version(database: Database) -> None:
+    """Nothing is changed for it. Raises CatalogError."""
+    version = await version_of(database)
+    if version is None:
+        raise CatalogUnavailable(f"{database.shown_url!r} is no catalog: no server has used it yet")
+    if version and version not in VERSIONS:
+        raise _too_new(version, database.shown_url)
+    if version != VERSIONS[-1]:
+        raise CatalogUnavailable(
+            f"the catalog {database.shown_url!r} is of an older version, {version!r}: it is brought up to date when "
+            f"a server of this version starts on it"
+        )
 
 
 def _bring_up_to_date(connection: Connection, *, shown_url: str) -> None:
@@ -43,16 +69,19 @@ def _bring_up_to_date(connection: Connection, *, shown_url: str) -> None:
         _refuse_foreign_tables(connection, shown_url)
         _create(connection)
     elif version and version not in VERSIONS:
-        raise CatalogTooNew(
-            f"the catalog {shown_url!r} is at version {version!r}, which this program does not know: it knows "
-            f"{VERSIONS[0]!r} to {VERSIONS[-1]!r}. Run the newer program that made it, or give another database."
-        )
+        raise _too_new(version, shown_url)
     else:
         _migrate(connection)
 
 
+def _too_new(version: str, shown_url: str) -> CatalogTooNew:
+    return CatalogTooNew(
+        f"the catalog {shown_url!r} is at version {version!r}, which this program does not know: it knows "
+        f"{VERSIONS[0]!r} to {VERSIONS[-1]!r}. Run the newer program that made it, or give another database."
+    )
+
+
 def _version(connection: Connection) -> str | None:
-    """None: a database that was never a catalog. Empty: one whose migrations have all to be run."""
     if not inspect(connection).has_table(VERSION_TABLE.name):
         return None
     return ", ".join(connection.execute(select(VERSION_TABLE.c.version_num)).scalars())

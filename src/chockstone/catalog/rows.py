@@ -15,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
 from chockstone.catalog.database import AnyRow, Database
+from chockstone.catalog.errors import UnstorableValue
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -65,7 +66,12 @@ class Rows(Generic[R]):
         return self.row(made)
 
     async def find(self, database: Database, *where: ColumnElement[bool]) -> R | None:
-        return self.only(await database.read(select(*self.columns).where(*where)))
+        try:
+            return self.only(await database.read(select(*self.columns).where(*where)))
+        except UnstorableValue:
+            if database.is_sqlite:
+                raise
+            return None  # PostgreSQL has no text with a NUL in it, and cannot even be asked for one
 
     async def read(self, database: Database, query: Select[Any]) -> tuple[R, ...]:
         """``query`` must select ``columns``."""

@@ -261,3 +261,13 @@ keys: Final = Table(
     UniqueConstraint("digest"),
     sqlite_autoincrement=True,  # revoking a number twice must not meet another key
 )
+
+# Of the engine that runs on this catalog: the journals of its runs are in one data directory. One row at most.
+engine: Final = Table(
+    "engine",
+    metadata,
+    Column("engine_id", Text, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("data", Text, nullable=False),
+    Column("bound_at", Moment, nullable=False),
+)

@@ -8,19 +8,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from chockstone.cli.reporting import FOUND, UNREACHABLE, CommandFailed
+from chockstone.cli.settings import Settings
+from chockstone.engine.data_directory import DATABASE
+from chockstone.wire.redaction import redact_url
 
 if TYPE_CHECKING:
     from chockstone.catalog import Catalog
     from chockstone.catalog.keys import KeyRow
 
 T = TypeVar("T")
-_FILE: Final = "catalog.sqlite3"
 _HINT: Final = 4  # last characters of a key, to tell it from others
 
 
@@ -32,59 +34,82 @@ class NoSuchKey(CommandFailed):
     exit_code = FOUND
 
 
-def create_key(data: Path, user: str, *, note: str, now: datetime) -> tuple[KeyRow, str]:
+def create_key(settings: Settings, user: str, *, note: str, now: datetime) -> tuple[KeyRow, str]:
     """Make a key, and the catalog if there is none. The key itself is kept nowhere."""
     key = f"tml-{secrets.token_hex(24)}"
     digest = hashlib.sha256(key.encode()).hexdigest()
+    if settings.scale.database is None:
+        _make(settings.data)
+    row = _with_catalog(settings, lambda catalog: catalog.keys.add(user, digest, hint=key[-_HINT:], note=note, now=now))
+    return row, key
+
+
+def list_keys(settings: Settings) -> list[KeyRow]:
+    """Every key, revoked ones too."""
+    if not _exists(settings):
+        raise CatalogOutOfReach(
+            f"there is no catalog in {_place(settings)}; say with --data or --database where the server keeps it, or "
+            f"make the first key with `chockstone keys create USER`"
+        )
+    return list(_with_catalog(settings, lambda catalog: catalog.keys.list()))
+
+
+def revoke_key(settings: Settings, key_id: str, *, now: datetime) -> KeyRow:
+    rows = {str(row.key_id): row for row in list_keys(settings)}
+    row = rows.get(key_id)
+    if row is None or row.revoked_at is not None:
+        raise NoSuchKey(
+            f"there is no key {key_id!r} in {_place(settings)} that could be revoked; `chockstone keys ls` shows what "
+            "there is"
+        )
+    _with_catalog(settings, lambda catalog: catalog.keys.revoke(row.key_id, now=now))
+    return row
+
+
+def users_with_keys(settings: Settings, *, wait_seconds: float = 0.0) -> list[str]:
+    """Who has a key that is not revoked; nobody where there is no catalog yet.
+
+    A database server that is away is waited for, ``wait_seconds`` at most.
+    """
+    if not _exists(settings, wait_seconds=wait_seconds):
+        return []
+    return list(dict.fromkeys(row.user_id for row in list_keys(settings) if row.revoked_at is None))
+
+
+def _exists(settings: Settings, *, wait_seconds: float = 0.0) -> bool:
+    if settings.scale.database is None:  # known without loading a database
+        return (settings.data / DATABASE).exists()
+    from chockstone.catalog import Catalog
+
+    return _run(lambda: Catalog.exists(settings.database_url, wait_seconds=wait_seconds))
+
+
+def _make(data: Path) -> None:
     try:
         data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CatalogOutOfReach(f"the data directory {str(data)!r} cannot be made: {error.strerror or error}") from None
-    row = _with_catalog(data, lambda catalog: catalog.keys.add(user, digest, hint=key[-_HINT:], note=note, now=now))
-    return row, key
 
 
-def list_keys(data: Path) -> list[KeyRow]:
-    """Every key, revoked ones too."""
-    _require(data)
-    return list(_with_catalog(data, lambda catalog: catalog.keys.list()))
+def _place(settings: Settings) -> str:
+    """Where the catalog is, for people."""
+    return repr(str(settings.data) if settings.scale.database is None else redact_url(settings.scale.database))
 
 
-def revoke_key(data: Path, key_id: str, *, now: datetime) -> KeyRow:
-    rows = {str(row.key_id): row for row in list_keys(data)}
-    row = rows.get(key_id)
-    if row is None or row.revoked_at is not None:
-        raise NoSuchKey(
-            f"there is no key {key_id!r} in {str(data)!r} that could be revoked; "
-            f"`chockstone keys ls --data {data}` shows what there is"
-        )
-    _with_catalog(data, lambda catalog: catalog.keys.revoke(row.key_id, now=now))
-    return row
-
-
-def users_with_keys(data: Path) -> list[str]:
-    """Who has a key that is not revoked; nobody where there is no catalog yet."""
-    if not (data / _FILE).exists():
-        return []
-    return list(dict.fromkeys(row.user_id for row in list_keys(data) if row.revoked_at is None))
-
-
-def _require(data: Path) -> None:
-    if not (data / _FILE).exists():
-        raise CatalogOutOfReach(
-            f"there is no catalog in {str(data)!r}; say with --data where the server keeps its data, or make the "
-            f"first key with `chockstone keys create USER`"
-        )
-
-
-def _with_catalog(data: Path, work: Callable[[Catalog], Awaitable[T]]) -> T:
-    from chockstone.catalog import Catalog, CatalogError
+def _with_catalog(settings: Settings, work: Callable[[Catalog], Awaitable[T]]) -> T:
+    from chockstone.catalog import Catalog
 
     async def run() -> T:
-        async with await Catalog.open(f"sqlite:///{data / _FILE}") as catalog:
+        async with await Catalog.open(settings.database_url) as catalog:
             return await work(catalog)
 
+    return _run(run)
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    from chockstone.catalog import CatalogError
+
     try:
-        return asyncio.run(run())
+        return asyncio.run(work())
     except CatalogError as error:
         raise CatalogOutOfReach(str(error)) from None

@@ -20,6 +20,8 @@ _FIELD_IN_TEXT: Final = re.compile(
     rf"(?P<name>{_FIELD}(?:\\*['\"])?\s*[:=,]\s*)(?P<quote>\\*['\"])?(?:(?:Bearer|Basic)\s+)?[^\s'\",;}})\]\\]+",
     re.IGNORECASE,
 )
+_URL_PASSWORD: Final = re.compile(r"(://[^:/?#@]*:).*@", re.DOTALL)  # to the last @: one in a password may be unquoted
+_QUERY_PASSWORD: Final = re.compile(r"((?:[?&]|^)\w*password=)[^&#]*", re.IGNORECASE)
 
 
 def redact(value: Any) -> Any:
@@ -32,6 +34,11 @@ def redact_text(text: str) -> str:
     text = text.encode(errors="replace").decode()
     text = _FIELD_IN_TEXT.sub(lambda found: f"{found['name']}{found['quote'] or ''}{REDACTED}", text)
     return _CREDENTIAL.sub(REDACTED, text)
+
+
+def redact_url(url: str) -> str:
+    """``url`` without its password, wherever it stands and however badly it is written."""
+    return _QUERY_PASSWORD.sub(r"\1***", _URL_PASSWORD.sub(r"\1***@", url))
 
 
 def names_a_credential(name: str) -> bool:

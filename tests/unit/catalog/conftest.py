@@ -1,36 +1,42 @@
-"""Every test runs on a SQLite file; and on PostgreSQL too where CHOCKSTONE_TEST_POSTGRES is the URL of a server."""
+"""Every test of the catalog runs on a SQLite file, and on a real PostgreSQL server."""
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import AsyncIterator
+from functools import cache
 from pathlib import Path
 
 import pytest
-from sqlalchemy.engine import make_url
 
-from chockstone.catalog import Catalog
-
-POSTGRES = os.environ.get("CHOCKSTONE_TEST_POSTGRES")
+from chockstone.catalog import Catalog, tables
+from postgres import shared_postgres
 
 
-@pytest.fixture(params=["sqlite", "postgres"] if POSTGRES else ["sqlite"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite+aiosqlite:///{tmp_path}/catalog.sqlite3"
-        return
-    import asyncpg
-
-    name = f"catalog_{uuid.uuid4().hex}"
-    server = await asyncpg.connect(POSTGRES)
-    await server.execute(f"CREATE DATABASE {name}")
-    yield make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
-    await server.execute(f"DROP DATABASE {name} WITH (FORCE)")
-    await server.close()
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
 @pytest.fixture
-async def catalog(url: str) -> AsyncIterator[Catalog]:
-    async with await Catalog.open(url) as catalog:
+def url(database: str, tmp_path: Path) -> str:
+    """Of an empty database."""
+    return f"sqlite:///{tmp_path}/catalog.sqlite3" if database == "sqlite" else shared_postgres().create_schema()
+
+
+@pytest.fixture
+async def catalog(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Catalog]:
+    """At ``url``, where a test asks for that, too."""
+    if database == "sqlite" or "url" in request.fixturenames:
+        async with await Catalog.open(request.getfixturevalue("url")) as catalog:
+            yield catalog
+        return
+    async with await Catalog.open(_used_again()) as catalog:
         yield catalog
+        await catalog._database.write(*(table.delete() for table in reversed(tables.metadata.sorted_tables)))
+
+
+@cache
+def _used_again() -> str:
+    """Tables take longer to make than most tests do."""
+    return shared_postgres().create_schema()

@@ -67,7 +67,7 @@ async def test_a_server_that_is_not_there_is_said_without_its_password() -> None
 async def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 
-    with pytest.raises(CatalogUnavailable, match="pip install asyncpg"):
+    with pytest.raises(CatalogUnavailable, match="pip install 'chockstone\\[postgres\\]'"):
         await Catalog.open("postgresql://host/db")
 
 

@@ -12,10 +12,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, insert, inspect, text, update
+from sqlalchemy import Connection, insert, inspect, select, text, update
 
 from chockstone.catalog import Catalog, CatalogForeign, CatalogTooNew, CatalogUnavailable, opening, tables
 from chockstone.catalog.database import Database
+from postgres import shared_postgres
 
 from .making import NOW, begin, make_run, make_session, save
 
@@ -105,6 +106,41 @@ def enter_first_rows(connection: Connection) -> None:
     connection.execute(insert(tables.sampling_sessions).values(**sampler, **facts))
 
 
+def enter_a_row_in_each_table(connection: Connection) -> None:
+    """Of the version before this one."""
+    enter_first_rows(connection)
+    connection.execute(insert(tables.users).values(user_id="ann", created_at=NOW))
+    connection.execute(insert(tables.session_metadata).values(session_id="s", key="k", value="v"))
+    run = {"run_id": "s:train:0", "session_id": "s", "model_seq_id": 0, "owner": "ann", "base_model": "m", "spec": {}}
+    facts = {"optimizer_config": {}, "user_metadata": {}, "created_at": NOW, "last_request_at": NOW, "state": "active"}
+    connection.execute(insert(tables.runs).values(**run, **facts))
+    loss = {"loss_id": "s:loss:0", "session_id": "s", "custom_loss_seq_id": 0, "owner": "ann", "name": "l"}
+    connection.execute(insert(tables.custom_losses).values(**loss, definition={"a": [1.5]}, created_at=NOW))
+    connection.execute(insert(tables.policies).values(scope="all", policy={}, changed_at=NOW, changed_by="ann"))
+    connection.execute(insert(tables.audit).values(event="e", owner="ann", at=NOW, details={"ü": None}))
+    key = {"session_id": "s", "project_id": "", "base_model": "m", "type": "training", "cached": False}
+    connection.execute(insert(tables.usage).values(bucket_start=NOW, owner="ann", **key, amount=0.5))
+    connection.execute(insert(tables.keys).values(user_id="ann", digest="d", hint="h", note="", created_at=NOW))
+    numbers = dict.fromkeys(("replayed", "redone", "matched", "mismatched"), 3)
+    receipt = {"run_id": "s:train:0", "owner": "ann", "at": NOW, "reason": "r", "skipped": [], "notes": [], **numbers}
+    connection.execute(insert(tables.recoveries).values(**receipt, seconds=1.5))
+    columns = [each.name for each in tables.checkpoints.columns]
+    removed = connection.execute(select(tables.checkpoints).where(tables.checkpoints.c.name == "broken")).one()
+    why = {"reason": "deleted", "discarded_at": NOW, "purge_at": NOW}
+    connection.execute(insert(tables.trash).values(**dict(zip(columns, removed, strict=True)), **why))
+
+
+def everything(connection: Connection) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of our tables that have any."""
+    there = inspect(connection).get_table_names()
+    found = {
+        name: [tuple(row) for row in connection.execute(table.select().order_by(*table.primary_key))]
+        for name, table in tables.metadata.tables.items()
+        if name in there
+    }
+    return {name: rows for name, rows in found.items() if rows}
+
+
 async def test_a_catalog_of_the_first_version_keeps_what_it_holds(url: str) -> None:
     await on(url, migrate_to("0001"))
     await on(url, enter_first_rows)
@@ -135,6 +171,23 @@ async def test_a_catalog_of_the_second_version_learns_of_recoveries(url: str) ->
         added = await catalog.recoveries.add(run_id=run.run_id, owner="local", at=NOW, reason="restarted", seconds=1.5)
         assert await catalog.recoveries.list(run.run_id) == (added,)
         assert await catalog.runs.list_in_state("active") == (run,)
+
+
+async def test_a_catalog_of_the_version_before_is_brought_up_to_date_with_all_it_holds(url: str) -> None:
+    await on(url, migrate_to(opening.VERSIONS[-2]))
+    await on(url, enter_a_row_in_each_table)
+    before = await on(url, everything, writes=False)
+    assert len(before) == len(tables.metadata.tables) - 1  # all that were there
+
+    async with await Catalog.open(url) as catalog:
+        bound = await catalog.engine.bind("e", host="alpha", data="/data", now=NOW)
+        assert await catalog.engine.get() == bound
+        assert (await catalog.checkpoints.get("s:train:0", "weights", "ready", now=NOW)).size_bytes == 2**40
+        assert [key.user_id for key in await catalog.keys.list()] == ["ann"]
+
+    after = await on(url, everything, writes=False)
+    assert {table: after[table] for table in before} == before
+    assert await on(url, opening._version, writes=False) == opening.VERSIONS[-1]
 
 
 async def test_an_upgrade_that_breaks_off_leaves_the_catalog_as_it_was(url: str) -> None:
@@ -171,6 +224,14 @@ async def test_migrations_and_tables_agree(url: str, tmp_path: Path) -> None:
         return compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), tables.metadata)
 
     assert await on(url, differences, writes=False) == []
+
+
+async def test_a_catalog_migrated_on_postgresql_is_what_a_new_one_is() -> None:
+    new, migrated = (shared_postgres().create_schema() for _ in range(2))
+    await (await Catalog.open(new)).close()
+    await migrate_from_nothing(migrated)
+
+    assert await on(migrated, describe, writes=False) == await on(new, describe, writes=False)
 
 
 async def test_a_migrated_catalog_is_what_a_new_one_is(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""PostgreSQL: how connections to it are made, and what its refusals mean.
+
+URLs are libpq's, and asyncpg reads them whole: TLS, several hosts, sockets, ``PGPASSWORD`` and
+``~/.pgpass``. No message here repeats a password.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from chockstone.catalog.errors import CatalogAway, CatalogUnavailable
+from chockstone.wire.redaction import redact_url
+
+Connect = Callable[[], Awaitable[Any]]  # Any: asyncpg has no types
+CONNECTIONS: Final = 8  # kept open by one process, besides the one that holds the engine's lock
+_CONNECT_SECONDS: Final = 10.0
+_STATEMENT_SECONDS: Final = 60.0  # else a network that swallows packets would hold a call for hours
+READ_ONLY: Final = "25006"
+# SQLSTATE classes of what passes: connections, conflicts of transactions, resources, locks, shutdown, disks.
+_PASSING: Final = ("08", "40", "53", "55", "57", "58", READ_ONLY)
+_ADVICE: Final = {
+    "28P01": "check the user and the password",
+    "28000": "let this user in from this machine, in pg_hba.conf",
+    "3D000": "make the database first: CREATE DATABASE name OWNER role",
+    "42501": "make the user of the URL the owner of the database: ALTER DATABASE name OWNER TO role",
+    "53300": f"one of our processes takes up to {CONNECTIONS + 1}; raise max_connections, or let fewer others in",
+    READ_ONLY: "it may be a standby, or was set so; name the primary, or several hosts and "
+    "target_session_attrs=read-write, in the URL",
+}
+
+
+def connector(url: str, *, is_hurried: bool = True, settings: Mapping[str, str] | None = None) -> Connect:
+    """What makes a connection. That raises CatalogAway, and CatalogUnavailable for what no waiting helps against.
+
+    ``settings`` are of the session; the URL's own win. Statements end after a minute if ``is_hurried``.
+    """
+    try:
+        import asyncpg
+    except ModuleNotFoundError as error:
+        raise CatalogUnavailable(
+            f"the catalog {redact_url(url)!r} needs the Python package {error.name!r}, which is not installed: "
+            "`pip install 'chockstone[postgres]'`"
+        ) from error
+    dsn = "postgresql://" + url.partition("://")[2]
+    own = {"application_name": "chockstone", **(settings or {})}
+
+    async def connect() -> Any:  # Any: as above
+        try:
+            given = parse_qs(urlsplit(dsn).query)
+            return await asyncpg.connect(
+                dsn,
+                timeout=_CONNECT_SECONDS,
+                command_timeout=_STATEMENT_SECONDS if is_hurried else None,
+                server_settings={name: value for name, value in own.items() if name not in given},
+            )
+        except (
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            asyncpg.exceptions.InternalClientError,
+            OSError,
+        ) as error:
+            raise refusal(error, url, is_cut=not isinstance(error, ValueError)) from error  # one is of the URL
+        except ValueError:  # its text may be a part of the password
+            raise CatalogUnavailable(
+                "the catalog's URL cannot be read: use postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with "
+                "every @ : / ? # and % of the password written as %40 %3A %2F %3F %23 and %25"
+            ) from None
+
+    return connect
+
+
+def refusal(error: BaseException, url: str, *, is_cut: bool) -> CatalogUnavailable:
+    """What the error means to us. ``is_cut``: there is no connection any more, or there was none."""
+    state = state_of(error)
+    said = str(error) or type(error).__name__  # a timeout says nothing
+    is_silent = is_cut and not state
+    other = "look for a stopped database server, or a network that is cut" if is_silent else "its log may say more"
+    message = f"the catalog {redact_url(url)!r} cannot be used: {said}; {_ADVICE.get(state, other)}"
+    return CatalogAway(message) if is_silent or state.startswith(_PASSING) else CatalogUnavailable(message)
+
+
+def state_of(error: BaseException | None) -> str:
+    """SQLSTATE, or nothing where the server said nothing."""
+    return getattr(error, "sqlstate", None) or ""
