@@ -35,7 +35,7 @@ ENVIRONMENT: Final = {
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     "NO_PROXY": HOST,
 }
-_FORGET: Final = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")
+FORGOTTEN: Final = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def make_bucket(url: str, bucket: str) -> None:
 
 def set_environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """Make ``url`` the S3 endpoint of this process, with credentials that are good nowhere else."""
-    for name in _FORGET:
+    for name in FORGOTTEN:
         monkeypatch.delenv(name, raising=False)
     for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL_S3": url}.items():
         monkeypatch.setenv(name, value)

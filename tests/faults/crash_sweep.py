@@ -1,11 +1,11 @@
 """Kills an engine at every durable step of a run's life, and looks whether its client notices. See test_crash_steps.py.
 
 A step is anything that can be durable: a write to a journal or an archive, a sync, a link, a deletion,
-a transaction of the catalog. The engine, journals, catalog and store are the real ones; only the worker
-is a fake, which does sums and writes real archives. A child lives until its n-th step; the next one
-starts on what it left, and the client, which knows what was acknowledged and what it has heard, goes on:
-it asks for what was acknowledged and sends again what was not. In the end it has heard the same answers
-as one that nobody disturbed, and the weights are the same.
+a transaction of the catalog, a request to the bucket if archives are in one. The engine, journals, catalog
+and store are the real ones; only the worker is a fake, which does sums and writes real archives. A child
+lives until its n-th step; the next one starts on what it left, and the client, which knows what was
+acknowledged and what it has heard, goes on: it asks for what was acknowledged and sends again what was not.
+In the end it has heard the same answers as one that nobody disturbed, and the weights are the same.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import secrets
 import shutil
 import signal
 import sys
@@ -27,7 +28,7 @@ import orjson
 from chockstone.backends.spec import RunSpec
 from chockstone.catalog import Catalog
 from chockstone.catalog.database import Database
-from chockstone.checkpoints.file_store import FileStore
+from chockstone.checkpoints import open_store
 from chockstone.engine.durability import Durability
 from chockstone.engine.engine import Engine
 from chockstone.engine.runs import LiveRun
@@ -38,6 +39,7 @@ from unit.engine.fake_backend import FakeBackend
 from unit.engine.patients import NOON
 
 SESSION, RUN = "s", "s:train:0"
+BUCKET = os.environ.get("CHOCKSTONE_SWEEP_BUCKET")  # in which archives are; else in a directory
 MOST_STEPS = 1000
 ENOUGH_SECONDS = 30.0  # for all of it
 LIVES = 12  # after which a run that is only killed now and then has ended
@@ -110,6 +112,10 @@ class Killer:
         Database.run = watched_run  # type: ignore[method-assign]  # that is the point
         for name in (*CALLS, *SYNCS):
             setattr(os, name, self._watched(getattr(os, name)))
+        if BUCKET is not None:
+            from chockstone.checkpoints.s3_connection import S3Connection
+
+            S3Connection.request_now = self._watched(S3Connection.request_now)  # type: ignore[method-assign]  # that is the point
 
     def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*values: Any, **facts: Any) -> Any:
@@ -186,7 +192,7 @@ async def live(data: Path, memory: Memory, step: int, say: Callable[[object], No
     """Serve one client until it has all its answers, or until a step."""
     killer = Killer(step)
     killer.watch()
-    store = FileStore(data / "checkpoints")
+    store = open_store(data / "checkpoints" if BUCKET is None else (data / "prefix").read_text())
     storage = Storage(store)
     async with await Catalog.open(f"sqlite:///{data}/catalog.sqlite3") as catalog:
         backend = FakeBackend(store)
@@ -249,6 +255,7 @@ def one_life(data: Path, memory: Memory, step: int) -> int | None:
 def fresh(data: Path) -> Memory:
     shutil.rmtree(data, ignore_errors=True)
     (data / "checkpoints").mkdir(parents=True)
+    (data / "prefix").write_text(f"{BUCKET}/{secrets.token_hex(8)}")
     return Memory()
 
 
@@ -300,6 +307,8 @@ def stumble(data: Path, *, rounds: int, seed: int) -> tuple[int, list[str]]:
 
 
 def main(home: Path, how: str, first: int, second: int) -> int:
+    if BUCKET is not None:
+        import chockstone.checkpoints.s3_bucket  # noqa: F401  # once, for all children
     if how == "every":
         kills, failures = sweep(home / "data", first=first, stride=second)
     else:

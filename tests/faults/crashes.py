@@ -22,10 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from chockstone.checkpoints import Archive
+from chockstone.checkpoints import Archive, Store
 from chockstone.checkpoints.diff import compare
-from chockstone.checkpoints.file_store import FileStore
 from live import LiveServer
+from stores import S3Place
 
 SCRIPT = Path(__file__).with_name("crash_scripts.py")
 CLIENT_SECONDS = 150.0  # without a word, and then it hangs
@@ -35,8 +35,15 @@ OFTEN = ("--recovery-steps=3",)  # a recovery archive every few steps, so that k
 class RestartedServer(LiveServer):
     """Started again whenever it ends, until it is left. ``deaths`` holds each exit code."""
 
-    def __init__(self, models: Mapping[str, Path], home: Path, *flags: str, env: Mapping[str, str] = {}) -> None:
-        super().__init__(models, home, *flags)
+    def __init__(
+        self,
+        models: Mapping[str, Path],
+        home: Path,
+        *flags: str,
+        env: Mapping[str, str] = {},
+        place: S3Place | None = None,
+    ) -> None:
+        super().__init__(models, home, *flags, place=place)
         self.deaths: list[int] = []
         self._more = dict(env)
         self._is_over = threading.Event()
@@ -154,7 +161,7 @@ class Client:
         return Heard(
             {name: each["heard"] for name, each in told.items()},
             {f"{name} {label}": path for name, each in told.items() for label, path in each["saved"].items()},
-            FileStore(self._server.data / "checkpoints"),
+            self._server.store,
             max(each["longest_wait"] for each in told.values()),
         )
 
@@ -177,7 +184,7 @@ class Client:
 class Heard:
     notes: dict[str, list[Any]]  # of each script
     saved: dict[str, str]  # what it is → path
-    store: FileStore
+    store: Store
     longest_wait: float
 
     @property

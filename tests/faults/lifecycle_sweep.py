@@ -1,10 +1,10 @@
 """Kills a server at every step of an operation and looks at what is left. A script of test_lifecycle_crashes.py.
 
 A step is anything that can be durable: a transaction of the catalog, and each system call by which the
-store writes, publishes, deletes or syncs. The engine, the catalog and the store are the real ones; only
-the worker is a fake, which writes real archives. For each number n a child does the operation and is
-killed before its n-th step, until one comes through. Each time the parent recovers, once by a start of
-the server and the doctor, once by the doctor alone, and then checks everything.
+store writes, publishes, deletes or syncs, or request to the bucket that it is in. The engine, the catalog
+and the store are the real ones; only the worker is a fake, which writes real archives. For each number n a
+child does the operation and is killed before its n-th step, until one comes through. Each time the parent
+recovers, once by a start of the server and the doctor, once by the doctor alone, and then checks everything.
 
 The parent has no threads, so that it can fork: whatever needs a loop is done in a child.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shutil
 import signal
 import sqlite3
@@ -30,7 +31,7 @@ import orjson
 from chockstone.backends.spec import RunSpec
 from chockstone.catalog import Catalog, CheckpointRow
 from chockstone.catalog.database import Database
-from chockstone.checkpoints import Archive, Retention, load_state, verify_archive
+from chockstone.checkpoints import Archive, Retention, Store, load_state, open_store, verify_archive
 from chockstone.checkpoints.file_store import FileStore
 from chockstone.engine.archives import recovered_run
 from chockstone.engine.data_directory import RUN_JOURNALS
@@ -45,6 +46,7 @@ from chockstone.wire.paths import Kind, TinkerPath
 from unit.engine.fake_backend import FakeBackend
 from unit.engine.patients import silent
 
+BUCKET = os.environ.get("CHOCKSTONE_SWEEP_BUCKET")  # in which archives are; else in a directory
 RUN = "s:train:0"
 DAY = 24 * 3600.0
 MOST_STEPS = 200
@@ -316,6 +318,10 @@ class Killer:
         Database.run = watched_run  # type: ignore[method-assign]  # that is the point
         for name in CALLS:
             setattr(os, name, self._watched(getattr(os, name)))
+        if BUCKET is not None:
+            from chockstone.checkpoints.s3_connection import S3Connection
+
+            S3Connection.request_now = self._watched(S3Connection.request_now)  # type: ignore[method-assign]  # that is the point
 
     def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*values: Any, **facts: Any) -> Any:
@@ -327,7 +333,7 @@ class Killer:
 
 @asynccontextmanager
 async def served(data: Path, scenario: Scenario, clock: Clock) -> Any:
-    store = FileStore(data / "checkpoints")
+    store = store_of(data)
     storage = Storage(store)
     async with await Catalog.open(f"sqlite:///{data}/catalog.sqlite3") as catalog:
         engine = Engine(FakeBackend(store), catalog, storage, data=data, rules=scenario.rules, now=clock)
@@ -351,7 +357,7 @@ async def live_and_die(data: Path, scenario: Scenario, step: int, say: Callable[
             os.kill(os.getpid(), signal.SIGKILL)
     scenario.hurt(data)
     killer.arm()
-    await treat(data, scenario.orders, now=Clock().at, is_full=True, progress=silent)
+    await treat(data, scenario.orders, now=Clock().at, is_full=True, progress=silent, store_url=url_of(data))
     say(killer.count)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -362,7 +368,7 @@ async def restart_and_fix(data: Path, scenario: Scenario, say: Callable[[object]
     async with served(data, scenario, Clock(now)) as server:
         await server.come_back()
         await server.engine.sweeper.sweep()
-    visit = await look(data, now=now, is_full=True, progress=silent)
+    visit = await look(data, now=now, is_full=True, progress=silent, store_url=url_of(data))
     found = {finding.ailment.value for finding in visit.examination.problems}
     if scenario.hurt is None:
         assert found <= HARMLESS_BEFORE_A_FIX, f"after a restart there was {visit.examination.problems}"
@@ -372,7 +378,7 @@ async def restart_and_fix(data: Path, scenario: Scenario, say: Callable[[object]
 async def fix(data: Path, scenario: Scenario, say: Callable[[object], None]) -> None:
     """The doctor alone; then a server starts as if nothing had been."""
     now = Clock().at + timedelta(seconds=scenario.elapsed_seconds)
-    visit = await treat(data, scenario.orders, now=now, is_full=True, progress=silent)
+    visit = await treat(data, scenario.orders, now=now, is_full=True, progress=silent, store_url=url_of(data))
     assert visit.examination.problems == (), visit
     async with served(data, scenario, Clock(now)) as server:
         await server.come_back()
@@ -382,7 +388,7 @@ async def fix(data: Path, scenario: Scenario, say: Callable[[object], None]) -> 
 
 async def seen(data: Path, now: datetime) -> dict[str, Any]:
     """The world as it is, after a look at every byte of it."""
-    store = FileStore(data / "checkpoints")
+    store = store_of(data)
     async with await Catalog.open(f"sqlite:///{data}/catalog.sqlite3") as catalog:
         examination = await examine(catalog, store, now=now, journals=data / RUN_JOURNALS, is_full=True)
         assert examination.problems == (), examination
@@ -408,7 +414,7 @@ def _called(row: CheckpointRow) -> str:
     return row.name if row.owner == "ann" else f"{row.name} of {row.owner}"
 
 
-def _weight(store: FileStore, row: CheckpointRow) -> int:
+def _weight(store: Store, row: CheckpointRow) -> int:
     with Archive(store.open(row.archive)) as archive:
         verify_archive(archive)
         return int(load_state(archive)["run"]["weight"][0])
@@ -441,15 +447,49 @@ def recovered(data: Path, scenario: Scenario, recover: Callable[..., Awaitable[N
     copy = data.with_name("recovered")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(data, copy)
-    said, status = in_child(lambda say: recover(copy, scenario, say))
+    said, status = in_child(lambda say: _recover(recover, data, copy, scenario, say))
     assert status == 0, "the recovery failed"
     return World(**said[-1])
+
+
+async def _recover(
+    recover: Callable[..., Awaitable[None]], data: Path, copy: Path, scenario: Scenario, say: Callable[[object], None]
+) -> None:
+    if BUCKET is not None:
+        give_bucket(copy)
+        copy_objects(data, copy)
+    await recover(copy, scenario, say)
+
+
+def give_bucket(data: Path) -> None:
+    """A prefix that nobody has used."""
+    (data / "prefix").write_text(f"{BUCKET}/{secrets.token_hex(8)}")
+
+
+def url_of(data: Path) -> str | None:
+    return None if BUCKET is None else (data / "prefix").read_text()
+
+
+def store_of(data: Path) -> Store:
+    return open_store(url_of(data) or data / "checkpoints")
+
+
+def copy_objects(data: Path, copy: Path) -> None:
+    """All that is below the prefix of ``data``, its claim, too, as if the bucket had been copied with the directory."""
+    from chockstone.checkpoints.bucket import Patience
+    from chockstone.checkpoints.object_store import connect
+
+    (name, before), (_, after) = (str(url_of(each)).removeprefix("s3://").split("/", 1) for each in (data, copy))
+    bucket = connect("s3", name, Patience())
+    for facts in bucket.below(before):
+        bucket.copy(facts, after + facts.key[len(before) :], overwrite=True)
 
 
 def killed(data: Path, scenario: Scenario, step: int) -> list[int]:
     """A data directory as a server leaves it that is killed before that step; what the server said before."""
     shutil.rmtree(data, ignore_errors=True)
     (data / "checkpoints").mkdir(parents=True)
+    give_bucket(data)
     said, status = in_child(lambda say: live_and_die(data, scenario, step, say))
     assert os.WIFSIGNALED(status), f"the server ended by itself before step {step}: {status}"
     return said
@@ -470,6 +510,8 @@ def sweep(data: Path, scenario: Scenario) -> int:
 
 
 def main(home: Path, name: str) -> None:
+    if BUCKET is not None:
+        import chockstone.checkpoints.s3_bucket  # noqa: F401  # once, for all children
     steps = sweep(home / "data", SCENARIOS[name])
     print(f"{name}: killed at {steps} steps")
 

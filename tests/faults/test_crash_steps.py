@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from stores import S3Place, place_in, shared_endpoint
+
 SCRIPT = Path(__file__).with_name("crash_sweep.py")
 STRIDE = 14  # of the steps that are tried in the suite
 
 
-def run(home: Path, *arguments: object) -> int:
+def run(home: Path, *arguments: object, place: S3Place | None = None) -> int:
     """How many kills there were, none of which was noticed."""
     environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1]), "OPENBLAS_NUM_THREADS": "1"}
+    if place is not None:
+        environment = {**place.environment(environment), "CHOCKSTONE_SWEEP_BUCKET": place.url}
     command = [sys.executable, str(SCRIPT), str(home), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -31,9 +35,18 @@ def test_killed_life_after_life(tmp_path: Path) -> None:
     assert run(tmp_path, "lives", 2, 1) > 6
 
 
+def test_killed_before_a_step_with_archives_in_a_bucket(tmp_path: Path) -> None:
+    assert run(tmp_path, "every", 17, 60, place=place_in(shared_endpoint())) >= 2
+
+
 @pytest.mark.soak
 def test_killed_before_every_step(tmp_path: Path) -> None:
     assert run(tmp_path, "every", 1, 1) > 100
+
+
+@pytest.mark.soak
+def test_killed_before_every_step_with_archives_in_a_bucket(tmp_path: Path) -> None:
+    assert run(tmp_path, "every", 1, 1, place=place_in(shared_endpoint())) > 100
 
 
 @pytest.mark.soak

@@ -19,6 +19,7 @@ several runs, and samples, may all be under way together.
     sample      key, base_model, archive (or None), seed; body: the request. Replies tokens, prompt_tokens
     cancel      key
     forget      archive: nobody will ask for it again, and it is deleted
+    written     archive: replies when nothing is being written under that name any more
 
 A save of kind "recovery" has all that ``load`` needs to go on with the very same bits. It waits until
 the run's earlier snapshots are on disk, and there is "no_room" for it while one of them could not be
@@ -53,7 +54,7 @@ class Backend(Protocol):
     def environment(self) -> Mapping[str, Any]:
         """Plain JSON: all besides the operations that the bits of a result depend on. Empty before a worker is ready.
 
-        device, dtype, threads, torch, tokens_per_micro_batch, cpu, and models: a digest of each by name.
+        processes, device, dtype, threads, torch, tokens_per_micro_batch, cpu, and models: a digest of each by name.
         """
 
     async def ready(self) -> None:

@@ -136,9 +136,9 @@ def read_in_full(
 
 
 def is_unmounted(store: Store) -> bool:
-    """Whether the store is as empty as the mount point of a disk that is not there."""
+    """Whether the store is as empty as the mount point of a disk that is not there, or a prefix that nobody uses."""
     if not isinstance(store, FileStore):
-        return False
+        return next(store.entries(), None) is None
     try:
         with os.scandir(store.root) as items:
             return next(items, None) is None

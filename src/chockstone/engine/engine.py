@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from chockstone.catalog import Catalog, CatalogError, RowMissing
 from chockstone.catalog.losses import LossRow
+from chockstone.catalog.patience import context_that_waits_for_catalog, waiting_for_catalog
+from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.archives import ephemeral_name
 from chockstone.engine.audit import Audit
 from chockstone.engine.backend import Backend
@@ -217,13 +219,17 @@ class Engine:
         """A run that made weights to sample from makes them again when it is replayed, if they were not written."""
         if not source.is_unnamed:
             return False
-        for row in await self.catalog.runs.list_by_session(source.session_id):
-            live = await self._wake_in_time(row.run_id)
-            while live is not None and not live.lane.is_idle() and not self.is_stopping:
-                if live.generation == self._backend.generation and self._backend.is_ready:
-                    break
-                await asyncio.sleep(_WAIT_SECONDS)
-        return bool(await self.storage.look_up([source.archive])) if source.archive is not None else True
+        with waiting_for_catalog(is_over=lambda: self.is_stopping):
+            for row in await self.catalog.runs.list_by_session(source.session_id):
+                live = await self._wake_in_time(row.run_id)
+                while live is not None and not live.lane.is_idle() and not self.is_stopping:
+                    if live.generation == self._backend.generation and self._backend.is_ready:
+                        break
+                    await asyncio.sleep(_WAIT_SECONDS)
+        try:
+            return source.archive is None or bool(await self.storage.look_up([source.archive]))
+        except StoreError:
+            return True  # it cannot be asked at the moment; the worker says what it finds
 
     async def _wake_in_time(self, run_id: str) -> LiveRun | None:
         while not self.is_stopping:
@@ -254,10 +260,13 @@ class Engine:
             await self.checkpoints.purge_due()
 
     async def _flush(self) -> None:
-        await self.presence.flush()
-        await self.audit.flush()
-        await self.usage.count_storage()
-        await self.usage.flush()
+        try:
+            await self.presence.flush()
+            await self.audit.flush()
+            await self.usage.count_storage()
+            await self.usage.flush()
+        except CatalogError as error:
+            log.error("what was noted and counted last is not written error=%s", error)
 
     def worker_lost(self, reason: str) -> None:
         """The worker died and took what it held with it. The next one is given it again."""
@@ -351,9 +360,12 @@ class Engine:
     async def _forget(self, archive: str) -> None:
         """The worker may be writing it yet, and then deletes it when it has; one that died has forgotten it."""
         try:
-            await self._backend.call("forget", {"archive": archive})
-        except ServerFailure:
-            await self.storage.delete(archive)
+            try:
+                await self._backend.call("forget", {"archive": archive})
+            except ServerFailure:
+                await self.storage.delete(archive)
+        except StoreError as error:
+            log.warning("archive of a sampler not deleted yet archive=%s error=%s", archive, error)
 
     def _forget_purged(self, archive: str) -> None:
         if self.sampling.forget_archive(archive) and self._backend.is_ready:
@@ -387,7 +399,9 @@ class Engine:
                 await self.checkpoints.found_bad(row, error)
 
     def _in_background(self, work: Any) -> None:  # Any: a coroutine of any result
-        task = asyncio.create_task(work)
+        # Nobody would do it again if it failed because the catalog is away.
+        context = context_that_waits_for_catalog(is_over=lambda: self.is_stopping)
+        task = asyncio.create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

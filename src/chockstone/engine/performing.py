@@ -10,11 +10,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Final
 
 from chockstone.backends.local import WorkerLost
-from chockstone.catalog.errors import CatalogUnavailable
+from chockstone.catalog.errors import CatalogAway, CatalogUnavailable
+from chockstone.catalog.patience import waiting_for_catalog
 from chockstone.engine.execution import Execution, Release
 from chockstone.engine.futures import Futures, Result
 from chockstone.engine.journal import JournalError
@@ -177,6 +178,8 @@ class Performing:
             return Outcome(Result.failed(error))
         except Halted:
             raise
+        except CatalogAway as error:  # only when the server stops: the next one goes on with it
+            raise Halted from error
         except Exception as error:  # told to the client, and logged
             log.exception("operation failed run=%s word=%s", live.run_id, operation.word)
             return Outcome(Result.failed(error))
@@ -185,7 +188,8 @@ class Performing:
         told = ""
         while True:
             try:
-                return await self._recovery.restore(live, before)
+                with self._waiting_for_catalog(live):
+                    return await self._recovery.restore(live, before)
             except (CatalogUnavailable, Postponed) as error:
                 if self.is_stopping:
                     raise Halted from error
@@ -216,10 +220,19 @@ class Performing:
             live.journal.attempt(operation)
         if operation.damage is not None:
             raise ServerFailure(f"the request was damaged in the journal: {operation.damage}. Send it again.")
-        if not operation.deaths:
-            return await self._execution.execute(live, operation, release)
-        async with self._suspects.alone():
-            return await self._execution.execute(live, operation, release)
+        with self._waiting_for_catalog(live):
+            async with self._suspects.alone() if operation.deaths else nullcontext():
+                return await self._execution.execute(live, operation, release)
+
+    def _waiting_for_catalog(self, live: LiveRun) -> AbstractContextManager[None]:
+        """What the run is asked waits with it. All of it may be done twice, as after a crash."""
+
+        def tell(why: str | None) -> None:
+            if why is not None and live.pause is None:
+                log.warning("run waits for the catalog run=%s error=%s", live.run_id, why)
+            live.pause = why
+
+        return waiting_for_catalog(is_over=lambda: self.is_stopping, on_wait=tell)
 
     async def _finish(self, live: LiveRun, operation: Operation, outcome: Outcome) -> None:
         live.journal.settle(operation, outcome)

@@ -246,10 +246,10 @@ class Saving:
         if needed_bytes is None:
             return 0  # nobody can tell what would be
         try:
-            free_bytes = await self._storage.free_bytes() or 0
-            missing = needed_bytes + self._rules.reserve_bytes - free_bytes
+            free_bytes = await self._storage.free_bytes()
+            missing = 0 if free_bytes is None else needed_bytes + self._rules.reserve_bytes - free_bytes
             if missing <= 0:
-                missing = needed_bytes  # a limit that the count of free bytes does not know, as a disk quota
+                missing = needed_bytes  # a limit that no count of free bytes knows, as of a disk quota or a bucket
             return await self._checkpoints.purge_for_space(missing)
         except StoreError as error:
             log.warning("no room made error=%s", error)
@@ -262,11 +262,13 @@ class Saving:
             return share.refusal(path, needed)
         needs = "more bytes than are left" if needed is None else spell_bytes(needed)
         free_bytes = await self._storage.free_bytes()
-        free = "no more room" if free_bytes is None else f"{spell_bytes(free_bytes)} free"
+        if free_bytes is None:
+            room = "its store has no more room"
+        else:
+            reserved = spell_bytes(self._rules.reserve_bytes)
+            room = f"the disk of this server has {spell_bytes(free_bytes)} free, of which {reserved} are reserved"
         return BadRequest(
-            f"checkpoint {path!r} needs {needs}: the disk of this server has {free}, of which "
-            f"{spell_bytes(self._rules.reserve_bytes)} are reserved. {how_to_free(TinkerPath.parse(path).run_id)}, "
-            f"and save again.",
+            f"checkpoint {path!r} needs {needs}: {room}. {how_to_free(TinkerPath.parse(path).run_id)}, and save again.",
             code="no_room",
         )
 

@@ -18,10 +18,12 @@ from typing import Final, TypeVar
 from chockstone.checkpoints import Archive, Store, verify_archive
 from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, ForeignArchive, StoreError
 from chockstone.checkpoints.file_store import FileStore
+from chockstone.checkpoints.object_store import ObjectStore
 from chockstone.checkpoints.store import Entry, Partial
 
 T = TypeVar("T")
 _THREADS: Final = 4
+_FEW: Final = 20  # archives that are asked for one by one
 _READERS: Final = 2  # archives read in full at a time, each by several threads
 
 
@@ -55,6 +57,21 @@ class Storage:
     async def look_up(self, archives: Iterable[str]) -> dict[str, Entry]:
         """Those of them that are there."""
         return await self._run(partial(self._look_up, archives))
+
+    async def lend(self, archive: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
+        """A URL of an archive that is there, good for as long without credentials; None where the store has none.
+
+        Raises CheckpointMissing, StoreError.
+        """
+        store = self.store
+        if not isinstance(store, ObjectStore):
+            return None
+
+        def lend() -> str | None:
+            store.stat(archive)
+            return store.lend(archive, method=method, seconds=seconds, filename=filename, content_type=content_type)
+
+        return await self._run(lend)
 
     async def delete(self, archive: str) -> bool:
         """Whether this call is the one that removed it."""
@@ -95,8 +112,12 @@ class Storage:
         return await asyncio.wrap_future(self._threads.submit(work, *values))
 
     def _look_up(self, archives: Iterable[str]) -> dict[str, Entry]:
+        wanted = list(archives)
+        if isinstance(self.store, ObjectStore) and len(wanted) > _FEW:  # a page of a list takes one request, too
+            listed = {entry.name: entry for entry in self.store.entries()}
+            return {archive: listed[archive] for archive in wanted if archive in listed}
         found: dict[str, Entry] = {}
-        for archive in archives:
+        for archive in wanted:
             with suppress(CheckpointMissing):
                 found[archive] = self.store.stat(archive)
         return found

@@ -12,6 +12,7 @@ from chockstone.checkpoints import Store, open_store
 from chockstone.engine.engine import Engine
 from chockstone.engine.storage import Storage
 from chockstone.engine.storage_rules import StorageRules
+from postgres import catalog_url
 
 from .fake_backend import FakeBackend
 from .making import NOW, Start, started
@@ -19,7 +20,7 @@ from .making import NOW, Start, started
 
 @pytest.fixture
 async def catalog(tmp_path: Path) -> AsyncIterator[Catalog]:
-    async with await Catalog.open(f"sqlite:///{tmp_path}/catalog.sqlite3") as catalog:
+    async with await Catalog.open(catalog_url(tmp_path)) as catalog:
         await catalog.sessions.create("s", owner="local", sdk_version="0.36.0", now=NOW)
         yield catalog
 

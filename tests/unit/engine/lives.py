@@ -139,7 +139,12 @@ class Life:
 
 @asynccontextmanager
 async def lived(
-    home: Path, *, after: Life | None = None, environment: dict[str, Any] | None = None, **facts: Any
+    home: Path,
+    *,
+    after: Life | None = None,
+    environment: dict[str, Any] | None = None,
+    database: str | None = None,
+    **facts: Any,
 ) -> AsyncIterator[Life]:
     """A server's, until it is stopped in good order. Numbers go on where those of the life before ended."""
     home.mkdir(exist_ok=True)
@@ -147,7 +152,7 @@ async def lived(
     storage = Storage(store)
     backend = FakeBackend(store)
     backend.environment.update(environment or {})
-    async with await Catalog.open(f"sqlite:///{home}/catalog.sqlite3") as catalog:
+    async with await Catalog.open(database or f"sqlite:///{home}/catalog.sqlite3") as catalog:
         with suppress(RowExists):
             await catalog.sessions.create("s", owner="local", sdk_version="0.36.0", now=NOW)
         async with started(backend, catalog, storage, **{"durability": RARELY, **facts}) as engine:

@@ -22,6 +22,7 @@ from chockstone.engine.doctor_findings import Examination
 from chockstone.engine.doctor_repairs import Orders
 from chockstone.engine.doctor_visit import Visit, look, treat
 from chockstone.engine.journal import Journal, JournalWriter
+from postgres import database_for, shared_postgres
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SPEC = RunSpec(rank=8, seed=1).to_json()
@@ -31,12 +32,14 @@ RUN = "s:train:0"
 @dataclass
 class Patient:
     data: Path
+    url: str | None = None  # of its catalog, if that is not in the data
     store: FileStore = field(init=False)
 
     def __post_init__(self) -> None:
         self.data.mkdir(exist_ok=True)
         self.store = FileStore(self.data / "checkpoints")
         self.store.root.mkdir(exist_ok=True)
+        self.url = self.url or database_for(self.data)
 
     @property
     def database(self) -> Path:
@@ -44,8 +47,16 @@ class Patient:
 
     @asynccontextmanager
     async def catalog(self) -> AsyncIterator[Catalog]:
-        async with await Catalog.open(f"sqlite:///{self.database}") as catalog:
+        async with await Catalog.open(self.url or f"sqlite:///{self.database}") as catalog:
             yield catalog
+
+    def lose_catalog(self) -> None:
+        if self.url is not None:
+            shared_postgres().empty(self.url)
+        self.database.unlink(missing_ok=True)
+
+    async def has_catalog(self) -> bool:
+        return await Catalog.exists(self.url or f"sqlite:///{self.database}")
 
     def archive(
         self, archive: str, value: float = 1.0, *, at: datetime = NOON, kind: str = "weights", **metadata: Any
@@ -108,10 +119,12 @@ class Patient:
         return [(each.ailment.value, each.subject) for each in (await self.examined(**facts)).problems]
 
     async def looked_at(self, *, is_full: bool = False) -> Visit:
-        return await look(self.data, now=NOON, is_full=is_full, progress=silent)
+        return await look(self.data, now=NOON, is_full=is_full, progress=silent, database_url=self.url)
 
     async def treated(self, orders: Orders | None = None, *, is_full: bool = False, at: datetime = NOON) -> Visit:
-        return await treat(self.data, orders or Orders(), now=at, is_full=is_full, progress=silent)
+        return await treat(
+            self.data, orders or Orders(), now=at, is_full=is_full, progress=silent, database_url=self.url
+        )
 
     def file(self, archive: str) -> Path:
         return self.store.path(archive)

@@ -229,13 +229,13 @@ async def test_to_look_changes_nothing(patient: Patient) -> None:
 
 async def test_without_a_catalog_every_archive_is_without_a_row_and_none_is_made(patient: Patient) -> None:
     await patient.saved("a")
-    patient.database.unlink()
+    patient.lose_catalog()
 
     visit = await patient.looked_at()
 
     assert not visit.has_catalog
     assert [finding.ailment for finding in visit.examination.findings] == [Ailment.ORPHAN]
-    assert not patient.database.exists()
+    assert not await patient.has_catalog()
 
 
 async def test_beside_a_server_only_what_lasts_is_told(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:

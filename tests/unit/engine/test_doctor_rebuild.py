@@ -20,7 +20,7 @@ def patient(tmp_path: Path) -> Patient:
 
 async def test_a_lost_catalog_comes_back_from_the_store(patient: Patient) -> None:
     before = {name: await patient.saved(name, seq_id=seq_id) for name, seq_id in (("a", 30), ("b", 9), ("c", 10))}
-    patient.database.unlink()
+    patient.lose_catalog()
 
     visit = await patient.treated(REBUILD)
 

@@ -262,7 +262,7 @@ async def test_without_a_catalog_there_is_nothing_to_repair(patient: Patient) ->
     with pytest.raises(NoCatalog, match="--rebuild"):
         await patient.treated()
 
-    assert not patient.database.exists()
+    assert not await patient.has_catalog()
     assert len(list(patient.store.entries())) == 1
 
 
