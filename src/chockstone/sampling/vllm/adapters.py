@@ -1,0 +1,122 @@
+"""Adapters on one vLLM server: loaded when first needed, lent to requests, unloaded when others are needed more.
+
+vLLM would itself push out the adapter that was unused for longest; told to unload it, it also forgets the name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from chockstone.sampling.vllm.connection import Connection, Refused, VllmError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFiles:
+    """A LoRA adapter as PEFT writes it, in a directory that the servers see under the same path.
+
+    ``name`` stands for these very bytes and no others.
+    """
+
+    name: str
+    directory: str
+    has_head: bool  # it changes the output layer, too
+
+
+class NotLoaded(VllmError):
+    """The server answers, and will not have this adapter."""
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    loading: asyncio.Task[None]
+    users: int = 0
+
+
+class Adapters:
+    """No more than ``most`` are loaded, unless more are in use at once."""
+
+    def __init__(self, connection: Connection, *, most: int) -> None:
+        self._connection = connection
+        self._most = most
+        self._slots: OrderedDict[str, _Slot] = OrderedDict()  # by name, the longest unused first
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def names(self) -> set[str]:
+        return set(self._slots)
+
+    @asynccontextmanager
+    async def lent(self, files: AdapterFiles) -> AsyncIterator[None]:
+        """Inside, it is loaded, as far as one can know. Raises Lost or NotLoaded."""
+        slot = self._slots.get(files.name)
+        if slot is None:
+            slot = self._slots[files.name] = _Slot(asyncio.create_task(self._load(files)))
+            slot.loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may have waited
+        self._slots.move_to_end(files.name)
+        slot.users += 1
+        try:
+            try:
+                await asyncio.shield(slot.loading)
+            except VllmError:
+                self._drop(files.name, slot)
+                raise
+            yield
+        finally:
+            slot.users -= 1
+
+    def forgotten(self, name: str) -> None:
+        """The server does not know it any more: the next one who needs it has it loaded again."""
+        self._slots.pop(name, None)
+
+    def forget_all(self) -> None:
+        """The server was away, and may be another one."""
+        self._slots.clear()
+
+    async def unload(self, name: str) -> None:
+        """At once, also for those who use it. Errors are logged: what is not told to go is pushed out in time."""
+        if self._slots.pop(name, None) is not None:
+            await self._leave(name)
+
+    async def _load(self, files: AdapterFiles) -> None:
+        while len(self._slots) > self._most and (idle := self._longest_unused()) is not None:
+            await self.unload(idle)
+        if (leaving := self._leaving.get(files.name)) is not None:
+            await asyncio.shield(leaving)
+        try:
+            await self._connection.load_adapter(files.name, files.directory)
+        except Refused as error:
+            raise NotLoaded(
+                f"{error}. It must see {files.directory!r} under this very path, and have been started with "
+                f"--enable-lora and a --max-lora-rank no less than the run's rank"
+            ) from error
+        log.info("adapter loaded server=%s adapter=%s", self._connection.url, files.name)
+
+    def _longest_unused(self) -> str | None:
+        idle = (name for name, slot in self._slots.items() if not slot.users and slot.loading.done())
+        return next(idle, None)
+
+    async def _leave(self, name: str) -> None:
+        task = self._leaving.get(name)
+        if task is None:
+            task = self._leaving[name] = asyncio.create_task(self._unload(name))
+        await asyncio.shield(task)
+
+    async def _unload(self, name: str) -> None:
+        try:
+            await self._connection.unload_adapter(name)
+            log.info("adapter unloaded server=%s adapter=%s", self._connection.url, name)
+        except VllmError as error:
+            log.warning("adapter not unloaded server=%s adapter=%s error=%s", self._connection.url, name, error)
+        finally:
+            del self._leaving[name]
+
+    def _drop(self, name: str, slot: _Slot) -> None:
+        if self._slots.get(name) is slot:
+            del self._slots[name]

@@ -1,0 +1,116 @@
+"""Completion answers: what vLLM says, as the result of a sample. It comes from outside, and is checked.
+
+Shapes: P prompt positions, K alternatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from chockstone.wire.samples import Floats, SampledSequence, SampleRequest, SampleResult, TopK
+
+_EMPTY_LOGPROB: Final = -99999.0
+_TOKEN: Final = "token_id:"  # noqa: S105  # how vLLM spells one where a text is expected
+
+
+class StrangeAnswer(Exception):
+    """It is not what vLLM says; the message says in what."""
+
+
+class Unfinished(Exception):
+    """The server ended the sample before its end; it may be asked for again."""
+
+
+def read_completion(
+    answer: Any,  # plain JSON, or anything
+    request: SampleRequest,
+    samples: range,
+    *,
+    stops: frozenset[int],
+) -> SampleResult:
+    """Those of the request's samples that were asked for together; ``stops`` are the tokens that end one.
+
+    Raises StrangeAnswer or Unfinished.
+    """
+    try:
+        choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+        if len(choices) != len(samples):
+            raise StrangeAnswer(f"{len(choices)} samples instead of {len(samples)}")
+        logprobs, topk = (None, None) if samples.start else _prompt(choices[0].get("prompt_logprobs"), request)
+        return SampleResult(
+            sequences=tuple(_sequence(choice, request, stops) for choice in choices),
+            prompt_logprobs=logprobs if request.prompt_logprobs else None,
+            topk_prompt_logprobs=topk,
+            prompt_cache_hit_tokens=_cached(answer),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise StrangeAnswer(f"{type(error).__name__}: {error}") from error
+
+
+def _sequence(choice: Mapping[str, Any], request: SampleRequest, stops: frozenset[int]) -> SampledSequence:
+    reason = choice["finish_reason"]
+    if reason not in ("stop", "length"):
+        raise Unfinished(f"a sample ended with {reason!r}")
+    tokens, told = choice["token_ids"], choice["logprobs"]
+    if not tokens or len(tokens) != len(told["token_logprobs"]):
+        raise StrangeAnswer(f"a sample of {len(tokens or ())} tokens, and not as many logprobs")
+    topk = None
+    if k := request.topk_sample_logprobs:
+        topk = _empty_topk(len(tokens), k)
+        for row, (token, rivals) in enumerate(zip(tokens, told["top_logprobs"], strict=True)):
+            pairs = [(int(name.removeprefix(_TOKEN)), logprob) for name, logprob in rivals.items()]
+            _fill(topk, row, pairs, beside=token)
+    return SampledSequence(
+        tokens=np.array(tokens, dtype=np.int32),
+        logprobs=np.array(told["token_logprobs"], dtype=np.float32),
+        stop_reason="stop" if reason == "stop" or tokens[-1] in stops else "length",
+        topk=topk,
+    )
+
+
+def _prompt(scores: Any, request: SampleRequest) -> tuple[Floats | None, TopK | None]:
+    if not (request.prompt_logprobs or request.topk_prompt_logprobs):
+        return None, None
+    length, k = len(request.prompt), request.topk_prompt_logprobs
+    if len(scores) != length:
+        raise StrangeAnswer(f"{len(scores)} scores of a prompt of {length} tokens")
+    logprobs = np.full(length, np.nan, np.float32)
+    topk = _empty_topk(length, k) if k else None
+    first = 1 if request.prompt_logprobs_last_n is None else max(1, length - request.prompt_logprobs_last_n)
+    for position in range(first, length):
+        token, scored = int(request.prompt[position]), scores[position]
+        logprobs[position] = scored[str(token)]["logprob"]
+        if topk is not None:
+            _fill(topk, position, [(int(name), each["logprob"]) for name, each in scored.items()], beside=token)
+    return logprobs, topk
+
+
+def _fill(topk: TopK, row: int, pairs: list[tuple[int, float]], *, beside: int) -> None:
+    """The k most likely, best first. ``beside`` is there besides them, unless it is one of them."""
+    k = topk.tokens.shape[1]
+    if len(pairs) > k:
+        pairs = [pair for pair in pairs if pair[0] != beside]
+    pairs = sorted(pairs, key=lambda pair: -pair[1])[:k]
+    topk.tokens[row, : len(pairs)] = [token for token, _ in pairs]
+    topk.logprobs[row, : len(pairs)] = [logprob for _, logprob in pairs]
+
+
+def _empty_topk(positions: int, k: int) -> TopK:
+    return TopK(np.zeros((positions, k), np.int32), np.full((positions, k), _EMPTY_LOGPROB, np.float32))
+
+
+def _cached(answer: Mapping[str, Any]) -> int:
+    details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
+    return int(details.get("cached_tokens") or 0)
+
+
+def join_results(parts: list[SampleResult], request: SampleRequest) -> SampleResult:
+    """The whole result from its parts, the first of which has scored the prompt."""
+    sequences = tuple(sequence for part in parts for sequence in part.sequences)
+    if len(sequences) < request.num_samples:  # all of them are the same
+        sequences = sequences[:1] * request.num_samples
+    return replace(parts[0], sequences=sequences)

@@ -1,0 +1,166 @@
+"""The connection: what can be said to one vLLM server over HTTP, and the ways in which that fails.
+
+VllmError
+├── Lost      no answer, or one that says the server cannot go on: another may do better
+└── Refused   it answered, and will not do this
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+_CONNECT_SECONDS: Final = 10.0
+_IDLE_SECONDS: Final = 2.0  # uvicorn drops idle connections after 5, and a request on its way with them
+_ANSWER_SECONDS: Final = 20.0  # of everything that computes nothing
+_LOAD_SECONDS: Final = 300.0  # an adapter, perhaps from a slow disk
+_LARGE_BYTES: Final = 1 << 18  # JSON that is read beside the event loop
+_TOLD: Final = 1000  # characters of an error that are passed on
+KEY: Final = "VLLM_API_KEY"  # the variable, which vLLM itself reads as well
+
+
+class VllmError(Exception):
+    pass
+
+
+class Lost(VllmError):
+    """``was_sent``: the server had the request, and may have died of it."""
+
+    def __init__(self, message: str, *, was_sent: bool) -> None:
+        super().__init__(message)
+        self.was_sent = was_sent
+
+
+class Refused(VllmError):
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a server says it serves."""
+
+    models: dict[str, int]  # base model → longest context
+    adapters: dict[str, str]  # name → directory
+
+
+class Connection:
+    """For one event loop. Requests under way are given up when it is closed."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        key = os.environ.get(KEY)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS),
+            headers={"Authorization": f"Bearer {key}"} if key else None,
+            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=_CONNECT_SECONDS),
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def check_health(self) -> None:
+        """Raises Lost unless it says that it is well."""
+        try:
+            await self._ask("GET", "/health", seconds=_ANSWER_SECONDS)
+        except Refused as error:
+            raise Lost(str(error), was_sent=True) from error
+
+    async def offer(self) -> Offer:
+        answer = await self._ask("GET", "/v1/models", seconds=_ANSWER_SECONDS)
+        try:
+            cards = orjson.loads(answer)["data"]
+            return Offer(
+                models={card["id"]: int(card["max_model_len"]) for card in cards if card.get("parent") is None},
+                adapters={card["id"]: str(card.get("root")) for card in cards if card.get("parent") is not None},
+            )
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise Refused(f"{self.url} does not list models as vLLM does", status=200) from error
+
+    async def takes_adapters(self) -> bool:
+        """Whether it has the routes at all, which it has only when told to."""
+        try:
+            await self._ask("POST", "/v1/load_lora_adapter", {}, seconds=_ANSWER_SECONDS)
+        except Refused as error:
+            return error.status != 404
+        return True
+
+    async def load_adapter(self, name: str, directory: str) -> None:
+        """It is loaded on return. One of that name may be loaded already: names are given once."""
+        body = {"lora_name": name, "lora_path": directory}
+        try:
+            await self._ask("POST", "/v1/load_lora_adapter", body, seconds=_LOAD_SECONDS, refuses_by_500=True)
+        except Refused as error:
+            if "already been loaded" not in str(error):
+                raise
+
+    async def unload_adapter(self, name: str) -> None:
+        """Harmless when it is not loaded."""
+        try:
+            await self._ask(
+                "POST", "/v1/unload_lora_adapter", {"lora_name": name}, seconds=_ANSWER_SECONDS, refuses_by_500=True
+            )
+        except Refused as error:
+            if error.status != 404:
+                raise
+
+    async def complete(self, body: dict[str, Any]) -> Any:  # Any: plain JSON, both
+        """However long it takes; whoever gives up has it stopped."""
+        answer = await self._ask("POST", "/v1/completions", body)
+        try:
+            if len(answer) < _LARGE_BYTES:
+                return orjson.loads(answer)
+            return await asyncio.to_thread(orjson.loads, answer)
+        except orjson.JSONDecodeError as error:
+            raise Refused(f"{self.url} answered with what is no JSON: {error}", status=200) from error
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        seconds: float | None = None,
+        refuses_by_500: bool = False,
+    ) -> bytes:
+        """``refuses_by_500``: the route says so of what cannot be done, and the server is none the worse for it."""
+        content = None if body is None else orjson.dumps(body)
+        headers = None if body is None else {"Content-Type": "application/json"}
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._session.request(method, self.url + path, data=content, headers=headers) as response,
+            ):
+                answer = await response.read()
+        except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
+            raise Lost(f"{self.url} cannot be reached: {error}", was_sent=False) from error
+        except TimeoutError as error:
+            raise Lost(f"{self.url} did not answer {path} within {seconds} seconds", was_sent=True) from error
+        except (aiohttp.ClientError, OSError) as error:
+            told = str(error) or type(error).__name__
+            raise Lost(f"the connection to {self.url} broke: {told}", was_sent=True) from error
+        if response.status < 400:
+            return answer
+        message = f"{self.url} answered {path} with {response.status}: {_explain(answer)}"
+        if response.status >= 500 and not refuses_by_500:
+            raise Lost(message, was_sent=True)
+        if response.status in (401, 403):
+            message += f". If it wants a key, start this server with it in {KEY}"
+        raise Refused(message, status=response.status)
+
+
+def _explain(answer: bytes) -> str:
+    """What vLLM, or what stands before it, says of an error."""
+    try:
+        told = orjson.loads(answer)
+        inner = told.get("error", told)
+        text = str(inner.get("message") or inner.get("detail") or inner)
+    except (orjson.JSONDecodeError, AttributeError):
+        text = answer.decode(errors="replace").strip()
+    return text[:_TOLD] or "nothing"

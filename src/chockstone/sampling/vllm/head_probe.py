@@ -1,0 +1,52 @@
+"""Head probes: an adapter of the output layer alone, with which a server shows what it does with such.
+
+vLLM may be told to adapt some layers only, and passes over an adapter's other matrices without a word. And
+where it does adapt the output layer, it cannot score prompts: with any adapter or none, that gives wrong
+numbers or ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from chockstone.sampling.vllm.adapters import AdapterFiles
+from chockstone.sampling.vllm.model_facts import ModelFacts
+
+_ALPHA: Final = 64
+
+
+@contextmanager
+def head_probe(directory: Path, facts: ModelFacts) -> Iterator[AdapterFiles]:
+    """Its files are below ``directory`` until the block ends. Raises OSError."""
+    token = secrets.token_hex(8)
+    place = directory / f"probe-{token}"
+    random = np.random.default_rng(0)
+    down_RI = random.normal(0, facts.hidden_size**-0.5, (1, facts.hidden_size)).astype(np.float32)
+    up_OR = random.normal(0, 1, (facts.vocabulary, 1)).astype(np.float32)
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": 1,
+        "lora_alpha": _ALPHA,
+        "bias": "none",
+        "target_modules": ["lm_head"],
+    }
+    place.mkdir()
+    try:
+        (place / "adapter_config.json").write_text(json.dumps(config))
+        save_file(
+            {"base_model.model.lm_head.lora_A.weight": down_RI, "base_model.model.lm_head.lora_B.weight": up_OR},
+            place / "adapter_model.safetensors",
+        )
+        yield AdapterFiles(f"chockstone-probe-{token}", str(place), has_head=True)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

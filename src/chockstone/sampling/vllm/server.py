@@ -1,0 +1,209 @@
+"""Servers: one vLLM server, what it can do, and whether it is well.
+
+It is watched: one that is away is asked again and again until it is back, one that has hung is known for it,
+and what was under way there is given up, so that it can be done elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from chockstone.sampling.vllm.adapters import AdapterFiles, Adapters
+from chockstone.sampling.vllm.completion_request import Ability
+from chockstone.sampling.vllm.connection import Connection, Lost, Refused, VllmError
+from chockstone.sampling.vllm.head_probe import head_probe
+from chockstone.sampling.vllm.model_facts import ModelFacts
+
+log = logging.getLogger(__name__)
+_BEAT_SECONDS: Final = 2.0
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 10.0
+_MEETING_SECONDS: Final = 120.0
+_MISSES: Final = 2  # health checks without an answer; a refused connection is enough by itself
+_SCORED: Final = 5
+_COOLER: Final = 0.1
+_NOISE: Final = 0.01
+_NOT_THERE: Final = "expected target modules"  # the model has no output layer that could be adapted
+Scores = Mapping[str, float]  # logprobs by token
+
+
+class Misfit(VllmError):
+    """It answers, and is not a server that this one can use. The message says what to do."""
+
+
+class VllmServer:
+    def __init__(
+        self,
+        url: str,
+        facts: Mapping[str, ModelFacts],
+        *,
+        directory: Path,
+        most_adapters: int,
+        on_change: Callable[[], None],
+    ) -> None:
+        """``facts`` are of the base models that it is wanted for; adapters are below ``directory``."""
+        self.url = url
+        self.abilities: dict[str, Ability] = {}  # by base model; as it was when last met
+        self.problem: str | None = "it was not asked yet"  # None: it is well
+        self.busy = 0  # samples under way
+        self._facts = facts
+        self._directory = directory
+        self._connection = Connection(url)
+        self.adapters = Adapters(self._connection, most=most_adapters)
+        self._on_change = on_change
+        self._flights: set[asyncio.Task[Any]] = set()
+        self._verifying: asyncio.Task[None] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self.problem is None
+
+    async def meet(self) -> None:
+        """Find out what it serves, and begin to use it. Raises Lost, Misfit or Refused."""
+        try:
+            async with asyncio.timeout(_MEETING_SECONDS):
+                await self._meet()
+        except TimeoutError as error:
+            raise Lost(f"{self.url} answers, and generates nothing", was_sent=True) from error
+
+    async def _meet(self) -> None:
+        offer = await self._connection.offer()
+        if not (served := self._facts.keys() & offer.models.keys()):
+            raise Misfit(
+                f"the vLLM server at {self.url} serves {_list(offer.models)}, and this server {_list(self._facts)}; "
+                f"start vLLM with --served-model-name and the name that --model gives here"
+            )
+        if not await self._connection.takes_adapters():
+            raise Misfit(
+                f"the vLLM server at {self.url} takes no adapters; start it with --enable-lora, and with "
+                f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"
+            )
+        for name, directory in offer.adapters.items():
+            if Path(directory).parent == self._directory:  # left by an earlier life of this server
+                with suppress(Refused):
+                    await self._connection.unload_adapter(name)
+        usual = await self._score(min(served), 1.0)
+        is_tempered = _differ(usual, await self._score(min(served), _COOLER))
+        try:
+            has_head = await self._has_head(min(served), usual)
+        except OSError as error:
+            raise Misfit(f"adapters cannot be written to {str(self._directory)!r}: {error}") from error
+        self.abilities = {model: Ability(offer.models[model], is_tempered, has_head) for model in served}
+        self.adapters.forget_all()
+        self.problem = None
+        names = ",".join(sorted(served))
+        log.info("vllm server found url=%s models=%s tempered=%s head=%s", self.url, names, is_tempered, has_head)
+        self._on_change()
+
+    async def watch(self) -> None:
+        """For ever."""
+        pause, misses = _FIRST_PAUSE_SECONDS, 0
+        while True:
+            await asyncio.sleep(_BEAT_SECONDS if self.is_up else pause)
+            try:
+                await (self._connection.check_health() if self.is_up else self.meet())
+                pause, misses = _FIRST_PAUSE_SECONDS, 0
+            except VllmError as error:
+                misses += 1
+                if self.is_up and isinstance(error, Lost) and error.was_sent and misses < _MISSES:
+                    continue
+                pause = _FIRST_PAUSE_SECONDS if self.is_up else min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                self.lose(str(error))
+
+    async def verify(self) -> None:
+        """Look whether it is well, after something went wrong there."""
+        if self._verifying is None:
+            self._verifying = asyncio.create_task(self._verify())
+        await asyncio.shield(self._verifying)
+
+    def lose(self, reason: str) -> None:
+        """Use it no more until it is met again; what is under way there raises Lost."""
+        if self.problem != reason:
+            log.warning("vllm server not used url=%s reason=%s", self.url, reason)
+        self.problem = reason
+        self.adapters.forget_all()
+        for flight in self._flights:
+            flight.cancel()
+        self._on_change()
+
+    async def complete(self, body: dict[str, Any], files: AdapterFiles | None) -> Any:  # Any: plain JSON
+        """What it answers, with the adapter loaded. Raises VllmError."""
+        flight = asyncio.create_task(self._complete(body, files))
+        self._flights.add(flight)
+        self.busy += body["n"]
+        try:
+            return await flight
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            raise Lost(f"{self.url} was lost with the sample under way: {self.problem}", was_sent=True) from None
+        finally:
+            self.busy -= body["n"]
+            self._flights.discard(flight)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def _complete(self, body: dict[str, Any], files: AdapterFiles | None) -> Any:
+        if files is None:
+            return await self._connection.complete(body)
+        async with self.adapters.lent(files):
+            return await self._connection.complete(body)
+
+    async def _verify(self) -> None:
+        try:
+            await self._connection.check_health()
+        except VllmError as error:
+            self.lose(str(error))
+        finally:
+            self._verifying = None
+
+    async def _has_head(self, model: str, usual: Scores) -> bool:
+        """Whether adapters of the output layer change anything."""
+        with head_probe(self._directory, self._facts[model]) as files:
+            try:
+                await self._connection.load_adapter(files.name, files.directory)
+            except Refused as error:
+                if _NOT_THERE in str(error):
+                    return False
+                raise Misfit(
+                    f"the vLLM server at {self.url} cannot load an adapter from {str(self._directory)!r}: {error}. It "
+                    f"must see the directory under this very path, and have been started with --enable-lora"
+                ) from error
+            try:
+                return _differ(usual, await self._score(files.name, 1.0))
+            finally:
+                await self._connection.unload_adapter(files.name)
+
+    async def _score(self, model: str, temperature: float) -> Scores:
+        """Logprobs of the likeliest tokens after some prompt."""
+        body = {"model": model, "prompt": [0], "max_tokens": 1, "seed": 0, "logprobs": _SCORED, "top_p": 1.0}
+        body |= {"temperature": temperature, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+        answer = await self._connection.complete(body | {"return_tokens_as_token_ids": True})
+        try:
+            told = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+            scores = {str(token): float(score) for token, score in told.items()}
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+            raise Misfit(f"{self.url} does not give logprobs as vLLM does: {error!r}") from error
+        if any(score > 0 for score in scores.values()):
+            raise Misfit(
+                f"the vLLM server at {self.url} gives logits for logprobs; start it with --logprobs-mode "
+                f"raw_logprobs or processed_logprobs"
+            )
+        return scores
+
+
+def _differ(scores: Scores, others: Scores) -> bool:
+    """Each has the likeliest tokens, and the one that was sampled, which need not be among the other's."""
+    common = scores.keys() & others.keys()
+    return not common or any(abs(scores[token] - others[token]) > _NOISE for token in common)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names))) or "nothing"
