@@ -16,6 +16,7 @@ from fastapi import Query, Request, Response
 from chockstone.api.bodies import off_loop
 from chockstone.api.context import Context, ContextDep
 from chockstone.api.downloads import download_url, exported_files
+from chockstone.api.lookup import LookupDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import Caller, CallerDep
 from chockstone.catalog import CheckpointRow, RowMissing
@@ -41,7 +42,7 @@ _BYTES_PER_ENTRY: Final = 500  # or so, of a list
 
 @routes.get("/checkpoints", response_model=CheckpointsResponse)
 async def list_checkpoints(
-    context: ContextDep,
+    context: LookupDep,
     caller: CallerDep,
     limit: Annotated[int, Query(ge=0, le=1000)] = 100,
     offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
@@ -52,7 +53,7 @@ async def list_checkpoints(
 
 
 @routes.get(_RUN, response_model=CheckpointsResponse)
-async def list_checkpoints_of_run(run_id: str, context: ContextDep, caller: CallerDep) -> Response:
+async def list_checkpoints_of_run(run_id: str, context: LookupDep, caller: CallerDep) -> Response:
     """All of a run, newest first; of another's run the public ones."""
     check_run_id(run_id)
     rows = await context.catalog.checkpoints.list_by_run(run_id, now=context.now())
@@ -63,7 +64,7 @@ async def list_checkpoints_of_run(run_id: str, context: ContextDep, caller: Call
 
 
 @routes.get(_ONE)
-async def get_checkpoint(run_id: str, kind: str, name: str, context: ContextDep, caller: CallerDep) -> Checkpoint:
+async def get_checkpoint(run_id: str, kind: str, name: str, context: LookupDep, caller: CallerDep) -> Checkpoint:
     return describe(await context.readable(TinkerPath.of(run_id, kind, name), caller))
 
 

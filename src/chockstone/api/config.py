@@ -34,6 +34,7 @@ class ServerConfig:
     log_level: str = "info"
     database: str | None = None  # a URL; None: SQLite in ``data``
     store: str | None = None  # a URL or a directory; None: in ``data``
+    downloads: str = "redirect"  # of archives in a bucket: to there; or "relay"
     backend: str = "local"  # or "ray"
     workers: int = 1  # of Ray
     min_workers: int | None = None  # None: no fewer than ``workers``
@@ -41,6 +42,7 @@ class ServerConfig:
     sampler: str = "local"  # or "vllm"
     vllm_urls: tuple[str, ...] = ()
     vllm_adapters: Path | None = None  # None: in ``data``
+    vllm_loras: int = 8  # adapters that each vLLM server holds
     engine: str | None = None  # URL of the server whose engine this is an API process of
 
     @property
@@ -50,6 +52,11 @@ class ServerConfig:
     @property
     def store_url(self) -> str:
         return self.store or str((self.data / ARCHIVES).resolve())
+
+    @property
+    def adapters(self) -> Path:
+        """Where vLLM servers find them."""
+        return self.vllm_adapters or self.data / "vllm-adapters"
 
     @property
     def is_local(self) -> bool:

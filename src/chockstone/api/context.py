@@ -1,20 +1,17 @@
-"""Context: what every route works with, and how it finds the thing a request is about.
-
-Another user's things are not there, as far as a caller can tell.
-"""
+"""Context: what every route works with, and how it finds the thing a request is about."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 from fastapi import Depends, HTTPException, Request
 
 from chockstone.api.config import ServerConfig
+from chockstone.api.lookup import Lookup, not_there, one_absence, owned
 from chockstone.api.loop_health import LoopHealth
 from chockstone.api.models_served import ServedModel
 from chockstone.api.polls import Polls
@@ -29,7 +26,6 @@ from chockstone.engine.sampling import SamplerSource
 from chockstone.wire.failures import BadRequest, ServerFailure
 from chockstone.wire.paths import Kind, TinkerPath, check_name
 
-Owned = TypeVar("Owned", SessionRow, RunRow, SamplerRow)
 _PAGE: Final = 1000
 
 
@@ -48,7 +44,7 @@ class SessionFinished(HTTPException):
 
 
 @dataclass(slots=True)
-class Context:
+class Context(Lookup):
     config: ServerConfig
     engine: Engine
     users: Users
@@ -65,6 +61,10 @@ class Context:
     @property
     def catalog(self) -> Catalog:
         return self.engine.catalog
+
+    def last_request(self, row: RunRow) -> datetime:
+        """The catalog hears of requests later."""
+        return self.engine.presence.last_request(row.run_id) or row.last_request_at
 
     def is_admin(self, caller: Caller) -> bool:
         """Whether the caller may see and change what is everyone's. Alone on a machine, one may."""
@@ -86,11 +86,6 @@ class Context:
         if (model := self.models.get(name)) is None:
             raise BadRequest(f"base model {name!r} is not served here; there are {', '.join(sorted(self.models))}")
         return model
-
-    async def session(self, session_id: str, caller: Caller) -> SessionRow:
-        absence = f"session {session_id!r} is not yours or not there; create one with create_session"
-        with _one_absence(absence):
-            return _own(await self.catalog.sessions.get(session_id), caller)
 
     async def open_session(self, session_id: str, caller: Caller) -> SessionRow:
         """A session that may still be given work."""
@@ -142,12 +137,6 @@ class Context:
         except RowMissing:
             return True
 
-    async def run_row(self, run_id: str, caller: Caller | None) -> RunRow:
-        """The caller's, or anyone's for an admin, who asks as None."""
-        with _one_absence(f"run {run_id!r} is not yours or not there; `chockstone runs ls` shows yours"):
-            row = await self.catalog.runs.get(run_id)
-            return row if caller is None else _own(row, caller)
-
     async def runs_of(self, owner: str | None, *, project_id: str | None = None) -> AsyncIterator[RunRow]:
         """All there are, newest first; everyone's when ``owner`` is None."""
         offset = 0
@@ -174,39 +163,23 @@ class Context:
             raise BadRequest(f"checkpoint {path!r} is damaged: {row.damage}", code="damaged")
         return Latest(row, ())
 
-    async def readable(self, path: TinkerPath, caller: Caller) -> CheckpointRow:
-        """One that the caller may read, damaged or not."""
-        try:
-            row = await self.catalog.checkpoints.get(path.run_id, path.kind.value, path.name, now=self.now())
-        except RowMissing as error:
-            absence = await self._absence(path, caller, error)
-            if absence is error:
-                check_name(path.name)  # ``latest`` is none
-            raise absence from None
-        if not self.may_read(row, caller):
-            raise _not_there(path)
-        return row
-
     async def own_checkpoint(self, path: TinkerPath, caller: Caller) -> CheckpointRow:
         """One that the caller may change. BadRequest for one that is only being written yet."""
         try:
             row = await self.catalog.checkpoints.get(path.run_id, path.kind.value, path.name, now=self.now())
         except RowMissing as error:
-            absence = await self._absence(path, caller, error)
+            absence = await self.absence(path, caller, error)
             if absence is error:
                 check_name(path.name)  # ``latest`` is none
                 await self.refuse_while_written(path)
             raise absence from None
         if row.owner != caller.user_id:
-            raise _not_there(path)
+            raise not_there(path)
         return row
 
     async def refuse_while_written(self, path: TinkerPath) -> None:
         if await self.catalog.checkpoints.is_pending(path.run_id, path.kind.value, path.name):
             raise BadRequest(f"checkpoint '{path}' is being written; wait for its save to end")
-
-    def may_read(self, row: CheckpointRow, caller: Caller) -> bool:
-        return row.public or row.owner == caller.user_id
 
     def identify_reader(self, token: str | None, caller: Caller) -> Caller:
         """As whom weights are read: as their owner, when the owner's token came along."""
@@ -234,19 +207,11 @@ class Context:
                 path.run_id, path.kind.value, allow=lambda row: self.may_read(row, caller)
             )
         except RowMissing as error:
-            raise await self._absence(path, caller, error) from None
-
-    async def _absence(self, path: TinkerPath, caller: Caller, found: RowMissing) -> RowMissing:
-        """Why something is missing is told to the run's owner; to others it is not there."""
-        try:
-            _own(await self.catalog.runs.get(path.run_id), caller)
-        except RowMissing:
-            return _not_there(path)
-        return found
+            raise await self.absence(path, caller, error) from None
 
     async def sampler(self, sampling_session_id: str, caller: Caller) -> SamplerRow:
-        with _one_absence(f"sampling session {sampling_session_id!r} is not yours or not there"):
-            return _own(await self.catalog.samplers.get(sampling_session_id), caller)
+        with one_absence(f"sampling session {sampling_session_id!r} is not yours or not there"):
+            return owned(await self.catalog.samplers.get(sampling_session_id), caller)
 
     async def source(self, sampling_session_id: str, caller: Caller, *, for_work: bool = False) -> SamplerSource:
         """What a sampling session samples from; looked up once while its session lasts. Then no work is taken."""
@@ -268,25 +233,6 @@ class Context:
         """The session is finished: its samplers are looked up anew."""
         for sampling_session_id in [known for known in self._sources if known.startswith(f"{session_id}:")]:
             del self._sources[sampling_session_id]
-
-
-@contextmanager
-def _one_absence(message: str) -> Iterator[None]:
-    """What is not there and what is another's are told in the same words."""
-    try:
-        yield
-    except RowMissing:
-        raise RowMissing(message) from None
-
-
-def _not_there(path: TinkerPath) -> RowMissing:
-    return RowMissing(f"checkpoint '{path}' is not yours or not there; `chockstone checkpoints ls` shows yours")
-
-
-def _own(row: Owned, caller: Caller) -> Owned:
-    if row.owner != caller.user_id:
-        raise RowMissing
-    return row
 
 
 def _context(request: Request) -> Context:

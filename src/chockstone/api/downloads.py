@@ -3,12 +3,17 @@
 The URL names one checkpoint as it was saved, so it never reaches another, not even one that later gets
 the same name. A download that has begun ends with the bytes it began with, whatever is deleted or
 replaced meanwhile. Sizes are exact; digests are not checked on the way, which is what ``verify`` is for.
+
+Where the store is a bucket, whole archives come from there: the answer is a redirect to a URL that S3 honours
+for some minutes. Single files are a range of an archive, which no such URL can say, so they come from here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
@@ -35,11 +40,13 @@ _TYPES: Final = {
     ".txt": "text/plain; charset=utf-8",
 }
 _TAR: Final = "application/x-tar"
+_LENT_SECONDS: Final = 900  # whoever is redirected comes at once; to go on later, it comes here again
 _GONE: Final = "the checkpoint behind this URL was deleted, replaced or has expired"
 _PATH: Final = "/{token}/{filename}"
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {  # Any: as FastAPI has it
     200: {"content": {_TAR: {}, "application/octet-stream": {}}, "description": "All of it"},
     206: {"description": "The range that was asked for"},
+    302: {"description": "The store sends it, from a URL that is good for some minutes"},
     304: {"description": "The client has it already"},
     403: {"description": "The URL is not one that this server signed"},
     404: {"description": "The checkpoint was deleted, replaced or has expired"},
@@ -86,6 +93,8 @@ async def _answer(token: str, filename: str, request: Request, context: Context)
     member: str | None = signed["member"]
     if filename != _filename(row, member):
         raise RowMissing(f"the URL is not that of {filename[:300]!r}; ask for a new one")
+    if member is None and (url := await _lend(context, row, request, expires_at=signed["exp"])) is not None:
+        return Response(status_code=302, headers={"Location": url, "Cache-Control": "no-store"})
     archive = await _open(context, row)
     try:
         place = _place(archive, row, member)
@@ -94,6 +103,21 @@ async def _answer(token: str, filename: str, request: Request, context: Context)
     except BaseException:
         await _close(archive)
         raise
+
+
+async def _lend(context: Context, row: CheckpointRow, request: Request, *, expires_at: int) -> str | None:
+    """Where the store itself sends the archive from, for no longer than our own URL is good; None: we send it."""
+    if context.config.downloads == "relay":
+        return None
+    seconds = min(_LENT_SECONDS, expires_at - int(context.now().timestamp()))
+    async with _readable(context, row):
+        return await context.engine.storage.lend(
+            row.archive,
+            method=request.method,
+            seconds=max(1, seconds),
+            filename=_filename(row, None),
+            content_type=_TAR,
+        )
 
 
 async def _piece(archive: Archive, place: ByteRange, request: Request, *, headers: dict[str, str]) -> Response:
@@ -124,10 +148,17 @@ async def _published(context: Context, save_id: int) -> CheckpointRow:
 
 
 async def _open(context: Context, row: CheckpointRow) -> Archive:
-    """The archive behind a row; what is wrong with it is recorded, and told as a 4xx."""
+    """The archive behind a row."""
+    async with _readable(context, row):
+        return await context.engine.storage.open(row.archive)
+
+
+@asynccontextmanager
+async def _readable(context: Context, row: CheckpointRow) -> AsyncIterator[None]:
+    """What turns out to be wrong with the row's archive is recorded, and told as a 4xx."""
     checkpoints = context.engine.checkpoints
     try:
-        return await context.engine.storage.open(row.archive)
+        yield
     except CheckpointMissing:
         await _published(context, row.save_id)  # else it was deleted just now, as any other
         await checkpoints.found_missing(row)

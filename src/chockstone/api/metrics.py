@@ -9,13 +9,13 @@ from fastapi import Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from chockstone.api.context import ContextDep
+from chockstone.api.lookup import LookupDep
 from chockstone.api.routes import Routes
 
 routes = Routes(tags=["metrics"])
 
 
 @routes.get("/metrics", response_class=PlainTextResponse)
-async def metrics(context: ContextDep) -> Response:
+async def metrics(context: LookupDep) -> Response:
     """How late the event loop was, in Prometheus' text format."""
     return Response(context.loop_health.render(), media_type=CONTENT_TYPE_LATEST)

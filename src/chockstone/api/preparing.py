@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from chockstone.api.config import ServerConfig
-from chockstone.backends.process import WorkerConfig, WorkerProcess, spawn_worker
-from chockstone.engine.data_directory import ARCHIVES, DirectoryInUse, owned
+from chockstone.backends.process import WorkerConfig, WorkerProcess, log_to_stderr, spawn_worker
+from chockstone.backends.ray.plan import RayPlan, spawn_driver
+from chockstone.engine.data_directory import ARCHIVES, STORE_RECORD, DirectoryInUse, owned
 
 log = logging.getLogger(__name__)
 _BACKLOG: Final = 4096
@@ -39,19 +40,34 @@ class Prepared:
 @contextlib.contextmanager
 def prepared(config: ServerConfig) -> Iterator[Prepared]:
     """All of it is given up, and the worker ended, with the block. Raises CannotStart."""
-    _raise_file_limit()
-    level = config.log_level.upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    with _own(config.data) as lock, _bind(config.host, config.port) as sock:
+    begin(config)
+    with _own(config.data) as lock, bind(config.host, config.port) as sock:
+        _take_store(config)
         told = worker_config(config)
         try:
-            worker = spawn_worker(told, inherit=[lock])
+            worker = _spawn(config, told, lock)
         except OSError as error:
             raise CannotStart(f"the worker process cannot be started: {error}") from error
         try:
             yield Prepared(lock, sock, told, worker)
         finally:
             worker.end()
+
+
+def begin(config: ServerConfig) -> None:
+    """What any process that serves does first: log, and be allowed many open files."""
+    _raise_file_limit()
+    log_to_stderr(config.log_level)
+
+
+def ray_plan(config: ServerConfig) -> RayPlan:
+    return RayPlan(config.workers, config.min_workers, config.ray_address)
+
+
+def _spawn(config: ServerConfig, told: WorkerConfig, lock: int) -> WorkerProcess:
+    if config.backend == "ray":
+        return spawn_driver(ray_plan(config), told, inherit=[lock])
+    return spawn_worker(told, inherit=[lock])
 
 
 def worker_config(config: ServerConfig) -> WorkerConfig:
@@ -91,6 +107,28 @@ def _own(data: Path) -> Iterator[int]:
         yield lock
 
 
+def _take_store(config: ServerConfig) -> None:
+    """A store elsewhere must be there and ours before anything is loaded. Raises CannotStart."""
+    if config.store is None and not (config.data / STORE_RECORD).exists():
+        return  # it is in the directory, which is ours
+    from chockstone.checkpoints import open_store  # late: clients of object stores take long to import
+    from chockstone.checkpoints.errors import StoreError
+    from chockstone.engine.store_claim import StoreRefused, claim_store, sweep_unfinished
+
+    try:
+        store = open_store(config.store_url)
+        claim_store(config.data, store)
+    except (StoreError, StoreRefused) as error:
+        raise CannotStart(f"the store cannot be used: {error}") from error
+    except OSError as error:
+        raise CannotStart(f"the data directory {str(config.data)!r} cannot be used: {error.strerror}") from error
+    try:
+        for partial in sweep_unfinished(store):
+            log.info("unfinished upload discarded place=%s bytes=%d", partial.place, partial.size)
+    except StoreError as error:
+        log.warning("unfinished uploads not looked for error=%s", error)
+
+
 def _raise_file_limit() -> None:
     """Each request that waits is an open file, and one client may have thousands."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -100,7 +138,8 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
+    """Clients that connect wait there until somebody answers. Raises CannotStart."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import Query
 
 from chockstone.api.checkpoints import describe
-from chockstone.api.context import Context, ContextDep
+from chockstone.api.context import ContextDep
+from chockstone.api.lookup import Lookup, LookupDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
 from chockstone.catalog import CheckpointKind, CheckpointRow, RecoveryRow, RowMissing, RunRow
@@ -22,7 +23,7 @@ Latest = dict[tuple[str, CheckpointKind], CheckpointRow]
 
 @routes.get("")
 async def list_runs(
-    context: ContextDep,
+    context: LookupDep,
     caller: CallerDep,
     limit: Annotated[int, Query(ge=0, le=1000)] = 20,
     offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
@@ -39,7 +40,7 @@ async def list_runs(
 
 @routes.get("/{run_id}")
 async def get_run(
-    run_id: str, context: ContextDep, caller: CallerDep, access_scope: AccessScope = "owned"
+    run_id: str, context: LookupDep, caller: CallerDep, access_scope: AccessScope = "owned"
 ) -> TrainingRun:
     """One's own; of those that are accessible also another's with public checkpoints, and nothing else of it."""
     try:
@@ -66,19 +67,19 @@ async def list_recoveries(
     return RecoveriesResponse(training_run_id=row.run_id, recoveries=[_recovery(each) for each in rows])
 
 
-async def _public_latest(context: Context, run_id: str) -> Latest:
+async def _public_latest(context: Lookup, run_id: str) -> Latest:
     rows = await context.catalog.checkpoints.list_by_run(run_id, now=context.now())
     return {(row.run_id, row.kind): row for row in reversed(rows) if row.public and row.state == "ready"}
 
 
-def _training_run(context: Context, row: RunRow, latest: Latest, *, is_own: bool = True) -> TrainingRun:
+def _training_run(context: Lookup, row: RunRow, latest: Latest, *, is_own: bool = True) -> TrainingRun:
     return TrainingRun(
         training_run_id=row.run_id,
         base_model=row.base_model,
         model_owner=row.owner,
         is_lora=row.spec["rank"] > 0,
         lora_rank=row.spec["rank"],
-        last_request_time=context.engine.presence.last_request(row.run_id) or row.last_request_at,
+        last_request_time=context.last_request(row),
         corrupted=False,
         last_checkpoint=_described(latest.get((row.run_id, "weights"))),
         last_sampler_checkpoint=_described(latest.get((row.run_id, "sampler_weights"))),

@@ -69,16 +69,23 @@ class ArchivePiece(Response):
     async def _send_body(self, send: Send, gone: asyncio.Task[None]) -> None:
         position, end = self._piece.start, self._piece.start + self._piece.size
         piece_bytes = _SLOW_BYTES
+        ahead = memoryview(b"")  # read, and not sent yet
         loop = asyncio.get_running_loop()
         while position < end:
-            body = await self._read(position, min(piece_bytes, end - position))
+            if not ahead:
+                ahead = memoryview(await self._read(position, min(self._read_bytes(piece_bytes), end - position)))
             if gone.done():
                 return
+            body, ahead = ahead[:piece_bytes], ahead[piece_bytes:]
             position += len(body)
             began = loop.time()
             async with asyncio.timeout(self._patience):
                 await send({"type": "http.response.body", "body": body, "more_body": position < end})
             piece_bytes = _BRISK_BYTES if loop.time() - began < _BRISK_SECONDS else _SLOW_BYTES
+
+    def _read_bytes(self, piece_bytes: int) -> int:
+        """At a time: where each read is a request, as much as one request is good for."""
+        return piece_bytes if self._archive.descriptor() is not None else max(piece_bytes, self._archive.run_bytes)
 
     async def _read(self, offset: int, size: int) -> bytearray:
         """A buffer of its own each time: whoever sends it may keep it for a while."""

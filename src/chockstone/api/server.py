@@ -7,31 +7,33 @@ requests that need it wait.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-import signal
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
-
-import uvicorn
 
 from chockstone.api.app import create_app
 from chockstone.api.config import ServerConfig
 from chockstone.api.context import Context
+from chockstone.api.listening import event_loop, http_server, stop_on_signals
 from chockstone.api.models_served import describe_models
-from chockstone.api.preparing import CannotStart, Prepared
+from chockstone.api.preparing import CannotStart, Prepared, ray_plan
 from chockstone.api.signing import Signer
 from chockstone.api.users import Users, follow_keys, read_secret
+from chockstone.backends.keeper import Keeper
 from chockstone.backends.local import LocalBackend
-from chockstone.catalog import Catalog, CatalogError
+from chockstone.backends.ray.backend import RayBackend
+from chockstone.catalog import Catalog, CatalogError, EngineLock
 from chockstone.checkpoints import open_store
+from chockstone.engine.backend import Backend
+from chockstone.engine.catalog_claim import CatalogRefused, take_catalog
 from chockstone.engine.engine import Engine
 from chockstone.engine.storage import Storage
 
 log = logging.getLogger(__name__)
+_DATABASE_SECONDS: Final = 60.0  # for a database server that starts when this one does
+_LOCK_SECONDS: Final = 10.0  # for a server that was here before to end
 _LAST_ANSWERS_SECONDS: Final = 3.0  # for clients to fetch what was finished last
 
 
@@ -40,7 +42,7 @@ def run(config: ServerConfig, prepared: Prepared, *, announce: Callable[[int], N
 
     Raises CannotStart.
     """
-    with asyncio.Runner(loop_factory=_event_loop()) as runner:
+    with asyncio.Runner(loop_factory=event_loop()) as runner:
         return runner.run(_serve(config, prepared, announce))
 
 
@@ -49,8 +51,9 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[i
     try:
         models = describe_models(config.models)
         secret = read_secret(config.data / "token-secret")
-        catalog = await Catalog.open(config.database_url)
-    except (CatalogError, OSError, ValueError) as error:
+        catalog = await Catalog.open(config.database_url, wait_seconds=_DATABASE_SECONDS)
+        lock = await _take(catalog, config)
+    except (CatalogError, CatalogRefused, OSError, ValueError) as error:
         raise CannotStart(str(error)) from error
     stop = asyncio.Event()
     failures: list[str] = []
@@ -62,12 +65,10 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[i
     def lost(reason: str) -> None:
         engine.worker_lost(reason)
 
-    backend = LocalBackend(
-        prepared.worker_config, on_lost=lost, on_hopeless=fail, inherit=[prepared.lock], first=prepared.worker
-    )
+    backend = _backend(config, prepared, on_lost=lost, on_hopeless=fail)
     storage = Storage(open_store(config.store_url))
     engine = Engine(
-        backend,
+        await _with_sampler(config, backend, storage),
         catalog,
         storage,
         data=config.data,
@@ -79,22 +80,16 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[i
     context = Context(config, engine, users, models, signer=Signer(secret))
     watchdog = context.loop_health.watchdog()
     watchdog.start(asyncio.get_running_loop())
-    app = create_app(context)
-    server = _Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=3,
-        )
-    )
-    users.reload(await catalog.keys.list())  # before the first request, which must not find the door open
-    await engine.start()
+    server = http_server(create_app(context))
+    try:
+        users.reload(await catalog.keys.list())  # before the first request, which must not find the door open
+        await engine.start()
+    except CatalogError as error:
+        raise CannotStart(str(error)) from error
     following = asyncio.create_task(follow_keys(users, catalog))
+    keeping = asyncio.create_task(_keep(lock, at_once=backend.kill))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
-    _on_signals(stop, backend)
+    stop_on_signals(stop, at_once=backend.kill)
     while not server.started and not serving.done():
         await asyncio.sleep(0.005)
     announce(sock.getsockname()[1])
@@ -106,7 +101,10 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[i
     server.should_exit = True
     await serving
     following.cancel()
+    keeping.cancel()
     await asyncio.to_thread(storage.close)
+    if lock is not None:
+        await lock.release()
     await catalog.close()
     watchdog.stop()
     for reason in failures:
@@ -114,35 +112,50 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[i
     return 1 if failures else 0
 
 
-class _Server(uvicorn.Server):
-    """Signals are ours: the first one lets running work end."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().shutdown(sockets)
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()  # else one whose client takes nothing stays open until it does
-        await asyncio.sleep(0)
-
-
-def _on_signals(stop: asyncio.Event, backend: LocalBackend) -> None:
-    def handle() -> None:
-        if stop.is_set():
-            backend.kill()
-            os._exit(130)
-        stop.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, handle)
+async def _take(catalog: Catalog, config: ServerConfig) -> EngineLock | None:
+    """A catalog in the data directory goes and comes with it, and has its lock."""
+    if config.database is None:
+        return None
+    return await take_catalog(
+        catalog,
+        config.data,
+        now=datetime.now(UTC),
+        wait_seconds=_LOCK_SECONDS,
+        on_wait=lambda: log.warning("waiting for the server that uses the catalog %s to end", catalog.shown_url),
+    )
 
 
-def _event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+async def _keep(lock: EngineLock | None, *, at_once: Callable[[], None]) -> None:
+    """An engine whose catalog another one has taken must not do anything more, not even stop in good order."""
+
+    def end(reason: str) -> None:
+        log.critical("the server ends at once, and nothing acknowledged is lost: %s", reason)
+        at_once()
+        os._exit(1)
+
+    if lock is not None:
+        await lock.keep(end)
+
+
+def _backend(
+    config: ServerConfig, prepared: Prepared, *, on_lost: Callable[[str], None], on_hopeless: Callable[[str], None]
+) -> Keeper:
+    told, first, inherit = prepared.worker_config, prepared.worker, [prepared.lock]
+    if config.backend == "ray":
+        return RayBackend(
+            ray_plan(config), told, on_lost=on_lost, on_hopeless=on_hopeless, first=first, inherit=inherit
+        )
+    return LocalBackend(told, on_lost=on_lost, on_hopeless=on_hopeless, first=first, inherit=inherit)
+
+
+async def _with_sampler(config: ServerConfig, backend: Keeper, storage: Storage) -> Backend:
+    """Samples are its own, or those of vLLM servers."""
+    if config.sampler != "vllm":
+        return backend
+    from chockstone.backends.vllm_backend import CannotSample, VllmBackend, VllmPlan  # late: most do without
+
+    plan = VllmPlan(config.vllm_urls, config.models, config.adapters, config.vllm_loras)
     try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
+        return await VllmBackend.open(backend, plan, storage.store)
+    except CannotSample as error:
+        raise CannotStart(str(error)) from error

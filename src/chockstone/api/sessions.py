@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from fastapi import Header, HTTPException, Query, Response
 
 from chockstone.api.context import ContextDep
+from chockstone.api.lookup import LookupDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import Caller, CallerDep
 from chockstone.catalog import Cursor, SessionQuery, SessionRow, SessionSummary, StatusFilter
@@ -52,7 +53,7 @@ async def session_heartbeat(
 
 @routes.post("/sessions/search")
 async def search_sessions(
-    request: wire.SearchSessionsRequest, context: ContextDep, caller: CallerDep
+    request: wire.SearchSessionsRequest, context: LookupDep, caller: CallerDep
 ) -> wire.SearchSessionsResponse:
     query = SessionQuery(
         owners=[caller.user_id] if _may_see_own(request, caller) else [],
@@ -81,7 +82,7 @@ async def search_sessions(
 
 @routes.get("/sessions")
 async def list_sessions(
-    context: ContextDep,
+    context: LookupDep,
     caller: CallerDep,
     limit: Annotated[int, Query(ge=0, le=1000)] = 20,
     offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
@@ -93,7 +94,7 @@ async def list_sessions(
 
 @routes.get("/sessions/{session_id}")
 async def get_session(
-    session_id: str, context: ContextDep, caller: CallerDep, access_scope: Scope = "owned"
+    session_id: str, context: LookupDep, caller: CallerDep, access_scope: Scope = "owned"
 ) -> wire.SessionResponse:
     session = await context.session(session_id, caller)
     runs = await context.catalog.runs.list_by_session(session_id)

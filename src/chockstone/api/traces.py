@@ -72,7 +72,7 @@ async def build_trace(context: Context, session: SessionRow) -> bytes:
 
 
 async def _add_run(context: Context, trace: Trace, track: int, run: RunRow) -> None:
-    last = context.engine.presence.last_request(run.run_id) or run.last_request_at
+    last = context.last_request(run)
     about = {"base_model": run.base_model, "rank": run.spec.get("rank"), "state": run.state, "failure": run.failure}
     trace.add_slice(track, run.run_id, run.created_at, last, about)
     for row in await context.catalog.checkpoints.list_by_run(run.run_id, now=context.now()):

@@ -161,9 +161,9 @@ def read_secret(path: Path) -> bytes:
     return secret
 
 
-def _caller(request: Request) -> Caller:
+def caller_of(request: Request) -> Caller:
     users: Users = request.app.state.context.users
     return users.identify(request.headers.get("x-api-key"))
 
 
-CallerDep = Annotated[Caller, Depends(_caller)]
+CallerDep = Annotated[Caller, Depends(caller_of)]

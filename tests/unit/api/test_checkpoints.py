@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import cast
 
 import pytest
+from sqlalchemy import text
 
 from chockstone.api.context import Context
 from chockstone.api.users import Caller
@@ -309,10 +308,10 @@ async def test_a_url_reaches_no_other_checkpoint_of_a_catalog_that_counts_anew(
     second = await context.readable(TinkerPath.parse(other), Caller("bob"))
     url = (await ann.http.get(url_of(path, "archive"))).headers["location"]
     assert (await ann.http.get(url)).status_code == 200
-    with closing(sqlite3.connect(store.parent / "catalog.sqlite3")) as database:
-        database.execute("DELETE FROM checkpoints WHERE save_id = ?", [first.save_id])
-        database.execute("UPDATE checkpoints SET save_id = ? WHERE save_id = ?", [first.save_id, second.save_id])
-        database.commit()
+    await context.catalog._database.write(
+        text(f"DELETE FROM checkpoints WHERE save_id = {first.save_id}"),
+        text(f"UPDATE checkpoints SET save_id = {first.save_id} WHERE save_id = {second.save_id}"),
+    )
 
     assert "deleted" in refusal(await ann.http.get(url), 404)
 

@@ -13,6 +13,7 @@ from chockstone.api import users as module
 from chockstone.api.users import Caller, Users, digest_of, follow_keys
 from chockstone.catalog import Catalog, CatalogUnavailable
 from chockstone.catalog.keys import KeyRow
+from postgres import catalog_url
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -117,7 +118,7 @@ def test_tokens_end_and_are_only_ours() -> None:
 async def test_keys_are_followed_while_they_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
     users = make_users()
-    async with await Catalog.open(f"sqlite:///{tmp_path}/catalog.sqlite3") as catalog:
+    async with await Catalog.open(catalog_url(tmp_path)) as catalog:
         following = asyncio.create_task(follow_keys(users, catalog))
 
         row = await catalog.keys.add("bob", digest_of("tml-of-bob"), hint="-bob", now=NOW)
@@ -137,7 +138,7 @@ async def test_keys_are_followed_after_whatever_went_wrong(
 ) -> None:
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
     users = make_users()
-    async with await Catalog.open(f"sqlite:///{tmp_path}/catalog.sqlite3") as catalog:
+    async with await Catalog.open(catalog_url(tmp_path)) as catalog:
         failed = asyncio.Event()
 
         async def fail() -> tuple[KeyRow, ...]:

@@ -23,7 +23,7 @@ from fastapi import APIRouter, FastAPI, Request
 from chockstone.api import downloads, errors
 from chockstone.api.config import ServerConfig
 from chockstone.api.context import ContextDep
-from chockstone.api.server import _Server
+from chockstone.api.listening import HttpServer
 from chockstone.api.signing import Signer
 from chockstone.catalog import Catalog, CheckpointRow
 from chockstone.checkpoints import Checkpointer
@@ -156,7 +156,7 @@ class DownloadServer:
             self.app = self._create_app(storage)
             with socket.create_server(("127.0.0.1", 0)) as sock:
                 self.port = sock.getsockname()[1]
-                self._server = _Server(
+                self._server = HttpServer(
                     uvicorn.Config(
                         self.app,
                         log_config=None,

@@ -182,7 +182,7 @@ async def test_a_cancelled_download_closes_only_after_its_read() -> None:
     assert not source.closed
     go_on.set()
     await until(lambda: source.closed)
-    assert source.reads == [(0, 64 << 10)], "the read ended before the close, and was the last"
+    assert source.reads == [(0, 1_000_000)], "the read ended before the close, and was the last"
 
 
 def test_it_works_without_a_socket(server: DownloadServer) -> None:

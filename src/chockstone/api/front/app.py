@@ -1,0 +1,55 @@
+"""The app of a front: what the catalog alone can tell is told here; whatever else is asked is the engine's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from fastapi import APIRouter, FastAPI
+
+from chockstone.api import checkpoints, errors, metrics, runs, service, sessions
+from chockstone.api.front.callers import Callers
+from chockstone.api.front.passage import Passage
+from chockstone.api.lookup import Lookup
+from chockstone.api.loop_health import LoopHealth
+from chockstone.api.users import caller_of
+from chockstone.catalog import Catalog, RunRow
+
+_READS: Final = (
+    service.healthz,  # of this process; whether the engine is well, every other answer tells
+    *(runs.list_runs, runs.get_run),
+    *(checkpoints.list_checkpoints, checkpoints.list_checkpoints_of_run, checkpoints.get_checkpoint),
+    *(sessions.list_sessions, sessions.get_session, sessions.search_sessions),
+)
+
+
+@dataclass(slots=True)
+class FrontContext(Lookup):
+    known: Catalog
+    loop_health: LoopHealth = field(default_factory=LoopHealth)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.known
+
+    def last_request(self, row: RunRow) -> datetime:
+        """What the engine wrote down last, which it does several times a minute."""
+        return row.last_request_at
+
+
+def create_front(context: FrontContext, callers: Callers, passage: Passage) -> FastAPI:
+    app = FastAPI(openapi_url=None, redirect_slashes=False)  # the engine has the documentation of all routes
+    app.state.context = context
+    app.dependency_overrides[caller_of] = callers.of
+    told = APIRouter(prefix="/api/v1")
+    for resource in (service, runs, checkpoints, sessions):
+        reads = [route for route in resource.routes.routes if getattr(route, "endpoint", None) in _READS]
+        told.include_router(APIRouter(routes=reads))
+    app.include_router(told)
+    app.include_router(metrics.routes)  # of this process
+    app.mount("/", passage)
+    errors.install(app)
+    return app

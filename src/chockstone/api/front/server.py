@@ -1,0 +1,66 @@
+"""The process of a front: it listens, follows the keys in the catalog, and stops when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from socket import socket
+from typing import Final
+
+from chockstone.api.config import ServerConfig
+from chockstone.api.front.app import FrontContext, create_front
+from chockstone.api.front.callers import Callers
+from chockstone.api.front.engine_link import EngineLink
+from chockstone.api.front.passage import Passage
+from chockstone.api.listening import event_loop, http_server, stop_on_signals
+from chockstone.api.preparing import CannotStart, begin, bind
+from chockstone.api.users import Users, follow_keys
+from chockstone.catalog import Catalog, CatalogError
+
+log = logging.getLogger(__name__)
+_DATABASE_SECONDS: Final = 60.0  # for a database server that starts when this one does
+
+
+def run(config: ServerConfig, engine: str, *, announce: Callable[[int], None]) -> int:
+    """Serve until a signal says stop; ``announce`` is called with the port once it answers. Returns the exit code.
+
+    Raises CannotStart. An engine that is not there yet is waited for by clients.
+    """
+    begin(config)
+    with bind(config.host, config.port) as sock, asyncio.Runner(loop_factory=event_loop()) as runner:
+        runner.run(_serve(config, engine, sock, announce))
+    return 0
+
+
+async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Callable[[int], None]) -> None:
+    try:
+        catalog = await Catalog.open(config.database_url, wait_seconds=_DATABASE_SECONDS)
+        keys = await catalog.keys.list()
+    except (CatalogError, OSError) as error:
+        raise CannotStart(str(error)) from error
+    users = Users(config.keys, secret=secrets.token_bytes(32), now=lambda: datetime.now(UTC))
+    users.reload(keys)  # before the first request, which must not find the door open
+    link = EngineLink(engine)
+    callers = Callers(users, link)
+    context = FrontContext(catalog)
+    watchdog = context.loop_health.watchdog()
+    watchdog.start(asyncio.get_running_loop())
+    server = http_server(create_front(context, callers, Passage(link, callers)))
+    following = asyncio.create_task(follow_keys(users, catalog))
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    stop = asyncio.Event()
+    stop_on_signals(stop, at_once=lambda: None)
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.005)
+    announce(sock.getsockname()[1])
+    await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    log.info("stopping: what is on its way has three seconds; clients go on through another front")
+    server.should_exit = True
+    await serving
+    following.cancel()
+    await link.close()
+    await catalog.close()
+    watchdog.stop()

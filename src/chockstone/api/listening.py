@@ -1,0 +1,65 @@
+"""Listening: an HTTP server that ends when it is told to, as every process that answers is one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+KEEP_ALIVE_SECONDS: Final = 75
+
+
+class HttpServer(uvicorn.Server):
+    """Signals are ours: the first one lets running work end."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()  # else one whose client takes nothing stays open until it does
+        await asyncio.sleep(0)
+
+
+def http_server(app: ASGIApp) -> HttpServer:
+    return HttpServer(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=3,
+        )
+    )
+
+
+def stop_on_signals(stop: asyncio.Event, *, at_once: Callable[[], None]) -> None:
+    """The first one sets ``stop``; the next calls ``at_once`` and ends the process."""
+
+    def handle() -> None:
+        if stop.is_set():
+            at_once()
+            os._exit(130)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, handle)
+
+
+def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop

@@ -1,0 +1,76 @@
+"""A store that cannot be used ends the start of a server before its worker exists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chockstone.api import preparing
+from chockstone.api.config import ServerConfig
+from chockstone.api.preparing import CannotStart, prepared
+from loopback_s3 import set_environment
+from stores import BUCKET, S3Place, place_in, shared_endpoint
+
+
+class Spawned(Exception):
+    """It came as far as to start a worker."""
+
+
+@pytest.fixture(autouse=True)
+def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spawn(*_: object, **__: object) -> None:
+        raise Spawned
+
+    monkeypatch.setattr(preparing, "spawn_worker", spawn)
+    monkeypatch.setattr(preparing, "begin", lambda _: None)  # which sets up logging for a process
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> S3Place:
+    place = place_in(shared_endpoint())
+    set_environment(monkeypatch, place.endpoint)
+    return place
+
+
+def start(data: Path, store: str | None) -> str:
+    """Why it does not start; else Spawned."""
+    with pytest.raises(CannotStart) as refused, prepared(ServerConfig(models={}, data=data, port=0, store=store)):
+        pass
+    return str(refused.value)
+
+
+def test_a_bucket_that_can_be_used_is_claimed_first(place: S3Place, tmp_path: Path) -> None:
+    with pytest.raises(Spawned):
+        start(tmp_path / "data", place.url)
+
+    assert "belongs to another server" in start(tmp_path / "other", place.url)
+    assert f"start it with --store {place.url}" in start(tmp_path / "data", None)
+    with pytest.raises(Spawned):
+        start(tmp_path / "data", f"{place.url}/")
+
+
+def test_there_is_no_bucket(place: S3Place, tmp_path: Path) -> None:
+    assert "there is no bucket 's3://not-there'; create it" in start(tmp_path, "s3://not-there/prefix")
+
+
+def test_the_url_is_none(place: S3Place, tmp_path: Path) -> None:
+    assert "put credentials, endpoint and region into the environment" in start(tmp_path, f"s3://me@{BUCKET}/prefix")
+
+
+def test_there_are_no_credentials(place: S3Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+
+    assert "there are no valid AWS credentials" in start(tmp_path, place.url)
+
+
+def test_nobody_answers(place: S3Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+
+    assert "no connection could be made; check the endpoint" in start(tmp_path, place.url)
+
+
+def test_a_directory_elsewhere_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert "the store cannot be used" in start(tmp_path / "data", str(tmp_path / "file" / "store"))
