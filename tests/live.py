@@ -9,15 +9,23 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import httpx
+
+from postgres import database_for, shared_postgres
+from stores import IS_S3, S3Place, open_place, place_in, shared_endpoint
+
+if TYPE_CHECKING:
+    from chockstone.checkpoints import Store
 
 SERVER_PYTHON = os.environ.get("CHOCKSTONE_SERVER_PYTHON", sys.executable)
 MODEL_NAMES = ("tiny-qwen3", "tiny-llama")
@@ -44,13 +52,26 @@ def make_models(parent: Path) -> dict[str, Path]:
 class LiveServer:
     """Started on entering, stopped as by Ctrl-C on leaving; then its exit code is 0 and no process of it is left.
 
-    ``flags`` are added to the command line, for instance ``"--key", "ann=tml-ann"``.
+    ``flags`` are added to the command line, for instance ``"--key", "ann=tml-ann"``. Archives are in the data
+    unless ``place`` names another, or the environment has all of them in a bucket; so is the catalog unless
+    ``database`` is a URL, or the environment has all of them on PostgreSQL.
     """
 
-    def __init__(self, models: Mapping[str, Path], home: Path, *flags: str, key: str = KEY, threads: int = 1) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, Path],
+        home: Path,
+        *flags: str,
+        key: str = KEY,
+        threads: int = 1,
+        place: S3Place | None = None,
+        database: str | None = None,
+    ) -> None:
         self.models = dict(models)
+        self.place = place_in(shared_endpoint()) if place is None and IS_S3 else place
         self.home = home
         self.data = home / "data"
+        self.database = database or database_for(self.data)
         self.key = key
         self.url = ""
         self._port = 0  # any free one the first time, and then the same
@@ -87,11 +108,35 @@ class LiveServer:
     def command(self) -> list[str]:
         command = [SERVER_PYTHON, "-m", "chockstone.cli", "serve", f"--port={self._port}", f"--data={self.data}"]
         models = [f"--model={name}={directory}" for name, directory in self.models.items()]
-        return [*command, *models, *self._flags]
+        store = [] if self.place is None else [f"--store={self.place.url}"]
+        return [*command, *models, *store, *self._flags]
+
+    @property
+    def store(self) -> Store:
+        """Where its archives are."""
+        from chockstone.checkpoints import open_store  # late: an older client's environment has none of ours
+
+        return open_store(self.data / "checkpoints") if self.place is None else open_place(self.place)
 
     def environment(self) -> dict[str, str]:
         """In which it runs."""
-        return _clean()
+        told = _clean() if self.place is None else self.place.environment(_clean())
+        return told if self.database is None else {**told, "CHOCKSTONE_DATABASE": self.database}
+
+    def sql(self, statement: str) -> None:
+        """Done to its catalog behind its back: brings about in a moment what takes an hour."""
+        if self.database is not None:
+            shared_postgres().sql(statement, database=self.database)
+            return
+        with closing(sqlite3.connect(self.data / "catalog.sqlite3", timeout=10, isolation_level=None)) as connection:
+            connection.execute(statement)
+
+    def lose_catalog(self) -> None:
+        """While it does not run."""
+        if self.database is not None:
+            shared_postgres().empty(self.database)
+        for file in self.data.glob("catalog.sqlite3*"):
+            file.unlink()
 
     def launch(self) -> subprocess.Popen[bytes]:
         """The process, not yet known to answer."""
@@ -125,7 +170,7 @@ class LiveServer:
         assert code == 0, f"the server ended with {code}:\n{self.log()}"
 
     def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
-        self._family = _descendants(self.pid)
+        self._family = descendants(self.pid)
         os.kill(self.pid, number)
 
     def wait(self, timeout_seconds: float = _STOP_SECONDS) -> int:
@@ -133,19 +178,19 @@ class LiveServer:
         assert self._process is not None, "the server was not started"
         code = self._process.wait(timeout_seconds)
         deadline = time.monotonic() + 5
-        while left := [pid for pid in self._family if _is_alive(pid)]:
+        while left := [pid for pid in self._family if is_alive(pid)]:
             assert time.monotonic() < deadline, f"processes {left} of the server are left:\n{self.log()}"
             time.sleep(0.01)
         return code
 
     def workers(self) -> list[int]:
         """Process ids of its worker: one, unless it is just being restarted."""
-        return [pid for pid in _descendants(self.pid) if _is_alive(pid)]
+        return [pid for pid in descendants(self.pid) if is_alive(pid)]
 
     def kill(self) -> None:
         """At once, and the worker with it."""
-        family = [self.pid, *self._family, *_descendants(self.pid)]
-        for pid in filter(_is_alive, family):
+        family = [self.pid, *self._family, *descendants(self.pid)]
+        for pid in filter(is_alive, family):
             os.kill(pid, signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
@@ -157,7 +202,7 @@ class LiveServer:
     def env(self, key: str | None = None) -> dict[str, str]:
         """For a client in another process."""
         return {
-            **_clean(),
+            **self.environment(),
             "TINKER_BASE_URL": self.url,
             "TINKER_API_KEY": key or self.key,
             "TINKER_TELEMETRY": "1",
@@ -176,7 +221,7 @@ def _clean() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("CHOCKSTONE_", "TINKER_"))}
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """Its children and theirs. They lead sessions of their own, so no group holds them."""
     parents = {}
     for entry in Path("/proc").iterdir():
@@ -188,7 +233,7 @@ def _descendants(pid: int) -> list[int]:
     return found[1:]
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     stat = _stat(pid)
     return stat is not None and stat[0] not in "ZX"
 

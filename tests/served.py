@@ -17,11 +17,12 @@ from chockstone.api.context import Context
 from chockstone.api.models_served import describe_models
 from chockstone.api.users import Users
 from chockstone.catalog import Catalog
-from chockstone.checkpoints import open_store
+from chockstone.checkpoints import Store, open_store
 from chockstone.engine.data_directory import ARCHIVES
 from chockstone.engine.engine import Engine
 from chockstone.engine.storage import Storage
 from chockstone.engine.storage_rules import StorageRules
+from postgres import catalog_url
 from unit.engine.fake_backend import FakeBackend
 
 KEY = "tml-local"
@@ -41,15 +42,15 @@ class Served:
 
 @asynccontextmanager
 async def serve_in_process(
-    home: Path, models: Mapping[str, Path], *, rules: StorageRules | None = None
+    home: Path, models: Mapping[str, Path], *, rules: StorageRules | None = None, store: Store | None = None
 ) -> AsyncIterator[Served]:
-    """Archives go to ``home/checkpoints``."""
-    store = open_store(home / ARCHIVES)
+    """Archives go to ``home/checkpoints``, unless to another store."""
+    store = store or open_store(home / ARCHIVES)
     backend = FakeBackend(store)
     backend.environment["models"] = dict.fromkeys(models, "")
     storage = Storage(store)
     config = ServerConfig(models=models, data=home, storage=rules or StorageRules())
-    async with await Catalog.open(f"sqlite:///{home}/catalog.sqlite3") as catalog:
+    async with await Catalog.open(catalog_url(home)) as catalog:
         engine = Engine(
             backend,
             catalog,

@@ -37,7 +37,6 @@ MEASURES = tuple(_MEASURES)
 
 def perform(programme: Programme, results: Results) -> None:
     """Run the wanted measures and add them to ``results``; one that fails leaves its reason and lets others run."""
-    answer_promptly()
     programme.say("starting a server")
     made = make_model(programme.directory / "tiny", architecture="qwen3", parameters=TINY_PARAMETERS)
     model = Model("tiny", made.directory, made.shape)
@@ -48,6 +47,7 @@ def perform(programme: Programme, results: Results) -> None:
         prompts = model.draw(64, PROMPT_TOKENS, seed=1)
         traffic = Traffic(service.create_sampling_client(base_model=model.name), prompts, ANSWER_TOKENS, IN_FLIGHT)
         sample_all(traffic.sampler, prompts[:1], samples=1, max_tokens=1)  # the worker has the model now
+        answer_promptly()
         for name in (name for name in MEASURES if name in programme.wanted):
             stage = Stage(
                 measure=name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from benchmarks.distributed import stepping
 from benchmarks.distributed.archiving import DCP, ONE, TWO
 from benchmarks.server.figures import Figure
 from benchmarks.server.results import Results
@@ -34,4 +35,14 @@ def _saving(results: Results, measure: str) -> list[Figure]:
     ]
 
 
-_OF_MEASURE: dict[str, Callable[[Results, str], list[Figure]]] = {"save": _saving, "load": _archiving}
+def _stepping(results: Results, measure: str) -> list[Figure]:
+    ratio = results.ratio(measure, "seconds", stepping.OURS, stepping.BARE)
+    title = "a step against a bare FSDP2 loop"
+    return [Figure(measure, title, "at most", 1.05, "×", ratio, counted=not results.quick)]
+
+
+_OF_MEASURE: dict[str, Callable[[Results, str], list[Figure]]] = {
+    "save": _saving,
+    "load": _archiving,
+    "step": _stepping,
+}

@@ -7,17 +7,17 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure as Picture
 
-from benchmarks.distributed import archiving
+from benchmarks.distributed import archiving, stepping
 from benchmarks.distributed.report import COLUMNS, TITLES
 from benchmarks.lifecycle.plot import draw_bars
 from benchmarks.server.results import Results
 
-OURS = set(archiving.OURS)
+OURS = {*archiving.OURS, stepping.OURS}
 
 
 def draw(results: Results, path: Path) -> None:
     matplotlib.use("Agg")
-    picture = Picture(figsize=(16, 4.5), layout="constrained")
+    picture = Picture(figsize=(20, 4.5), layout="constrained")
     for panel, measure in zip(picture.subplots(1, len(TITLES)).flat, TITLES, strict=True):
         panel.set_title(f"{TITLES[measure]}\n{results.titles.get(measure, '')}", loc="left", fontsize=10)
         draw_bars(panel, results.measured.get(measure, {}), COLUMNS[measure][0], ours=OURS)

@@ -10,11 +10,13 @@ from benchmarks.checkpoints.durability import remove
 from benchmarks.checkpoints.rounds import Series
 from benchmarks.distributed.archiving import measure_loading, measure_saving
 from benchmarks.distributed.stage import Stage
+from benchmarks.distributed.stepping import measure_stepping
 from benchmarks.server.results import Results
 
 _MEASURES: dict[str, Callable[[Stage], dict[str, Series]]] = {
     "save": measure_saving,
     "load": measure_loading,
+    "step": measure_stepping,
 }
 MEASURES = tuple(_MEASURES)
 

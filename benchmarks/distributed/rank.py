@@ -22,8 +22,10 @@ from torch.distributed.tensor import DTensor, Shard
 
 from benchmarks.checkpoints.durability import fsync_tree
 from benchmarks.checkpoints.states import Shapes, training_shapes
+from benchmarks.distributed.bare import BareLoop
 from chockstone.checkpoints import Checkpointer, Retention
 
+ORDERS = ("make", "save", "load", "dcp_save", "dcp_load", "sums", "prepare", "train", "close")
 GROUPS = ("model", "exp_avg", "exp_avg_sq")
 Said = dict[str, float]
 
@@ -33,6 +35,7 @@ class Rank:
         self._mesh = mesh
         self._state: dict[str, dict[str, DTensor]] = {}
         self._checkpointers: dict[str, Checkpointer] = {}
+        self._loop: BareLoop | None = None
 
     def make(self, shapes: str) -> Said:
         """Weights and two moments, sharded along their first axis as FSDP2 does; this rank holds its parts only."""
@@ -81,6 +84,14 @@ class Rank:
     def sums(self) -> Said:
         return self._sums()
 
+    def prepare(self, directory: str, learning_rate: float) -> Said:
+        self._loop = BareLoop(Path(directory), self._mesh, learning_rate=learning_rate)
+        return {}
+
+    def train(self, sequences: list[list[int]], steps: int) -> Said:
+        assert self._loop is not None, "prepared before"
+        return self._loop.train(sequences, steps=steps)
+
     def close(self) -> Said:
         for checkpointer in self._checkpointers.values():
             checkpointer.close()
@@ -128,9 +139,7 @@ def main() -> None:
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world_size))
     distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
     worker = Rank(init_device_mesh("cpu", (world_size,)))
-    orders: dict[str, Callable[..., Said]] = {
-        name: getattr(worker, name) for name in ("make", "save", "load", "dcp_save", "dcp_load", "sums", "close")
-    }
+    orders: dict[str, Callable[..., Said]] = {name: getattr(worker, name) for name in ORDERS}
     for line in sys.stdin:
         order: dict[str, Any] = json.loads(line)  # Any: arguments of all kinds
         said = orders[order.pop("do")](**order)

@@ -16,12 +16,17 @@ class Scale:
     shapes: str  # of the state, see ``states.training_shapes``
     saves: int  # rounds
     loads: int
-    steps: int  # of training, in a turn
+    parameters: int  # of the model that is trained
+    sequences: int  # of its batch
+    sequence_tokens: int
+    steps: int  # in a turn
     turns: int
 
 
-FULL = Scale(shapes="F", saves=7, loads=7, steps=20, turns=7)
-QUICK = Scale(shapes="F-quick", saves=2, loads=2, steps=5, turns=2)
+FULL = Scale(shapes="F", saves=7, loads=7, parameters=20_000_000, sequences=8, sequence_tokens=128, steps=5, turns=9)
+QUICK = Scale(
+    shapes="F-quick", saves=2, loads=2, parameters=4_000_000, sequences=4, sequence_tokens=64, steps=3, turns=2
+)
 
 
 @dataclass(frozen=True, slots=True)

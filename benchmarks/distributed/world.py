@@ -10,7 +10,7 @@ from types import TracebackType
 
 from benchmarks.distributed.rank import Said
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[2]
 END_SECONDS = 30.0
 
 
@@ -31,7 +31,7 @@ class World:
                 self._ranks.append(
                     subprocess.Popen(
                         [*command, str(self._rendezvous)],
-                        cwd=_REPOSITORY,
+                        cwd=REPOSITORY,
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=log,

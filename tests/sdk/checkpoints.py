@@ -2,28 +2,69 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import tinker
 
+from chockstone.checkpoints import Store
+from chockstone.checkpoints.errors import CheckpointMissing
+from chockstone.checkpoints.file_store import FileStore
 from live import LiveServer
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An archive as it is in a server's store, whatever kind of store that is."""
+
+    store: Store
+    name: str
+
+    @property
+    def size(self) -> int:
+        return self.store.stat(self.name).size
+
+    def read_bytes(self) -> bytes:
+        source = self.store.open(self.name)
+        content = bytearray(source.size)
+        source.read_into(0, memoryview(content))
+        source.close()
+        return bytes(content)
+
+    def exists(self) -> bool:
+        try:
+            self.store.stat(self.name)
+        except CheckpointMissing:
+            return False
+        return True
+
+    def unlink(self) -> None:
+        assert self.store.delete(self.name)
+
+    def flip(self, part: float = 0.5) -> None:
+        """Change a byte of it, that far into it; in the middle is where tensors are."""
+        content = bytearray(self.read_bytes())
+        content[int(len(content) * part)] ^= 0xFF
+        if isinstance(self.store, FileStore):
+            self.store.path(self.name).write_bytes(content)
+            return
+        sink = self.store.begin(self.name, len(content))
+        sink.write_at(0, memoryview(content))
+        sink.commit(overwrite=True)
 
 
 def archives(server: LiveServer, run_id: str) -> set[str]:
     """``kind/name`` of each archive that the store holds of a run."""
-    root = server.data / "checkpoints" / run_id.replace(":", ".")
-    return {path.relative_to(root).as_posix().removesuffix(".tar").rpartition(".")[0] for path in root.rglob("*.tar")}
+    folder = run_id.replace(":", ".")
+    return {entry.name[len(folder) + 1 :].rpartition(".")[0] for entry in server.store.entries(folder)}
 
 
-def archive_path(server: LiveServer, path: str) -> Path:
+def archive_of(server: LiveServer, path: str) -> Stored:
     run_id, kind, name = path.removeprefix("tinker://").split("/")
-    (found,) = (server.data / "checkpoints" / run_id.replace(":", ".") / kind).glob(f"{name}.*.tar")
-    return found
+    store, folder = server.store, f"{run_id.replace(':', '.')}/{kind}"
+    (found,) = (each.name for each in store.entries(folder) if each.name.startswith(f"{folder}/{name}."))
+    return Stored(store, found)
 
 
 def listed(rest: tinker.RestClient, run_id: str) -> set[str]:
@@ -44,26 +85,7 @@ def url_of(path: str, *more: str) -> str:
     return "/".join(("training_runs", run_id, "checkpoints", kind, name, *more))
 
 
-@contextmanager
-def catalog_of(server: LiveServer) -> Iterator[sqlite3.Connection]:
-    """To bring about in a moment what takes an hour."""
-    connection = sqlite3.connect(server.data / "catalog.sqlite3", timeout=10, isolation_level=None)
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
 def signed_url(http: httpx.Client, path: str) -> str:
     answer = http.get(url_of(path, "archive"))
     assert answer.status_code == 302, answer.text
     return answer.headers["location"]
-
-
-def flip_a_byte(archive: Path) -> None:
-    """In the middle, where tensors are."""
-    with archive.open("r+b") as file:
-        file.seek(archive.stat().st_size // 2)
-        [byte] = file.read(1)
-        file.seek(-1, 1)
-        file.write(bytes([byte ^ 0xFF]))

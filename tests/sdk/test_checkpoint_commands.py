@@ -80,11 +80,11 @@ def test_the_download_of_a_state_leaves_nothing_behind(
     run_tinker: Tinker, live: LiveServer, service: tinker.ServiceClient, tmp_path: Path
 ) -> None:
     path = create(service).save_state("clean").result().path
-    before = {each.name for each in (live.data / "checkpoints").rglob("*.tar")}
+    before = {each.name for each in live.store.entries()}
 
     said(run_tinker("checkpoint", "download", path, "-o", str(tmp_path / "out")))
 
-    assert {each.name for each in (live.data / "checkpoints").rglob("*.tar")} == before
+    assert {each.name for each in live.store.entries()} == before
 
 
 def test_a_trace_of_a_session(run_tinker: Tinker, service: tinker.ServiceClient, tmp_path: Path) -> None:

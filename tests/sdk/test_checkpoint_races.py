@@ -11,7 +11,7 @@ import pytest
 import tinker
 
 from live import LiveServer
-from sdk.checkpoints import archive_path, archives, listed, signed_url, url_of
+from sdk.checkpoints import archive_of, archives, listed, signed_url, url_of
 from sdk.making import batch, create, step
 
 Connect = Callable[..., tinker.ServiceClient]
@@ -79,14 +79,14 @@ def test_overwrites_beside_downloads(live: LiveServer, service: tinker.ServiceCl
     """What a download got is one archive that was there, whole."""
     run = create(service, rank=32)
     path = run.save_state("moving").result().path
-    known = {hashlib.sha256(archive_path(live, path).read_bytes()).hexdigest()}
+    known = {hashlib.sha256(archive_of(live, path).read_bytes()).hexdigest()}
     with live.http() as http, httpx.Client(follow_redirects=True) as plain, ThreadPoolExecutor(4) as pool:
         for number in range(6):
             urls = [signed_url(http, path) for _ in range(3)]
             downloads = [pool.submit(_digest, plain, url) for url in urls]
             step(run, batch(number))
             run.save_state("moving", overwrite=True).result()
-            known.add(hashlib.sha256(archive_path(live, path).read_bytes()).hexdigest())
+            known.add(hashlib.sha256(archive_of(live, path).read_bytes()).hexdigest())
             assert {download.result() for download in downloads} <= known | {"gone"}
 
     assert len(archives(live, run.model_id)) == 1

@@ -12,7 +12,7 @@ import tinker
 from tinker import types
 
 from live import SERVER_PYTHON, LiveServer
-from sdk.checkpoints import archive_path, archives, flip_a_byte, listed, url_of
+from sdk.checkpoints import archive_of, archives, listed, url_of
 from sdk.making import batch, create, rest_client, step, train
 
 Connect = Callable[..., tinker.ServiceClient]
@@ -107,8 +107,7 @@ def test_a_lost_database_is_rebuilt_from_the_store(start_server: Start, connect:
         copied = rest_client(server).copy_weights(path, "p").result()
         expected = train(run, 2, start=2)
     server.kill()
-    for file in server.data.glob("catalog.sqlite3*"):
-        file.unlink()
+    server.lose_catalog()
 
     chockstone(server, "doctor", "--data", str(server.data), "--rebuild", "--yes")
     server.start()
@@ -127,8 +126,8 @@ def test_the_doctor_finds_what_is_wrong(start_server: Start) -> None:
     with tinker.ServiceClient(base_url=server.url, api_key=server.key) as service:
         run = create(service)
         paths = [run.save_state(name).result().path for name in ("fine", "gone", "hurt")]
-    archive_path(server, paths[1]).unlink()
-    flip_a_byte(archive_path(server, paths[2]))
+    archive_of(server, paths[1]).unlink()
+    archive_of(server, paths[2]).flip()
     server.stop()
 
     found: Any = json.loads(chockstone(server, "doctor", "--data", str(server.data), "--full", "--json", code=1).stdout)

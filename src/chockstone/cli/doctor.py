@@ -36,6 +36,16 @@ def doctor(
             metavar="DIRECTORY", show_default="as for `serve`: ./chockstone-data", help="What the server keeps."
         ),
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", show_default="as the data says", help="Checkpoints: a directory or s3://BUCKET/PREFIX."
+        ),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="URL", show_default="in the data", help="The catalog, where `serve` was told another."),
+    ] = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="Repair what can be repaired. The server must be stopped.")
     ] = False,
@@ -79,12 +89,13 @@ def doctor(
       chockstone doctor --data /data/chockstone --full
       chockstone doctor --fix --dry-run
       chockstone doctor --rebuild
+      chockstone doctor --rebuild --data ./new --store s3://bucket/prefix
     """
     with reporting(as_json=as_json, debug=debug):
         if (remove_damaged or remove_orphans) and not fix:
             flag = "--remove-damaged" if remove_damaged else "--remove-orphans"
             raise typer.BadParameter("it is a part of a repair: give --fix, too", param_hint=flag)
-        settings = _settings(data)
+        settings = _settings(data, store, database)
         place = settings.data
         orders = None
         if fix or rebuild:
@@ -100,30 +111,32 @@ def doctor(
         if orders is not None and not (dry_run or yes):
             _confirm(place, orders)
         from chockstone.cli.doctor_report import report
-        from chockstone.engine.data_directory import DATABASE
 
-        was_lost = rebuild and not (place / DATABASE).exists()
-        visit = asyncio.run(_visit(place, None if dry_run else orders, is_full=full))
+        visit = asyncio.run(_visit(settings, None if dry_run else orders, is_full=full))
+        was_lost = rebuild and (visit.made_catalog or not visit.has_catalog)
         finish(report(place, visit, orders, dry_run=dry_run, as_json=as_json, was_lost=was_lost))
 
 
-async def _visit(place: Path, orders: Orders | None, *, is_full: bool) -> Visit:
-    from chockstone.catalog import CatalogError
+async def _visit(settings: Settings, orders: Orders | None, *, is_full: bool) -> Visit:
+    from chockstone.catalog import CatalogError, CatalogInUse
     from chockstone.cli.terminal import bytes_bar
+    from chockstone.engine.catalog_claim import CatalogRefused
     from chockstone.engine.data_directory import DirectoryInUse
     from chockstone.engine.doctor_visit import NoCatalog, look, treat
+    from chockstone.engine.store_claim import StoreRefused
 
-    now = datetime.now(UTC)
+    place, now = settings.data, datetime.now(UTC)
+    elsewhere = {"store_url": settings.scale.store, "database_url": settings.scale.database}
     try:
         if orders is None:
-            return await look(place, now=now, is_full=is_full, progress=bytes_bar)
-        return await treat(place, orders, now=now, is_full=is_full, progress=bytes_bar)
-    except DirectoryInUse as error:
+            return await look(place, now=now, is_full=is_full, progress=bytes_bar, **elsewhere)
+        return await treat(place, orders, now=now, is_full=is_full, progress=bytes_bar, **elsewhere)
+    except (DirectoryInUse, CatalogInUse) as error:
         raise DoctorFailed(
             f"{error}: stop it before its store and catalog are repaired; without --fix and --rebuild, or with "
             "--dry-run, the doctor may look meanwhile"
         ) from error
-    except NoCatalog as error:
+    except (NoCatalog, StoreRefused, CatalogRefused) as error:
         raise DoctorFailed(str(error)) from error
     except CatalogError as error:
         raise DoctorFailed(
@@ -133,12 +146,13 @@ async def _visit(place: Path, orders: Orders | None, *, is_full: bool) -> Visit:
         raise DoctorFailed(f"the data directory {str(place)!r} cannot be used: {error.strerror or error}") from error
 
 
-def _settings(data: str | None) -> Settings:
+def _settings(data: str | None, store: str | None, database: str | None) -> Settings:
     from chockstone.cli.settings import SettingsError
     from chockstone.cli.settings_sources import load_settings
 
     try:
-        settings = load_settings({"data": data}, environment=os.environ, working_directory=Path.cwd())
+        flags = {"data": data, "store": store, "database": database}
+        settings = load_settings(flags, environment=os.environ, working_directory=Path.cwd())
     except SettingsError as error:
         raise CommandFailed(str(error)) from error
     if not settings.data.is_dir():

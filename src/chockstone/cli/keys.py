@@ -11,7 +11,7 @@ import typer
 
 from chockstone.cli.options import AsJson, Debug, parsed
 from chockstone.cli.reporting import EXIT_CODES, reporting
-from chockstone.cli.settings import SettingsError
+from chockstone.cli.settings import Settings, SettingsError
 from chockstone.cli.terminal import complain, print_json, print_line, print_table
 from chockstone.cli.words import printable, spell_duration, spell_time
 
@@ -24,13 +24,18 @@ Data = Annotated[
     str | None,
     typer.Option(metavar="DIRECTORY", show_default="as `serve` finds it", help="Where the server keeps its data."),
 ]
+Database = Annotated[
+    str | None,
+    typer.Option(metavar="URL", show_default="in the data", help="The catalog, where `serve` was told another."),
+]
 
 
 @commands.callback()
 def keys() -> None:
     """Make, list and revoke the keys of users.
 
-    Works on the server's data directory, on the server's machine, while it runs or before it first does.
+    Works on the server's catalog, beside the server, while it runs or before it first does: in its data
+    directory, or where --database, CHOCKSTONE_DATABASE or chockstone.toml says.
     A running server takes a change within a few seconds. Keys that the server was configured with are
     not listed here and work besides.
 
@@ -41,6 +46,7 @@ def keys() -> None:
     Examples:
       chockstone keys create alice --note "laptop"
       chockstone keys ls --data /data/chockstone
+      CHOCKSTONE_DATABASE=postgresql://chockstone@db/chockstone chockstone keys ls
     """
 
 
@@ -49,6 +55,7 @@ def create(
     user: Annotated[str, typer.Argument(metavar="USER", help="Whose runs and checkpoints the key opens.")],
     note: Annotated[str, typer.Option(metavar="TEXT", help="To tell the user's keys apart.")] = "",
     data: Data = None,
+    database: Database = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -67,7 +74,7 @@ def create(
         from chockstone.cli.settings_values import check_user
 
         parsed(check_user, user, "USER")
-        row, key = create_key(_data(data), user, note=note, now=datetime.now(UTC))
+        row, key = create_key(_settings(data, database), user, note=note, now=datetime.now(UTC))
         if as_json:
             print_json({**_entry(row), "key": key})
             return
@@ -76,7 +83,7 @@ def create(
 
 
 @commands.command(epilog=EXIT_CODES)
-def ls(data: Data = None, as_json: AsJson = False, debug: Debug = False) -> None:
+def ls(data: Data = None, database: Database = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """List keys by their id and last characters.
 
     \b
@@ -86,7 +93,7 @@ def ls(data: Data = None, as_json: AsJson = False, debug: Debug = False) -> None
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.key_ring import list_keys
 
-        rows = list_keys(_data(data))
+        rows = list_keys(_settings(data, database))
         if as_json:
             print_json({"keys": [_entry(row) for row in rows]})
             return
@@ -115,6 +122,7 @@ def ls(data: Data = None, as_json: AsJson = False, debug: Debug = False) -> None
 def revoke(
     key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys ls` shows it.")],
     data: Data = None,
+    database: Database = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -130,18 +138,19 @@ def revoke(
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.key_ring import revoke_key
 
-        row = revoke_key(_data(data), key_id, now=datetime.now(UTC))
+        row = revoke_key(_settings(data, database), key_id, now=datetime.now(UTC))
         if as_json:
             print_json({"revoked": str(row.key_id), "user_id": row.user_id})
         else:
             print_line(f"revoked key {row.key_id} of {printable(row.user_id)}")
 
 
-def _data(word: str | None) -> Path:
+def _settings(data: str | None, database: str | None) -> Settings:
     from chockstone.cli.settings_sources import load_settings
 
+    flags = {"data": data, "database": database}
     try:
-        return load_settings({"data": word}, environment=os.environ, working_directory=Path.cwd()).data
+        return load_settings(flags, environment=os.environ, working_directory=Path.cwd())
     except SettingsError as error:
         raise typer.BadParameter(str(error)) from None
 

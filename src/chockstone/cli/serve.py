@@ -18,6 +18,7 @@ from chockstone.cli.reporting import BAD_INPUT
 from chockstone.cli.settings import (
     BackendKind,
     Device,
+    DownloadsKind,
     Dtype,
     JournalMode,
     Limits,
@@ -154,6 +155,10 @@ def serve(
         str | None,
         typer.Option(metavar="URL", show_default="in the data", help="Checkpoints: a directory or s3://BUCKET/PREFIX."),
     ] = None,
+    downloads: Annotated[
+        DownloadsKind | None,
+        typer.Option(show_default="redirect", help="Archives in a bucket: send clients there, or relay them."),
+    ] = None,
     backend: Annotated[
         BackendKind | None,
         typer.Option(show_default="local", help="Who computes: one process, or Ray workers that share each model."),
@@ -180,6 +185,10 @@ def serve(
         typer.Option(
             metavar="DIRECTORY", show_default="in the data", help="Where vLLM finds adapters; same path there."
         ),
+    ] = None,
+    vllm_loras: Annotated[
+        int | None,
+        typer.Option(metavar="N", show_default="8", help="Adapters that each vLLM server holds: its --max-cpu-loras."),
     ] = None,
     engine: Annotated[
         str | None,
@@ -250,6 +259,7 @@ def serve(
         "forget_after": forget_after,
         "database": database,
         "store": store,
+        "downloads": downloads,
         "backend": backend,
         "workers": workers,
         "min_workers": min_workers,
@@ -257,6 +267,7 @@ def serve(
         "sampler": sampler,
         "vllm_urls": vllm_url or None,
         "vllm_adapters": vllm_adapters,
+        "vllm_loras": vllm_loras,
         "engine": engine,
         "admins": admin or None,
         "public_url": public_url,
@@ -275,6 +286,8 @@ def serve(
 
     try:
         config_of_server = _server_config(settings)
+        if settings.scale.engine is not None:
+            raise typer.Exit(_serve_front(settings, config_of_server, settings.scale.engine))
         with prepared(config_of_server) as preparations:
             from chockstone.api.server import run
 
@@ -283,6 +296,22 @@ def serve(
         complain(f"chockstone: {error}")
         raise typer.Exit(FAILED) from None
     raise typer.Exit(code)
+
+
+def _serve_front(settings: Settings, config: ServerConfig, engine: str) -> int:
+    try:
+        from chockstone.api.front.server import run
+    except ModuleNotFoundError as error:
+        if error.name != "aiohttp":
+            raise
+        complain("chockstone: --engine needs the Python package 'aiohttp': pip install 'chockstone[front]'")
+        return FAILED
+
+    def announce(port: int) -> None:
+        print_line(f"chockstone {chockstone.__version__} answers for {printable(engine)}", style="bold")
+        _print_access(settings, port, stored_users=_stored_users(settings))
+
+    return run(config, engine, announce=announce)
 
 
 def _server_config(settings: Settings) -> ServerConfig:
@@ -319,6 +348,7 @@ def _server_config(settings: Settings) -> ServerConfig:
         log_level=settings.log_level,
         database=scale.database,
         store=scale.store,
+        downloads=scale.downloads,
         backend=scale.backend,
         workers=scale.workers,
         min_workers=scale.min_workers,
@@ -326,6 +356,7 @@ def _server_config(settings: Settings) -> ServerConfig:
         sampler=scale.sampler,
         vllm_urls=scale.vllm_urls,
         vllm_adapters=scale.vllm_adapters,
+        vllm_loras=scale.vllm_loras,
         engine=scale.engine,
     )
 
@@ -365,9 +396,15 @@ def print_banner(settings: Settings, port: int, *, stored_users: Sequence[str] =
         size = "" if count is None else f", {spell_parameters(count)} parameters"
         print_line(f"  {model.name} from {printable(str(model.directory))}{size}")
     print_line(f"data in {printable(str(settings.data))}")
+    if settings.scale.store is not None:
+        print_line(f"checkpoints in {printable(settings.scale.store)}")
     print_line(_JOURNALS[settings.survival.journal])
     for line in _limits_of(settings.storage):
         print_line(line)
+    _print_access(settings, port, stored_users=stored_users)
+
+
+def _print_access(settings: Settings, port: int, *, stored_users: Sequence[str]) -> None:
     users = [*settings.keys, *(user for user in stored_users if user not in settings.keys)]
     print_line(f"users: {', '.join(users) or 'whoever is on this machine; no keys are configured'}")
     print_line()

@@ -11,12 +11,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final, Literal
 
+from chockstone.engine.data_directory import DATABASE
+
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 JournalMode = Literal["off", "on", "synced"]
 BackendKind = Literal["local", "ray"]
 SamplerKind = Literal["local", "vllm"]
+DownloadsKind = Literal["redirect", "relay"]
 
 DEFAULT: Final = "default"
 
@@ -75,6 +78,7 @@ class Scale:
 
     database: str | None = field(default=None, repr=False)  # a URL; it may hold a password
     store: str | None = None  # a URL, or a directory
+    downloads: DownloadsKind = "redirect"  # of archives in a bucket: clients are sent there, or get them from here
     backend: BackendKind = "local"
     workers: int = 1  # of the Ray backend; a model is spread over them
     min_workers: int | None = None  # with how few to go on when some are lost; None: with no fewer
@@ -82,6 +86,7 @@ class Scale:
     sampler: SamplerKind = "local"
     vllm_urls: tuple[str, ...] = ()
     vllm_adapters: Path | None = None  # a directory that the vLLM servers see under the same path
+    vllm_loras: int = 8  # adapters that each of them holds
     engine: str | None = None  # the URL of the server whose engine this process is an API of
 
 
@@ -103,6 +108,10 @@ class Settings:
     survival: Survival = Survival()
     scale: Scale = Scale()
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def database_url(self) -> str:
+        return self.scale.database or f"sqlite:///{self.data / DATABASE}"
 
     def source_of(self, name: str) -> str:
         """Where the value of this setting came from, in words."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from chockstone.cli.settings import NAMES, ServedModel, Settings
 from chockstone.cli.terminal import print_table
 from chockstone.cli.words import printable, write_best, write_duration, write_size
+from chockstone.wire.redaction import redact_url
 
 
 def print_settings(settings: Settings) -> None:
@@ -31,7 +31,7 @@ _SPELLED: Final[Mapping[str, Callable[[Any], str]]] = {  # Any: of each setting'
     "keys": _keys,
     "admins": lambda admins: ", ".join(sorted(admins)) or "none",
     "keep_best": lambda best: write_best(*best),
-    "database": lambda url: re.sub(r"(://[^:/@]+:)[^@]*@", r"\1***@", url),
+    "database": redact_url,
     "vllm_urls": lambda urls: ", ".join(urls) or "none",
     **dict.fromkeys(("user_quota", "run_quota", "disk_reserve", "scrub_rate"), write_size),
     **dict.fromkeys(("checkpoint_ttl", "trash", "sweep_interval", "scrub_every"), write_duration),

@@ -18,6 +18,7 @@ from chockstone.cli.settings import (
     LIMITS,
     BackendKind,
     Device,
+    DownloadsKind,
     Dtype,
     JournalMode,
     LogLevel,
@@ -266,6 +267,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "recovery_steps": _whole(1, 2**31),
     "database": _optional(read_database),
     "store": _optional(read_store),
+    "downloads": _one_of(*get_args(DownloadsKind)),
     "backend": _one_of(*get_args(BackendKind)),
     "workers": _whole(1, 4096),
     "min_workers": _optional(_whole(1, 4096)),
@@ -273,6 +275,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "sampler": _one_of(*get_args(SamplerKind)),
     "vllm_urls": read_urls,
     "vllm_adapters": _optional(_path),
+    "vllm_loras": _whole(1, 2**20),
     "engine": _optional(read_public_url),
     **dict.fromkeys(("recovery_replay", "park_after", "forget_after"), _duration(may_be_zero=False)),
 }

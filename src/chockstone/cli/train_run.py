@@ -20,7 +20,6 @@ from typing import Any, Final, TypeVar
 import tinker
 from rich.console import Console
 
-from chockstone.checkpoints import answer_promptly
 from chockstone.checkpoints.errors import CheckpointError
 from chockstone.cli.client import connect
 from chockstone.cli.model_directory import read_config
@@ -102,7 +101,6 @@ def run(order: Order) -> int:
 
 
 def _run(order: Order, stopping: Stopping) -> int:
-    answer_promptly()
     environment = _load(order.environment)
     _configure(order, order.model or _MADE_MODEL)  # wrong settings are told before anything is made or asked
     with _alone_in(order.out):

@@ -15,6 +15,8 @@ from chockstone.api.users import digest_of
 from chockstone.catalog import Catalog
 from chockstone.cli.app import app
 from chockstone.cli.key_ring import users_with_keys
+from chockstone.cli.settings import Settings
+from postgres import shared_postgres
 
 
 def run(*words: str | Path) -> Result:
@@ -62,7 +64,7 @@ def test_a_server_that_looked_into_its_catalog_twice_still_sees_what_other_proce
     async def with_a_server() -> list[int]:
         async with await Catalog.open(f"sqlite:///{tmp_path}/catalog.sqlite3") as catalog:
             await catalog.keys.list()
-            await asyncio.to_thread(users_with_keys, tmp_path)  # as the banner does
+            await asyncio.to_thread(users_with_keys, Settings(data=tmp_path))  # as the banner does
             seen = []
             for _ in range(3):
                 await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
@@ -113,3 +115,27 @@ def test_the_data_is_where_serve_finds_it(tmp_path: Path, monkeypatch: pytest.Mo
     run("create", "alice")
 
     assert (tmp_path / "here/catalog.sqlite3").exists()
+
+
+def test_keys_are_in_the_database_that_the_server_is_told(tmp_path: Path) -> None:
+    url = shared_postgres().create_schema()
+
+    absent = run("ls", "--data", tmp_path, "--database", url)
+    made = run_json("create", "alice", "--data", tmp_path, "--database", url)
+    [listed] = run_json("ls", "--database", url)["keys"]
+    revoked = run("revoke", listed["key_id"], "--database", url)
+
+    assert (absent.exit_code, made["user_id"], revoked.exit_code) == (3, "alice", 0)
+    assert "there is no catalog in 'postgresql://chockstone:***@" in absent.stderr
+    assert list(tmp_path.iterdir()) == []  # nothing is made where nothing is needed
+
+
+def test_a_database_that_does_not_let_us_in_is_told_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = shared_postgres().url("postgres", password="wrong-one")
+    monkeypatch.setenv("CHOCKSTONE_DATABASE", url)
+
+    result = run("create", "alice")
+
+    assert result.exit_code == 3
+    assert "check the user and the password" in result.stderr
+    assert "wrong-one" not in result.stderr + result.stdout

@@ -127,7 +127,7 @@ def test_a_metric_may_have_a_colon_where_the_mode_is_written(started: list[Serve
 
 
 def test_users_of_the_catalog_are_in_the_banner(started: list[ServerConfig], tmp_path: Path) -> None:
-    create_key(tmp_path / "chockstone-data", "carol", note="", now=datetime.now(UTC))
+    create_key(Settings(data=tmp_path / "chockstone-data"), "carol", note="", now=datetime.now(UTC))
 
     result = run("--model", "tiny", "--key", "alice=tml-alice1")
 
@@ -174,7 +174,8 @@ def test_every_setting_has_a_flag() -> None:
     shown = run("--help").stdout
 
     for name in NAMES:
-        flag = {"models": "--model", "keys": "--key", "admins": "--admin"}.get(name, f"--{name.replace('_', '-')}")
+        repeated = {"models": "--model", "keys": "--key", "admins": "--admin", "vllm_urls": "--vllm-url"}
+        flag = repeated.get(name, f"--{name.replace('_', '-')}")
         assert re.search(rf"^  {flag} ", shown, re.MULTILINE), flag
 
 

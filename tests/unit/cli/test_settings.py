@@ -76,6 +76,15 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
         **dict.fromkeys(("checkpoint_ttl", "trash", "sweep_interval", "scrub_every"), "17h"),
         **dict.fromkeys(("recovery_replay", "park_after", "forget_after"), "17h"),
         **dict.fromkeys(("user_quota", "run_quota"), "17GiB"),
+        "database": "postgresql://ann:secret@db/x",
+        "store": "s3://bucket/prefix",
+        "backend": "ray",
+        "ray_address": "auto",
+        "sampler": "vllm",
+        "vllm_urls": "http://one:8000, http://other:8000",
+        "vllm_adapters": "adapters",
+        "engine": "http://engine:8000",
+        "downloads": "relay",
     }
     environment = {f"CHOCKSTONE_{name.upper()}": texts.get(name, "17") for name in NAMES}
     lines = [f"{name} = {json.dumps(texts[name]) if name in texts else 17}" for name in NAMES]
@@ -271,7 +280,8 @@ def test_the_table_shows_rules_as_they_can_be_written(tmp_path: Path, capsys: py
         "1GiB",
         "7d",
     ]
-    assert load(tmp_path, {name: values[name] for name in values if name != "models"} | {"keys": None}) == settings
+    unwritten = dict.fromkeys(("models", "keys", "vllm_urls"))
+    assert load(tmp_path, values | unwritten) == settings
 
 
 def test_without_a_model_there_is_nothing_to_serve(tmp_path: Path) -> None:
@@ -310,10 +320,10 @@ def test_keys_of_the_catalog_let_other_machines_in_until_the_last_is_revoked(tmp
 
     with pytest.raises(SettingsError, match="chockstone keys create USER"):
         check_settings(load(tmp_path, flags))
-    create_key(tmp_path / "data", "alice", note="", now=now)
+    create_key(load(tmp_path, flags), "alice", note="", now=now)
     check_settings(load(tmp_path, flags))
-    [row] = list_keys(tmp_path / "data")
-    revoke_key(tmp_path / "data", str(row.key_id), now=now)
+    [row] = list_keys(load(tmp_path, flags))
+    revoke_key(load(tmp_path, flags), str(row.key_id), now=now)
 
     with pytest.raises(SettingsError, match="no keys are configured"):
         check_settings(load(tmp_path, flags))
@@ -355,3 +365,19 @@ def test_parameters_are_spelled_shortly() -> None:
         "596M",
         "8.2B",
     ]
+
+
+def test_a_database_needs_its_driver_and_its_password_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = {"models": [str(make_directory(tmp_path / "good"))], "database": "postgresql://ann:se@cret@db/x"}
+    monkeypatch.setattr("chockstone.cli.settings_checks.find_spec", lambda _: None)
+
+    with pytest.raises(SettingsError, match=r"pip install 'chockstone\[postgres\]'"):
+        check_settings(load(tmp_path, flags))
+    print_settings(load(tmp_path, flags))
+
+    shown = capsys.readouterr().out
+    assert "postgresql://ann:***@db/x" in shown
+    assert "cret" not in shown
+    assert "cret" not in repr(load(tmp_path, flags))

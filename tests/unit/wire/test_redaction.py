@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chockstone.wire.redaction import MAX_DEPTH, REDACTED, redact, redact_text
+from chockstone.wire.redaction import MAX_DEPTH, REDACTED, redact, redact_text, redact_url
 from chockstone.wire.telemetry import TelemetryRequest
 
 KEY = "tml-9fA_x.y~z+/=-1"
@@ -116,3 +116,21 @@ def test_no_key_survives_anywhere(value: Any) -> None:
 
     assert KEY[4:] not in text
     assert JWT[3:] not in text
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:secret@db/x", "postgresql://ann:***@db/x"),
+        ("postgresql://ann@db:5432/x", "postgresql://ann@db:5432/x"),
+        ("postgresql://:secret@db/x", "postgresql://:***@db/x"),
+        ("postgresql://ann:sec/ret@db/x", "postgresql://ann:***@db/x"),
+        ("postgresql://ann:se@cret@db/x", "postgresql://ann:***@db/x"),
+        ("postgresql://ann:sec?ret#@db/x?a=b", "postgresql://ann:***@db/x?a=b"),
+        ("postgresql:///x?user=ann&password=secret&host=/run", "postgresql:///x?user=ann&password=***&host=/run"),
+        ("postgresql://db/x?sslpassword=secret", "postgresql://db/x?sslpassword=***"),
+        ("sqlite:////data/catalog.sqlite3", "sqlite:////data/catalog.sqlite3"),
+    ],
+)
+def test_urls_are_shown_without_their_password(url: str, shown: str) -> None:
+    assert redact_url(url) == shown

@@ -170,12 +170,16 @@ def _take(url: str, offer: _Offer, file: IO[bytes], on_bytes: Callable[[int], No
             on_bytes(len(chunk))
 
 
-def _open(url: str, headers: dict[str, str]) -> Any:  # Any: urllib types its answers loosely
+def _open(url: str, headers: dict[str, str], *, is_elsewhere: bool = False) -> Any:  # Any: urllib types loosely
+    """``is_elsewhere``: the server sent us there, to the store that has the archive. No credential is sent."""
     request = Request(url, headers=headers)  # noqa: S310  # http only, as `connect` saw to
     try:
         return opener_for(urlsplit(url).hostname or "").open(request, timeout=_SECONDS)
     except HTTPError as error:
         with error:
+            place = error.headers.get("Location", "")
+            if error.code in (302, 307) and not is_elsewhere and place.startswith(("http://", "https://")):
+                return _open(place, headers, is_elsewhere=True)
             if error.code in (412, 416):
                 raise _Changed from None
             if error.code == 400:

@@ -30,10 +30,11 @@ def show_storage(server: Server, *, runs: int, now: datetime, as_json: bool) -> 
         print_line(f"quota  {spell_size(report['quota_bytes'])}, {spell_size(left)} left")
     if trash["count"]:
         print_line(f"trash  {spell_size(trash['size_bytes'])} in {spell_count(trash['count'], 'checkpoint')}")
-    free, reserve = disk["free_bytes"], disk["reserve_bytes"]
-    print_line(f"disk   {spell_size(free)} free, {spell_size(max(0, free - reserve))} of it for checkpoints")
-    if free <= reserve:
-        print_alarm("the disk is full up to its reserve: nothing can be saved until something is removed")
+    free, reserve = disk.get("free_bytes"), disk["reserve_bytes"]
+    if free is not None:  # a bucket does not say
+        print_line(f"disk   {spell_size(free)} free, {spell_size(max(0, free - reserve))} of it for checkpoints")
+        if free <= reserve:
+            print_alarm("the disk is full up to its reserve: nothing can be saved until something is removed")
     _print_bars("USERS", [(user["user_id"], user) for user in _largest(report["users"])])
     largest = _largest(report["runs"])
     _print_bars("RUNS", [(f"{run['run_id']} {run['base_model']}", run) for run in largest[:runs]])

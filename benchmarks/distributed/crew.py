@@ -1,0 +1,73 @@
+"""A crew: two ranks of our backend, and the server's end of the channel to the first of them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks.distributed.world import END_SECONDS, REPOSITORY
+from chockstone.backends.channel import BlockingChannel, Message
+from chockstone.backends.process import WorkerConfig
+
+
+class CrewOfRanks:
+    """Runs from entering to leaving, and is ready on entering."""
+
+    def __init__(self, config: WorkerConfig, size: int, scratch: Path) -> None:
+        self._config = config
+        self._size = size
+        self._log = scratch / "crew.log"
+        self._ranks: list[subprocess.Popen[bytes]] = []
+        self._channel: BlockingChannel | None = None
+        self._calls = 0
+
+    def __enter__(self) -> CrewOfRanks:
+        ours, theirs = socket.socketpair()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            rendezvous = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        with open(self._log, "w") as log, theirs:
+            for rank in range(self._size):
+                told = [str(rank), str(self._size), rendezvous, str(theirs.fileno()), json.dumps(asdict(self._config))]
+                self._ranks.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "benchmarks.distributed.driven", *told],
+                        cwd=REPOSITORY,
+                        pass_fds=[theirs.fileno()] if rank == 0 else [],
+                        stdout=log,
+                        stderr=log,
+                    )
+                )
+        self._channel = BlockingChannel(ours)
+        if (ready := self._channel.receive().values)["event"] != "ready":
+            raise RuntimeError(f"the ranks did not start: {ready}; they said:\n{self._log.read_text()[-2000:]}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._channel is not None
+        self._channel.send(Message({"word": "stop"}))
+        for rank in self._ranks:
+            try:
+                rank.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                rank.kill()
+                rank.wait()
+        self._channel.close()
+
+    def call(self, word: str, body: bytes = b"", **values: Any) -> Message:  # Any: plain JSON
+        """As the server calls its worker: sent, and waited for."""
+        assert self._channel is not None
+        self._calls += 1
+        self._channel.send(Message({"id": self._calls, "word": word, "values": values}, body))
+        while (answer := self._channel.receive()).values.get("id") != self._calls:
+            pass  # it says every second that all is well
+        if answer.values["event"] != "done":
+            raise RuntimeError(f"{word} failed: {answer.values}")
+        return Message(answer.values["values"], answer.body)

@@ -1,0 +1,29 @@
+"""One rank of a backend's group, as a Ray actor runs it: ``driven.py RANK SIZE RENDEZVOUS SOCKET CONFIGURATION``."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+import torch
+
+from chockstone.backends.process import WorkerConfig
+from chockstone.backends.sharded.rank import run_rank
+
+
+def main() -> None:
+    rank, size, rendezvous, number, config = sys.argv[1:]
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(size)))
+    run_rank(
+        WorkerConfig(**json.loads(config)),
+        rank=int(rank),
+        world_size=int(size),
+        rendezvous=rendezvous,
+        server=socket.socket(fileno=int(number)) if int(rank) == 0 else None,
+    )
+
+
+if __name__ == "__main__":
+    main()
