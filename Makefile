@@ -10,7 +10,7 @@ SHARED := $(patsubst %,tests/sdk/test_%.py,training losses weights runs) # what 
 .PHONY: help demo test test-postgres test-s3 matrix lint types check soak vllm reference bench clean
 
 help: ## what can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
