@@ -168,6 +168,7 @@ def test_the_script_for_slurm_goes_on_in_its_next_attempt_and_asks_for_it_when_t
     assert sorted(path.name.partition(".")[0] for path in root.iterdir()) == ["attempt-00000", "attempt-00001"]
 
 
+@pytest.mark.soak
 def test_torchrun_starts_its_workers_again_and_all_of_them_go_on_from_one_step(tmp_path: Path) -> None:
     launch = [
         sys.executable,

@@ -16,7 +16,7 @@ from schemathesis import GenerationMode
 from hostile.strangers import Stranger, check_refusal, retrieve
 from live import LiveServer
 
-EXAMPLES = 5  # of each operation and each kind
+EXAMPLES = 3  # of each operation and each kind
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 
 

@@ -226,6 +226,7 @@ def test_nothing_secret_is_logged(server: LiveServer) -> None:
         assert secret not in server.log()
 
 
+@pytest.mark.soak
 def test_a_killed_server_goes_on_and_leaves_no_upload(
     models: dict[str, Path], server: LiveServer, s3: Proxy, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_the_trash_gives_back_what_was_deleted(start_server: Start, connect: Con
     assert train(resumed, 1, start=2) == train(run, 1, start=2)
 
 
+@pytest.mark.soak
 def test_a_lost_database_is_rebuilt_from_the_store(start_server: Start, connect: Connect) -> None:
     server = start_server()
     with tinker.ServiceClient(base_url=server.url, api_key=server.key) as service:

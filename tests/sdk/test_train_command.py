@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from test_demo import is_used
 
 COMMAND = [sys.executable, "-m", "chockstone.cli", "train", "--env=arithmetic", "--out=out", "--steps=10000"]
@@ -61,6 +63,7 @@ def _command_line(process: Path) -> bytes:
         return b""
 
 
+@pytest.mark.soak
 def test_training_goes_on_whoever_is_killed_and_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "out"
 

@@ -20,9 +20,9 @@ _SWITCH_SECONDS: Final = 0.001
 def give_way() -> None:
     """From here on this thread, and those it starts, run when others leave them room. It cannot be taken back.
 
-    Linux alone has a priority for each thread; elsewhere nothing happens.
+    Nothing happens in the main thread, which is the program's own, and where threads have no priority: Linux has one.
     """
-    if sys.platform == "linux":
+    if sys.platform == "linux" and threading.current_thread() is not threading.main_thread():
         with suppress(OSError):
             thread = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))

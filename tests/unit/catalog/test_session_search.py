@@ -109,7 +109,7 @@ async def test_searches_find_what_a_plain_filter_finds_in_its_order(catalog: Cat
     sessions = await populate(catalog, 60, chance)
     sizes = []
 
-    for _ in range(80 if catalog._database.is_sqlite else 40):
+    for _ in range(80):
         query = any_query(chance)
         expected = [session for session in sessions if matches(query, session)]
         assert await all_pages(catalog, query) == expected, query
