@@ -121,7 +121,7 @@ class Checkpointer:
         self.prefix = prefix
         self.retention = retention
         self.admission = admission or Admission()
-        self._bytes_per_second = bytes_per_second
+        self._bytes_per_second = bytes_per_second or math.inf
         self._clock = Clock(now)
         self._buffers = Buffers(buffers)
         self._last: SaveHandle | None = None  # saves are written one after the other
@@ -253,7 +253,7 @@ class Checkpointer:
 
     async def export_async(self, name: str, directory: Path, *, members: Sequence[str] = ()) -> tuple[Member, ...]:
         """As ``export``, off the event loop and at the checkpointer's pace. Cancelling who waits does not stop it."""
-        pace = Pace(self._bytes_per_second or math.inf)
+        pace = Pace(self._bytes_per_second)
         return await _in_thread(_giving_way(lambda: self.export(name, directory, members=members, on_bytes=pace.wait)))
 
     def checkpoints(self) -> list[Checkpoint]:

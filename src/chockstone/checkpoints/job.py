@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,7 +91,7 @@ class SaveJob:
     handle: SaveHandle
     blocked_seconds: float
     is_first: bool  # of its checkpointer: looks at what is there
-    bytes_per_second: float | None = None  # None: as fast as it goes
+    bytes_per_second: float = math.inf
 
     def run(self) -> Saved:
         files, manifest, layout = self.plan()
@@ -148,8 +149,8 @@ class SaveJob:
             removed,
         )
 
-    def pace(self) -> Pace | None:
-        return None if self.bytes_per_second is None else Pace(self.bytes_per_second, self.handle._hurry)
+    def pace(self) -> Pace:
+        return Pace(self.bytes_per_second, self.handle._hurry)
 
     def _manifest(self, files: Mapping[str, bytes]) -> Manifest:
         request = self.request

@@ -7,6 +7,7 @@ long as nobody waits for them.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ class Pace:
 
     def __init__(
         self,
-        bytes_per_second: float,
+        bytes_per_second: float = math.inf,
         hurry: threading.Event | None = None,
         *,
         now: Callable[[], float] = time.monotonic,
@@ -31,10 +32,9 @@ class Pace:
         self._lock = threading.Lock()
         self._free_at = now()
 
-    @property
-    def step_bytes(self) -> int:
+    def step_bytes(self, most: int) -> int:
         """How much to write at once: little enough for even steps."""
-        return max(1, int(self._bytes_per_second / _PAUSES_PER_SECOND))
+        return max(1, int(min(most, self._bytes_per_second / _PAUSES_PER_SECOND)))
 
     def wait(self, size: int) -> None:
         """Until it is time to write so many bytes."""

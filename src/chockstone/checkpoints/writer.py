@@ -53,10 +53,9 @@ class Write:
         self._sink = sink
         self._on_bytes = on_bytes
         self._is_abandoned = is_abandoned
-        self._pace = pace
+        self._pace = pace or Pace()
         block_bytes = image.layout.block_bytes
-        step_bytes = CHUNK_BYTES if pace is None else min(CHUNK_BYTES, pace.step_bytes)
-        self._chunk_bytes = max(step_bytes // block_bytes, 1) * block_bytes
+        self._chunk_bytes = max(self._pace.step_bytes(CHUNK_BYTES) // block_bytes, 1) * block_bytes
         self._lock = threading.Lock()
         self._next = image.layout.body_offset
         self._error: BaseException | None = None
@@ -107,8 +106,7 @@ class Write:
 
     def _write(self, start: int, end: int) -> None:
         """One chunk. What is hashed is what is written: the image is asked for it once."""
-        if self._pace is not None:
-            self._pace.wait(end - start)
+        self._pace.wait(end - start)
         pieces = list(self._image.pieces(start, end))
         self._hash(start, pieces)
         for offset, piece in pieces:

@@ -36,7 +36,7 @@ class PartWrite:
         finish: Callable[[], str],
         on_bytes: Callable[[int], None],
         is_abandoned: Callable[[], bool],
-        pace: Pace | None = None,
+        pace: Pace,
     ) -> None:
         """``chunks``: those that nobody else has anything of. ``finish`` is called once all bytes are written."""
         self._share = share
@@ -140,8 +140,7 @@ class PartWrite:
             return None
 
     def _write(self, chunk: Chunk, received: Sequence[Received]) -> None:
-        if self._pace is not None:
-            self._pace.wait(chunk.end - chunk.start)
+        self._pace.wait(chunk.end - chunk.start)
         extents = self._share.extents(chunk, received)
         if chunk.blocks:
             first = self._layout.block_range(chunk.blocks.start)[0]

@@ -178,7 +178,7 @@ class RankedSave:
             runs,
             unit_bytes=plan["unit_bytes"],
             shared_from=layout.members[small].header_offset if small < len(members) else layout.body_end,
-            chunk_bytes=CHUNK_BYTES if pace is None else min(CHUNK_BYTES, pace.step_bytes),
+            chunk_bytes=pace.step_bytes(CHUNK_BYTES),
         )
         files = None if self._archive is None else self._archive[0]
         share = Share(layout, job.snapshot, runs[rank], mtime=plan["mtime"], files=files)
