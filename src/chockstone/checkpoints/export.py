@@ -22,7 +22,7 @@ from chockstone.checkpoints.errors import ExportRefused
 from chockstone.checkpoints.layout import Layout, Member
 from chockstone.checkpoints.new_directory import new_directory
 
-_RUN_BYTES: Final = 8 * 1024**2
+_STEP_BYTES: Final = 1024**2  # written at once: what else runs on the machine gets its turn in between
 _READERS: Final = 4
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -79,9 +79,11 @@ def write_members(
 
 def _write(archive: Archive, member: Member, root: int, on_bytes: Callable[[int], None], *, durable: bool) -> None:
     with create_file(root, member.name) as file:
-        for chunk in _chunks(archive, member):
-            write_whole(file, memoryview(chunk))
-            on_bytes(len(chunk))
+        for chunk in map(memoryview, _chunks(archive, member)):
+            for start in range(0, len(chunk), _STEP_BYTES):
+                step = chunk[start : start + _STEP_BYTES]
+                write_whole(file, step)
+                on_bytes(len(step))
         if durable:
             os.fsync(file.fileno())
 
@@ -119,7 +121,7 @@ def open_folder(root: int, folders: Sequence[str], *, make: bool) -> int:
 
 def _chunks(archive: Archive, member: Member) -> Iterator[bytes | memoryview]:
     """The member's bytes in order; while some are written, the next are read and checked."""
-    runs = list(_runs(archive.layout, member))
+    runs = list(_runs(archive.layout, member, archive.run_bytes))
     if len(runs) < 2:
         yield from (archive.read_range(start, stop - start) for start, stop in runs)
         return
@@ -138,9 +140,9 @@ def _chunks(archive: Archive, member: Member) -> Iterator[bytes | memoryview]:
             yield chunk
 
 
-def _runs(layout: Layout, member: Member) -> Iterator[tuple[int, int]]:
+def _runs(layout: Layout, member: Member, longest: int) -> Iterator[tuple[int, int]]:
     """Where the member's bytes are, cut where blocks end so that each block is read and verified once."""
-    blocks = max(1, _RUN_BYTES // layout.block_bytes)
+    blocks = max(1, longest // layout.block_bytes)
     position = member.offset
     while position < member.end:
         index = (position - layout.body_offset) // layout.block_bytes
