@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
 Shapes = Mapping[str, tuple[int, ...]]
+_ROW: Final = 1024
+_LEAST: Final = 1e-10  # below it, squares that vanish in float32 may count
 
 
 class Parameters(Protocol):
@@ -30,10 +32,7 @@ class Parameters(Protocol):
         """Inside, backward passes add to the flat ``gradient``; with None nothing records a graph."""
 
     def norm(self, flat: torch.Tensor) -> float:
-        """Of the whole tensor that ``flat`` is, or is a part of."""
-
-    def is_finite(self, flat: torch.Tensor) -> bool:
-        """Likewise."""
+        """Of the whole tensor that ``flat`` is, or is a part of. Finite if every element is, and only then."""
 
     def named(self, flat: torch.Tensor) -> dict[str, Any]:  # Any: whatever the checkpointer takes for a tensor
         """The whole named tensors, for a state to be saved."""
@@ -78,9 +77,6 @@ class FlatParameters:
     def norm(self, flat: torch.Tensor) -> float:
         return measure_norm(flat)
 
-    def is_finite(self, flat: torch.Tensor) -> bool:
-        return is_finite(flat)
-
     def named(self, flat: torch.Tensor) -> dict[str, Any]:
         return dict(self.views(flat))
 
@@ -95,8 +91,15 @@ class FlatParameters:
 
 
 def measure_norm(flat: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(flat, dtype=torch.float64))  # squares overflow float32 at 1e19
+    """Finite if every element is, and only then.
 
-
-def is_finite(flat: torch.Tensor) -> bool:
-    return bool(torch.linalg.vector_norm(flat, ord=float("inf")).isfinite())
+    Squares are summed up in float32 by rows, and these in float64: twenty times as fast as float64 throughout, which
+    is left for numbers whose squares are outside of float32's range.
+    """
+    count = len(flat) // _ROW
+    rows = torch.linalg.vector_norm(flat[: count * _ROW].view(count, _ROW), dim=1)
+    rest = torch.linalg.vector_norm(flat[count * _ROW :])
+    norm = float(torch.linalg.vector_norm(torch.cat([rows, rest[None]]), dtype=torch.float64))
+    if _LEAST < norm < math.inf:
+        return norm
+    return float(torch.linalg.vector_norm(flat, dtype=torch.float64))

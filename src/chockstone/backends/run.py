@@ -82,7 +82,7 @@ class Run:
         self._weights.complete(gradient)
         if self._gradient is not None:
             gradient.add_(self._gradient)
-        if not self._weights.parameters.is_finite(gradient):
+        if not math.isfinite(self._weights.parameters.norm(gradient)):
             raise BadRequest(
                 "the gradient is not finite, so it was thrown away. Weights, advantages or a ratio are too large."
             )

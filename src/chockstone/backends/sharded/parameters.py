@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from chockstone.backends.flat import is_finite, measure_norm
+from chockstone.backends.flat import measure_norm
 from chockstone.backends.sharded.model_shards import ModelShards
 from chockstone.checkpoints.sharded.pieces import Pieces
 
@@ -53,11 +53,6 @@ class ShardedParameters:
         total = torch.tensor([measure_norm(flat) ** 2], dtype=torch.float64)
         self._shards.crew.add(total)
         return math.sqrt(float(total))
-
-    def is_finite(self, flat: torch.Tensor) -> bool:
-        bad = torch.tensor([not is_finite(flat)], dtype=torch.float64)
-        self._shards.crew.add(bad)
-        return not bool(bad)
 
     def named(self, flat: torch.Tensor) -> dict[str, Any]:
         pieces = zip(self._shares.items(), torch.split(flat, self._sizes), strict=True)
