@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,3 +61,12 @@ async def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
 
     assert "the Ray cluster at '127.0.0.1:1' cannot be joined: " in reason
     assert "Connection refused" in reason
+
+
+async def test_what_is_no_cluster_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+
+        reason = await refusal(RayPlan(address=address, join_seconds=1), WorkerConfig(models={}, store=str(tmp_path)))
+
+    assert reason == f"the Ray cluster, {address!r}, did not answer as one within 1 seconds"

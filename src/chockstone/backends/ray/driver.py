@@ -59,7 +59,7 @@ class Driver:
             return
         group = self._group = Group(plan, config)
         try:
-            host = group.join()
+            host = self._join(group, plan)
             members = group.place()
             nodes = sorted({member.host for member in members})
             self._send(event="placed", host=host, workers=len(members), nodes=nodes)
@@ -71,6 +71,22 @@ class Driver:
             self._send(event="lost", reason=str(error))
         else:
             self._send(event="ended")
+
+    def _join(self, group: Group, plan: RayPlan) -> str:
+        timer = threading.Timer(plan.join_seconds, self._give_up, [plan])
+        timer.daemon = True
+        timer.start()
+        try:
+            return group.join()
+        finally:
+            timer.cancel()
+
+    def _give_up(self, plan: RayPlan) -> None:
+        """By a thread of its own: Ray would go on for a quarter of an hour, and cannot be told not to."""
+        who = "one of this server's own" if plan.address is None else repr(plan.address)
+        reason = f"the Ray cluster, {who}, did not answer as one within {plan.join_seconds:g} seconds"
+        self._send(event="refused" if plan.address else "lost", reason=reason)
+        self._leave()
 
     def _read(self) -> None:
         try:

@@ -33,6 +33,7 @@ class RayPlan:
     workers: int = 1
     min_workers: int | None = None  # None: no fewer than ``workers``
     address: str | None = None  # of a cluster that runs; None: one of our own
+    join_seconds: float = 60.0  # for the cluster to answer
     place_seconds: float = 30.0  # for all of them to find a place; then fewer will do, if they may
 
     @property
