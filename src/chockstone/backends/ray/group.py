@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import socket
-import tempfile
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +21,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from chockstone import __version__
 from chockstone.backends.process import WorkerConfig
 from chockstone.backends.ray.actor import ChockstoneWorker
+from chockstone.backends.ray.home import Home
 from chockstone.backends.ray.plan import RayPlan
 from chockstone.backends.ray.resources import bundle_of, describe_shortage, how_many_fit
 
@@ -68,7 +67,7 @@ class Group:
         self._plan = plan
         self._config = config
         self._is_own = plan.address is None
-        self._directory: str | None = None  # of a cluster of our own
+        self._home: Home | None = None  # of a cluster of our own
         self._places: PlacementGroup | None = None
         self._actors: list[Any] = []  # Any: Ray's handles
         self._cpus = config.threads or (max(1, _cores() // plan.workers) if self._is_own else 1)
@@ -142,13 +141,13 @@ class Group:
             if self._places is not None:
                 remove_placement_group(self._places)
         ray.shutdown()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._home is not None:
+            self._home.remove()
 
     def _start_cluster(self) -> None:
         """On this machine, and for this machine only."""
-        self._directory = tempfile.mkdtemp(prefix="chockstone-ray-")
         try:
+            self._home = Home()
             ray.init(
                 address="local",
                 num_cpus=self._cpus * self._plan.workers,
@@ -157,7 +156,7 @@ class Group:
                 object_store_memory=_OBJECT_STORE_BYTES,
                 logging_level=logging.ERROR,
                 log_to_driver=True,
-                _temp_dir=self._directory,
+                _temp_dir=self._home.path,
             )
         except (OSError, RuntimeError, ValueError) as error:
             raise Lost(f"Ray could not be started on this machine: {error}") from error
