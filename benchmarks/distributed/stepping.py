@@ -41,7 +41,8 @@ def measure_stepping(stage: Stage) -> dict[str, Series]:
             for _ in range(scale.steps):
                 result = crew.call("pass", body, run_id="run")
                 crew.call("optim_step", run_id="run", params={"learning_rate": LEARNING_RATE})
-                losses.setdefault(OURS, float(pass_result_json(result.body)["metrics"]["loss:sum"]))
+                if OURS not in losses:
+                    losses[OURS] = float(pass_result_json(result.body)["metrics"]["loss:sum"])
             return {"seconds": (perf_counter() - began) / scale.steps}
 
         def theirs() -> Metrics:
