@@ -234,8 +234,19 @@ def read_store(value: object, base: Path) -> str:
     return url
 
 
-def read_urls(value: object, base: Path) -> tuple[str, ...]:
-    return () if value == () else tuple(read_public_url(word, base) for word in _words(value))
+def read_vllm_urls(value: object, _base: Path) -> tuple[str, ...]:
+    return () if value == () else tuple(map(_vllm_url, _words(value)))
+
+
+def _vllm_url(word: str) -> str:
+    url = word.rstrip("/")
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:  # which may be a secret, and is not repeated
+        raise ValueError("the URL of a vLLM server holds no user or password; put its key into VLLM_API_KEY")
+    is_reachable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0  # a bad port raises
+    if not is_reachable or parts.query or parts.fragment or parts.path.endswith("/v1"):
+        raise ValueError(f"{url!r} is not where a vLLM server is; write one such as http://gpu-1:8000, without /v1")
+    return url
 
 
 READERS: Final[Mapping[str, Reader]] = {
@@ -273,7 +284,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "min_workers": _optional(_whole(1, 4096)),
     "ray_address": _optional(lambda value, _: _text(value)),
     "sampler": _one_of(*get_args(SamplerKind)),
-    "vllm_urls": read_urls,
+    "vllm_urls": read_vllm_urls,
     "vllm_adapters": _optional(_path),
     "vllm_loras": _whole(1, 2**20),
     "engine": _optional(read_public_url),

@@ -25,6 +25,10 @@ def check(directory: Path, **flags: Any) -> None:
     [
         ({"sampler": "vllm"}, "name each server with --vllm-url"),
         ({"sampler": "vllm", "vllm_urls": [URL, f"{URL}/"]}, "the same server twice"),
+        ({"sampler": "vllm", "vllm_urls": [f"{URL}/v1/"]}, "without /v1"),
+        ({"sampler": "vllm", "vllm_urls": ["gpu-1:8000"]}, "not where a vLLM server is"),
+        ({"sampler": "vllm", "vllm_urls": ["http://gpu-1:80000"]}, "[Pp]ort"),
+        ({"sampler": "vllm", "vllm_urls": ["http://me:secret@gpu-1"]}, "put its key into VLLM_API_KEY"),
         ({"vllm_urls": [URL]}, "--vllm-url is for samples from vLLM; add --sampler vllm"),
         ({"vllm_adapters": "adapters"}, "--vllm-adapters is for samples from vLLM; add --sampler vllm"),
     ],
