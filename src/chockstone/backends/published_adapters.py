@@ -1,7 +1,7 @@
 """Published adapters: PEFT directories of archives, by digest, for as long as somebody samples from them.
 
-<directory>/<digest of the archive>/    adapter_config.json, adapter_model.safetensors
-<directory>/.lock                       held while a server uses the directory, so that no other does
+<directory>/chockstone-<digest of the archive>/    adapter_config.json, adapter_model.safetensors
+<directory>/.lock                                  held while a server uses the directory, so that no other does
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chockstone.sampling.vllm.adapters import AdapterFiles
 
 log = logging.getLogger(__name__)
 _LOCK: Final = ".lock"
-_OURS: Final = re.compile(r"[0-9a-f]{64}|(\.export|probe)-[0-9a-f]{16}(\.partial)?")
+_OURS: Final = re.compile(r"chockstone-([0-9a-f]{64}|probe-[0-9a-f]{16})|\.export-[0-9a-f]{16}\.partial")
 
 
 class DirectoryTaken(Exception):
@@ -124,10 +124,10 @@ class PublishedAdapters:
         """In a thread."""
         try:
             with Archive(self._store.open(archive)) as opened:
-                target = self._directory / opened.seal
+                target = self._directory / f"chockstone-{opened.seal}"
                 if not target.is_dir():
                     write_adapter(opened, target)
-                return AdapterFiles(f"chockstone-{target.name}", str(target), has_head=has_head(opened))
+                return AdapterFiles(target.name, str(target), has_head=has_head(opened))
         except CheckpointError as error:
             raise explain_load(error) from error
 

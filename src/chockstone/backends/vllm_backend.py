@@ -111,10 +111,11 @@ class VllmBackend:
             return await self._sample_until_cancelled(values, body)
         if word == "cancel" and (sampling := self._under_way.get(values["key"])) is not None:
             sampling.cancel()
-        reply = await self._worker.call(word, values, body, on_release=on_release, generation=generation)
-        if word == "forget":
-            await self._published.forget(values["archive"])
-        return reply
+        try:
+            return await self._worker.call(word, values, body, on_release=on_release, generation=generation)
+        finally:
+            if word == "forget":  # also when the worker has died, and with it what it held
+                await self._published.forget(values["archive"])
 
     async def _sample_until_cancelled(self, values: dict[str, Any], body: bytes) -> Message:
         key = values["key"]

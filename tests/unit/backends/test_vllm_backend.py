@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from chockstone.backends.channel import Message
 from chockstone.backends.vllm_backend import CannotSample, VllmBackend, VllmPlan
 from chockstone.checkpoints import open_store
-from chockstone.wire.failures import BadRequest
+from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 from tiny_models import lora_run, tiny_base
 from unit.sampling_vllm.stub import EOS, MODEL, VOCABULARY, Stub, running
 
@@ -26,7 +26,7 @@ class Worker:
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.is_ready, self.generation, self.environment = True, 1, {"dtype": "float32"}
-        self.failure: BadRequest | None = None
+        self.failure: RequestError | None = None
         self.writing = asyncio.Event()
         self.writing.set()
 
@@ -42,7 +42,7 @@ class Worker:
         self.calls.append((word, values))
         if word == "written":
             await self.writing.wait()
-        if word == "sample" and self.failure is not None:
+        if word in ("sample", "forget") and self.failure is not None:
             raise self.failure
         return Message({}, b"the worker's")
 
@@ -194,13 +194,16 @@ async def test_a_cancelled_sample_ends_at_once_and_everywhere(backend: VllmBacke
     assert worker.words == ["cancel"]
 
 
+@pytest.mark.parametrize("failure", [None, ServerFailure("the worker died")])
 async def test_forgotten_weights_leave_disk_and_servers(
-    backend: VllmBackend, worker: Worker, stub: Stub, tmp_path: Path
+    backend: VllmBackend, worker: Worker, stub: Stub, tmp_path: Path, failure: ServerFailure | None
 ) -> None:
     await backend.call(*asked("lora"))
     assert len(stub.adapters) == 1
+    worker.failure = failure
 
-    await backend.call("forget", {"archive": "lora"})
+    with nullcontext() if failure is None else pytest.raises(ServerFailure):
+        await backend.call("forget", {"archive": "lora"})
 
     assert stub.adapters == {}
     assert [path.name for path in (tmp_path / "adapters").iterdir()] == [".lock"]
@@ -215,6 +218,18 @@ async def test_a_server_that_stops_leaves_nothing_behind(
 
     assert stub.adapters == {}
     assert [path.name for path in (tmp_path / "adapters").iterdir()] == [".lock"]
+
+
+async def test_only_what_an_earlier_server_published_is_removed(
+    home: Path, tmp_path: Path, worker: Worker, stub: Stub
+) -> None:
+    theirs = [tmp_path / "a" / name for name in ("0" * 64, "chockstone-mine", "probe-" + "0" * 16)]
+    ours = [tmp_path / "a" / f"chockstone-{name}" for name in ("0" * 64, "probe-" + "0" * 16)]
+    for directory in (*theirs, *ours):
+        directory.mkdir(parents=True)
+
+    async with backend_of(home, tmp_path / "a", worker, stub):
+        assert [directory.exists() for directory in (*theirs, *ours)] == [True] * 3 + [False] * 2
 
 
 async def test_settings_that_cannot_work_are_refused(home: Path, tmp_path: Path, worker: Worker) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from chockstone.sampling.vllm.adapters import AdapterFiles
 from chockstone.sampling.vllm.model_facts import ModelFacts
@@ -27,8 +27,7 @@ _ALPHA: Final = 64
 @contextmanager
 def head_probe(directory: Path, facts: ModelFacts) -> Iterator[AdapterFiles]:
     """Its files are below ``directory`` until the block ends. Raises OSError."""
-    token = secrets.token_hex(8)
-    place = directory / f"probe-{token}"
+    place = directory / f"chockstone-probe-{secrets.token_hex(8)}"
     random = np.random.default_rng(0)
     down_RI = random.normal(0, facts.hidden_size**-0.5, (1, facts.hidden_size)).astype(np.float32)
     up_OR = random.normal(0, 1, (facts.vocabulary, 1)).astype(np.float32)
@@ -40,13 +39,11 @@ def head_probe(directory: Path, facts: ModelFacts) -> Iterator[AdapterFiles]:
         "bias": "none",
         "target_modules": ["lm_head"],
     }
+    tensors = {"base_model.model.lm_head.lora_A.weight": down_RI, "base_model.model.lm_head.lora_B.weight": up_OR}
     place.mkdir()
     try:
         (place / "adapter_config.json").write_text(json.dumps(config))
-        save_file(
-            {"base_model.model.lm_head.lora_A.weight": down_RI, "base_model.model.lm_head.lora_B.weight": up_OR},
-            place / "adapter_model.safetensors",
-        )
-        yield AdapterFiles(f"chockstone-probe-{token}", str(place), has_head=True)
+        (place / "adapter_model.safetensors").write_bytes(save(tensors))  # errors of the disk are OSErrors then
+        yield AdapterFiles(place.name, str(place), has_head=True)
     finally:
         shutil.rmtree(place, ignore_errors=True)
