@@ -6,6 +6,7 @@ A sample that vLLM cannot give exactly as asked is the worker's as well: it has 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from chockstone.wire.sample_request import decode_sample
 from chockstone.wire.sample_result import encode_sample_result
 from chockstone.wire.samples import SampleRequest
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 _LARGE_BYTES: Final = 1 << 16  # of a request or a result that is read or written beside the event loop
 _FILES_PER_PLACE: Final = 2  # adapters that stay on disk for each that a server may hold
@@ -148,10 +150,10 @@ class VllmBackend:
     async def _ask(
         self, request: SampleRequest, values: dict[str, Any], body: bytes, files: AdapterFiles | None
     ) -> Message:
-        model = values["base_model"]
-        if not await self._fleet.can_answer(request, model, files):
+        result = await self._fleet.sample(request, values["base_model"], files, seed=values["seed"])
+        if result is None:
+            log.debug("sample left to the worker request=%s model=%s", values["key"], values["base_model"])
             return await self._worker.call("sample", values, body)
-        result = await self._fleet.sample(request, model, files, seed=values["seed"])
         tokens = sum(len(sequence.tokens) for sequence in result.sequences)
         encoded = await _beside_loop(lambda: encode_sample_result(result, request), size_bytes=8 * tokens)
         return Message({"tokens": tokens, "prompt_tokens": len(request.prompt)}, encoded)

@@ -54,11 +54,15 @@ class Stub:
         self.requests: list[dict[str, Any]] = []  # completions, but for those that probe
         self.gate = asyncio.Event()  # completions wait for it
         self.gate.set()
+        self.loads = asyncio.Event()  # loads wait for it
+        self.loads.set()
         self.health = 200
         self.hangs = False
         self.refuses_adapters = False
         self.fails = 0  # so many completions
+        self.failure = 500  # by which they do
         self.aborted = 0  # completions whose client went away
+        self.nonsense: dict[str, Any] = {}  # that stands in answers to completions, but for those that probe
         self.offset = 0.0  # that is added to logprobs, which are logits then
         self.port = 0
         self._runner: web.AppRunner | None = None
@@ -118,6 +122,7 @@ class Stub:
         if self.refuses_adapters:
             return _error(500, "LoRA rank 64 is greater than max_lora_rank 16.")
         await asyncio.sleep(0.01)
+        await self.loads.wait()
         if not _is_probe(name):
             self.calls.append(("load", name))
         self.adapters[name] = body["lora_path"]
@@ -143,7 +148,7 @@ class Stub:
                 raise
         if not is_probe and self.fails:
             self.fails -= 1
-            return _error(500, "EngineCore encountered an issue.")
+            return _error(self.failure, "EngineCore encountered an issue.")
         if body["model"] not in (*self.models, *self.adapters):
             return _error(404, f"The model `{body['model']}` does not exist.")
         adapter = body["model"] if body["model"] in self.adapters else ""
@@ -151,7 +156,8 @@ class Stub:
             adapter = ""
         if self.has_head and "prompt_logprobs" in body:
             return _error(500, "EngineCore encountered an issue.")
-        choices = [self._choice(body, adapter, index) for index in range(body.get("n", 1))]
+        nonsense = {} if is_probe else self.nonsense
+        choices = [self._choice(body, adapter, index) | nonsense for index in range(body.get("n", 1))]
         usage = {"prompt_tokens": len(body["prompt"]), "prompt_tokens_details": {"cached_tokens": 2}}
         return web.json_response({"object": "text_completion", "choices": choices, "usage": usage})
 

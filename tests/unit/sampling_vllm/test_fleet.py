@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aiohttp import web
 
 from chockstone.sampling.vllm import completion_request, connection
 from chockstone.sampling.vllm import fleet as fleet_module
@@ -19,7 +20,9 @@ from .stub import EOS, MODEL, Stub, logprobs_after, running
 
 
 async def sample(servers: Fleet, asked: SampleRequest, number: int | None = None, *, seed: int = 0) -> SampleResult:
-    return await servers.sample(asked, MODEL, None if number is None else adapter(number), seed=seed)
+    result = await servers.sample(asked, MODEL, None if number is None else adapter(number), seed=seed)
+    assert result is not None
+    return result
 
 
 def tokens_of(result: SampleResult) -> list[list[int]]:
@@ -175,6 +178,14 @@ async def test_a_sample_that_fails_everywhere_is_given_up(stub: Stub) -> None:
         await sample(servers, request())
 
 
+async def test_a_server_with_too_much_to_do_is_asked_again(stub: Stub) -> None:
+    stub.fails, stub.failure = 4, 429
+    async with fleet(stub) as servers:
+        await sample(servers, request())
+
+    assert len(stub.requests) == 5
+
+
 async def test_nobody_waits_for_ever(stub: Stub) -> None:
     async with fleet(stub, patience_seconds=0.2) as servers:
         await stub.die()
@@ -246,6 +257,31 @@ async def test_an_adapter_that_the_server_will_not_have_fails_the_sample_with_it
         await sample(servers, request(), 1)
 
 
+@pytest.mark.parametrize("health", [200, 503], ids=["it will not", "it dies of it"])
+async def test_what_one_server_will_not_load_another_may(stub: Stub, other: Stub, health: int) -> None:
+    async with fleet(stub, other) as servers:
+        stub.refuses_adapters, stub.health = True, health
+
+        for seed in range(3):
+            await sample(servers, request(), 1, seed=seed)
+
+    assert (len(stub.requests), len(other.requests)) == (0, 3)
+
+
+async def test_an_adapter_that_leaves_while_it_is_loaded_does_leave(stub: Stub) -> None:
+    async with fleet(stub) as servers:
+        stub.loads.clear()
+        sampling = asyncio.create_task(sample(servers, request(), 1))
+        await until(lambda: any(server.adapters.names for server in servers._servers))
+        leaving = [asyncio.create_task(servers.unload("chockstone-1")) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        sampling.cancel()
+        stub.loads.set()
+        await asyncio.gather(*leaving)
+
+        assert stub.adapters == {}
+
+
 async def test_what_an_earlier_life_left_loaded_is_unloaded_and_what_is_others_stays(
     stub: Stub, tmp_path: Path
 ) -> None:
@@ -274,6 +310,34 @@ async def test_a_server_that_cannot_be_used_is_known_at_the_start(stub: Stub, me
                 pass
 
 
+@pytest.mark.parametrize("cards", [["tiny"], None, [{"id": MODEL}], [{"id": MODEL, "max_model_len": "long"}]])
+async def test_a_server_that_is_something_else_is_known_at_the_start(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, cards: Any
+) -> None:
+    async def answer(*_: Any) -> web.Response:
+        return web.json_response({"data": cards})
+
+    await stub.die()
+    monkeypatch.setattr(stub, "_models", answer)
+    await stub.start()
+
+    with pytest.raises(Misfit, match="does not list models as vLLM does"):
+        async with fleet(stub):
+            pass
+
+
+async def test_a_server_is_watched_whatever_it_does(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stumble(*_: Any) -> None:
+        raise RuntimeError("what nobody thought of")
+
+    async with fleet(stub) as servers:
+        with monkeypatch.context() as trouble:
+            trouble.setattr(connection.Connection, "check_health", stumble)
+            await until(lambda: not servers._servers[0].is_up)
+
+        await sample(servers, request())
+
+
 async def test_logits_are_not_taken_for_logprobs(stub: Stub) -> None:
     stub.offset = 100.0
     with pytest.raises(Misfit, match="--logprobs-mode raw_logprobs"):
@@ -291,12 +355,12 @@ async def test_the_key_of_the_environment_is_shown(monkeypatch: pytest.MonkeyPat
 async def test_a_server_that_is_not_there_yet_is_waited_for(stub: Stub) -> None:
     await stub.die()
     async with fleet(stub) as servers:
-        asking = asyncio.create_task(servers.can_answer(request(), MODEL, None))
+        asking = asyncio.create_task(sample(servers, request()))
         await asyncio.sleep(0.05)
         assert not asking.done()
         await stub.start()
 
-        assert await asking
+        await asking
 
 
 async def test_requests_go_to_the_servers_that_give_their_logprobs() -> None:
@@ -305,11 +369,22 @@ async def test_requests_go_to_the_servers_that_give_their_logprobs() -> None:
         for _ in range(4):
             await sample(servers, request(temperature=0.5))
             await sample(servers, request(top_k=3))
-        can = [await servers.can_answer(request(temperature=0.5, top_k=3), MODEL, None)]
+        by_none = await servers.sample(request(temperature=0.5, top_k=3), MODEL, None, seed=0)
 
     assert {body["temperature"] for body in tempered.requests} == {0.5}
     assert {body["top_k"] for body in raw.requests} == {3}
-    assert can == [False]
+    assert by_none is None
+
+
+async def test_nobody_waits_for_what_a_server_that_is_back_does_not_give_any_more(stub: Stub) -> None:
+    async with fleet(stub) as servers:
+        await stub.die()
+        waiting = asyncio.create_task(servers.sample(request(top_k=3), MODEL, None, seed=0))
+        await asyncio.sleep(0.05)
+        stub.is_tempered = True
+        await stub.start()
+
+        assert await waiting is None
 
 
 async def test_a_server_shows_what_it_does_with_output_layers() -> None:
@@ -319,11 +394,11 @@ async def test_a_server_shows_what_it_does_with_output_layers() -> None:
         for _ in range(3):
             await servers.sample(request(prompt_logprobs=True), MODEL, headless, seed=0)
             await servers.sample(request(), MODEL, headed, seed=0)
-        can = await servers.can_answer(request(prompt_logprobs=True), MODEL, headed)
+        by_none = await servers.sample(request(prompt_logprobs=True), MODEL, headed, seed=0)
 
     assert {body["model"] for body in with_head.requests} == {"chockstone-2"}
     assert {body["model"] for body in without.requests} == {"chockstone-1"}
-    assert not can
+    assert by_none is None
 
 
 async def test_a_server_that_cannot_see_the_adapters_is_known_at_the_start(stub: Stub) -> None:
@@ -333,12 +408,28 @@ async def test_a_server_that_cannot_see_the_adapters_is_known_at_the_start(stub:
             pass
 
 
-async def test_an_answer_that_makes_no_sense_fails_the_sample(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("nonsense", "message"),
+    [
+        ({"logprobs": None}, "TypeError"),
+        ({"token_ids": []}, "0 tokens and"),
+        ({"token_ids": [1], "logprobs": {"token_logprobs": [None]}}, "TypeError"),
+        ({"token_ids": [1], "logprobs": {"token_logprobs": [-1.0, -1.0]}}, "1 tokens and 2 logprobs"),
+        ({"token_ids": [1] * 9, "logprobs": {"token_logprobs": [-1.0] * 9}}, "9 tokens and 9 logprobs, where 8"),
+        ({"token_ids": [50], "logprobs": {"token_logprobs": [-1.0]}}, "a token that the model does not have"),
+        ({"token_ids": [2**40], "logprobs": {"token_logprobs": [-1.0]}}, "a token that the model does not have"),
+        ({"token_ids": [1.5], "logprobs": {"token_logprobs": [-1.0]}}, "a token that the model does not have"),
+    ],
+)
+async def test_an_answer_that_makes_no_sense_is_asked_for_elsewhere(
+    stub: Stub, other: Stub, monkeypatch: pytest.MonkeyPatch, nonsense: dict[str, Any], message: str
+) -> None:
     monkeypatch.setattr(fleet_module, "_LARGE_TOKENS", 1)  # it is read in a thread
-    async with fleet(stub) as servers:
-        monkeypatch.setattr(Stub, "_choice", lambda *_: {"index": 0, "finish_reason": "stop", "token_ids": [1]})
-
-        with pytest.raises(ServerFailure, match="does not answer as vLLM does: KeyError: 'logprobs'"):
+    async with fleet(stub, other) as servers:
+        stub.nonsense = nonsense
+        await sample(servers, request())
+        other.nonsense = nonsense
+        with pytest.raises(ServerFailure, match=f"does not answer as vLLM does: {message}"):
             await sample(servers, request())
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from chockstone.sampling.vllm.connection import Connection, Refused, VllmError
+from chockstone.sampling.vllm.connection import UNKNOWN, Connection, Refused, VllmError
 
 log = logging.getLogger(__name__)
 
@@ -54,41 +54,48 @@ class Adapters:
 
     @asynccontextmanager
     async def lent(self, files: AdapterFiles) -> AsyncIterator[None]:
-        """Inside, it is loaded, as far as one can know. Raises Lost or NotLoaded."""
+        """Inside, it is loaded, as far as one can know. Raises Lost or NotLoaded.
+
+        When what is done inside raises Refused with 404, the server has forgotten it, and the next one who needs it
+        has it loaded again.
+        """
         slot = self._slots.get(files.name)
         if slot is None:
-            slot = self._slots[files.name] = _Slot(asyncio.create_task(self._load(files)))
+            slot = self._slots[files.name] = _Slot(
+                asyncio.create_task(self._load(files, after=self._leaving.get(files.name)))
+            )
             slot.loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may have waited
         self._slots.move_to_end(files.name)
         slot.users += 1
         try:
-            try:
-                await asyncio.shield(slot.loading)
-            except VllmError:
-                self._drop(files.name, slot)
-                raise
+            await asyncio.shield(slot.loading)
             yield
+        except Refused as error:
+            if error.status == UNKNOWN:
+                self._drop(files.name, slot)
+            raise
         finally:
+            if slot.loading.done() and (slot.loading.cancelled() or slot.loading.exception() is not None):
+                self._drop(files.name, slot)
             slot.users -= 1
 
-    def forgotten(self, name: str) -> None:
-        """The server does not know it any more: the next one who needs it has it loaded again."""
-        self._slots.pop(name, None)
-
     def forget_all(self) -> None:
-        """The server was away, and may be another one."""
+        """The server was away, and may be another one; what it was loading for this one does not matter any more."""
+        for slot in self._slots.values():
+            slot.loading.cancel()
         self._slots.clear()
 
     async def unload(self, name: str) -> None:
         """At once, also for those who use it. Errors are logged: what is not told to go is pushed out in time."""
-        if self._slots.pop(name, None) is not None:
-            await self._leave(name)
+        if (slot := self._slots.pop(name, None)) is not None:
+            leaving = self._leaving[name] = asyncio.create_task(self._unload(name, slot))
+            await asyncio.shield(leaving)
 
-    async def _load(self, files: AdapterFiles) -> None:
+    async def _load(self, files: AdapterFiles, *, after: asyncio.Task[None] | None) -> None:
         while len(self._slots) > self._most and (idle := self._longest_unused()) is not None:
             await self.unload(idle)
-        if (leaving := self._leaving.get(files.name)) is not None:
-            await asyncio.shield(leaving)
+        if after is not None:
+            await asyncio.shield(after)
         try:
             await self._connection.load_adapter(files.name, files.directory)
         except Refused as error:
@@ -102,20 +109,16 @@ class Adapters:
         idle = (name for name, slot in self._slots.items() if not slot.users and slot.loading.done())
         return next(idle, None)
 
-    async def _leave(self, name: str) -> None:
-        task = self._leaving.get(name)
-        if task is None:
-            task = self._leaving[name] = asyncio.create_task(self._unload(name))
-        await asyncio.shield(task)
-
-    async def _unload(self, name: str) -> None:
+    async def _unload(self, name: str, slot: _Slot) -> None:
         try:
+            await asyncio.wait({slot.loading})  # what is not loaded yet could not be unloaded, and would stay
             await self._connection.unload_adapter(name)
             log.info("adapter unloaded server=%s adapter=%s", self._connection.url, name)
         except VllmError as error:
             log.warning("adapter not unloaded server=%s adapter=%s error=%s", self._connection.url, name, error)
         finally:
-            del self._leaving[name]
+            if self._leaving[name] is asyncio.current_task():
+                del self._leaving[name]
 
     def _drop(self, name: str, slot: _Slot) -> None:
         if self._slots.get(name) is slot:

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from chockstone.sampling.vllm.completion_request import stop_tokens
+from chockstone.sampling.vllm.model_facts import ModelFacts
 from chockstone.wire.samples import Floats, SampledSequence, SampleRequest, SampleResult, TopK
 
 _EMPTY_LOGPROB: Final = -99999.0
@@ -30,9 +32,10 @@ def read_completion(
     request: SampleRequest,
     samples: range,
     *,
-    stops: frozenset[int],
+    facts: ModelFacts,
+    most_tokens: int,
 ) -> SampleResult:
-    """Those of the request's samples that were asked for together; ``stops`` are the tokens that end one.
+    """Those of the request's samples that were asked for together, of no more than ``most_tokens`` each.
 
     Raises StrangeAnswer or Unfinished.
     """
@@ -42,22 +45,27 @@ def read_completion(
             raise StrangeAnswer(f"{len(choices)} samples instead of {len(samples)}")
         logprobs, topk = (None, None) if samples.start else _prompt(choices[0].get("prompt_logprobs"), request)
         return SampleResult(
-            sequences=tuple(_sequence(choice, request, stops) for choice in choices),
+            sequences=tuple(_sequence(choice, request, facts, most_tokens) for choice in choices),
             prompt_logprobs=logprobs if request.prompt_logprobs else None,
             topk_prompt_logprobs=topk,
             prompt_cache_hit_tokens=_cached(answer),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StrangeAnswer(f"{type(error).__name__}: {error}") from error
 
 
-def _sequence(choice: Mapping[str, Any], request: SampleRequest, stops: frozenset[int]) -> SampledSequence:
+def _sequence(
+    choice: Mapping[str, Any], request: SampleRequest, facts: ModelFacts, most_tokens: int
+) -> SampledSequence:
     reason = choice["finish_reason"]
     if reason not in ("stop", "length"):
         raise Unfinished(f"a sample ended with {reason!r}")
     tokens, told = choice["token_ids"], choice["logprobs"]
-    if not tokens or len(tokens) != len(told["token_logprobs"]):
-        raise StrangeAnswer(f"a sample of {len(tokens or ())} tokens, and not as many logprobs")
+    logprobs = [float(logprob) for logprob in told["token_logprobs"]]
+    if not 0 < len(tokens) == len(logprobs) <= most_tokens:
+        raise StrangeAnswer(f"{len(tokens)} tokens and {len(logprobs)} logprobs, where {most_tokens} were asked for")
+    if not all(type(token) is int and 0 <= token < facts.vocabulary for token in tokens):
+        raise StrangeAnswer("a token that the model does not have")
     topk = None
     if k := request.topk_sample_logprobs:
         topk = _empty_topk(len(tokens), k)
@@ -66,8 +74,8 @@ def _sequence(choice: Mapping[str, Any], request: SampleRequest, stops: frozense
             _fill(topk, row, pairs, beside=token)
     return SampledSequence(
         tokens=np.array(tokens, dtype=np.int32),
-        logprobs=np.array(told["token_logprobs"], dtype=np.float32),
-        stop_reason="stop" if reason == "stop" or tokens[-1] in stops else "length",
+        logprobs=np.array(logprobs, dtype=np.float32),
+        stop_reason="stop" if reason == "stop" or tokens[-1] in stop_tokens(request.params, facts) else "length",
         topk=topk,
     )
 
@@ -83,7 +91,7 @@ def _prompt(scores: Any, request: SampleRequest) -> tuple[Floats | None, TopK | 
     first = 1 if request.prompt_logprobs_last_n is None else max(1, length - request.prompt_logprobs_last_n)
     for position in range(first, length):
         token, scored = int(request.prompt[position]), scores[position]
-        logprobs[position] = scored[str(token)]["logprob"]
+        logprobs[position] = float(scored[str(token)]["logprob"])
         if topk is not None:
             _fill(topk, position, [(int(name), each["logprob"]) for name, each in scored.items()], beside=token)
     return logprobs, topk

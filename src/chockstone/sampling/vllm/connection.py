@@ -21,6 +21,8 @@ _ANSWER_SECONDS: Final = 20.0  # of everything that computes nothing
 _LOAD_SECONDS: Final = 300.0  # an adapter, perhaps from a slow disk
 _LARGE_BYTES: Final = 1 << 18  # JSON that is read beside the event loop
 _TOLD: Final = 1000  # characters of an error that are passed on
+_LATER: Final = (408, 429)  # of what stands before a server that has enough to do
+UNKNOWN: Final = 404  # the status of what names a model or an adapter that is not there
 KEY: Final = "VLLM_API_KEY"  # the variable, which vLLM itself reads as well
 
 
@@ -80,7 +82,7 @@ class Connection:
                 models={card["id"]: int(card["max_model_len"]) for card in cards if card.get("parent") is None},
                 adapters={card["id"]: str(card.get("root")) for card in cards if card.get("parent") is not None},
             )
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise Refused(f"{self.url} does not list models as vLLM does", status=200) from error
 
     async def takes_adapters(self) -> bool:
@@ -88,7 +90,7 @@ class Connection:
         try:
             await self._ask("POST", "/v1/load_lora_adapter", {}, seconds=_ANSWER_SECONDS)
         except Refused as error:
-            return error.status != 404
+            return error.status != UNKNOWN
         return True
 
     async def load_adapter(self, name: str, directory: str) -> None:
@@ -107,7 +109,7 @@ class Connection:
                 "POST", "/v1/unload_lora_adapter", {"lora_name": name}, seconds=_ANSWER_SECONDS, refuses_by_500=True
             )
         except Refused as error:
-            if error.status != 404:
+            if error.status != UNKNOWN:
                 raise
 
     async def complete(self, body: dict[str, Any]) -> Any:  # Any: plain JSON, both
@@ -150,6 +152,8 @@ class Connection:
         message = f"{self.url} answered {path} with {response.status}: {_explain(answer)}"
         if response.status >= 500 and not refuses_by_500:
             raise Lost(message, was_sent=True)
+        if response.status in _LATER:
+            raise Lost(message, was_sent=False)
         if response.status in (401, 403):
             message += f". If it wants a key, start this server with it in {KEY}"
         raise Refused(message, status=response.status)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from chockstone.sampling.vllm.adapters import AdapterFiles, NotLoaded
 from chockstone.sampling.vllm.completion_answer import StrangeAnswer, Unfinished, join_results, read_completion
-from chockstone.sampling.vllm.completion_request import (
-    can_answer,
-    make_completion,
-    most_tokens,
-    split_samples,
-    stop_tokens,
-)
-from chockstone.sampling.vllm.connection import Lost, Refused
+from chockstone.sampling.vllm.completion_request import can_answer, make_completion, most_tokens, split_samples
+from chockstone.sampling.vllm.connection import UNKNOWN, Lost, Refused, VllmError
 from chockstone.sampling.vllm.model_facts import ModelFacts
 from chockstone.sampling.vllm.server import Misfit, VllmServer
 from chockstone.wire.failures import ServerFailure
@@ -81,25 +77,25 @@ class Fleet:
         for server in self._servers:
             await server.close()
 
-    async def can_answer(self, request: SampleRequest, model: str, files: AdapterFiles | None) -> bool:
-        """Whether there is a server for it. Waits until at least one for this model was met."""
-        met = await self._until(model, lambda: [server for server in self._servers if model in server.abilities])
-        return any(self._is_able(server, request, model, files) for server in met)
-
     async def sample(
         self, request: SampleRequest, model: str, files: AdapterFiles | None, *, seed: int
-    ) -> SampleResult:
-        """A request that can be answered. ``seed`` is for one that names none. Raises ServerFailure."""
+    ) -> SampleResult | None:
+        """None: there is no server that gives exactly what is asked for. Waits until one for this model was met.
+
+        ``seed`` is for a request that names none. Raises ServerFailure.
+        """
         first = await self._choose(request, model, files)
+        if first is None:
+            return None
         parts = split_samples(request, self._facts[model], first.abilities[model])
-        if len(parts) == 1:
-            return join_results([await self._sample(request, parts[0], model, files, seed)], request)
         tasks = [asyncio.create_task(self._sample(request, part, model, files, seed)) for part in parts]
         try:
-            return join_results(await asyncio.gather(*tasks), request)
+            results = await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
+        answered = [result for result in results if result is not None]
+        return join_results(answered, request) if len(answered) == len(parts) else None
 
     async def unload(self, name: str) -> None:
         """Have no server hold this adapter any more, as far as they can be reached."""
@@ -114,65 +110,60 @@ class Fleet:
 
     async def _sample(
         self, request: SampleRequest, samples: range, model: str, files: AdapterFiles | None, seed: int
-    ) -> SampleResult:
+    ) -> SampleResult | None:
         facts, name = self._facts[model], model if files is None else files.name
-        deaths = misses = 0
-        pause = _FIRST_PAUSE_SECONDS
-        while True:
-            server = await self._choose(request, model, files)
+        tries, pause = _Tries(), _FIRST_PAUSE_SECONDS
+        while (server := await self._choose(request, model, files, without=tries.unfit)) is not None:
             ability = server.abilities[model]
             body = make_completion(request, facts, ability, samples, model=name, seed=seed)
             try:
                 answer = await server.complete(body, files)
-                stops = stop_tokens(request.params, facts)
-                if len(samples) * most_tokens(request, facts, ability) + len(request.prompt) < _LARGE_TOKENS:
-                    return read_completion(answer, request, samples, stops=stops)
-                return await asyncio.to_thread(read_completion, answer, request, samples, stops=stops)
-            except (Lost, Unfinished) as error:
-                reason: Exception = error
-                deaths += error.was_sent if isinstance(error, Lost) else 1
-                if server.is_up:
-                    await server.verify()
-            except NotLoaded as error:
-                raise ServerFailure(f"the weights of this sampler cannot be used: {error}") from error
-            except Refused as error:
-                if error.status != 404:
-                    raise ServerFailure(f"vLLM does not take the sample: {error}") from error
-                reason = error
-                if files is None:
-                    server.lose(str(error))
-                else:
-                    server.adapters.forgotten(files.name)
-            except StrangeAnswer as error:
-                raise ServerFailure(f"{server.url} does not answer as vLLM does: {error}") from error
-            misses += 1
-            log.warning("sample not answered server=%s deaths=%d error=%s", server.url, deaths, reason)
-            if deaths >= _DEATHS or misses >= _MISSES:
-                raise ServerFailure(f"the sample failed {misses} times on vLLM, the last time because {reason}")
+                most = most_tokens(request, facts, ability)
+                read = partial(read_completion, answer, request, samples, facts=facts, most_tokens=most)
+                is_large = len(samples) * most + len(request.prompt) >= _LARGE_TOKENS
+                return await asyncio.to_thread(read) if is_large else read()
+            except (VllmError, Unfinished, StrangeAnswer) as error:
+                await tries.count(error, server, is_of_adapter=files is not None)
+                log.warning("sample not answered server=%s deaths=%d error=%s", server.url, tries.deaths, error)
+                able = self._able(request, model, files)
+                if server in tries.unfit and all(other in tries.unfit for other in able if other.is_up):
+                    raise ServerFailure(_explain(error, server)) from error
+                if tries.deaths >= _DEATHS or tries.misses >= _MISSES:
+                    raise ServerFailure(
+                        f"the sample failed {tries.misses} times on vLLM, the last time because {error}"
+                    ) from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        return None
 
-    async def _choose(self, request: SampleRequest, model: str, files: AdapterFiles | None) -> VllmServer:
-        """The least busy of those that are well, and of several, one that has the adapter."""
+    async def _choose(
+        self,
+        request: SampleRequest,
+        model: str,
+        files: AdapterFiles | None,
+        *,
+        without: Collection[VllmServer] = (),
+    ) -> VllmServer | None:
+        """The least busy of those that are well, and of several, one that has the adapter. None: nobody can do it.
 
-        def able() -> list[VllmServer]:
-            up = [server for server in self._servers if server.is_up]
-            return [server for server in up if self._is_able(server, request, model, files)]
-
-        return min(
-            await self._until(model, able),
-            key=lambda server: (server.busy, files is not None and files.name not in server.adapters.names),
-        )
-
-    async def _until(self, model: str, find: Callable[[], list[VllmServer]]) -> list[VllmServer]:
-        """Wait until there is one, or patience ends."""
+        Waits until there is one, or patience ends.
+        """
         try:
             async with asyncio.timeout(self._patience_seconds):
-                while not (found := find()):
+                while True:
+                    able = self._able(request, model, files)
+                    if up := [server for server in able if server.is_up and server not in without]:
+                        break
+                    if not able and any(model in server.abilities for server in self._servers):
+                        return None
                     await self._change.wait()
-                return found
         except TimeoutError:
             raise self._nobody(model) from None
+        return min(up, key=lambda server: (server.busy, files is not None and files.name not in server.adapters.names))
+
+    def _able(self, request: SampleRequest, model: str, files: AdapterFiles | None) -> list[VllmServer]:
+        """By what they could do when they were last met."""
+        return [server for server in self._servers if self._is_able(server, request, model, files)]
 
     def _is_able(self, server: VllmServer, request: SampleRequest, model: str, files: AdapterFiles | None) -> bool:
         ability, has_head = server.abilities.get(model), files is not None and files.has_head
@@ -188,3 +179,38 @@ class Fleet:
     def _changed(self) -> None:
         self._change.set()
         self._change = asyncio.Event()
+
+
+@dataclass(slots=True)
+class _Tries:
+    """What came of asking for one sample."""
+
+    deaths: int = 0
+    misses: int = 0  # of every kind
+    unfit: set[VllmServer] = field(default_factory=set)  # they are well, and will not do this
+
+    async def count(self, error: Exception, server: VllmServer, *, is_of_adapter: bool) -> None:
+        """Who is at fault is used no more: the server by anybody, or by this sample."""
+        self.misses += 1
+        if isinstance(error, Refused) and error.status == UNKNOWN:
+            if not is_of_adapter:
+                server.lose(str(error))
+            return
+        if server.is_up:
+            await server.verify()  # one whose engine died with the adapter half loaded refuses that, too
+        if isinstance(error, Lost):
+            self.deaths += error.was_sent
+        elif isinstance(error, Unfinished) or not server.is_up:
+            self.deaths += 1
+        else:
+            self.unfit.add(server)
+
+
+def _explain(error: Exception, server: VllmServer) -> str:
+    match error:
+        case NotLoaded():
+            return f"the weights of this sampler cannot be used: {error}"
+        case StrangeAnswer():
+            return f"{server.url} does not answer as vLLM does: {error}"
+        case _:
+            return f"vLLM does not take the sample: {error}"

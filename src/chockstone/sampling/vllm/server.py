@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from math import exp
 from pathlib import Path
 from typing import Any, Final
 
@@ -114,6 +115,10 @@ class VllmServer:
                     continue
                 pause = _FIRST_PAUSE_SECONDS if self.is_up else min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 self.lose(str(error))
+            except Exception as error:  # whatever it was: who is not watched is not found again
+                log.exception("vllm server not understood url=%s", self.url)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                self.lose(f"{self.url} is not understood: {type(error).__name__}: {error}")
 
     async def verify(self) -> None:
         """Look whether it is well, after something went wrong there."""
@@ -191,7 +196,9 @@ class VllmServer:
             scores = {str(token): float(score) for token, score in told.items()}
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise Misfit(f"{self.url} does not give logprobs as vLLM does: {error!r}") from error
-        if any(score > 0 for score in scores.values()):
+        if not scores:
+            raise Misfit(f"{self.url} does not give logprobs as vLLM does: of no token at all")
+        if any(score > 0 for score in scores.values()) or sum(map(exp, scores.values())) > 1 + _NOISE:
             raise Misfit(
                 f"the vLLM server at {self.url} gives logits for logprobs; start it with --logprobs-mode "
                 f"raw_logprobs or processed_logprobs"
