@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -81,6 +82,21 @@ def move_if_absent(source: Path, target: Path) -> None:
         _rename_noreplace(source, target)
         return
     os.unlink(source)
+
+
+def put_file(path: Path, content: bytes, *, may_replace: bool) -> None:
+    """Whole and durable on return. Raises FileExistsError, OSError."""
+    spare = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        with spare.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        move = os.replace if may_replace else move_if_absent
+        move(spare, path)
+    finally:
+        spare.unlink(missing_ok=True)
+    fsync_directory(path.parent)
 
 
 def _rename_noreplace(source: Path, target: Path) -> None:

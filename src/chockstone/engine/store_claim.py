@@ -8,7 +8,6 @@ store would miss its own. So the store holds ``server.json``, which names the se
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from chockstone.checkpoints import Store
 from chockstone.checkpoints.errors import CheckpointExists
 from chockstone.checkpoints.file_store import FileStore
 from chockstone.checkpoints.object_store import ObjectStore
-from chockstone.checkpoints.posix import ensure_directory, explained, fsync_directory, move_if_absent
+from chockstone.checkpoints.posix import ensure_directory, explained, put_file
 from chockstone.checkpoints.store import Partial
 from chockstone.engine.data_directory import ARCHIVES, STORE_RECORD
 
@@ -151,7 +150,7 @@ def _read_record(data: Path) -> _Record | None:
 
 
 def _write_record(data: Path, record: _Record) -> None:
-    _put_file(data / STORE_RECORD, _rendered(record), may_replace=True)
+    put_file(data / STORE_RECORD, _rendered(record), may_replace=True)
 
 
 def _read_claim(store: Store) -> _Claim | None:
@@ -180,7 +179,7 @@ def _write_claim(store: Store, claim: _Claim) -> None:
     with explained(f"cannot write {_path(store)}"):
         ensure_directory(_path(store).parent)
         try:
-            _put_file(_path(store), _rendered(claim), may_replace=False)
+            put_file(_path(store), _rendered(claim), may_replace=False)
         except FileExistsError:
             raise taken from None
 
@@ -188,21 +187,6 @@ def _write_claim(store: Store, claim: _Claim) -> None:
 def _path(store: Store) -> Path:
     assert isinstance(store, FileStore), "stores are directories or in buckets"
     return store.root / CLAIM
-
-
-def _put_file(path: Path, content: bytes, *, may_replace: bool) -> None:
-    """Durable on return. Raises FileExistsError, OSError."""
-    spare = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    try:
-        with spare.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        move = os.replace if may_replace else move_if_absent
-        move(spare, path)
-    finally:
-        spare.unlink(missing_ok=True)
-    fsync_directory(path.parent)
 
 
 def _rendered(document: _Claim | _Record) -> bytes:
