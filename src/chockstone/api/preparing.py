@@ -17,6 +17,7 @@ from typing import Final
 from chockstone.api.config import ServerConfig
 from chockstone.backends.process import WorkerConfig, WorkerProcess, log_to_stderr, spawn_worker
 from chockstone.backends.ray.plan import RayPlan, spawn_driver
+from chockstone.engine.catalog_record import CatalogRefused, require_catalog_within
 from chockstone.engine.data_directory import ARCHIVES, STORE_RECORD, DirectoryInUse, owned
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ def prepared(config: ServerConfig) -> Iterator[Prepared]:
     """All of it is given up, and the worker ended, with the block. Raises CannotStart."""
     begin(config)
     with _own(config.data) as lock, bind(config.host, config.port) as sock:
+        _check_catalog(config)
         _take_store(config)
         told = worker_config(config)
         try:
@@ -52,6 +54,15 @@ def prepared(config: ServerConfig) -> Iterator[Prepared]:
             yield Prepared(lock, sock, told, worker)
         finally:
             worker.end()
+
+
+def refuse_open_door(config: ServerConfig, *, is_open: bool) -> None:
+    """Where other machines can reach it, some key must have been made. Raises CannotStart."""
+    if is_open and not config.is_local:
+        raise CannotStart(
+            f"the host {config.host!r} can be reached from other machines, and nobody has a key; make one with "
+            "`chockstone keys create USER`, or listen on 127.0.0.1"
+        )
 
 
 def begin(config: ServerConfig) -> None:
@@ -105,6 +116,15 @@ def _own(data: Path) -> Iterator[int]:
         ) from None
     with ownership:
         yield lock
+
+
+def _check_catalog(config: ServerConfig) -> None:
+    """One elsewhere is taken when all else is there. Raises CannotStart."""
+    if config.database is None:
+        try:
+            require_catalog_within(config.data)
+        except CatalogRefused as error:
+            raise CannotStart(str(error)) from error
 
 
 def _take_store(config: ServerConfig) -> None:

@@ -18,7 +18,7 @@ from chockstone.api.config import ServerConfig
 from chockstone.api.context import Context
 from chockstone.api.listening import event_loop, http_server, stop_on_signals
 from chockstone.api.models_served import describe_models
-from chockstone.api.preparing import CannotStart, Prepared, ray_plan
+from chockstone.api.preparing import CannotStart, Prepared, ray_plan, refuse_open_door
 from chockstone.api.signing import Signer
 from chockstone.api.users import Users, follow_keys, read_secret
 from chockstone.backends.keeper import Keeper
@@ -27,7 +27,8 @@ from chockstone.backends.ray.backend import RayBackend
 from chockstone.catalog import Catalog, CatalogError, EngineLock
 from chockstone.checkpoints import open_store
 from chockstone.engine.backend import Backend
-from chockstone.engine.catalog_claim import CatalogRefused, take_catalog
+from chockstone.engine.catalog_claim import take_catalog
+from chockstone.engine.catalog_record import CatalogRefused
 from chockstone.engine.engine import Engine
 from chockstone.engine.storage import Storage
 
@@ -51,7 +52,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[i
     try:
         models = describe_models(config.models)
         secret = read_secret(config.data / "token-secret")
-        catalog = await Catalog.open(config.database_url, wait_seconds=_DATABASE_SECONDS)
+        catalog = await Catalog.reach(config.database_url, wait_seconds=_DATABASE_SECONDS)
         lock = await _take(catalog, config)
     except (CatalogError, CatalogRefused, OSError, ValueError) as error:
         raise CannotStart(str(error)) from error
@@ -83,6 +84,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[i
     server = http_server(create_app(context))
     try:
         users.reload(await catalog.keys.list())  # before the first request, which must not find the door open
+        refuse_open_door(config, is_open=users.is_open)
         await engine.start()
     except CatalogError as error:
         raise CannotStart(str(error)) from error
@@ -113,8 +115,9 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[i
 
 
 async def _take(catalog: Catalog, config: ServerConfig) -> EngineLock | None:
-    """A catalog in the data directory goes and comes with it, and has its lock."""
+    """Of this version on return. A catalog in the data directory goes and comes with it, and has its lock."""
     if config.database is None:
+        await catalog.bring_up_to_date()
         return None
     return await take_catalog(
         catalog,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Final
 
 from chockstone.catalog.audit import Audit
 from chockstone.catalog.checkpoints import Checkpoints
 from chockstone.catalog.database import Database, sqlite_path
 from chockstone.catalog.engine import Engine
 from chockstone.catalog.engine_lock import EngineLock
+from chockstone.catalog.errors import CatalogNotReady
 from chockstone.catalog.keys import Keys
 from chockstone.catalog.losses import Losses
 from chockstone.catalog.opening import bring_up_to_date, require_this_version, version_of
@@ -26,6 +30,7 @@ from chockstone.catalog.usage import UsageBuckets
 from chockstone.catalog.users import Users
 
 log = logging.getLogger(__name__)
+_LOOK_SECONDS: Final = 0.5  # between two looks whether it is ready
 
 
 class Catalog:
@@ -52,26 +57,46 @@ class Catalog:
         self.engine = Engine(database)
 
     @classmethod
-    async def open(cls, url: str, *, wait_seconds: float = 0.0) -> Catalog:
+    async def open(cls, url: str, *, may_migrate: bool = True) -> Catalog:
         """Create or migrate the database as needed. ``sqlite:///PATH`` wants its directory to exist.
+
+        An older one may be in use by an older server: only who keeps engines off it may migrate it. Others have
+        CatalogNotReady raised.
+        """
+        catalog = await cls.reach(url)
+        try:
+            await catalog.bring_up_to_date(may_migrate=may_migrate)
+        except BaseException:
+            await catalog.close()
+            raise
+        return catalog
+
+    @classmethod
+    async def reach(cls, url: str, *, wait_seconds: float = 0.0) -> Catalog:
+        """As it is, or is not yet: before ``bring_up_to_date`` nothing but ``lock_engine`` and ``engine.get`` works.
 
         A database server that is away is waited for, ``wait_seconds`` at most.
         """
         database = Database.at(url)
         try:
             with _waiting(wait_seconds):
-                await bring_up_to_date(database)
+                await version_of(database)
         except BaseException:
             await database.close()
             raise
         return cls(database)
 
     @classmethod
-    async def look_into(cls, url: str) -> Catalog:
-        """As it is: nothing is made or migrated, and PostgreSQL is told to refuse all writes. Raises CatalogError."""
+    async def look_into(cls, url: str, *, wait_seconds: float = 0.0) -> Catalog:
+        """As it is: nothing is made or migrated, and PostgreSQL is told to refuse all writes.
+
+        One that is away, or that no server of this version has made or migrated yet, is waited for, ``wait_seconds``
+        at most. Raises CatalogError.
+        """
         database = Database.at(url, is_read_only=True)
         try:
-            await require_this_version(database)
+            with _waiting(wait_seconds):
+                await _until_ready(database, wait_seconds)
         except BaseException:
             await database.close()
             raise
@@ -94,6 +119,15 @@ class Catalog:
         """For messages: without its password."""
         return self._database.shown_url
 
+    @property
+    def path(self) -> Path | None:
+        """Of the SQLite file; None: it is none."""
+        return self._database.path if self._database.is_sqlite else None
+
+    async def bring_up_to_date(self, *, may_migrate: bool = True) -> None:
+        """As ``open`` does, for one that was reached."""
+        await bring_up_to_date(self._database, may_migrate=may_migrate)
+
     async def lock_engine(
         self, holder: str, *, wait_seconds: float = 0.0, on_wait: Callable[[], None] = lambda: None
     ) -> EngineLock:
@@ -109,6 +143,21 @@ class Catalog:
 
     async def __aexit__(self, *_error: object) -> None:
         await self.close()
+
+
+async def _until_ready(database: Database, seconds: float) -> None:
+    deadline_monotonic = time.monotonic() + seconds
+    told = False
+    while True:
+        try:
+            return await require_this_version(database)
+        except CatalogNotReady as error:
+            if time.monotonic() >= deadline_monotonic:
+                raise
+            if not told:
+                told = True
+                log.warning("waiting for the catalog: %s", error)
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _waiting(seconds: float) -> AbstractContextManager[None]:

@@ -70,6 +70,11 @@ class Database:
         return Path(self._engine.url.database or "")
 
     @property
+    def is_absent(self) -> bool:
+        """A SQLite file that is not there: to ask it anything would make it."""
+        return self.is_sqlite and not self.path.exists()
+
+    @property
     def shown_url(self) -> str:
         """For messages: without its password."""
         return redact_url(self._url)

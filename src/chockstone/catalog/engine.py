@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import delete, insert
+from sqlalchemy import Connection, delete, insert, inspect, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from chockstone.catalog import tables
 from chockstone.catalog.database import Database
@@ -29,10 +30,24 @@ class Engine:
         self._database = database
 
     async def get(self) -> EngineRow | None:
-        return await _ROWS.find(self._database)
+        """None: nobody's. May be asked of a catalog of any version, and where there is none yet."""
+
+        async def look(connection: AsyncConnection) -> EngineRow | None:
+            return await connection.run_sync(_find)
+
+        if self._database.is_absent:
+            return None
+        return await self._database.run(look, writes=False)
 
     async def bind(self, engine_id: str, *, host: str, data: str, now: datetime) -> EngineRow:
         """From now on the catalog is this engine's. For whoever holds its lock."""
         creation = insert(tables.engine).values(engine_id=engine_id, host=host, data=data, bound_at=now)
         _, [bound] = await self._database.write(delete(tables.engine), creation.returning(*_ROWS.columns))
         return _ROWS.row(bound)
+
+
+def _find(connection: Connection) -> EngineRow | None:
+    """By columns that the table has had since there is one."""
+    if not inspect(connection).has_table(tables.engine.name):
+        return None
+    return _ROWS.only(connection.execute(select(*_ROWS.columns)).all())

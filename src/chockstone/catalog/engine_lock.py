@@ -20,12 +20,14 @@ from chockstone.catalog.errors import CatalogInUse, CatalogUnavailable
 from chockstone.catalog.postgres import refusal
 
 _NUMBER: Final = 0x63686F63  # with the schema's: the lock is of one catalog of the PostgreSQL server
-_TAKE: Final = f"SELECT pg_try_advisory_lock({_NUMBER}, hashtext(current_schema()))"
+# Without a schema there is nothing to lock, and nothing to use either, which is told when tables are made.
+_SCHEMA: Final = "hashtext(coalesce(current_schema(), ''))"
+_TAKE: Final = f"SELECT pg_try_advisory_lock({_NUMBER}, {_SCHEMA})"
 _HOLDER: Final = f"""
     SELECT pid, application_name, coalesce(host(client_addr), 'its own machine') FROM pg_stat_activity WHERE pid IN (
         SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-        AND classid = {_NUMBER} AND objid = (hashtext(current_schema())::bigint & 4294967295)::oid)
+        AND classid = {_NUMBER} AND objid = ({_SCHEMA}::bigint & 4294967295)::oid)
 """  # noqa: S608  # only our own number is put in
 _CHECK_SECONDS: Final = 0.2
 _LOOK_SECONDS: Final = 5.0  # between two looks whether the connection is there yet

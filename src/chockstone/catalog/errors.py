@@ -9,6 +9,7 @@ CatalogError
 ├── CatalogForeign        tables of the same names, made by something else
 ├── CatalogInUse          another server's engine runs on it
 └── CatalogUnavailable    the database cannot be reached, written or understood
+    ├── CatalogNotReady       no server of this version has started on it yet, which makes or migrates it
     └── CatalogAway           for now: its server is stopped, full or read-only, and may be back in a moment
 """
 
@@ -54,6 +55,10 @@ class CatalogInUse(CatalogError):
 
 
 class CatalogUnavailable(CatalogError):
+    pass
+
+
+class CatalogNotReady(CatalogUnavailable):
     pass
 
 

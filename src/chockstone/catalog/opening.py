@@ -2,6 +2,7 @@
 
 An up-to-date one costs a look at its version; a new one gets today's tables at once; an older one
 is migrated. Each happens whole or not at all, and once, however many processes open it together.
+An older one may be in use by an older server: only whoever keeps engines off it may migrate it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from chockstone.catalog import tables
 from chockstone.catalog.database import Database
-from chockstone.catalog.errors import CatalogForeign, CatalogTooNew, CatalogUnavailable
+from chockstone.catalog.errors import CatalogForeign, CatalogNotReady, CatalogTooNew
 
 VERSIONS: Final = (
     "0001",
@@ -27,11 +28,13 @@ VERSION_TABLE: Final = Table("alembic_version", MetaData(), Column("version_num"
 _LOCK_NUMBER: Final = 0x63686F636B  # any number that nobody else locks in the same PostgreSQL
 
 
-async def bring_up_to_date(database: Database) -> None:
+async def bring_up_to_date(database: Database, *, may_migrate: bool = True) -> None:
+    """``may_migrate`` False: make one where there is none, and leave an older one to others. Raises CatalogError."""
+
     async def work(connection: AsyncConnection) -> None:
         lock = "BEGIN IMMEDIATE" if database.is_sqlite else f"SELECT pg_advisory_xact_lock({_LOCK_NUMBER})"
         await connection.exec_driver_sql(lock)
-        await connection.run_sync(_bring_up_to_date, shown_url=database.shown_url)
+        await connection.run_sync(_bring_up_to_date, shown_url=database.shown_url, may_migrate=may_migrate)
 
     if await version_of(database) != VERSIONS[-1]:
         async with database.unhurried() as unhurried:
@@ -44,6 +47,8 @@ async def version_of(database: Database) -> str | None:
     async def look(connection: AsyncConnection) -> str | None:
         return await connection.run_sync(_version)
 
+    if database.is_absent:
+        return None
     return await database.run(look, writes=False)
 
 
@@ -51,17 +56,14 @@ async def require_this_version(database: Database) -> None:
     """Nothing is changed for it. Raises CatalogError."""
     version = await version_of(database)
     if version is None:
-        raise CatalogUnavailable(f"{database.shown_url!r} is no catalog: no server has used it yet")
+        raise CatalogNotReady(f"{database.shown_url!r} is no catalog: no server has used it yet")
     if version and version not in VERSIONS:
         raise _too_new(version, database.shown_url)
     if version != VERSIONS[-1]:
-        raise CatalogUnavailable(
-            f"the catalog {database.shown_url!r} is of an older version, {version!r}: it is brought up to date when "
-            f"a server of this version starts on it"
-        )
+        raise _older(version, database.shown_url)
 
 
-def _bring_up_to_date(connection: Connection, *, shown_url: str) -> None:
+def _bring_up_to_date(connection: Connection, *, shown_url: str, may_migrate: bool) -> None:
     version = _version(connection)
     if version == VERSIONS[-1]:
         return  # someone else has just done it
@@ -70,6 +72,8 @@ def _bring_up_to_date(connection: Connection, *, shown_url: str) -> None:
         _create(connection)
     elif version and version not in VERSIONS:
         raise _too_new(version, shown_url)
+    elif not may_migrate:
+        raise _older(version, shown_url)
     else:
         _migrate(connection)
 
@@ -78,6 +82,13 @@ def _too_new(version: str, shown_url: str) -> CatalogTooNew:
     return CatalogTooNew(
         f"the catalog {shown_url!r} is at version {version!r}, which this program does not know: it knows "
         f"{VERSIONS[0]!r} to {VERSIONS[-1]!r}. Run the newer program that made it, or give another database."
+    )
+
+
+def _older(version: str, shown_url: str) -> CatalogNotReady:
+    return CatalogNotReady(
+        f"the catalog {shown_url!r} is of an older version, {version!r}: it is brought up to date when a server of "
+        "this version starts on it"
     )
 
 

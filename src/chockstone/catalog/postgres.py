@@ -24,6 +24,7 @@ _ADVICE: Final = {
     "28P01": "check the user and the password",
     "28000": "let this user in from this machine, in pg_hba.conf",
     "3D000": "make the database first: CREATE DATABASE name OWNER role",
+    "3F000": "make the schema of the URL's search_path first: CREATE SCHEMA name AUTHORIZATION role",
     "42501": "make the user of the URL the owner of the database: ALTER DATABASE name OWNER TO role",
     "53300": f"one of our processes takes up to {CONNECTIONS + 1}; raise max_connections, or let fewer others in",
     READ_ONLY: "it may be a standby, or was set so; name the primary, or several hosts and "

@@ -120,7 +120,7 @@ def doctor(
 async def _visit(settings: Settings, orders: Orders | None, *, is_full: bool) -> Visit:
     from chockstone.catalog import CatalogError, CatalogInUse
     from chockstone.cli.terminal import bytes_bar
-    from chockstone.engine.catalog_claim import CatalogRefused
+    from chockstone.engine.catalog_record import CatalogRefused
     from chockstone.engine.data_directory import DirectoryInUse
     from chockstone.engine.doctor_visit import NoCatalog, look, treat
     from chockstone.engine.store_claim import StoreRefused

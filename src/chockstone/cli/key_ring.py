@@ -9,12 +9,15 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from chockstone.cli.reporting import FOUND, UNREACHABLE, CommandFailed
 from chockstone.cli.settings import Settings
+from chockstone.engine.catalog_record import CatalogRefused, require_catalog_within
 from chockstone.engine.data_directory import DATABASE
 from chockstone.wire.redaction import redact_url
 
@@ -40,7 +43,7 @@ def create_key(settings: Settings, user: str, *, note: str, now: datetime) -> tu
     digest = hashlib.sha256(key.encode()).hexdigest()
     if settings.scale.database is None:
         _make(settings.data)
-    row = _with_catalog(settings, lambda catalog: catalog.keys.add(user, digest, hint=key[-_HINT:], note=note, now=now))
+    row = _change(settings, lambda catalog: catalog.keys.add(user, digest, hint=key[-_HINT:], note=note, now=now))
     return row, key
 
 
@@ -51,7 +54,7 @@ def list_keys(settings: Settings) -> list[KeyRow]:
             f"there is no catalog in {_place(settings)}; say with --data or --database where the server keeps it, or "
             f"make the first key with `chockstone keys create USER`"
         )
-    return list(_with_catalog(settings, lambda catalog: catalog.keys.list()))
+    return _run(settings, partial(_keys, settings.database_url))
 
 
 def revoke_key(settings: Settings, key_id: str, *, now: datetime) -> KeyRow:
@@ -62,18 +65,27 @@ def revoke_key(settings: Settings, key_id: str, *, now: datetime) -> KeyRow:
             f"there is no key {key_id!r} in {_place(settings)} that could be revoked; `chockstone keys ls` shows what "
             "there is"
         )
-    _with_catalog(settings, lambda catalog: catalog.keys.revoke(row.key_id, now=now))
+    _change(settings, lambda catalog: catalog.keys.revoke(row.key_id, now=now))
     return row
 
 
-def users_with_keys(settings: Settings, *, wait_seconds: float = 0.0) -> list[str]:
-    """Who has a key that is not revoked; nobody where there is no catalog yet.
+def users_with_keys(settings: Settings, *, wait_seconds: float = 0.0) -> list[str] | None:
+    """Who has a key that is not revoked; nobody where there is no catalog yet. None: it is of an older version, and
+    only a server that starts on it can tell.
 
     A database server that is away is waited for, ``wait_seconds`` at most.
     """
     if not _exists(settings, wait_seconds=wait_seconds):
         return []
-    return list(dict.fromkeys(row.user_id for row in list_keys(settings) if row.revoked_at is None))
+    from chockstone.catalog import CatalogNotReady
+
+    async def look() -> list[KeyRow] | None:
+        with suppress(CatalogNotReady):
+            return await _keys(settings.database_url)
+        return None
+
+    rows = _run(settings, look)
+    return None if rows is None else list(dict.fromkeys(row.user_id for row in rows if not row.is_revoked))
 
 
 def _exists(settings: Settings, *, wait_seconds: float = 0.0) -> bool:
@@ -81,7 +93,7 @@ def _exists(settings: Settings, *, wait_seconds: float = 0.0) -> bool:
         return (settings.data / DATABASE).exists()
     from chockstone.catalog import Catalog
 
-    return _run(lambda: Catalog.exists(settings.database_url, wait_seconds=wait_seconds))
+    return _run(settings, lambda: Catalog.exists(settings.database_url, wait_seconds=wait_seconds))
 
 
 def _make(data: Path) -> None:
@@ -96,20 +108,29 @@ def _place(settings: Settings) -> str:
     return repr(str(settings.data) if settings.scale.database is None else redact_url(settings.scale.database))
 
 
-def _with_catalog(settings: Settings, work: Callable[[Catalog], Awaitable[T]]) -> T:
+async def _keys(url: str) -> list[KeyRow]:
+    from chockstone.catalog import Catalog
+
+    async with await Catalog.look_into(url) as catalog:
+        return list(await catalog.keys.list())
+
+
+def _change(settings: Settings, work: Callable[[Catalog], Awaitable[T]]) -> T:
     from chockstone.catalog import Catalog
 
     async def run() -> T:
-        async with await Catalog.open(settings.database_url) as catalog:
+        async with await Catalog.open(settings.database_url, may_migrate=False) as catalog:
             return await work(catalog)
 
-    return _run(run)
+    return _run(settings, run)
 
 
-def _run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def _run(settings: Settings, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     from chockstone.catalog import CatalogError
 
     try:
+        if settings.scale.database is None:
+            require_catalog_within(settings.data)
         return asyncio.run(work())
-    except CatalogError as error:
+    except (CatalogError, CatalogRefused) as error:
         raise CatalogOutOfReach(str(error)) from None

@@ -419,7 +419,7 @@ def _stored_users(settings: Settings) -> list[str]:
     from chockstone.cli.settings_checks import stored_users
 
     with ThreadPoolExecutor(max_workers=1) as beside, suppress(SettingsError):
-        return beside.submit(stored_users, settings).result()
+        return beside.submit(stored_users, settings).result() or []
     return []
 
 

@@ -19,6 +19,7 @@ from typing import Final
 from chockstone.catalog import Catalog, CatalogUnavailable
 from chockstone.checkpoints import open_store
 from chockstone.engine.catalog_claim import take_catalog
+from chockstone.engine.catalog_record import require_catalog_within
 from chockstone.engine.data_directory import DATABASE, RUN_JOURNALS, is_owned, owned
 from chockstone.engine.doctor import Progress, examine, lasting
 from chockstone.engine.doctor_findings import Ailment, Examination
@@ -54,10 +55,10 @@ async def look(
 ) -> Visit:
     """Examine, and change nothing. ``store_url``: None is the store that the directory names.
 
-    Raises CatalogError, StoreError, StoreRefused.
+    Raises CatalogError, CatalogRefused, StoreError, StoreRefused.
     """
     is_served = is_owned(data)
-    database = database_url or _own_database(data)
+    database = _database(data, database_url)
     store = open_store(store_url or store_of(data))
     has_catalog = await Catalog.exists(database)
 
@@ -94,7 +95,7 @@ async def treat(
 
     Raises DirectoryInUse, NoCatalog, CatalogError, CatalogRefused, StoreError, StoreRefused.
     """
-    database = database_url or _own_database(data)
+    database = _database(data, database_url)
     with owned(data):
         has_catalog = await Catalog.exists(database)
         if not (orders.may_create or has_catalog):
@@ -107,8 +108,10 @@ async def treat(
             adopt_store(data, store)
         claim_store(data, store)
         async with AsyncExitStack() as stack:
-            catalog = await stack.enter_async_context(await Catalog.open(database))
-            if database_url is not None:
+            catalog = await stack.enter_async_context(await Catalog.reach(database))
+            if database_url is None:
+                await catalog.bring_up_to_date()
+            else:
                 lock = await take_catalog(catalog, data, now=now, may_adopt=orders.may_create)
                 stack.push_async_callback(lock.release)
             journals = data / RUN_JOURNALS
@@ -133,8 +136,10 @@ async def treat(
         return Visit(replace(current, findings=left), tuple(repairs), made_catalog=not has_catalog)
 
 
-def _own_database(data: Path) -> str:
-    return f"{_FILE}{data / DATABASE}"
+def _database(data: Path, url: str | None) -> str:
+    if url is None:
+        require_catalog_within(data)
+    return url or f"{_FILE}{data / DATABASE}"
 
 
 @asynccontextmanager

@@ -1,14 +1,15 @@
-"""A store that cannot be used ends the start of a server before its worker exists."""
+"""A store or catalog that cannot be used ends the start of a server before its worker exists."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from chockstone.api import preparing
 from chockstone.api.config import ServerConfig
-from chockstone.api.preparing import CannotStart, prepared
+from chockstone.api.preparing import CannotStart, prepared, refuse_open_door
 from loopback_s3 import set_environment
 from stores import BUCKET, S3Place, place_in, shared_endpoint
 
@@ -74,3 +75,17 @@ def test_a_directory_elsewhere_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     assert "the store cannot be used" in start(tmp_path / "data", str(tmp_path / "file" / "store"))
+
+
+def test_the_catalog_is_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "catalog.json").write_text('{"database": "postgresql://db/chockstone"}')
+
+    assert "is 'postgresql://db/chockstone': give that with --database" in start(tmp_path, None)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_open", "is_refused"), [("0.0.0.0", True, True), ("0.0.0.0", False, False), ("LocalHost", True, False)]
+)
+def test_a_door_that_others_can_reach_is_not_left_open(host: str, is_open: bool, is_refused: bool) -> None:
+    with pytest.raises(CannotStart, match="nobody has a key") if is_refused else nullcontext():
+        refuse_open_door(ServerConfig(models={}, data=Path(), host=host), is_open=is_open)

@@ -14,7 +14,15 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, insert, inspect, select, text, update
 
-from chockstone.catalog import Catalog, CatalogForeign, CatalogTooNew, CatalogUnavailable, opening, tables
+from chockstone.catalog import (
+    Catalog,
+    CatalogForeign,
+    CatalogNotReady,
+    CatalogTooNew,
+    CatalogUnavailable,
+    opening,
+    tables,
+)
 from chockstone.catalog.database import Database
 from postgres import shared_postgres
 
@@ -188,6 +196,26 @@ async def test_a_catalog_of_the_version_before_is_brought_up_to_date_with_all_it
     after = await on(url, everything, writes=False)
     assert {table: after[table] for table in before} == before
     assert await on(url, opening._version, writes=False) == opening.VERSIONS[-1]
+
+
+async def test_an_older_catalog_is_left_to_whoever_may_migrate_it(url: str) -> None:
+    with pytest.raises(CatalogNotReady, match="no server has used it yet"):
+        await Catalog.look_into(url)
+    await on(url, migrate_to(opening.VERSIONS[-2]))
+
+    async with await Catalog.reach(url) as catalog:
+        assert await catalog.engine.get() is None
+    for refused in (Catalog.look_into(url), Catalog.open(url, may_migrate=False)):
+        with pytest.raises(CatalogNotReady, match="is of an older version, '0003'"):
+            await refused
+    assert await on(url, opening._version, writes=False) == opening.VERSIONS[-2]
+
+    looking = asyncio.create_task(Catalog.look_into(url, wait_seconds=30))
+    await asyncio.sleep(0.1)
+    await (await Catalog.open(url)).close()
+    async with await looking as catalog:
+        assert await catalog.keys.list() == ()
+    await (await Catalog.open(url, may_migrate=False)).close()
 
 
 async def test_an_upgrade_that_breaks_off_leaves_the_catalog_as_it_was(url: str) -> None:

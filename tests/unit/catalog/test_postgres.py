@@ -211,11 +211,13 @@ async def test_a_server_that_is_not_there_yet_is_waited_for(own: PostgresServer)
     url = own.create_database()
     own.stop()
 
-    opening = asyncio.create_task(Catalog.open(url, wait_seconds=30))
+    reaching = asyncio.create_task(Catalog.reach(url, wait_seconds=30))
     await asyncio.sleep(0.3)
     own.start()
 
-    async with await opening as catalog:
+    async with await reaching as catalog:
+        assert await catalog.engine.get() is None
+        await catalog.bring_up_to_date()
         await make_session(catalog)
 
 
@@ -242,7 +244,7 @@ async def test_too_many_connections_cost_waiting(server: PostgresServer, url: st
     server.sql(f"ALTER DATABASE {name} CONNECTION LIMIT 0")
 
     assert "raise max_connections" in await refused(url)
-    opening = asyncio.create_task(Catalog.open(url, wait_seconds=30))
+    opening = asyncio.create_task(Catalog.look_into(url, wait_seconds=30))
     await asyncio.sleep(0.1)
     server.sql(f"ALTER DATABASE {name} CONNECTION LIMIT -1")
 

@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,28 @@ def test_keys_are_in_the_database_that_the_server_is_told(tmp_path: Path) -> Non
     assert (absent.exit_code, made["user_id"], revoked.exit_code) == (3, "alice", 0)
     assert "there is no catalog in 'postgresql://chockstone:***@" in absent.stderr
     assert list(tmp_path.iterdir()) == []  # nothing is made where nothing is needed
+
+
+def test_keys_are_not_looked_for_where_the_catalog_was_before(tmp_path: Path) -> None:
+    run("create", "alice", "--data", tmp_path)
+    (tmp_path / "catalog.json").write_text('{"database": "postgresql://db/chockstone"}')
+
+    for words in (["ls"], ["create", "bob"], ["revoke", "1"]):
+        result = run(*words, "--data", tmp_path)
+        assert result.exit_code == 3
+        assert "is 'postgresql://db/chockstone': give that with --database" in result.stderr
+
+
+def test_a_catalog_of_an_older_server_is_not_changed_under_it(tmp_path: Path) -> None:
+    run("create", "alice", "--data", tmp_path)
+    with closing(sqlite3.connect(tmp_path / "catalog.sqlite3", isolation_level=None)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0003'")
+
+    for words in (["ls"], ["create", "bob"], ["revoke", "1"]):
+        result = run(*words, "--data", tmp_path)
+        assert result.exit_code == 3
+        assert "is brought up to date when a server of this version starts on it" in result.stderr
+    assert users_with_keys(Settings(data=tmp_path)) is None  # a server may start, and find out
 
 
 def test_a_database_that_does_not_let_us_in_is_told_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:

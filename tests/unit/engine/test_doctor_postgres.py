@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from chockstone.catalog import Catalog, CatalogInUse, CatalogUnavailable
-from chockstone.engine.catalog_claim import CatalogRefused, take_catalog
+from chockstone.engine.catalog_claim import take_catalog
+from chockstone.engine.catalog_record import CatalogRefused
 from chockstone.engine.doctor_repairs import Orders
 from chockstone.engine.doctor_visit import NoCatalog
 from postgres import shared_postgres
@@ -46,6 +47,12 @@ async def test_a_catalog_is_made_from_the_store_of_a_server_that_had_another(pat
         await patient.treated()
     assert not (await patient.looked_at()).has_catalog
     rebuilt = await patient.treated(REBUILD)
+
+    before.url = None
+    with pytest.raises(CatalogRefused, match="give that with --database"):
+        await before.looked_at()
+    with pytest.raises(CatalogRefused, match="give that with --database"):
+        await before.treated(REBUILD)  # of what is there no more
 
     assert rebuilt.made_catalog and rebuilt.examination.findings == ()
     assert {name: row.archive for name, row in (await patient.rows()).items()} == {

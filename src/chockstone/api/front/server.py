@@ -16,7 +16,7 @@ from chockstone.api.front.callers import Callers
 from chockstone.api.front.engine_link import EngineLink
 from chockstone.api.front.passage import Passage
 from chockstone.api.listening import event_loop, http_server, stop_on_signals
-from chockstone.api.preparing import CannotStart, begin, bind
+from chockstone.api.preparing import CannotStart, begin, bind, refuse_open_door
 from chockstone.api.users import Users, follow_keys
 from chockstone.catalog import Catalog, CatalogError
 
@@ -37,12 +37,13 @@ def run(config: ServerConfig, engine: str, *, announce: Callable[[int], None]) -
 
 async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Callable[[int], None]) -> None:
     try:
-        catalog = await Catalog.open(config.database_url, wait_seconds=_DATABASE_SECONDS)
+        catalog = await Catalog.look_into(config.database_url, wait_seconds=_DATABASE_SECONDS)
         keys = await catalog.keys.list()
     except (CatalogError, OSError) as error:
         raise CannotStart(str(error)) from error
     users = Users(config.keys, secret=secrets.token_bytes(32), now=lambda: datetime.now(UTC))
     users.reload(keys)  # before the first request, which must not find the door open
+    refuse_open_door(config, is_open=users.is_open)
     link = EngineLink(engine)
     callers = Callers(users, link)
     context = FrontContext(catalog)
