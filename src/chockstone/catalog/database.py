@@ -57,8 +57,7 @@ class Database:
         """
         if _driver(url) == DRIVERS["sqlite"]:
             return cls(_sqlite_engine(url), url)
-        settings = {"default_transaction_read_only": "on"} if is_read_only else None
-        return cls(_postgres_engine(connector(url, settings=settings)), url)
+        return cls(_postgres_engine(connector(url, is_read_only=is_read_only)), url)
 
     @property
     def is_sqlite(self) -> bool:

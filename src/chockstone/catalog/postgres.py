@@ -32,10 +32,13 @@ _ADVICE: Final = {
 }
 
 
-def connector(url: str, *, is_hurried: bool = True, settings: Mapping[str, str] | None = None) -> Connect:
+def connector(
+    url: str, *, is_hurried: bool = True, is_read_only: bool = False, settings: Mapping[str, str] | None = None
+) -> Connect:
     """What makes a connection. That raises CatalogAway, and CatalogUnavailable for what no waiting helps against.
 
-    ``settings`` are of the session; the URL's own win. Statements end after a minute if ``is_hurried``.
+    ``settings`` are of the session; the URL's own win. Statements end after a minute if ``is_hurried``,
+    and change nothing if ``is_read_only``.
     """
     try:
         import asyncpg
@@ -50,12 +53,15 @@ def connector(url: str, *, is_hurried: bool = True, settings: Mapping[str, str] 
     async def connect() -> Any:  # Any: as above
         try:
             given = parse_qs(urlsplit(dsn).query)
-            return await asyncpg.connect(
+            connection = await asyncpg.connect(
                 dsn,
                 timeout=_CONNECT_SECONDS,
                 command_timeout=_STATEMENT_SECONDS if is_hurried else None,
                 server_settings={name: value for name, value in own.items() if name not in given},
             )
+            if is_read_only:  # not as a setting from the start: a URL may ask for a session that can write
+                await connection.execute("SET default_transaction_read_only = on")
+            return connection
         except (
             asyncpg.PostgresError,
             asyncpg.InterfaceError,

@@ -361,7 +361,7 @@ async def test_looking_into_a_catalog_changes_nothing(server: PostgresServer, ur
     async with await Catalog.open(url) as catalog:
         await make_session(catalog)
     assert await Catalog.exists(url)
-    async with await Catalog.look_into(url) as catalog:
+    async with await Catalog.look_into(f"{url}?target_session_attrs=read-write") as catalog:
         assert (await catalog.sessions.get("s")).session_id == "s"
         with waiting_for_catalog(is_over=lambda: True), pytest.raises(CatalogAway, match="read-only"):
             await make_session(catalog, "t")
