@@ -210,6 +210,8 @@ def read_admins(value: object, _base: Path) -> frozenset[str]:
 def read_public_url(value: object, _base: Path) -> str:
     url = _text(value).rstrip("/")
     parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a password does not belong into this URL, which is shown; leave out all up to the @")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"{url!r} is not how clients reach a server; write one such as https://models.example.com")
     return url

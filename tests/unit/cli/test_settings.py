@@ -135,6 +135,7 @@ def test_rules_can_be_switched_off_over_another_source(tmp_path: Path) -> None:
         ("forget_after", "off", "'off' is not a duration"),
         ("admins", ["al ice"], "flag --admin: a user's name has letters"),
         ("public_url", "models.example.com", "is not how clients reach a server"),
+        ("engine", "http://ann:pass@engine:8000", "a password does not belong into this URL"),
     ],
 )
 def test_a_rule_that_cannot_be_read_is_named(tmp_path: Path, name: str, word: Any, message: str) -> None:
