@@ -132,11 +132,18 @@ async def follow_keys(users: Users, catalog: Catalog) -> None:
 
     A catalog that cannot be read leaves everyone who they were.
     """
+    is_away = False
     while True:
         try:
             users.reload(await catalog.keys.list())
         except Exception as error:  # noqa: BLE001  # whatever it is, a key that is revoked later must be refused
-            log.warning("the keys in the catalog cannot be read; those known stay valid error=%s", error)
+            if not is_away:
+                log.warning("the keys in the catalog cannot be read; those known stay valid error=%s", error)
+            is_away = True
+        else:
+            if is_away:
+                log.info("the keys in the catalog are read again")
+            is_away = False
         await asyncio.sleep(_LOOK_SECONDS)
 
 

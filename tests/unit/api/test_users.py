@@ -134,21 +134,22 @@ async def test_keys_are_followed_while_they_come_and_go(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("error", [CatalogUnavailable("the disk is gone"), RuntimeError("of the driver's own")])
 async def test_keys_are_followed_after_whatever_went_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
+    caplog.set_level("INFO", logger=module.__name__)
     users = make_users()
     async with await Catalog.open(catalog_url(tmp_path)) as catalog:
-        failed = asyncio.Event()
+        failures: list[Exception] = []
 
         async def fail() -> tuple[KeyRow, ...]:
-            failed.set()
+            failures.append(error)
             raise error
 
         with monkeypatch.context() as patched:
             patched.setattr(catalog.keys, "list", fail)
             following = asyncio.create_task(follow_keys(users, catalog))
-            await failed.wait()
+            await _until(lambda: len(failures) > 2)
         await catalog.keys.add("bob", digest_of("tml-of-bob"), hint="-bob", now=NOW)
 
         await _until(lambda: not users.is_open)
@@ -156,6 +157,7 @@ async def test_keys_are_followed_after_whatever_went_wrong(
         following.cancel()
         with suppress(asyncio.CancelledError):
             await following
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]  # it is told once, and its end
 
 
 def _is_refused(users: Users, key: str) -> bool:
