@@ -139,9 +139,8 @@ async def _visit(settings: Settings, orders: Orders | None, *, is_full: bool) ->
     except (NoCatalog, StoreRefused, CatalogRefused) as error:
         raise DoctorFailed(str(error)) from error
     except CatalogError as error:
-        raise DoctorFailed(
-            f"{error}\nIf it is lost, move it away: `chockstone doctor --rebuild` makes another from the store."
-        ) from error
+        advice = "\nIf it is lost, move it away: `chockstone doctor --rebuild` makes another from the store."
+        raise DoctorFailed(f"{error}{advice if settings.scale.database is None else ''}") from error
     except OSError as error:
         raise DoctorFailed(f"the data directory {str(place)!r} cannot be used: {error.strerror or error}") from error
 

@@ -16,6 +16,7 @@ from chockstone.cli.app import app
 from chockstone.cli.doctor_words import WORDS
 from chockstone.engine.data_directory import owned
 from chockstone.engine.doctor_findings import Ailment
+from postgres import shared_postgres
 from unit.engine.patients import RUN, Patient
 
 PATH = f"tinker://{RUN}/weights"
@@ -151,6 +152,14 @@ def test_a_file_that_is_no_database_is_told_and_left(patient: Patient) -> None:
     assert "is not a database" in rebuilding.stderr
     assert "move it away" in rebuilding.stderr and "move it away" in looked.stderr
     assert patient.database.read_bytes() == b"this is no database at all"
+
+
+def test_a_database_that_does_not_let_us_in_is_not_taken_for_lost(patient: Patient) -> None:
+    result = run(patient, "--rebuild", "--database", shared_postgres().url("postgres", password="wrong-one"))
+
+    assert result.exit_code == 3
+    assert "check the user and the password" in result.stderr
+    assert "lost" not in result.stderr and "wrong-one" not in result.stderr
 
 
 def test_a_full_reading_finds_a_flipped_bit(patient: Patient) -> None:
