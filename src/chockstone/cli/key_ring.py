@@ -41,6 +41,7 @@ def create_key(settings: Settings, user: str, *, note: str, now: datetime) -> tu
     """Make a key, and the catalog if there is none. The key itself is kept nowhere."""
     key = f"tml-{secrets.token_hex(24)}"
     digest = hashlib.sha256(key.encode()).hexdigest()
+    _check_record(settings)
     if settings.scale.database is None:
         _make(settings.data)
     row = _change(settings, lambda catalog: catalog.keys.add(user, digest, hint=key[-_HINT:], note=note, now=now))
@@ -54,7 +55,7 @@ def list_keys(settings: Settings) -> list[KeyRow]:
             f"there is no catalog in {_place(settings)}; say with --data or --database where the server keeps it, or "
             f"make the first key with `chockstone keys create USER`"
         )
-    return _run(settings, partial(_keys, settings.database_url))
+    return _run(partial(_keys, settings.database_url))
 
 
 def revoke_key(settings: Settings, key_id: str, *, now: datetime) -> KeyRow:
@@ -84,16 +85,17 @@ def users_with_keys(settings: Settings, *, wait_seconds: float = 0.0) -> list[st
             return await _keys(settings.database_url)
         return None
 
-    rows = _run(settings, look)
+    rows = _run(look)
     return None if rows is None else list(dict.fromkeys(row.user_id for row in rows if not row.is_revoked))
 
 
 def _exists(settings: Settings, *, wait_seconds: float = 0.0) -> bool:
+    _check_record(settings)
     if settings.scale.database is None:  # known without loading a database
         return (settings.data / DATABASE).exists()
     from chockstone.catalog import Catalog
 
-    return _run(settings, lambda: Catalog.exists(settings.database_url, wait_seconds=wait_seconds))
+    return _run(lambda: Catalog.exists(settings.database_url, wait_seconds=wait_seconds))
 
 
 def _make(data: Path) -> None:
@@ -122,15 +124,21 @@ def _change(settings: Settings, work: Callable[[Catalog], Awaitable[T]]) -> T:
         async with await Catalog.open(settings.database_url, may_migrate=False) as catalog:
             return await work(catalog)
 
-    return _run(settings, run)
+    return _run(run)
 
 
-def _run(settings: Settings, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    from chockstone.catalog import CatalogError
-
+def _check_record(settings: Settings) -> None:
     try:
         if settings.scale.database is None:
             require_catalog_within(settings.data)
+    except CatalogRefused as error:
+        raise CatalogOutOfReach(str(error)) from None
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    from chockstone.catalog import CatalogError
+
+    try:
         return asyncio.run(work())
-    except (CatalogError, CatalogRefused) as error:
+    except CatalogError as error:
         raise CatalogOutOfReach(str(error)) from None

@@ -133,13 +133,13 @@ def test_keys_are_in_the_database_that_the_server_is_told(tmp_path: Path) -> Non
 
 
 def test_keys_are_not_looked_for_where_the_catalog_was_before(tmp_path: Path) -> None:
-    run("create", "alice", "--data", tmp_path)
     (tmp_path / "catalog.json").write_text('{"database": "postgresql://db/chockstone"}')
 
     for words in (["ls"], ["create", "bob"], ["revoke", "1"]):
         result = run(*words, "--data", tmp_path)
         assert result.exit_code == 3
         assert "is 'postgresql://db/chockstone': give that with --database" in result.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["catalog.json"]
 
 
 def test_a_catalog_of_an_older_server_is_not_changed_under_it(tmp_path: Path) -> None:
