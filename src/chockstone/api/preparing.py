@@ -9,7 +9,7 @@ import contextlib
 import logging
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 _BACKLOG: Final = 4096
 _OPEN_FILES: Final = 65_536
 _LOCK_SECONDS: Final = 10.0  # for a server that was here before, or its worker, to end
+
+
+Announce = Callable[[int, Sequence[str]], None]  # the port, and who has a key
 
 
 class CannotStart(Exception):

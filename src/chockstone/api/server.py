@@ -18,7 +18,7 @@ from chockstone.api.config import ServerConfig
 from chockstone.api.context import Context
 from chockstone.api.listening import event_loop, http_server, stop_on_signals
 from chockstone.api.models_served import describe_models
-from chockstone.api.preparing import CannotStart, Prepared, ray_plan, refuse_open_door
+from chockstone.api.preparing import Announce, CannotStart, Prepared, ray_plan, refuse_open_door
 from chockstone.api.signing import Signer
 from chockstone.api.users import Users, follow_keys, read_secret
 from chockstone.backends.keeper import Keeper
@@ -38,8 +38,8 @@ _LOCK_SECONDS: Final = 10.0  # for a server that was here before to end
 _LAST_ANSWERS_SECONDS: Final = 3.0  # for clients to fetch what was finished last
 
 
-def run(config: ServerConfig, prepared: Prepared, *, announce: Callable[[int], None]) -> int:
-    """Serve until a signal says stop; ``announce`` is called with the port once it answers. Returns the exit code.
+def run(config: ServerConfig, prepared: Prepared, *, announce: Announce) -> int:
+    """Serve until a signal says stop; ``announce`` is called once it answers. Returns the exit code.
 
     Raises CannotStart.
     """
@@ -47,7 +47,7 @@ def run(config: ServerConfig, prepared: Prepared, *, announce: Callable[[int], N
         return runner.run(_serve(config, prepared, announce))
 
 
-async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[int], None]) -> int:
+async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -> int:
     sock = prepared.sock
     try:
         models = describe_models(config.models)
@@ -94,7 +94,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Callable[[i
     stop_on_signals(stop, at_once=backend.kill)
     while not server.started and not serving.done():
         await asyncio.sleep(0.005)
-    announce(sock.getsockname()[1])
+    announce(sock.getsockname()[1], users.names)
     await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping: what is running is finished, nothing new is taken; once more stops at once")
     await engine.stop()

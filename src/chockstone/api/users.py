@@ -75,6 +75,11 @@ class Users:
             self._users = users
             self._marks = {self._mark(digest): user_id for digest, user_id in users.items()}
 
+    @property
+    def names(self) -> list[str]:
+        """Of those who have a key."""
+        return list(dict.fromkeys([*self._configured.values(), *self._users.values()]))
+
     def identify(self, credential: str | None) -> Caller:
         """Raises 401 for a credential that is nobody's."""
         if not credential:

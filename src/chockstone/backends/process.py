@@ -26,7 +26,10 @@ SURROUNDINGS: Final[Mapping[str, str]] = {  # in which models are loaded
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
 }
-_TALKATIVE: Final = ("botocore", "boto3", "urllib3")  # whose debug lines hold credentials and signed URLs
+_TALKATIVE: Final = (
+    *("botocore", "boto3", "urllib3"),  # whose debug lines hold credentials and signed URLs
+    "alembic.runtime.plugins",
+)
 
 
 @dataclass(frozen=True, slots=True)

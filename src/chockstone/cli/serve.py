@@ -6,8 +6,6 @@ import ipaddress
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -281,8 +279,8 @@ def serve(
         return
     from chockstone.api.preparing import CannotStart, prepared
 
-    def announce(bound_port: int) -> None:
-        print_banner(settings, bound_port, stored_users=_stored_users(settings))
+    def announce(bound_port: int, users: Sequence[str]) -> None:
+        print_banner(settings, bound_port, users=users)
 
     try:
         config_of_server = _server_config(settings)
@@ -307,9 +305,9 @@ def _serve_front(settings: Settings, config: ServerConfig, engine: str) -> int:
         complain("chockstone: --engine needs the Python package 'aiohttp': pip install 'chockstone[front]'")
         return FAILED
 
-    def announce(port: int) -> None:
+    def announce(port: int, users: Sequence[str]) -> None:
         print_line(f"chockstone {chockstone.__version__} answers for {printable(engine)}", style="bold")
-        _print_access(settings, port, stored_users=_stored_users(settings))
+        _print_access(settings, port, users=users)
 
     return run(config, engine, announce=announce)
 
@@ -383,10 +381,10 @@ def _storage_rules(storage: StorageSettings) -> StorageRules:
     )
 
 
-def print_banner(settings: Settings, port: int, *, stored_users: Sequence[str] = ()) -> None:
+def print_banner(settings: Settings, port: int, *, users: Sequence[str]) -> None:
     """Say what is served and how to reach it. To be called when ``port`` is bound and answers.
 
-    ``stored_users`` have keys in the catalog.
+    ``users`` have keys.
     """
     from chockstone.cli.model_directory import count_parameters, spell_parameters
 
@@ -401,26 +399,16 @@ def print_banner(settings: Settings, port: int, *, stored_users: Sequence[str] =
     print_line(_JOURNALS[settings.survival.journal])
     for line in _limits_of(settings.storage):
         print_line(line)
-    _print_access(settings, port, stored_users=stored_users)
+    _print_access(settings, port, users=users)
 
 
-def _print_access(settings: Settings, port: int, *, stored_users: Sequence[str]) -> None:
-    users = [*settings.keys, *(user for user in stored_users if user not in settings.keys)]
+def _print_access(settings: Settings, port: int, *, users: Sequence[str]) -> None:
     print_line(f"users: {', '.join(users) or 'whoever is on this machine; no keys are configured'}")
     print_line()
     print_line(f"export TINKER_BASE_URL={settings.public_url or base_url(settings.host, port)}")
     print_line(f"export TINKER_API_KEY={'tml-...  # your own' if users else 'tml-local'}")
     print_line()
     sys.stdout.flush()  # a log file shows it at once, too
-
-
-def _stored_users(settings: Settings) -> list[str]:
-    """Who has a key in the catalog, as far as it can be read. A server may run in this thread."""
-    from chockstone.cli.settings_checks import stored_users
-
-    with ThreadPoolExecutor(max_workers=1) as beside, suppress(SettingsError):
-        return beside.submit(stored_users, settings).result() or []
-    return []
 
 
 def _limits_of(storage: StorageSettings) -> Iterator[str]:

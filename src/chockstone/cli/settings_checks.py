@@ -63,7 +63,7 @@ def _check_front(settings: Settings) -> None:
 
 
 def _check_keys(settings: Settings) -> None:
-    if not is_loopback(settings.host) and not settings.keys and stored_users(settings) == []:
+    if not is_loopback(settings.host) and not settings.keys and _stored_users(settings) == []:
         raise SettingsError(
             f"the host {settings.host!r} can be reached from other machines, and no keys are configured. Give each "
             f"user one with `chockstone keys create USER`, or with --key USER=tml-…, CHOCKSTONE_KEYS or a [keys] table "
@@ -133,7 +133,7 @@ def _check_vllm(scale: Scale) -> None:
         raise SettingsError("--sampler vllm needs aiohttp: pip install 'chockstone[vllm]', or leave it out")
 
 
-def stored_users(settings: Settings) -> list[str] | None:
+def _stored_users(settings: Settings) -> list[str] | None:
     """Who has a key in the catalog. None: only a server can tell, once it has brought the catalog up to date."""
     from chockstone.cli.key_ring import CatalogOutOfReach, users_with_keys  # late: a database takes long to import
 

@@ -124,6 +124,7 @@ async def test_keys_are_followed_while_they_come_and_go(tmp_path: Path, monkeypa
         row = await catalog.keys.add("bob", digest_of("tml-of-bob"), hint="-bob", now=NOW)
         await _until(lambda: not users.is_open)
         assert users.identify("tml-of-bob") == Caller("bob")
+        assert users.names == ["bob"]
         await catalog.keys.revoke(row.key_id, now=NOW)
         await _until(lambda: _is_refused(users, "tml-of-bob"))
 

@@ -66,7 +66,7 @@ def test_a_server_that_looked_into_its_catalog_twice_still_sees_what_other_proce
     async def with_a_server() -> list[int]:
         async with await Catalog.open(f"sqlite:///{tmp_path}/catalog.sqlite3") as catalog:
             await catalog.keys.list()
-            await asyncio.to_thread(users_with_keys, Settings(data=tmp_path))  # as the banner does
+            await asyncio.to_thread(users_with_keys, Settings(data=tmp_path))  # as is done before it starts
             seen = []
             for _ in range(3):
                 await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)

@@ -26,10 +26,10 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerConfi
     """An empty directory to stand in, and a front that only notes what it is told."""
     seen: list[ServerConfig] = []
 
-    def run_front(config: ServerConfig, engine: str, *, announce: Callable[[int], None]) -> int:
+    def run_front(config: ServerConfig, engine: str, *, announce: Callable[[int, list[str]], None]) -> int:
         assert engine == ENGINE
         seen.append(config)
-        announce(4321)
+        announce(4321, list(config.keys))
         return 0
 
     for variable in [name for name in os.environ if name.startswith("CHOCKSTONE_")]:

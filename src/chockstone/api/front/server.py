@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
 from datetime import UTC, datetime
 from socket import socket
 from typing import Final
@@ -16,7 +15,7 @@ from chockstone.api.front.callers import Callers
 from chockstone.api.front.engine_link import EngineLink
 from chockstone.api.front.passage import Passage
 from chockstone.api.listening import event_loop, http_server, stop_on_signals
-from chockstone.api.preparing import CannotStart, begin, bind, refuse_open_door
+from chockstone.api.preparing import Announce, CannotStart, begin, bind, refuse_open_door
 from chockstone.api.users import Users, follow_keys
 from chockstone.catalog import Catalog, CatalogError
 
@@ -24,8 +23,8 @@ log = logging.getLogger(__name__)
 _DATABASE_SECONDS: Final = 60.0  # for a database server that starts when this one does
 
 
-def run(config: ServerConfig, engine: str, *, announce: Callable[[int], None]) -> int:
-    """Serve until a signal says stop; ``announce`` is called with the port once it answers. Returns the exit code.
+def run(config: ServerConfig, engine: str, *, announce: Announce) -> int:
+    """Serve until a signal says stop; ``announce`` is called once it answers. Returns the exit code.
 
     Raises CannotStart. An engine that is not there yet is waited for by clients.
     """
@@ -35,7 +34,7 @@ def run(config: ServerConfig, engine: str, *, announce: Callable[[int], None]) -
     return 0
 
 
-async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Callable[[int], None]) -> None:
+async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Announce) -> None:
     try:
         catalog = await Catalog.look_into(config.database_url, wait_seconds=_DATABASE_SECONDS)
         keys = await catalog.keys.list()
@@ -56,7 +55,7 @@ async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Call
     stop_on_signals(stop, at_once=lambda: None)
     while not server.started and not serving.done():
         await asyncio.sleep(0.005)
-    announce(sock.getsockname()[1])
+    announce(sock.getsockname()[1], users.names)
     await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping: what is on its way has three seconds; clients go on through another front")
     server.should_exit = True
