@@ -85,7 +85,8 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
             home = tmp_path / f"front-{next(numbers)}"
             home.mkdir()
             url = engine if isinstance(engine, str) else await stack.enter_async_context(listening(engine))
-            catalog = await stack.enter_async_context(await Catalog.open(database or catalog_url(home)))
+            opening = Catalog.open(catalog_url(home)) if database is None else Catalog.look_into(database)
+            catalog = await stack.enter_async_context(await opening)
             link = EngineLink(url)
             stack.push_async_callback(link.close)
             callers = Callers(Users(keys, secret=b"f" * 32, now=lambda: datetime.now(UTC)), link)
