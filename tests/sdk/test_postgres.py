@@ -88,6 +88,8 @@ def test_training_goes_on_while_the_database_is_stopped_and_started_again(
     assert train(service.create_training_client_from_state_with_optimizer(second), 2, start=4) == expected[4:]
     assert service.create_training_client_from_state(first)
     assert server.pid == pid and server.is_running()
+    assert server.log().count("keys in the catalog cannot be read") == 1  # an outage is told, and not each request
+    assert "request failed" not in server.log()
 
 
 @pytest.mark.soak

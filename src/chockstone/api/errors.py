@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from chockstone.api.context import Context, RunGone
-from chockstone.catalog.errors import CatalogUnavailable, RowExists, RowMissing, UnstorableValue
+from chockstone.catalog.errors import CatalogAway, CatalogUnavailable, RowExists, RowMissing, UnstorableValue
 from chockstone.checkpoints.errors import CheckpointError
 from chockstone.engine.journal_stall import Stalled
 from chockstone.engine.limits import Busy
@@ -63,6 +63,11 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(CheckpointError)  # a disk that fails; what is wrong with an archive was told before
     async def unavailable(request: Request, error: Exception) -> JSONResponse:
         log.error("request failed path=%s error=%s", request.url.path, error)
+        return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "2"})
+
+    @app.exception_handler(CatalogAway)
+    async def away(request: Request, error: CatalogAway) -> JSONResponse:
+        log.debug("request not answered path=%s error=%s", request.url.path, error)  # whoever follows the keys says it
         return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "2"})
 
     @app.exception_handler(Exception)
