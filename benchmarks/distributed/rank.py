@@ -46,14 +46,11 @@ class Rank:
         return {"bytes": float(sum(4 * tensor.numel() for group in self._state.values() for tensor in group.values()))}
 
     def save(self, directory: str, step: int) -> Said:
-        """With ours, to durable; the trainer was blocked for a part of that."""
+        """With ours, to durable; the trainer was blocked for a part of that. Then the one before it is deleted."""
         checkpointer = self._checkpointer(directory)
         distributed.barrier()
-        began = time.perf_counter()
-        handle = checkpointer.save(self._state, step=step)
-        blocked = time.perf_counter() - began
-        handle.result()
-        return {"seconds": time.perf_counter() - began, "blocked": blocked}
+        saved = checkpointer.save(self._state, step=step).result()
+        return {"seconds": saved.seconds, "blocked": saved.blocked_seconds}
 
     def load(self, directory: str) -> Said:
         checkpointer = self._checkpointer(directory)

@@ -57,7 +57,7 @@ from chockstone.checkpoints.resume.walking import Ending, WalkBack
 from chockstone.checkpoints.retention import Retention
 from chockstone.checkpoints.sharded.peers import Peers
 from chockstone.checkpoints.sharded.ranked_restore import RankedRestore
-from chockstone.checkpoints.sharded.ranked_save import RankedSave, Supplies, decline
+from chockstone.checkpoints.sharded.ranked_save import Kept, RankedSave, decline
 from chockstone.checkpoints.snapshot import Snapshotter
 from chockstone.checkpoints.store import Store, check_name, open_store
 from chockstone.checkpoints.survey import Checkpoint, survey
@@ -132,7 +132,7 @@ class Checkpointer:
         self._ranks = ranks
         self._rank_timeout_seconds = rank_timeout_seconds
         self._peers: Peers | None = None  # met at the first call
-        self._supplies = Supplies()
+        self._kept = Kept()
         _open_checkpointers.add(self)
 
     def save(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
@@ -426,7 +426,7 @@ class Checkpointer:
         try:
             if previous is not None:
                 previous._wait()
-            saved = job.run() if self._peers is None else RankedSave(job, self._peers, self._supplies).run()
+            saved = job.run() if self._peers is None else RankedSave(job, self._peers, self._kept).run()
             self._has_saved = True
         except BaseException as error:  # noqa: BLE001  # kept on the handle, and raised by the next save if nobody looks
             log.warning("checkpoint failed name=%s error=%s", job.request.name, error)

@@ -11,7 +11,7 @@ from chockstone.checkpoints.errors import SaveAbandoned
 from chockstone.checkpoints.layout import Layout
 from chockstone.checkpoints.pace import Pace
 from chockstone.checkpoints.sharded.ownership import ROUND_BYTES, Chunk, tail_start
-from chockstone.checkpoints.sharded.share import Received, Share, cut_extents
+from chockstone.checkpoints.sharded.share import Extent, Received, Share, cut_extents
 from chockstone.checkpoints.writer import THREADS, hash_blocks
 
 _WAITING_BYTES: Final = 4 * ROUND_BYTES  # that were exchanged and are not being written yet
@@ -47,7 +47,7 @@ class PartWrite:
         self._is_abandoned = is_abandoned
         self._pace = pace
         self._pure = deque(chunks)
-        self._offered: deque[tuple[Chunk, Sequence[Received]]] = deque()
+        self._offered: deque[tuple[Chunk, Sequence[Extent]]] = deque()
         self._has_all = False
         self._change = threading.Condition()
         self._working = 0
@@ -71,12 +71,17 @@ class PartWrite:
             self._threads.append(thread)
 
     def offer(self, chunk: Chunk, received: Sequence[Received]) -> None:
-        """A chunk of which others had some. Waits while many are waiting already."""
+        """A chunk of which others had some. Waits while many are waiting already. What was received is not kept."""
+        try:
+            extents = self._share.extents(chunk, received)
+        except BaseException as error:  # noqa: BLE001  # recorded; whoever waits looks at it
+            self.fail(error)
+            return
         with self._change:
             while self._threads and self._waiting_bytes() >= _WAITING_BYTES and self.error is None:
                 self._change.wait()
             if self.error is None:
-                self._offered.append((chunk, received))
+                self._offered.append((chunk, extents))
                 self._change.notify_all()
 
     def end_offers(self) -> None:
@@ -126,22 +131,22 @@ class PartWrite:
     def _waiting_bytes(self) -> int:
         return sum(chunk.needed_to - chunk.start for chunk, _ in self._offered)
 
-    def _take(self) -> tuple[Chunk, Sequence[Received]] | None:
+    def _take(self) -> tuple[Chunk, Sequence[Extent] | None] | None:
         with self._change:
             while self.error is None:
                 if self._offered:
                     self._change.notify_all()
                     return self._offered.popleft()
                 if self._pure:
-                    return self._pure.popleft(), ()
+                    return self._pure.popleft(), None
                 if self._has_all:
                     return None
                 self._change.wait()
             return None
 
-    def _write(self, chunk: Chunk, received: Sequence[Received]) -> None:
+    def _write(self, chunk: Chunk, offered: Sequence[Extent] | None) -> None:
         self._pace.wait(chunk.end - chunk.start)
-        extents = self._share.extents(chunk, received)
+        extents = self._share.extents(chunk) if offered is None else offered
         if chunk.blocks:
             first = self._layout.block_range(chunk.blocks.start)[0]
             blocks = (content for _, content in cut_extents(extents, first, chunk.needed_to))
@@ -155,3 +160,4 @@ class PartWrite:
             self._on_bytes(len(content))
         if chunk.end == self._layout.body_end:
             self.remainder = b"".join(content for _, content in cut_extents(extents, tail, chunk.end))
+        self._share.give_back(extents)

@@ -15,8 +15,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
-import numpy as np
-
 from chockstone.checkpoints.errors import CheckpointError, RanksLost
 from chockstone.checkpoints.hearsay import heard_error, tell_error
 from chockstone.checkpoints.memory import Bytes
@@ -131,17 +129,16 @@ class Peers:
             raise PeerFailed(failures)
         return dict(told["answer"])
 
-    def exchange(self, outgoing: Mapping[int, Bytes], incoming: Mapping[int, int]) -> dict[int, Bytes]:
-        """Send bytes to some ranks and get so many from others; what a lost one should have sent is left out.
+    def exchange(self, outgoing: Mapping[int, Bytes], incoming: Mapping[int, Bytes]) -> bool:
+        """Send bytes to some ranks and fill memory with those of others; whether nobody was lost who should have sent.
 
         A loss is not raised here: others count on what this rank has for them, and hear of it when they confer.
         """
         import torch
         import torch.distributed as distributed
 
-        received = {rank: np.empty(size, dtype=np.uint8) for rank, size in incoming.items()}
         works: list[tuple[int, Any]] = []
-        for rank, place in received.items():
+        for rank, place in incoming.items():
             post = partial(distributed.irecv, torch.from_numpy(place), src=rank, group=self._group, tag=_BYTES)
             works.append((rank, self._with(rank, post)))
         for rank, content in outgoing.items():
@@ -149,7 +146,7 @@ class Peers:
             works.append((rank, self._with(rank, post)))
         for rank, work in works:
             self._with(rank, partial(_finish, work, self._patience(1)))
-        return {} if self._is_cut_off else {rank: got for rank, got in received.items() if rank not in self._lost}
+        return not self._is_cut_off and not self._lost.keys() & incoming.keys()
 
     def close(self) -> None:
         """Part from the others. To them this rank is lost, should they still wait for it."""

@@ -30,6 +30,7 @@ from chockstone.checkpoints.sharded.ownership import Chunk, Ownership, plan_owne
 from chockstone.checkpoints.sharded.part_write import PartWrite
 from chockstone.checkpoints.sharded.peers import Json, PeerFailed, Peers
 from chockstone.checkpoints.sharded.runs import Runs
+from chockstone.checkpoints.sharded.scratch import Scratch
 from chockstone.checkpoints.sharded.share import Received, Share, file_runs
 from chockstone.checkpoints.sharded.supply import Structure, Supply
 from chockstone.checkpoints.store import SharedSink, Sink
@@ -41,11 +42,12 @@ _PAUSE_SHARE: Final = 0.02  # of the time so far: what the last to be done may b
 
 
 @dataclass(slots=True)
-class Supplies:
-    """What every rank supplied at the last save; it is told again only when it has changed."""
+class Kept:
+    """From one save to the next: what every rank supplies, which is told again only when it has changed, and memory."""
 
     digests: list[str] = field(default_factory=list)
     runs: list[Runs] = field(default_factory=list)
+    scratch: Scratch = field(default_factory=Scratch)
 
 
 def decline(peers: Peers, error: BaseException) -> None:
@@ -68,11 +70,11 @@ class _Work:
 class RankedSave:
     """One rank's part in one save. ``run`` returns when the archive is durable, or raises with nothing visible."""
 
-    def __init__(self, job: SaveJob, peers: Peers, supplies: Supplies) -> None:
+    def __init__(self, job: SaveJob, peers: Peers, kept: Kept) -> None:
         assert job.snapshot.supply is not None
         self._job = job
         self._peers = peers
-        self._supplies = supplies
+        self._kept = kept
         self._supply: Supply = job.snapshot.supply
         self._archive: tuple[dict[str, bytes], Manifest, Layout, Sink] | None = None  # rank 0's
         self._shared: SharedSink | None = None  # every other's
@@ -138,7 +140,7 @@ class RankedSave:
             "shared_from": len(files),
             "unit_bytes": self._job.store.unit_bytes(layout.size),
             "ticket": sink.share(),
-            "is_known": digests == self._supplies.digests,
+            "is_known": digests == self._kept.digests,
             "digests": digests,
         }
 
@@ -151,7 +153,7 @@ class RankedSave:
     def _learn(self, packed: Sequence[str], digests: list[str]) -> None:
         """What every rank supplies."""
         rows = [np.frombuffer(_unpack(each), dtype=np.int64).reshape(-1, 4) for each in packed]
-        self._supplies.runs, self._supplies.digests = [Runs(each) for each in rows], digests
+        self._kept.runs, self._kept.digests = [Runs(each) for each in rows], digests
 
     def _prepare(self, plan: Json) -> _Work:
         """Join the archive. Raises on all ranks if one of them cannot; before this nothing was written."""
@@ -171,7 +173,7 @@ class RankedSave:
         job, rank = self._job, self._peers.rank
         members = [(str(name), int(size)) for name, size in plan["members"]]
         layout = plan_layout(members, manifest_bytes=plan["manifest_bytes"], block_bytes=plan["block_bytes"])
-        runs = [file_runs(each, layout, job.snapshot.sections) for each in self._supplies.runs]
+        runs = [file_runs(each, layout, job.snapshot.sections) for each in self._kept.runs]
         small, pace = plan["shared_from"], job.pace()
         ownership = plan_ownership(
             layout,
@@ -181,7 +183,7 @@ class RankedSave:
             chunk_bytes=pace.step_bytes(CHUNK_BYTES),
         )
         files = None if self._archive is None else self._archive[0]
-        share = Share(layout, job.snapshot, runs[rank], mtime=plan["mtime"], files=files)
+        share = Share(layout, job.snapshot, runs[rank], self._kept.scratch, mtime=plan["mtime"], files=files)
         target: Sink | SharedSink
         finish: Callable[[], str] = str  # rank 0 makes durable what it wrote when it commits
         if self._archive is not None:
@@ -216,8 +218,8 @@ class RankedSave:
         work.part.end_offers()
 
     def _exchange_round(self, work: _Work, chunks: Sequence[Chunk]) -> None:
-        rank = self._peers.rank
-        outgoing: dict[int, list[Bytes]] = {}
+        rank, scratch = self._peers.rank, self._kept.scratch
+        parts: dict[int, list[Bytes]] = {}  # for whom
         expected: list[tuple[Chunk, int, int, int]] = []  # with whose, and the first and last place in all it has
         for chunk in chunks:
             bounds = np.array([chunk.start, chunk.needed_to])
@@ -228,20 +230,29 @@ class RankedSave:
                 if chunk.owner == rank:
                     expected.append((chunk, other, first, last))
                 else:
-                    outgoing.setdefault(chunk.owner, []).extend(work.share.taken(chunk.start, chunk.needed_to))
-        incoming: dict[int, int] = {}
+                    parts.setdefault(chunk.owner, []).extend(work.share.taken(chunk.start, chunk.needed_to))
+        sizes: dict[int, int] = {}
         for _, other, first, last in expected:
-            incoming[other] = incoming.get(other, 0) + last - first
-        contents = self._peers.exchange({to: np.concatenate(parts) for to, parts in outgoing.items()}, incoming)
-        if contents.keys() != incoming.keys():
+            sizes[other] = sizes.get(other, 0) + last - first
+        lent: list[Bytes] = []
+
+        def lend(size: int) -> Bytes:
+            lent.append(scratch.lend(size))
+            return lent[-1][:size]
+
+        outgoing = {to: np.concatenate(some, out=lend(sum(map(len, some)))) for to, some in parts.items()}
+        incoming = {other: lend(size) for other, size in sizes.items()}
+        if not self._peers.exchange(outgoing, incoming):
             work.part.fail(SaveFailed("a rank was lost before it had sent its bytes"))
             return
         received: dict[Chunk, list[Received]] = {chunk: [] for chunk in chunks if chunk.owner == rank}
         for chunk, other, first, last in expected:
-            content, contents[other] = np.split(contents[other], [last - first])
+            content, incoming[other] = np.split(incoming[other], [last - first])
             received[chunk].append(Received(other, work.runs[other], first, content))
-        for chunk, parts in received.items():
-            work.part.offer(chunk, parts)
+        for chunk, some in received.items():
+            work.part.offer(chunk, some)
+        for memory in lent:
+            scratch.take_back(memory)
 
     def _await(self, part: PartWrite) -> None:
         """Until the part of every rank is durable; raises on all as soon as one has failed."""

@@ -15,15 +15,20 @@ import numpy as np
 
 from chockstone.checkpoints.errors import SaveFailed
 from chockstone.checkpoints.layout import Layout
-from chockstone.checkpoints.memory import Bytes, allocate
+from chockstone.checkpoints.memory import Bytes
 from chockstone.checkpoints.sharded.ownership import Chunk
 from chockstone.checkpoints.sharded.runs import Cut, Numbers, Run, Runs, spread
+from chockstone.checkpoints.sharded.scratch import Scratch
 from chockstone.checkpoints.snapshot import Section, Snapshot
 from chockstone.checkpoints.tar import PAGE, render_headers, round_up
 
 _DIRECT_BYTES: Final = 64 * 1024  # less is gathered: a copy costs less than a write of its own
 
-Extent = tuple[int, memoryview]  # offset in the file, and bytes
+
+class Extent(NamedTuple):
+    offset: int  # in the file
+    content: memoryview
+    lent: Bytes | None = None  # what it was gathered in
 
 
 class Received(NamedTuple):
@@ -67,10 +72,18 @@ def _places(layout: Layout, sections: Sequence[Section]) -> Numbers:
 
 class Share:
     def __init__(
-        self, layout: Layout, snapshot: Snapshot, runs: Runs, *, mtime: int, files: Mapping[str, bytes] | None = None
+        self,
+        layout: Layout,
+        snapshot: Snapshot,
+        runs: Runs,
+        scratch: Scratch,
+        *,
+        mtime: int,
+        files: Mapping[str, bytes] | None = None,
     ) -> None:
         """``runs``: what this rank has, as offsets in the file. ``files``: the small members, on rank 0."""
         assert snapshot.supply is not None
+        self._scratch = scratch
         self._layout = layout
         self._runs = runs
         self._memory = snapshot.memory
@@ -92,6 +105,7 @@ class Share:
     def extents(self, chunk: Chunk, received: Sequence[Received] = ()) -> list[Extent]:
         """All bytes that the chunk needs, in order. They begin on pages, and end there before the end of the body.
 
+        What was received is not referred to. Whoever has written them calls ``give_back``.
         Raises SaveFailed where the ranks do not have every element of a tensor exactly once between them.
         """
         cuts = list(self._runs.within(chunk.start, chunk.needed_to))
@@ -107,12 +121,17 @@ class Share:
             if content.__array_interface__["data"][0] % PAGE:
                 continue  # cannot be written from there
             if position < low:
-                extents.append((position, self._gather(position, low, received)))
-            extents.append((low, content.data))
+                extents.append(self._gather(position, low, received))
+            extents.append(Extent(low, content.data))
             position = high
         if position < chunk.needed_to:
-            extents.append((position, self._gather(position, chunk.needed_to, received)))
+            extents.append(self._gather(position, chunk.needed_to, received))
         return extents
+
+    def give_back(self, extents: Iterable[Extent]) -> None:
+        for extent in extents:
+            if extent.lent is not None:
+                self._scratch.take_back(extent.lent)
 
     def _of(self, cut: Cut) -> Bytes:
         """The bytes of a cut, which stand together in memory."""
@@ -120,8 +139,10 @@ class Share:
         place = self._supply.places[index] + within
         return self._memory[place : place + cut.run.size]
 
-    def _gather(self, start: int, end: int, received: Sequence[Received]) -> memoryview:
-        memory = allocate(end - start)[: end - start]
+    def _gather(self, start: int, end: int, received: Sequence[Received]) -> Extent:
+        lent = self._scratch.lend(end - start)
+        memory = lent[: end - start]
+        memory[:] = 0  # between members there is nothing
         first = max(bisect_right(self._fixed_starts, start) - 1, 0)
         for offset, content in self._fixed[first:]:
             if offset >= end:
@@ -135,7 +156,7 @@ class Share:
             for cut in one.runs.within(start, end):
                 place = cut.position - one.position
                 _put(memory, start, cut.run, one.content[place : place + cut.run.size])
-        return memory.data
+        return Extent(start, memory.data, lent)
 
     def _check(self, chunk: Chunk, cuts: Sequence[Cut], others: Sequence[Cut]) -> None:
         wanted = self._data.before(np.array([chunk.start, chunk.needed_to]))
@@ -183,9 +204,9 @@ def _put(memory: Bytes, base: int, run: Run, content: Bytes) -> None:
     np.lib.stride_tricks.as_strided(memory[start:], shape=shape, strides=strides)[:] = content.reshape(shape)
 
 
-def cut_extents(extents: Iterable[Extent], start: int, end: int) -> Iterator[Extent]:
-    """What of the extents lies from ``start`` to ``end``."""
-    for offset, content in extents:
+def cut_extents(extents: Iterable[Extent], start: int, end: int) -> Iterator[tuple[int, memoryview]]:
+    """What of the extents lies from ``start`` to ``end``, with its offset."""
+    for offset, content, _ in extents:
         low, high = max(offset, start), min(offset + len(content), end)
         if low < high:
             yield low, content[low - offset : high - offset]
