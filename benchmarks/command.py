@@ -9,11 +9,12 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_args
 
 from rich.console import Console
 
 from benchmarks.checkpoints.durability import MEMORY_FILESYSTEMS, default_directory, filesystem_of
+from benchmarks.checkpoints.free_memory import Temperature
 
 EXIT_CODES = """\
 Exit code: 0 when every figure is reached; 1 when one is missed or could not be measured, each named;
@@ -45,6 +46,7 @@ class Options:
         self, folder: Path, measures: Sequence[str], *, about: str, quick: str, disk: str, epilog: str
     ) -> None:
         self._measures = measures
+        self._asks_for_memory = False
         self._picture = folder / "figures.png"
         self.parser = argparse.ArgumentParser(
             prog=f"benchmarks/{folder.name}/run.py",
@@ -66,8 +68,21 @@ class Options:
             help=f"some of {','.join(measures)}",
         )
 
+    def ask_for_memory(self) -> None:
+        """Have ``parse`` set ``memory``, a Temperature."""
+        self.parser.add_argument(
+            "--memory",
+            choices=get_args(Temperature),
+            help="the free memory that contestants find: cold, as a save every few minutes finds it on virtual "
+            "machines that hand free memory back to their host (default), or warm, as on bare metal, where both are "
+            "the same (default with --quick, because cold takes pauses)",
+        )
+        self._asks_for_memory = True
+
     def parse(self) -> argparse.Namespace:
         arguments = self.parser.parse_args()
+        if self._asks_for_memory and arguments.memory is None:
+            arguments.memory = "warm" if arguments.quick else "cold"
         if arguments.plot is None and not arguments.quick and arguments.only == frozenset(self._measures):
             arguments.plot = self._picture
         return arguments

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from benchmarks import command
 from benchmarks.checkpoints.figures import Figure, figures
-from benchmarks.checkpoints.free_memory import Temperature
 from benchmarks.checkpoints.plot import draw
 from benchmarks.checkpoints.programme import MEASURES, Programme, perform
 from benchmarks.checkpoints.report import print_figures, print_measure, print_scaling
@@ -33,18 +32,11 @@ def main() -> int:
         disk="15 GB",
         epilog=EPILOG,
     )
-    options.parser.add_argument(
-        "--memory",
-        choices=("warm", "cold"),
-        help="the free memory that contestants find: cold, as a save every few minutes finds it on virtual machines "
-        "that hand free memory back to their host (default), or warm, as on bare metal, where both are the same "
-        "(default with --quick, because cold takes pauses)",
-    )
+    options.ask_for_memory()
     arguments = options.parse()
     parent = command.prepare(arguments)
-    temperature: Temperature = arguments.memory or ("warm" if arguments.quick else "cold")
     results = Results(
-        arguments.quick, temperature, describe_environment(parent, packages=PACKAGES, now=datetime.now(UTC))
+        arguments.quick, arguments.memory, describe_environment(parent, packages=PACKAGES, now=datetime.now(UTC))
     )
     console = command.console()
     with (

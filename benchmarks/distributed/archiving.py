@@ -1,4 +1,7 @@
-"""Archiving: one state of 1.5 GB saved to durable and loaded again, by one rank and by two, and by DCP."""
+"""Archiving: one state of 1.5 GB saved to durable and loaded again, by one rank and by two, and by DCP.
+
+How long a rank is blocked is asked of ranks that are alike: two have a core each, one has one core.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,26 @@ from benchmarks.distributed.rank import GROUPS
 from benchmarks.distributed.stage import Stage
 from benchmarks.distributed.world import World, slowest
 
-ONE = "ours, one rank"
-TWO = "ours, two ranks"
-DCP = "torch DCP, two ranks"
-OURS = {ONE, TWO}
+ONE = "ours, one rank on both cores"
+ALIKE = "ours, one rank on one core"
+TWO = "ours, two ranks, a core each"
+DCP = "torch DCP, two ranks, a core each"
+BARE_ONE = "a bare copy in memory, one core"
+BARE_TWO = "a bare copy in memory, half of it on each of two cores"
+OURS = {ONE, ALIKE, TWO}
+CORES = 2  # that all contestants have between them, but for the one that is as a rank of two
 
 
 def measure_saving(stage: Stage) -> dict[str, Series]:
     with World(1, stage.directory) as alone, World(2, stage.directory) as both:
         size = _make(stage, "save", alone, both)
         actions = {
-            ONE: _saves(alone, stage.directory / "one"),
-            TWO: _saves(both, stage.directory / "two"),
+            ONE: _saves(alone, stage.directory / "one", threads=CORES),
+            ALIKE: _saves(alone, stage.directory / "alike", threads=1),
+            TWO: _saves(both, stage.directory / "two", threads=1),
             DCP: _dcp_saves(both, stage.directory / "dcp"),
+            BARE_ONE: _copies(alone),
+            BARE_TWO: _copies(both),
         }
         rows = stage.run_rounds(actions, repeats=stage.scale.saves, state_bytes=size)
         for world in (alone, both):
@@ -37,8 +47,8 @@ def measure_loading(stage: Stage) -> dict[str, Series]:
     with World(1, stage.directory) as alone, World(2, stage.directory) as both:
         size = _make(stage, "load", alone, both)
         one, two, dcp = (stage.directory / name for name in ("one", "two", "dcp"))
-        _saves(alone, one)()
-        _saves(both, two)()
+        _saves(alone, one, threads=CORES)()
+        _saves(both, two, threads=1)()
         both.tell("dcp_save", directory=str(dcp))
         actions = {
             ONE: _loads(alone, "load", one),
@@ -59,14 +69,18 @@ def _make(stage: Stage, measure: str, *worlds: World) -> int:
     return size
 
 
-def _saves(world: World, directory: Path) -> Callable[[], Metrics]:
+def _saves(world: World, directory: Path, *, threads: int) -> Callable[[], Metrics]:
     steps = count(1)
 
     def turn() -> Metrics:
-        said = world.tell("save", directory=str(directory), step=next(steps))
+        said = world.tell("save", directory=str(directory), step=next(steps), threads=threads)
         return {metric: slowest(said, metric) for metric in ("seconds", "blocked")}
 
     return turn
+
+
+def _copies(world: World) -> Callable[[], Metrics]:
+    return lambda: {"blocked": slowest(world.tell("copy"), "blocked")}
 
 
 def _dcp_saves(world: World, directory: Path) -> Callable[[], Metrics]:

@@ -30,7 +30,9 @@ def main() -> int:
     folder = Path(__file__).resolve().parent
     about = "One archive saved and loaded by several ranks, and what keeping ranks in step costs."
     quick = "less than a minute: a small state, few rounds"
-    arguments = command.Options(folder, MEASURES, about=about, quick=quick, disk="8 GB", epilog=EPILOG).parse()
+    options = command.Options(folder, MEASURES, about=about, quick=quick, disk="8 GB", epilog=EPILOG)
+    options.ask_for_memory()
+    arguments = options.parse()
     parent = command.prepare(arguments)
     environment = describe_environment(parent, packages=PACKAGES, now=datetime.now(UTC))
     results = Results(arguments.quick, len(os.sched_getaffinity(0)), environment)
@@ -40,13 +42,14 @@ def main() -> int:
         TemporaryDirectory(dir=parent, prefix="chockstone-benchmark-") as scratch,
     ):
         scale = QUICK if arguments.quick else FULL
-        stage = Stage(scale, Path(scratch), titles=results.titles, say=status.update)
+        stage = Stage(scale, Path(scratch), temperature=arguments.memory, titles=results.titles, say=status.update)
         perform(stage, results, arguments.only, lambda measure: print_measure(console, results, measure))
 
     promised = figures(results)
     print_figures(console, promised, quick=results.quick)
     console.print(
-        f"Medians. {environment['machine']}; load average {environment['load_before']} before the run: above half a "
-        "core, something else was at work and the figures are worth less."
+        f"Medians. {environment['machine']}; {arguments.memory} free memory (--memory); load average "
+        f"{environment['load_before']} before the run: above half a core, something else was at work and the figures "
+        "are worth less."
     )
     return command.conclude(arguments, results, promised, draw)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.distributed import stepping
-from benchmarks.distributed.archiving import DCP, ONE, TWO
+from benchmarks.distributed.archiving import ALIKE, DCP, ONE, TWO
 from benchmarks.server.figures import Figure
 from benchmarks.server.results import Results
 
@@ -27,8 +27,8 @@ def _archiving(results: Results, measure: str) -> list[Figure]:
 
 
 def _saving(results: Results, measure: str) -> list[Figure]:
-    blocked = results.ratio(measure, "blocked", TWO, ONE)
-    title = "blocked per rank, two ranks against one"
+    blocked = results.ratio(measure, "blocked", TWO, ALIKE)
+    title = "blocked per rank, two ranks against one alike"
     return [
         *_archiving(results, measure),
         Figure(measure, title, "at most", 0.5, "×", blocked, counted=not results.quick),

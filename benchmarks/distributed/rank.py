@@ -14,9 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as distributed
 import torch.distributed.checkpoint as dcp
+from numpy.typing import NDArray
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -25,7 +27,7 @@ from benchmarks.checkpoints.states import Shapes, training_shapes
 from benchmarks.distributed.bare import BareLoop
 from chockstone.checkpoints import Checkpointer, Retention
 
-ORDERS = ("make", "save", "load", "dcp_save", "dcp_load", "sums", "prepare", "train", "close")
+ORDERS = ("make", "copy", "save", "load", "dcp_save", "dcp_load", "sums", "prepare", "train", "close")
 GROUPS = ("model", "exp_avg", "exp_avg_sq")
 Said = dict[str, float]
 
@@ -34,6 +36,7 @@ class Rank:
     def __init__(self, mesh: DeviceMesh) -> None:
         self._mesh = mesh
         self._state: dict[str, dict[str, DTensor]] = {}
+        self._copies: list[NDArray[np.float32]] = []
         self._checkpointers: dict[str, Checkpointer] = {}
         self._loop: BareLoop | None = None
 
@@ -45,9 +48,21 @@ class Rank:
             self._state[group] = _random_shards(wanted, self._mesh)
         return {"bytes": float(sum(4 * tensor.numel() for group in self._state.values() for tensor in group.values()))}
 
-    def save(self, directory: str, step: int) -> Said:
+    def copy(self) -> Said:
+        """Into memory that is there, and nothing else: what a snapshot cannot be faster than."""
+        sources = [tensor.to_local().numpy().reshape(-1) for group in self._state.values() for tensor in group.values()]
+        if not self._copies:
+            self._copies = [np.copy(source) for source in sources]
+        distributed.barrier()
+        began = time.perf_counter()
+        for target, source in zip(self._copies, sources, strict=True):
+            np.copyto(target, source)
+        return {"blocked": time.perf_counter() - began}
+
+    def save(self, directory: str, step: int, threads: int) -> Said:
         """With ours, to durable; the trainer was blocked for a part of that. Then the one before it is deleted."""
         checkpointer = self._checkpointer(directory)
+        torch.set_num_threads(threads)
         distributed.barrier()
         saved = checkpointer.save(self._state, step=step).result()
         return {"seconds": saved.seconds, "blocked": saved.blocked_seconds}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.checkpoints.free_memory import free_memory
+from benchmarks.checkpoints.free_memory import Temperature, free_memory
 from benchmarks.checkpoints.rounds import Action, Series
 from benchmarks.checkpoints.rounds import run_rounds as run_prepared_rounds
 
@@ -33,10 +33,11 @@ QUICK = Scale(
 class Stage:
     scale: Scale
     directory: Path  # on a disk
+    temperature: Temperature  # of the memory that contestants find
     titles: dict[str, str]
     say: Callable[[str], None]
 
     def run_rounds(self, actions: Mapping[str, Action], *, repeats: int, state_bytes: int) -> dict[str, Series]:
         """Everybody once per round in an order that rotates, the first round uncounted; one that raises is out."""
-        memory = free_memory("warm", state_bytes)
+        memory = free_memory(self.temperature, state_bytes)
         return run_prepared_rounds(actions, repeats=repeats, memory=memory, say=self.say)
