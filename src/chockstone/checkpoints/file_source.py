@@ -12,6 +12,7 @@ from typing import Final
 from chockstone.checkpoints.errors import CheckpointMissing, TruncatedArchive
 from chockstone.checkpoints.posix import explain, explained
 from chockstone.checkpoints.tar import PAGE
+from chockstone.checkpoints.threads import gives_way
 
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 _DIRECT_READ_BYTES: Final = 64 * 1024
@@ -54,7 +55,7 @@ class FileSource:
 
     @property
     def readers(self) -> int:
-        return 3
+        return 1 if gives_way() else 3  # besides whoever wants the bytes; those who wait for a core need one free
 
     def map(self) -> memoryview | None:
         if self._size == 0:

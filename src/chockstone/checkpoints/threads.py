@@ -15,17 +15,27 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 _NICENESS: Final = 10  # a tenth of what others get, where processors are short; enough to end in time
 _SWITCH_SECONDS: Final = 0.0001
+_manners = threading.local()
 
 
 def give_way() -> None:
     """From here on this thread, and those it starts, run when others leave them room. It cannot be taken back.
 
-    Nothing happens in the main thread, which is the program's own, and where threads have no priority: Linux has one.
+    Nothing happens in the main thread, which is the program's own. Only Linux has a priority for each thread; what can
+    do with fewer of them asks ``gives_way``.
     """
-    if sys.platform == "linux" and threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is threading.main_thread():
+        return
+    _manners.gives_way = True
+    if sys.platform == "linux":
         with suppress(OSError):
             thread = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
+
+
+def gives_way() -> bool:
+    """Whether somebody else goes before this thread."""
+    return getattr(_manners, "gives_way", False)
 
 
 def answer_promptly() -> None:

@@ -7,13 +7,15 @@ import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from chockstone.checkpoints import Checkpointer
+from chockstone.checkpoints import Archive, Checkpointer
 from chockstone.checkpoints.errors import SaveAbandoned
 from chockstone.checkpoints.pace import Pace
+from chockstone.checkpoints.reader import Reader
 
 A_YEAR = 1.0  # bytes per second, for a state of many megabytes: a test that waited for it would never end
 
@@ -111,3 +113,21 @@ def test_the_thread_that_saves_gives_way_and_no_other(tmp_path: Path) -> None:
         handle.result()
     assert seen == [max(10, before)]
     assert niceness() == before
+
+
+async def test_a_load_beside_an_event_loop_leaves_it_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[int] = []
+    begin = Reader.__init__
+
+    def watched(self: Reader, archive: Archive, *arguments: Any) -> None:
+        readers.append(archive.readers)
+        begin(self, archive, *arguments)
+
+    monkeypatch.setattr(Reader, "__init__", watched)
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(state(), step=1).result()
+        checkpointer.restore(state())
+        await checkpointer.restore_async(state())
+
+    alone, beside = readers
+    assert beside == 1 < alone
