@@ -79,7 +79,7 @@ def write_members(
 
 def _write(archive: Archive, member: Member, root: int, on_bytes: Callable[[int], None], *, durable: bool) -> None:
     with create_file(root, member.name) as file:
-        for chunk in map(memoryview, _chunks(archive, member)):
+        for chunk in (memoryview(content) for content in _chunks(archive, member)):
             for start in range(0, len(chunk), _STEP_BYTES):
                 step = chunk[start : start + _STEP_BYTES]
                 write_whole(file, step)
