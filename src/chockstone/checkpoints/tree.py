@@ -24,7 +24,14 @@ import numpy as np
 
 from chockstone.checkpoints.dtypes import BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
 from chockstone.checkpoints.errors import DamagedArchive, UnstorableValue
-from chockstone.checkpoints.sharded.holdings import Holding, Unholdable, holding_of, tensors_of
+from chockstone.checkpoints.sharded.holdings import (
+    Holding,
+    Unholdable,
+    address_of,
+    holding_of,
+    is_divided_alike,
+    tensors_of,
+)
 from chockstone.checkpoints.sharded.pieces import Pieces
 from chockstone.checkpoints.tensorfile import RESERVED_KEY, is_shape
 
@@ -242,11 +249,8 @@ class _Flattener:
         parts, dtype = tensors_of(value), self.torch_dtypes.get(value.dtype)
         if dtype is None or any(part.layout is not self.strided or part.device.type == "meta" for part in parts):
             raise _Refused(f"<{type(value).__name__} of {value.dtype}> cannot be stored")
-        address, strides = id(value), ()
-        if type(value) is not Pieces and (storage := parts[0].untyped_storage().data_ptr()):
-            # not data_ptr(): where this rank has nothing of a tied weight, the others must see the same tie
-            address, strides = storage + parts[0].storage_offset() * dtype.itemsize, value.stride()
-        reference = self._refer(value, dtype, prefix, address, strides)
+        strides = () if type(value) is Pieces else value.stride()
+        reference = self._refer(value, dtype, prefix, address_of(value), strides)
         if (leaf := self.leaves[-1]).value is value:
             leaf.holding, leaf.parts = holding, parts
         return reference
@@ -287,6 +291,7 @@ class _Flattener:
             else:
                 same = other.stride() == strides and other.device == value.device
                 same = same and other.is_conj() == value.is_conj() and other.is_neg() == value.is_neg()
+                same = same and is_divided_alike(other, value)
             if same and leaf.dtype is dtype and leaf.shape == value.shape:
                 return leaf
         return None

@@ -59,9 +59,9 @@ def holding_of(value: Any) -> Holding | None:  # Any: torch is not imported here
     holding = _held(tuple(value.shape), mesh, tuple(value.placements), mesh.get_rank())
     sizes = holding.boxes[0].sizes if holding.boxes else None
     local = tuple(local_of(value).shape)
-    if local != sizes and (sizes is not None or math.prod(local)):
-        raise Unholdable(f"<DTensor of {list(value.shape)}> is here as {list(local)}, where its mesh has {sizes}")
-    return holding
+    if local == sizes or (sizes is None and not (value.shape and math.prod(local))):
+        return holding  # outside its mesh torch has something empty, or a scalar for a scalar
+    raise Unholdable(f"<DTensor of {list(value.shape)}> is here as {list(local)}, where its mesh has {sizes}")
 
 
 def tensors_of(value: Any) -> tuple[Any, ...]:
@@ -77,6 +77,30 @@ def local_of(value: Any) -> Any:
         return value
     local = value._local_tensor  # to_local() costs a thousand times as much, and a save asks for every tensor
     return local.wait() if hasattr(local, "wait") else local  # one that is still on its way here
+
+
+def address_of(value: Any) -> int:
+    """What a DTensor or Pieces shares with the tensors that it may be tied to. All ranks must see the same ties.
+
+    So where this rank has nothing of a tensor, its memory is asked for all the same. But what is empty and lies in the
+    memory of something larger has neighbours at the same address, and is tied to nothing but itself.
+    """
+    if not math.prod(value.shape):
+        return 0
+    if isinstance(value, Pieces):
+        return id(value)
+    local = local_of(value)
+    storage = local.untyped_storage()
+    if local.numel():
+        return int(storage.data_ptr() + local.storage_offset() * local.element_size())
+    return id(value) if storage.nbytes() > value.numel() * value.element_size() else int(storage._cdata)
+
+
+def is_divided_alike(one: Any, other: Any) -> bool:
+    """Whether the same memory is the same part of both, if both are DTensors."""
+    if not (is_dtensor(one) and is_dtensor(other)):
+        return True
+    return bool(one.placements == other.placements and one.device_mesh == other.device_mesh)
 
 
 @lru_cache(maxsize=16_384)  # a state names few meshes and many shapes, and asks again at each save

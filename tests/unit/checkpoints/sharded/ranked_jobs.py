@@ -33,6 +33,7 @@ def whole_state() -> dict[str, Any]:
     """Of every kind, and large enough for several blocks and for tensors that are divided among all who have them."""
     made = torch.Generator().manual_seed(7)
     wide = torch.randn(300, 1100, generator=made)
+    few, none = torch.randn(2, 3, generator=made), torch.empty(0, 4)
     return {
         "model": {
             "wide": wide,
@@ -40,9 +41,14 @@ def whole_state() -> dict[str, Any]:
             "uneven": torch.randn(7, 130_001, generator=made).to(torch.bfloat16),
             "columns": torch.randn(600, 1000, generator=made),
             "deep": torch.randn(5, 6, 9, generator=made),
-            "few": torch.randn(2, 3, generator=made),  # fewer rows than ranks
+            "few": few,  # fewer rows than ranks
+            "few_tied": few,
+            "left": torch.randn(2, 3, generator=made),  # in the same memory as what follows
+            "right": torch.randn(2, 3, generator=made),
             "one": torch.tensor(3.5),
-            "none": torch.empty(0, 4),
+            "far": torch.tensor(4.5),  # on the last rank alone
+            "none": none,
+            "none_tied": none,
             "complex": torch.randn(9, 2, dtype=torch.complex128, generator=made),
             "same": torch.randn(3000, 500, generator=made),  # on all ranks
         },
@@ -53,15 +59,15 @@ def whole_state() -> dict[str, Any]:
 
 PLACED = {  # on a mesh of one dimension, and of two
     "wide": ([Shard(0)], [Shard(0), Replicate()]),
-    "tied": ([Shard(0)], [Shard(0), Replicate()]),
     "uneven": ([Shard(0)], [Replicate(), Shard(0)]),
     "columns": ([Shard(1)], [Shard(0), Shard(1)]),
     "deep": ([Shard(1)], [Shard(2), Shard(1)]),
     "few": ([Shard(0)], [Shard(0), Shard(0)]),
+    "left": ([Shard(0)], [Shard(0), Shard(0)]),
+    "right": ([Shard(0)], [Shard(0), Shard(0)]),
     "one": ([Replicate()], [Replicate(), Replicate()]),
     "none": ([Shard(0)], [Shard(1), Shard(0)]),
     "complex": ([Shard(0)], [Shard(0), Replicate()]),
-    "same": ([Replicate()], [Replicate(), Replicate()]),
 }
 
 
@@ -72,6 +78,19 @@ def make_mesh(dimensions: int) -> DeviceMesh:
 
 def place(tensor: torch.Tensor, mesh: DeviceMesh, placements: list[Placement]) -> DTensor:
     return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+
+
+def side_by_side(tensors: list[DTensor]) -> list[DTensor]:
+    """The same, in one stretch of memory with something behind them."""
+    locals_ = [tensor.to_local() for tensor in tensors]
+    memory = torch.cat([*(local.reshape(-1) for local in locals_), torch.zeros(1000)])
+    views = memory.split([*(local.numel() for local in locals_), 1000])
+    return [
+        DTensor.from_local(
+            view.view(local.shape), one.device_mesh, one.placements, shape=one.shape, stride=one.stride()
+        )
+        for one, local, view in zip(tensors, locals_, views, strict=False)
+    ]
 
 
 def pieces_of(tensor: torch.Tensor) -> Pieces:
@@ -93,9 +112,12 @@ def divided_state(whole: Mapping[str, Any], dimensions: int = 1) -> dict[str, An
     model = {
         name: place(tensor, mesh, PLACED[name][dimensions - 1])
         for name, tensor in whole["model"].items()
-        if name not in ("tied", "same")
+        if name in PLACED
     }
-    model["tied"] = model["wide"]
+    model["left"], model["right"] = side_by_side([model["left"], model["right"]])
+    model["far"] = place(whole["model"]["far"], DeviceMesh("cpu", [distributed.get_world_size() - 1]), [Replicate()])
+    model["tied"], model["none_tied"] = model["wide"], model["none"]
+    model["few_tied"] = model["few"].detach()  # as the state of a module has it
     model["same"] = whole["model"]["same"].clone()
     ordered = {name: model[name] for name in whole["model"]}
     return {**whole, "model": ordered, "flat": {"moments": pieces_of(whole["flat"]["moments"])}}
@@ -120,6 +142,8 @@ def is_same(found: Any, wanted: Any) -> bool:
         pairs = zip(found.pieces, wanted.pieces, strict=True)
         return all(a == b and is_same(one, other) for (a, one), (b, other) in pairs)
     if isinstance(wanted, DTensor):
+        if distributed.get_rank() not in wanted.device_mesh.mesh:
+            return True  # what torch has here of a tensor that is elsewhere means nothing
         return is_same(found.to_local(), wanted.to_local())
     if isinstance(wanted, np.ndarray):
         return found.tobytes() == wanted.tobytes() and found.dtype == wanted.dtype
