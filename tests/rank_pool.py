@@ -112,7 +112,8 @@ def _world(rank: int, world_size: int, meeting: str) -> Iterator[None]:
     try:
         yield
     finally:
-        distributed.destroy_process_group()
+        if distributed.is_initialized():  # a job may have been quicker
+            distributed.destroy_process_group()
 
 
 def open_pool() -> Iterator[RankPool]:

@@ -21,6 +21,7 @@ from chockstone.checkpoints.memory import Bytes
 
 T = TypeVar("T")
 Json = dict[str, Any]  # Any: what json.dumps takes
+_TEXT: Final = 0
 _BYTES: Final = 1  # the tag of what is exchanged; should a rank miss that, it must not be taken for words
 _WORDS: Final = "last words"
 _WORDS_SECONDS: Final = 3.0  # to wait for those of rank 0, which says them before others can miss it
@@ -60,7 +61,11 @@ class Peers:
     """
 
     def __init__(self, rank: int, world_size: int, *, group: Any, words: Any, timeout_seconds: float) -> None:
-        """``group`` and ``words`` are a process group and a key-value store of torch.distributed."""
+        """``group`` and ``words`` are a process group and a key-value store of torch.distributed.
+
+        The group is asked itself and not through torch.distributed, which forgets it when a program destroys its world;
+        a save in the background goes on all the same.
+        """
         self.rank = rank
         self.world_size = world_size
         self._group = group
@@ -135,14 +140,13 @@ class Peers:
         A loss is not raised here: others count on what this rank has for them, and hear of it when they confer.
         """
         import torch
-        import torch.distributed as distributed
 
         works: list[tuple[int, Any]] = []
         for rank, place in incoming.items():
-            post = partial(distributed.irecv, torch.from_numpy(place), src=rank, group=self._group, tag=_BYTES)
+            post = partial(self._group.recv, [torch.from_numpy(place)], rank, _BYTES)
             works.append((rank, self._with(rank, post)))
         for rank, content in outgoing.items():
-            post = partial(distributed.isend, torch.from_numpy(content), dst=rank, group=self._group, tag=_BYTES)
+            post = partial(self._group.send, [torch.from_numpy(content)], rank, _BYTES)
             works.append((rank, self._with(rank, post)))
         for rank, work in works:
             self._with(rank, partial(_finish, work, self._patience(1)))
@@ -157,6 +161,7 @@ class Peers:
         if distributed.is_initialized():
             with suppress(ValueError, AssertionError, RuntimeError):  # gone already, with the world
                 distributed.destroy_process_group(self._group)
+        self._group = None  # the connections go with it
 
     def _gather(self) -> list[Json]:
         """On rank 0: what each of the others says."""
@@ -221,23 +226,18 @@ class Peers:
 
     def _send(self, rank: int, content: bytes, *, patience: int) -> None:
         import torch
-        import torch.distributed as distributed
 
         size = torch.tensor([len(content)], dtype=torch.int64)
         for part in (size, torch.frombuffer(bytearray(content), dtype=torch.uint8)):
-            work: Any = distributed.isend(part, dst=rank, group=self._group)
-            work.wait(self._patience(patience))
+            self._group.send([part], rank, _TEXT).wait(self._patience(patience))
 
     def _receive(self, rank: int, *, patience: int) -> Json:
         import torch
-        import torch.distributed as distributed
 
         size = torch.zeros(1, dtype=torch.int64)
-        work: Any = distributed.irecv(size, src=rank, group=self._group)
-        work.wait(self._patience(patience))
+        self._group.recv([size], rank, _TEXT).wait(self._patience(patience))
         content = torch.empty(int(size.item()), dtype=torch.uint8)
-        work = distributed.irecv(content, src=rank, group=self._group)
-        work.wait(self._patience(patience))
+        self._group.recv([content], rank, _TEXT).wait(self._patience(patience))
         heard: Json = json.loads(content.numpy().tobytes())
         return heard
 

@@ -194,6 +194,15 @@ def save_slowly(rank: int, where: Path) -> bool:
         return handle.exception() is None
 
 
+def save_and_part(rank: int, where: Path) -> str:
+    """The world ends while the save is on its way, as at the end of a program that does not wait."""
+    checkpointer = open_checkpointer(where, bytes_per_second=1000.0)
+    handle = checkpointer.save({"rows": place(torch.zeros(8, 1024), make_mesh(1), [Shard(0)])}, step=1)
+    distributed.destroy_process_group()
+    checkpointer.close()
+    return ending(handle.exception())
+
+
 def save_newer(rank: int, where: Path) -> None:
     with open_checkpointer(where) as checkpointer:
         checkpointer.save(divided_state(whole_state()), step=2).result()

@@ -83,6 +83,11 @@ def test_a_rank_that_waits_makes_the_others_hurry(ranks: RankPool, tmp_path: Pat
     assert ranks.run(2, jobs.save_slowly, tmp_path) == [True, True]
 
 
+def test_a_save_outlives_the_world_of_torch(ranks: RankPool, tmp_path: Path) -> None:
+    assert ranks.run(2, jobs.save_and_part, tmp_path) == ["well", "well"]
+    assert [path.name for path in tmp_path.glob("*.tar")] == ["step-00000001.tar"]
+
+
 def test_every_tool_for_archives_takes_it(together: Path) -> None:
     with Archive.open(together / "step-00000001.tar") as archive:
         verify_archive(archive)
