@@ -85,12 +85,19 @@ class Peers:
         import torch.distributed as distributed
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
+        rank, world_size = place
+        arrivals = PrefixStore("chockstone/arrivals", _get_default_store())
+        number = arrivals.add(str(rank), 1)
         try:
             group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
         except RuntimeError as error:
-            raise RanksLost(f"rank {place[0]} did not find the others: {str(error)[:300]}. {_ADVICE}") from error
+            how = str(error)[:300]
+            with suppress(RuntimeError):  # whoever keeps the arrivals may be gone, too
+                missing = [other for other in range(world_size) if arrivals.add(str(other), 0) < number]
+                how = "; ".join(f"rank {other}: it did not come in {timeout_seconds:g} s" for other in missing) or how
+            raise RanksLost(f"rank {rank} of {world_size} did not find the others. {how}. {_ADVICE}") from error
         words = PrefixStore(f"chockstone/{group.group_name}", _get_default_store())
-        return cls(*place, group=group, words=words, timeout_seconds=timeout_seconds)
+        return cls(rank, world_size, group=group, words=words, timeout_seconds=timeout_seconds)
 
     @property
     def leads(self) -> bool:

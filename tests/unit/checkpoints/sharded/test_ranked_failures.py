@@ -63,6 +63,13 @@ def test_a_rank_that_says_nothing_is_named_in_time(ranks: RankPool, tmp_path: Pa
     assert names(tmp_path) == ["step-00000001.tar"]
 
 
+def test_ranks_that_never_save_are_named(ranks: RankPool, tmp_path: Path) -> None:
+    said = ranks.run(3, jobs.save_alone, tmp_path)
+
+    assert "rank 1: it did not come in 0.5 s; rank 2: it did not come in 0.5 s" in said[0]
+    assert 'ranks="off"' in said[0]
+
+
 def test_saves_in_a_row_have_the_values_of_their_moment(ranks: RankPool, tmp_path: Path) -> None:
     [sums, _] = ranks.run(2, jobs.save_in_a_row, tmp_path)
 
