@@ -107,7 +107,7 @@ class Checkpointer:
         the prefix, so as not to seem older than any. False is for those who tidy up and keep order themselves.
 
         ``ranks="off"``: this process saves and restores for itself, whatever torch.distributed says. A rank that
-        says nothing for ``rank_timeout_seconds`` is lost to the others, however long all of them take to write.
+        says nothing for ``rank_timeout_seconds`` is lost to the others, however long all take to write and to read.
         """
         if prefix:
             check_name(prefix)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -25,6 +26,9 @@ _TEXT: Final = 0
 _BYTES: Final = 1  # the tag of what is exchanged; should a rank miss that, it must not be taken for words
 _WORDS: Final = "last words"
 _WORDS_SECONDS: Final = 3.0  # to wait for those of rank 0, which says them before others can miss it
+_SHORTEST_PAUSE_SECONDS: Final = 0.005
+_LONGEST_PAUSE_SECONDS: Final = 1.0
+_PAUSE_SHARE: Final = 0.02  # of the time so far: what the last to be done may be kept waiting
 _ADVICE: Final = (
     "All ranks must call save, restore and close in the same order; where one process saves for all of them, give "
     'Checkpointer ranks="off". Whoever goes on needs a new Checkpointer on every rank.'
@@ -250,6 +254,11 @@ class Peers:
 
     def _patience(self, times: int) -> timedelta:
         return timedelta(seconds=self._timeout_seconds * times + (times - 1) * _WORDS_SECONDS)
+
+
+def pause_seconds(since: float) -> float:
+    """Until ranks that wait for each other since then look round again: a little of the time they have waited."""
+    return min(max(_PAUSE_SHARE * (time.monotonic() - since), _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
 
 
 def _finish(work: Any, patience: timedelta) -> None:

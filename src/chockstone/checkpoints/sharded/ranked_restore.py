@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from chockstone.checkpoints.errors import DamagedArchive, RanksLost, RestoreFailed
 from chockstone.checkpoints.receipt import Receipt, Skipped
-from chockstone.checkpoints.sharded.peers import Json, PeerFailed, Peers
+from chockstone.checkpoints.sharded.peers import Json, PeerFailed, Peers, pause_seconds
 
 Agree = Callable[[str], None]  # takes the seal of the archive; raises on all ranks if one cannot go on
 Attempt = Callable[[str, Agree], Receipt]  # at the archive of that name
@@ -58,9 +61,11 @@ class RankedRestore:
     def _together(self, name: str) -> Receipt:
         """The same attempt on all ranks. However it ends here, all meet equally often and end it alike."""
         is_over = False
+        vigil = _Vigil(self._peers)
 
         def agree(seal: str) -> None:
             nonlocal is_over
+            vigil.end()
             try:
                 self._peers.confer({"seal": seal}, _refuse_others)
             except PeerFailed as failed:
@@ -69,15 +74,52 @@ class RankedRestore:
             except BaseException:
                 is_over = True
                 raise
+            vigil.begin()
 
         try:
             receipt = self._attempt(name, agree)
         except BaseException as error:
+            vigil.end()
             if not is_over:
                 self._peers.confer(error=error)
             raise
         agree("")
         return receipt
+
+
+class _Vigil:
+    """After they have agreed to read, ranks say again and again that they live, until all have ended. So it may take
+    any of them as long as it likes."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._thread: threading.Thread | None = None
+        self._has_read = threading.Event()
+
+    def begin(self) -> None:
+        """The first time only: after the reading there is nothing that takes long."""
+        if not self._has_read.is_set():
+            self._thread = threading.Thread(target=self._keep, name="chockstone-vigil", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """This rank has read, or failed to; returns when all others have, too."""
+        if self._thread is not None:
+            self._has_read.set()
+            self._thread.join()
+            self._thread = None
+
+    def _keep(self) -> None:
+        started = time.monotonic()
+        is_over = False
+        with suppress(RanksLost):  # whoever confers next hears of it
+            while not is_over:
+                has_read = self._has_read.wait(pause_seconds(started))
+                is_over = self._peers.confer({"has_read": has_read}, _look_round)["is_over"]
+
+
+def _look_round(heard: Sequence[Json]) -> Json:
+    return {"is_over": all(said["has_read"] for said in heard)}
 
 
 def _refuse_others(heard: Sequence[Json]) -> Json:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -28,17 +28,13 @@ from chockstone.checkpoints.manifest import DIGEST_BYTES, Manifest
 from chockstone.checkpoints.memory import Bytes
 from chockstone.checkpoints.sharded.ownership import Chunk, Ownership, plan_ownership, tail_start
 from chockstone.checkpoints.sharded.part_write import PartWrite
-from chockstone.checkpoints.sharded.peers import Json, PeerFailed, Peers
+from chockstone.checkpoints.sharded.peers import Json, PeerFailed, Peers, pause_seconds
 from chockstone.checkpoints.sharded.runs import Runs
 from chockstone.checkpoints.sharded.scratch import Scratch
 from chockstone.checkpoints.sharded.share import Received, Share, file_runs
 from chockstone.checkpoints.sharded.supply import Structure, Supply
 from chockstone.checkpoints.store import SharedSink, Sink
 from chockstone.checkpoints.writer import CHUNK_BYTES
-
-_SHORTEST_PAUSE_SECONDS: Final = 0.005
-_LONGEST_PAUSE_SECONDS: Final = 1.0
-_PAUSE_SHARE: Final = 0.02  # of the time so far: what the last to be done may be kept waiting
 
 
 @dataclass(slots=True)
@@ -258,8 +254,7 @@ class RankedSave:
         """Until the part of every rank is durable; raises on all as soon as one has failed."""
         handle, started = self._job.handle, time.monotonic()
         while True:
-            pause = _PAUSE_SHARE * (time.monotonic() - started)
-            is_done = part.wait(min(max(pause, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS))
+            is_done = part.wait(pause_seconds(started))
             said = {"is_done": is_done, "hurry": handle._hurry.is_set()}
             heard = self._peers.confer(said, _look_round, error=part.error or self._abandonment())
             if heard["hurry"]:

@@ -79,6 +79,10 @@ def test_a_coroutine_saves_and_restores_as_one_of_the_ranks(ranks: RankPool, tmp
     assert ranks.run(2, jobs.save_async, tmp_path) == [True, True]
 
 
+def test_ranks_wait_for_one_that_takes_long_to_read(ranks: RankPool, tmp_path: Path) -> None:
+    assert ranks.run(2, jobs.restore_slowly, tmp_path) == [True, True]
+
+
 def test_a_rank_that_waits_makes_the_others_hurry(ranks: RankPool, tmp_path: Path) -> None:
     assert ranks.run(2, jobs.save_slowly, tmp_path) == [True, True]
 
