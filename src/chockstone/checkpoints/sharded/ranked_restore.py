@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 from chockstone.checkpoints.errors import DamagedArchive, RanksLost, RestoreFailed
 from chockstone.checkpoints.receipt import Receipt, Skipped
 from chockstone.checkpoints.sharded.peers import Json, PeerFailed, Peers, pause_seconds
 
+_HALF_RESTORED: Final = "The target is half restored; do not go on with it."
 Agree = Callable[[str], None]  # takes the seal of the archive; raises on all ranks if one cannot go on
 Attempt = Callable[[str, Agree], Receipt]  # at the archive of that name
 
@@ -27,6 +29,8 @@ class RankedRestore:
         """What ``walk`` gives, which tries archives by name until it takes one or raises; the others do as it does."""
         try:
             receipt = walk(self._try)
+        except RanksLost:
+            raise
         except BaseException as error:
             self._peers.confer(error=error)
             raise
@@ -78,12 +82,16 @@ class RankedRestore:
 
         try:
             receipt = self._attempt(name, agree)
+            agree("")
+        except RanksLost as lost:
+            if vigil.has_begun:
+                raise RanksLost(f"{lost} {_HALF_RESTORED}") from lost
+            raise
         except BaseException as error:
             vigil.end()
             if not is_over:
                 self._peers.confer(error=error)
             raise
-        agree("")
         return receipt
 
 
@@ -95,10 +103,12 @@ class _Vigil:
         self._peers = peers
         self._thread: threading.Thread | None = None
         self._has_read = threading.Event()
+        self.has_begun = False
 
     def begin(self) -> None:
         """The first time only: after the reading there is nothing that takes long."""
-        if not self._has_read.is_set():
+        if not self.has_begun:
+            self.has_begun = True
             self._thread = threading.Thread(target=self._keep, name="chockstone-vigil", daemon=True)
             self._thread.start()
 

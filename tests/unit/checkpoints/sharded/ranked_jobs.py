@@ -238,6 +238,19 @@ def restore_slowly(rank: int, where: Path) -> bool:
     return is_same(into["rows"], rows)
 
 
+def restore_and_die(rank: int, where: Path) -> str:
+    """Rank 1 dies as it reads."""
+    rows = place(torch.ones(8, 1024), make_mesh(1), [Shard(0)])
+    checkpointer = open_checkpointer(where)
+    checkpointer.save({"rows": rows}, step=1).result()
+    try:
+        checkpointer.restore({"rows": rows}, on_bytes=lambda _: os.kill(os.getpid(), signal.SIGKILL) if rank else None)
+    except RanksLost as error:
+        checkpointer.close()
+        return str(error)
+    return "restored without the others"
+
+
 def ending(error: BaseException | None) -> str:
     return "well" if error is None else f"{type(error).__name__}: {error}"
 

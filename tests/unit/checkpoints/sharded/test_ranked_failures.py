@@ -95,6 +95,14 @@ def test_a_target_that_does_not_fit_changes_nothing_on_any_rank(ranks: RankPool,
     assert all("model.same" in text for text in said)
 
 
+def test_whoever_loses_a_rank_while_it_reads_is_told_not_to_go_on(ranks: RankPool, tmp_path: Path) -> None:
+    (_, said), died = ranks.outcomes(2, jobs.restore_and_die, tmp_path)
+
+    assert died == (False, "died")
+    assert "rank 1: its connection is closed" in said
+    assert said.endswith("The target is half restored; do not go on with it.")
+
+
 def test_damage_that_one_rank_meets_sends_all_to_the_one_before(ranks: RankPool, tmp_path: Path) -> None:
     ranks.run(2, jobs.save, tmp_path)
     ranks.run(2, jobs.save_newer, tmp_path)
