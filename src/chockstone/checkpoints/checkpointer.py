@@ -55,9 +55,7 @@ from chockstone.checkpoints.restore import load_state, restore_state
 from chockstone.checkpoints.resume.verdicts import Verdict
 from chockstone.checkpoints.resume.walking import Ending, WalkBack
 from chockstone.checkpoints.retention import Retention
-from chockstone.checkpoints.sharded.peers import Peers
-from chockstone.checkpoints.sharded.ranked_restore import RankedRestore
-from chockstone.checkpoints.sharded.ranked_save import Kept, RankedSave, decline
+from chockstone.checkpoints.sharded.company import Company
 from chockstone.checkpoints.snapshot import Snapshotter
 from chockstone.checkpoints.store import Store, check_name, open_store
 from chockstone.checkpoints.survey import Checkpoint, survey
@@ -113,10 +111,7 @@ class Checkpointer:
             check_name(prefix)
         if bytes_per_second is not None and not 0 < bytes_per_second < math.inf:
             raise ValueError(f"bytes_per_second={bytes_per_second!r}: give a positive number, or None for no limit")
-        if ranks not in ("auto", "off"):
-            raise ValueError(f"ranks={ranks!r}: choose 'auto' or 'off'")
-        if not 0 < rank_timeout_seconds < threading.TIMEOUT_MAX:
-            raise ValueError(f"rank_timeout_seconds={rank_timeout_seconds!r}: give a positive number of seconds")
+        self._company = Company(ranks=ranks, timeout_seconds=rank_timeout_seconds)
         self.store = open_store(store)
         self.prefix = prefix
         self.retention = retention
@@ -129,10 +124,6 @@ class Checkpointer:
         self._handles: list[SaveHandle] = []
         self._closed = False
         self._has_saved = not looks_around
-        self._ranks = ranks
-        self._rank_timeout_seconds = rank_timeout_seconds
-        self._peers: Peers | None = None  # met at the first call
-        self._kept = Kept()
         _open_checkpointers.add(self)
 
     def save(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
@@ -199,12 +190,10 @@ class Checkpointer:
                 seconds = time.perf_counter() - started
                 return Receipt.of(archive, restored, name=found, url=self.store.url, seconds=seconds)
 
-        peers = self._meet()
-        if peers is None:
+        if not self._company.meet():
             return self._walk_back(name, kind, attempt)
         self.wait()  # saves have the same peers to speak to
-        together = RankedRestore(peers, attempt)
-        return together.lead(lambda one: self._walk_back(name, kind, one)) if peers.leads else together.follow()
+        return self._company.restore(lambda one: self._walk_back(name, kind, one), attempt)
 
     async def restore_async(self, into: MutableMapping[str, Any], **options: Any) -> Receipt:
         """As ``restore``, off the event loop."""
@@ -281,8 +270,7 @@ class Checkpointer:
             raise
         finally:
             _open_checkpointers.discard(self)
-            if self._peers is not None:
-                self._peers.close()
+            self._company.close()
 
     def __enter__(self) -> Self:
         return self
@@ -313,15 +301,9 @@ class Checkpointer:
         check_name(full)
         return full
 
-    def _meet(self) -> Peers | None:
-        """The other ranks, met at the first call, which all of them make; None where this process is alone."""
-        if self._peers is None and self._ranks == "auto":
-            self._peers = Peers.meet(timeout_seconds=self._rank_timeout_seconds)
-        return self._peers
-
     def _open(self, options: SaveOptions) -> tuple[SaveRequest, SaveHandle]:
         self._refuse_closed()
-        self._meet()
+        self._company.meet()
         try:
             self._raise_unseen()
             request = self._request(options)
@@ -352,19 +334,9 @@ class Checkpointer:
 
     def _decline(self, error: BaseException) -> None:
         """Tell other ranks, when it is this save's turn, that this one does not take part; they would wait for it."""
-        peers = self._peers
-        if peers is None:
-            return
-        turn = SaveHandle("")
-        previous = self._queue(turn)
-
-        def tell() -> None:
-            if previous is not None:
-                previous._wait()
-            decline(peers, error)
-            turn._fail(error, seen=True)
-
-        threading.Thread(target=tell, name="chockstone-save", daemon=True).start()
+        if self._company.has_peers:
+            turn = SaveHandle("")
+            self._company.decline(error, turn=turn, previous=self._queue(turn))
 
     def _queue(self, handle: SaveHandle) -> SaveHandle | None:
         """Put a save behind the others; the one before it."""
@@ -390,8 +362,7 @@ class Checkpointer:
     ) -> None:
         writes = False
         try:
-            place = {} if self._peers is None else {"rank": self._peers.rank, "world_size": self._peers.world_size}
-            snapshot = snapshotter.take(state, is_abandoned=handle.is_abandoned, **place)
+            snapshot = snapshotter.take(state, is_abandoned=handle.is_abandoned, **self._company.place())
             with self._lock:
                 self._refuse_closed()
                 previous = self._queue(handle)
@@ -426,7 +397,7 @@ class Checkpointer:
         try:
             if previous is not None:
                 previous._wait()
-            saved = job.run() if self._peers is None else RankedSave(job, self._peers, self._kept).run()
+            saved = self._company.write(job)
             self._has_saved = True
         except BaseException as error:  # noqa: BLE001  # kept on the handle, and raised by the next save if nobody looks
             log.warning("checkpoint failed name=%s error=%s", job.request.name, error)
