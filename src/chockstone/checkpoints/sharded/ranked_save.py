@@ -114,14 +114,18 @@ class RankedSave:
         return self._job.saved(work.layout.size, time.perf_counter() - self._job.request.started)
 
     def _entry(self) -> Json:
-        supply = self._supply
-        return {"name": self._job.request.name, "structure": supply.structure_digest, "supply": supply.digest}
+        supply, request = self._supply, self._job.request
+        meant = {"name": request.name, "step": request.step}
+        return {**meant, "structure": supply.structure_digest, "supply": supply.digest}
 
     def _open(self, heard: Sequence[Json]) -> Json:
         """On rank 0: begin the archive, if all mean the same."""
         names = sorted({said["name"] for said in heard})
         if len(names) > 1:
             raise SaveFailed(f"the ranks save different checkpoints at the same time: {', '.join(map(repr, names))}")
+        steps = [said["step"] for said in heard]
+        if any(step != steps[0] for step in steps):
+            raise SaveFailed(f"the ranks save {names[0]!r} after different steps: {', '.join(map(repr, steps))}")
         if any(said["structure"] != heard[0]["structure"] for said in heard):
             return {"structure": self._supply.structure}
         digests = [said["supply"] for said in heard]

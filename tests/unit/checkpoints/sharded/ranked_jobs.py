@@ -264,7 +264,9 @@ def save_badly(rank: int, where: Path, what: str) -> list[str]:
             if step == 2:
                 spoil(state, what, rank)
             try:
-                handle = checkpointer.save(state, step=step + 10 if what == "name" and (rank, step) == (1, 2) else step)
+                named = {"name": f"step-{step:08d}"} if what == "step" else {}
+                ahead = 10 if what in ("name", "step") and (rank, step) == (1, 2) else 0
+                handle = checkpointer.save(state, step=step + ahead, **named)
                 if what == "abandon" and (rank, step) == (1, 2):
                     handle.abandon()
             except CheckpointError as error:

@@ -22,6 +22,7 @@ def names(place: Path) -> list[str]:
         ("key", "model.extra"),
         ("shape", "model.same F32[2, 2]"),
         ("name", "'step-00000002', 'step-00000012'"),
+        ("step", "'step-00000002' after different steps: 2, 12"),
         ("hole", "flat.moments: some of its elements no rank has"),
         ("overlap", "flat.moments: two ranks have the same elements"),
         ("both", "flat.moments"),
