@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.served import Benchmark
+from benchmarks.benchmark import Benchmark
 
 from .figures import figures
 from .plot import draw

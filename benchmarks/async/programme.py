@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.checkpoints.durability import remove
+from benchmarks.benchmark import Programme
 from benchmarks.checkpoints.rounds import Series
-from benchmarks.served import Programme
 from benchmarks.server.client import sample_all, session
 from benchmarks.server.live import LiveServer
 from benchmarks.server.models import Model
@@ -58,16 +56,6 @@ def perform(programme: Programme, results: Results) -> None:
                 server=server,
                 traffic=traffic,
                 titles=results.titles,
-                say=partial(_say_of, name, programme.say),
+                say=programme.say_of(name),
             )
-            try:
-                results.measured[name] = _MEASURES[name](stage)
-            except Exception:  # recorded: its figures are then not measured, which fails the run
-                results.failures[name] = traceback.format_exc(limit=-4)
-            if stage.directory.exists():
-                remove(stage.directory)
-            programme.finished(name)
-
-
-def _say_of(measure: str, say: Callable[[str], None], line: str) -> None:
-    say(f"{measure}: {line}")
+            programme.perform(name, partial(_MEASURES[name], stage), results)

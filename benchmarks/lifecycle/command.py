@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.benchmark import Benchmark
 from benchmarks.lifecycle.figures import figures
 from benchmarks.lifecycle.plot import draw
 from benchmarks.lifecycle.programme import MEASURES, perform
 from benchmarks.lifecycle.report import print_measure
-from benchmarks.served import Benchmark
 
 EPILOG = """\
 With --quick, the F-like run is a small stand-in: its figure is printed with a ~ and fails the run only if it

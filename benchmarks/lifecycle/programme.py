@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from benchmarks.benchmark import Programme
 from benchmarks.checkpoints.rounds import Series
 from benchmarks.lifecycle.deleting import measure_deleting
 from benchmarks.lifecycle.download import measure_download
@@ -14,7 +14,6 @@ from benchmarks.lifecycle.listing import measure_listing
 from benchmarks.lifecycle.saving import LORA, WHOLE, measure_saving, rank_for
 from benchmarks.lifecycle.scale import FULL, MEGABYTE, QUICK, Scale
 from benchmarks.lifecycle.stage import Stage
-from benchmarks.served import Programme
 from benchmarks.server.live import LiveServer
 from benchmarks.server.models import Model
 from benchmarks.server.results import Results
@@ -44,17 +43,9 @@ def perform(programme: Programme, results: Results) -> None:
                 directory=programme.directory,
                 models=models,
                 server=server,
-                say=partial(_say_of, name, programme.say),
+                say=programme.say_of(name),
             )
-            try:
-                results.measured[name] = _MEASURES[name](stage)
-            except Exception:  # recorded: its figures are then not measured, which fails the run
-                results.failures[name] = traceback.format_exc(limit=-4)
-            programme.finished(name)
-
-
-def _say_of(measure: str, say: Callable[[str], None], line: str) -> None:
-    say(f"{measure}: {line}")
+            programme.perform(name, partial(_MEASURES[name], stage), results)
 
 
 def _make_models(scale: Scale, directory: Path, *, saving: bool) -> dict[str, Model]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.benchmark import Benchmark
 from benchmarks.recovery.figures import figures
 from benchmarks.recovery.plot import draw
 from benchmarks.recovery.programme import MEASURES, perform
 from benchmarks.recovery.report import print_measure
-from benchmarks.served import Benchmark
 
 EPILOG = """\
 With --quick, turns are short, the recovered model is small and few runs are parked: those figures are printed with

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.checkpoints.durability import remove
+from benchmarks.benchmark import Programme
 from benchmarks.checkpoints.rounds import Series
 from benchmarks.recovery.journalling import measure_journalling, measure_large_journalling
 from benchmarks.recovery.parking import measure_parking
 from benchmarks.recovery.recovering import measure_recovery
 from benchmarks.recovery.scale import FULL, QUICK, RANK, REPLAYED_STEPS, Scale
 from benchmarks.recovery.stage import Stage
-from benchmarks.served import Programme
 from benchmarks.server.models import LARGE, SMALL, Model
 from benchmarks.server.results import Results
 from chockstone.cli.model_making import make_model
@@ -44,19 +42,9 @@ def perform(programme: Programme, results: Results) -> None:
             threads=results.threads,
             directory=programme.directory / name,
             models=models,
-            say=partial(_say_of, name, programme.say),
+            say=programme.say_of(name),
         )
-        try:
-            results.measured[name] = _MEASURES[name][1](stage)
-        except Exception:  # recorded: its figures are then not measured, which fails the run
-            results.failures[name] = traceback.format_exc(limit=-4)
-        if stage.directory.exists():
-            remove(stage.directory)
-        programme.finished(name)
-
-
-def _say_of(measure: str, say: Callable[[str], None], line: str) -> None:
-    say(f"{measure}: {line}")
+        programme.perform(name, partial(_MEASURES[name][1], stage), results)
 
 
 def _make(size: str, scale: Scale, directory: Path) -> Model:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from functools import partial
 
+from benchmarks.benchmark import Programme
 from benchmarks.checkpoints.rounds import Series
 from benchmarks.resume.forwarding import measure_forwarding
+from benchmarks.resume.loopback import loopback
 from benchmarks.resume.saving import measure_saving
-from benchmarks.resume.stage import Stage
+from benchmarks.resume.stage import FULL, QUICK, Stage
 from benchmarks.resume.walking import measure_walking
 from benchmarks.server.results import Results
 
@@ -20,16 +22,15 @@ _MEASURES: dict[str, Callable[[Stage], dict[str, Series]]] = {
 MEASURES = tuple(_MEASURES)
 
 
-def perform(stage: Stage, results: Results, wanted: Collection[str], finished: Callable[[str], None]) -> None:
+def perform(programme: Programme, results: Results) -> None:
     """Run the wanted measures and add them to ``results``; one that fails leaves its reason and lets others run."""
+    scale = QUICK if results.quick else FULL
     results.titles = {
-        "walk": f"attempt {stage.scale.attempts - 1} of a chain, the first one's is the only good one, loopback S3",
+        "walk": f"attempt {scale.attempts - 1} of a chain, the first one's is the only good one, loopback S3",
         "saving": "500 tensors, 60 MB",
         "forward": "500 tensors, 60 MB",
     }
-    for name in (name for name in MEASURES if name in wanted):
-        try:
-            results.measured[name] = _MEASURES[name](stage)
-        except Exception:  # recorded: its figures are then not measured, which fails the run
-            results.failures[name] = traceback.format_exc(limit=-4)
-        finished(name)
+    with loopback() as s3:
+        for name in (name for name in MEASURES if name in programme.wanted):
+            stage = Stage(scale=scale, directory=programme.directory, s3=s3, say=programme.say)
+            programme.perform(name, partial(_MEASURES[name], stage), results)

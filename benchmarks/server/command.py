@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.served import Benchmark
+from benchmarks.benchmark import Benchmark
 from benchmarks.server.figures import figures
 from benchmarks.server.plot import draw
 from benchmarks.server.programme import MEASURES, perform

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from functools import partial
 
+from benchmarks.benchmark import Programme
 from benchmarks.checkpoints.rounds import Series
-from benchmarks.served import Programme
 from benchmarks.server import models
 from benchmarks.server.answering import measure_answering
 from benchmarks.server.apart import Apart
@@ -43,12 +42,11 @@ def perform(programme: Programme, results: Results) -> None:
     made = {name: models.make(name, programme.directory / "models", scale) for name in sorted(needed)}
     results.titles = _titles(results, made)
     if "start" in programme.wanted:
-        _perform_one(
+        programme.perform(
             "start",
             lambda: measure_starting(
                 made[models.SMALL], scale, threads=results.threads, directory=programme.directory, say=programme.say
             ),
-            programme,
             results,
         )
     wanted = [name for name in _ON_A_SERVER if name in programme.wanted]
@@ -67,21 +65,9 @@ def perform(programme: Programme, results: Results) -> None:
                 models=made,
                 server=server,
                 bare=bare,
-                say=partial(_say_of, name, programme.say),
+                say=programme.say_of(name),
             )
-            _perform_one(name, partial(_ON_A_SERVER[name][1], stage), programme, results)
-
-
-def _say_of(measure: str, say: Callable[[str], None], line: str) -> None:
-    say(f"{measure}: {line}")
-
-
-def _perform_one(name: str, measure: Callable[[], dict[str, Series]], programme: Programme, results: Results) -> None:
-    try:
-        results.measured[name] = measure()
-    except Exception:  # recorded: its figures are then not measured, which fails the run
-        results.failures[name] = traceback.format_exc(limit=-4)
-    programme.finished(name)
+            programme.perform(name, partial(_ON_A_SERVER[name][1], stage), results)
 
 
 def _titles(results: Results, made: dict[str, models.Model]) -> dict[str, str]:
