@@ -35,7 +35,7 @@ class ObjectStore:
     @classmethod
     def from_url(cls, url: str, *, grace_seconds: float = GRACE_SECONDS, patience: Patience = _PATIENCE) -> Self:
         """``s3://bucket/prefix``, ``gs://…`` or ``az://…``. Finds credentials; asks the bucket nothing yet."""
-        scheme, bucket, prefix = _parse(url)
+        scheme, bucket, prefix = split_url(url)
         return cls(connect(scheme, bucket, patience), prefix, grace_seconds=grace_seconds)
 
     @property
@@ -138,7 +138,8 @@ class ObjectStore:
         return name
 
 
-def _parse(url: str) -> tuple[str, str, str]:
+def split_url(url: str) -> tuple[str, str, str]:
+    """Scheme, bucket and prefix. Raises InvalidName."""
     parts = urlsplit(url)
     prefix = parts.path.strip("/")
     if parts.query or parts.fragment or "@" in parts.netloc:

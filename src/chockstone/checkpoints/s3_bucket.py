@@ -65,10 +65,20 @@ class S3Bucket:
             answer = self._s3.request("head_object", Key=key)
         except RequestFailed as failure:
             if not failure.is_absent:
-                raise
+                raise self._reason(failure, key) from failure
             self._check_bucket()
             return None
         return ObjectFacts(key, answer["ContentLength"], answer["LastModified"], answer["ETag"])
+
+    def _reason(self, refused: RequestFailed, key: str) -> RequestFailed:
+        """An answer to HEAD has no body to say why, such as a wrong key or one that has expired; one to GET has."""
+        if refused.status not in {400, 401, 403}:
+            return refused
+        try:
+            self._s3.request_now("get_object", Key=key, Range="bytes=0-0")["Body"].close()
+        except RequestFailed as failure:
+            return failure if failure.status == refused.status else refused
+        return refused
 
     def _check_bucket(self) -> None:
         """An answer to HEAD has no body to say whether the key or the whole bucket is missing."""

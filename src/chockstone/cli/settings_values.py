@@ -233,6 +233,8 @@ def read_store(value: object, base: Path) -> str:
         return str(_path(url, base))
     if scheme not in ("file", "s3", "gs", "az"):
         raise ValueError(f"{url!r} is no store: use a directory, file://, s3://, gs:// or az://")
+    if scheme != "file":
+        _check_object_store(url)
     return url
 
 
@@ -249,6 +251,16 @@ def _vllm_url(word: str) -> str:
     if not is_reachable or parts.query or parts.fragment or parts.path.endswith("/v1"):
         raise ValueError(f"{url!r} is not where a vLLM server is; write one such as http://gpu-1:8000, without /v1")
     return url
+
+
+def _check_object_store(url: str) -> None:
+    from chockstone.checkpoints.errors import InvalidName  # late: nothing else here needs numpy
+    from chockstone.checkpoints.object_store import split_url
+
+    try:
+        split_url(url)
+    except InvalidName as error:
+        raise ValueError(str(error)) from None
 
 
 READERS: Final[Mapping[str, Reader]] = {

@@ -214,10 +214,12 @@ def test_a_server_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatc
 def test_credentials_that_do_not_work_are_a_refusal_with_advice(
     store: ObjectStore, proxy: Proxy, fault: Fault, advice: str
 ) -> None:
-    proxy.inject(fault, method="GET")
+    for method in ("GET", "HEAD"):  # of which the latter has no body to say why
+        proxy.inject(fault, method=method)
 
-    with pytest.raises(StoreDenied, match=advice):
-        list(store.entries())
+    for ask in (lambda: list(store.entries()), lambda: store.stat("old")):
+        with pytest.raises(StoreDenied, match=advice):
+            ask()
 
 
 def test_a_bucket_in_another_region_is_said_to_be(store: ObjectStore, proxy: Proxy) -> None:

@@ -136,6 +136,9 @@ def test_rules_can_be_switched_off_over_another_source(tmp_path: Path) -> None:
         ("admins", ["al ice"], "flag --admin: a user's name has letters"),
         ("public_url", "models.example.com", "is not how clients reach a server"),
         ("engine", "http://ann:pass@engine:8000", "a password does not belong into this URL"),
+        ("store", "s3:///prefix", "flag --store: 's3:///prefix' is not an object store"),
+        ("store", "s3://key:secret@bucket", "flag --store: a store URL holds a bucket and a prefix only"),
+        ("store", "s3://bucket/a/../b", "'a/../b' cannot name a checkpoint"),
     ],
 )
 def test_a_rule_that_cannot_be_read_is_named(tmp_path: Path, name: str, word: Any, message: str) -> None:
