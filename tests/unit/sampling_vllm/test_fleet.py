@@ -10,6 +10,7 @@ from aiohttp import web
 
 from chockstone.sampling.vllm import completion_request, connection
 from chockstone.sampling.vllm import fleet as fleet_module
+from chockstone.sampling.vllm import server as server_module
 from chockstone.sampling.vllm.fleet import Fleet
 from chockstone.sampling.vllm.server import Misfit
 from chockstone.wire.failures import ServerFailure
@@ -110,6 +111,20 @@ async def test_the_least_busy_server_is_asked_first(stub: Stub, other: Stub) -> 
         await asyncio.gather(large, *small)
 
     assert counts == [1, 5]
+
+
+async def test_no_more_than_a_server_can_take_are_asked_at_once(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_AT_ONCE", 2)
+    stub.gate.clear()
+    async with fleet(stub) as servers:
+        tasks = [asyncio.create_task(sample(servers, request(), 1, seed=seed)) for seed in range(5)]
+        await until(lambda: len(stub.requests) == 2)
+        await asyncio.sleep(0.05)
+        asked = len(stub.requests)
+        stub.gate.set()
+        await asyncio.gather(*tasks)
+
+    assert (asked, len(stub.requests)) == (2, 5)
 
 
 async def test_what_a_dying_server_had_is_done_by_another(stub: Stub, other: Stub) -> None:

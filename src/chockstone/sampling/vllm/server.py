@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from math import exp
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ _BEAT_SECONDS: Final = 2.0
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 _MEETING_SECONDS: Final = 120.0
+_AT_ONCE: Final = 1024  # requests under way, a connection each: more than it has sequences in a batch
 _MISSES: Final = 2  # health checks without an answer; a refused connection is enough by itself
 _SCORED: Final = 5
 _COOLER: Final = 0.1
@@ -51,13 +52,15 @@ class VllmServer:
         self.url = url
         self.abilities: dict[str, Ability] = {}  # by base model; as it was when last met
         self.problem: str | None = "it was not asked yet"  # None: it is well
-        self.busy = 0  # samples under way
+        self.busy = 0  # samples under way, or waiting for their turn
         self._facts = facts
         self._directory = directory
         self._connection = Connection(url)
         self.adapters = Adapters(self._connection, most=most_adapters)
         self._on_change = on_change
+        self._turns = asyncio.Semaphore(_AT_ONCE)
         self._flights: set[asyncio.Task[Any]] = set()
+        self._sent: set[asyncio.Task[Any]] = set()  # of the flights: the server may have died of them
         self._verifying: asyncio.Task[None] | None = None
 
     @property
@@ -147,19 +150,22 @@ class VllmServer:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
                 raise
-            raise Lost(f"{self.url} was lost with the sample under way: {self.problem}", was_sent=True) from None
+            was_sent = flight in self._sent
+            raise Lost(f"{self.url} was lost with the sample under way: {self.problem}", was_sent=was_sent) from None
         finally:
             self.busy -= body["n"]
             self._flights.discard(flight)
+            self._sent.discard(flight)
 
     async def close(self) -> None:
         await self._connection.close()
 
     async def _complete(self, body: dict[str, Any], files: AdapterFiles | None) -> Any:
-        if files is None:
-            return await self._connection.complete(body)
-        async with self.adapters.lent(files):
-            return await self._connection.complete(body)
+        async with self._turns:
+            if (flight := asyncio.current_task()) is not None:
+                self._sent.add(flight)
+            async with nullcontext() if files is None else self.adapters.lent(files):
+                return await self._connection.complete(body)
 
     async def _verify(self) -> None:
         try:
