@@ -251,6 +251,14 @@ def test_whole_models_are_refused_with_what_is_supported(service: tinker.Service
         ask(sampler, tokens(1))
 
 
+def test_what_no_server_will_load_fails_with_its_words(service: tinker.ServiceClient) -> None:
+    run = service.create_lora_training_client(base_model=QWEN3, rank=32)
+    sampler = run.save_weights_and_get_sampling_client()
+
+    with pytest.raises(tinker.RequestFailedError, match="rank 32 is greater than max_lora_rank 16.*--max-lora-rank"):
+        ask(sampler, tokens(1))
+
+
 def test_what_a_killed_server_had_is_done_by_another_and_it_is_used_again_when_it_is_back(
     service: tinker.ServiceClient, engines: dict[str, Engine], live: LiveServer
 ) -> None:
