@@ -24,6 +24,7 @@ from chockstone.engine.storage_rules import StorageRules
 from chockstone.wire.checkpoints import CheckpointsResponse
 from chockstone.wire.failures import BadRequest
 from loop_gate import HeldTheLoop, InlineExecutor, LoopGate, inline_to_thread
+from postgres import IS_POSTGRES
 from served import Served, serve_in_process
 
 from .users import MODEL, User, refusal, url_of
@@ -199,7 +200,7 @@ PATHS: dict[Check, Callable[[Scene], None]] = {
     decompression: inline_threads,
     result_as_json: inline_threads,
     long_list_of_checkpoints: inline_threads,
-    query_of_the_catalog: inline_catalog,
+    **({} if IS_POSTGRES else {query_of_the_catalog: inline_catalog}),  # a thread is SQLite's; asyncpg has none
     save: inline_journal,
     links_of_an_export: inline_storage,
     load_of_the_latest: inline_storage,
