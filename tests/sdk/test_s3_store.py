@@ -193,6 +193,7 @@ def test_an_outage_costs_time_and_nothing_else(
 
     assert (verified.status_code, fetched.status_code) == (503, 503)
     assert "check the endpoint and the network" in verified.json()["detail"]
+    assert "path=/api/v1/downloads/…/before.tar error=" in server.log()
     resumed = service.create_training_client_from_state_with_optimizer(saving.result().path)
     assert entry(rest, path).user_metadata.get("chockstone.damage") is None
     assert train(resumed, 1, start=1)
@@ -222,7 +223,7 @@ def counted(s3: Proxy, part: str) -> dict[str, int]:
 def test_nothing_secret_is_logged(server: LiveServer) -> None:
     assert " DEBUG " in server.log()
     assert "\nTraceback" not in server.log()
-    for secret in (ENVIRONMENT["AWS_SECRET_ACCESS_KEY"], "X-Amz-Signature", "Signature="):
+    for secret in (ENVIRONMENT["AWS_SECRET_ACCESS_KEY"], "X-Amz-Signature", "Signature=", "/downloads/ey"):
         assert secret not in server.log()
 
 

@@ -49,7 +49,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Stalled)
     async def stalled(request: Request, error: Stalled) -> JSONResponse:
-        log.warning("request not taken path=%s error=%s", request.url.path, error)
+        log.warning("request not taken path=%s error=%s", _path(request), error)
         return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "5"})
 
     @app.exception_handler(RequestValidationError)
@@ -62,7 +62,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(CatalogUnavailable)
     @app.exception_handler(CheckpointError)  # a disk that fails; what is wrong with an archive was told before
     async def unavailable(request: Request, error: Exception) -> JSONResponse:
-        log.error("request failed path=%s error=%s", request.url.path, error)
+        log.error("request failed path=%s error=%s", _path(request), error)
         return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "2"})
 
     @app.exception_handler(CatalogAway)
@@ -72,8 +72,15 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        log.exception("request failed path=%s", request.url.path, exc_info=error)
+        log.exception("request failed path=%s", _path(request), exc_info=error)
         return JSONResponse({"detail": "the server failed on this request; its log says why"}, 500)
+
+
+def _path(request: Request) -> str:
+    """For the log: without the token of a signed URL, which is good for whoever has it."""
+    path = request.url.path
+    token = request.path_params.get("token")
+    return path if token is None else path.replace(token, "…")
 
 
 def _told(error: Exception, status_code: int) -> JSONResponse:
