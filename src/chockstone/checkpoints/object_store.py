@@ -92,11 +92,11 @@ class ObjectStore:
             return None
         return bytes(read_range(self._bucket.source(facts), 0, min(facts.size, limit)))
 
-    def write_note(self, name: str, content: bytes) -> None:
-        """``CheckpointExists`` if there is one of that name. On return it is durable."""
+    def write_note(self, name: str, content: bytes, *, overwrite: bool = False) -> None:
+        """``CheckpointExists`` if there is one of that name and it is not to be replaced. On return it is durable."""
         sink = self._bucket.begin(self._beside(name), len(content))
         sink.write_at(0, memoryview(content))
-        sink.commit(overwrite=False)
+        sink.commit(overwrite=overwrite)
 
     def free_bytes(self) -> int | None:
         return None

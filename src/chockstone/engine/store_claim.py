@@ -82,11 +82,13 @@ def claim_store(data: Path, store: Store) -> None:
 
 
 def adopt_store(data: Path, store: Store) -> None:
-    """Make the store this data directory's, whoever had it before. For a server whose own directory was lost."""
-    if _is_within(data, store):
+    """Make the store this data directory's. For a server whose own directory was lost: whoever had the store before
+    is refused there from its next start on."""
+    if _is_within(data, store) or (found := _read_claim(store)) is None:
         return
-    if (found := _read_claim(store)) is not None:
-        _write_record(data, _Record(found.server, store.url, is_claimed=True))
+    record = _read_record(data)
+    if record is None or record.server != found.server:
+        _take(data, store, secrets.token_hex(16), may_replace=True)
 
 
 def sweep_unfinished(store: Store) -> list[Partial]:
@@ -97,13 +99,19 @@ def sweep_unfinished(store: Store) -> list[Partial]:
 
 
 def _claim(data: Path, store: Store, found: _Claim | None, *, server: str) -> None:
-    """Our own side first: a claim that nobody remembers would keep everyone out."""
     if found is None:
         _check_moved(data, store)
-        _write_record(data, _Record(server, store.url, is_claimed=False))
-        _write_claim(store, _Claim(server, socket.gethostname(), str(data.absolute())))
+        _take(data, store, server, may_replace=False)
     elif found.server != server:
         raise _others(store, found)
+    else:
+        _write_record(data, _Record(server, store.url, is_claimed=True))
+
+
+def _take(data: Path, store: Store, server: str, *, may_replace: bool) -> None:
+    """Our own side first: a claim that nobody remembers would keep everyone out."""
+    _write_record(data, _Record(server, store.url, is_claimed=False))
+    _write_claim(store, _Claim(server, socket.gethostname(), str(data.absolute())), may_replace=may_replace)
     _write_record(data, _Record(server, store.url, is_claimed=True))
 
 
@@ -168,18 +176,18 @@ def _read_claim(store: Store) -> _Claim | None:
     return _Claim(*(str(document.get(name, "unknown")) for name in ("server", "host", "data")))
 
 
-def _write_claim(store: Store, claim: _Claim) -> None:
+def _write_claim(store: Store, claim: _Claim, *, may_replace: bool) -> None:
     taken = StoreRefused(f"another server claimed {store.url} at this moment; choose another with --store")
     if isinstance(store, ObjectStore):
         try:
-            store.write_note(CLAIM, _rendered(claim))
+            store.write_note(CLAIM, _rendered(claim), overwrite=may_replace)
         except CheckpointExists:
             raise taken from None
         return
     with explained(f"cannot write {_path(store)}"):
         ensure_directory(_path(store).parent)
         try:
-            put_file(_path(store), _rendered(claim), may_replace=False)
+            put_file(_path(store), _rendered(claim), may_replace=may_replace)
         except FileExistsError:
             raise taken from None
 

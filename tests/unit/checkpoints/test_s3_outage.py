@@ -151,7 +151,7 @@ def test_an_object_is_lent_to_whoever_has_the_url(store: ObjectStore) -> None:
         assert int(answer.headers["content-length"]) == SMALL
 
 
-def test_a_note_stands_beside_the_archives_and_is_written_once(store: ObjectStore) -> None:
+def test_a_note_stands_beside_the_archives_and_is_replaced_only_on_demand(store: ObjectStore) -> None:
     assert store.read_note("server.json", limit=100) is None
 
     store.write_note("server.json", b"first")
@@ -161,3 +161,7 @@ def test_a_note_stands_beside_the_archives_and_is_written_once(store: ObjectStor
     assert store.read_note("server.json", limit=100) == b"first"
     assert store.read_note("server.json", limit=3) == b"fir"
     assert list(store.entries()) == []
+
+    store.write_note("server.json", b"third", overwrite=True)
+
+    assert store.read_note("server.json", limit=100) == b"third"

@@ -83,7 +83,7 @@ def test_a_first_start_that_was_cut_short_is_made_again(
 ) -> None:
     store = FileStore(tmp_path / "store")
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -106,6 +106,18 @@ def test_a_lost_data_directory_is_replaced_by_adopting_its_store(data: Path, tmp
     claim_store(heir, store)
 
     assert store_of(heir) == store.url
+    with pytest.raises(StoreRefused, match="belongs to another server, with the data directory '.*heir'"):
+        claim_store(data, store)  # it was not lost after all
+
+
+def test_whoever_adopts_what_is_its_own_stays_what_it_is(data: Path, tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "store")
+    claim_store(data, store)
+    before = (store.root / CLAIM).read_bytes()
+
+    adopt_store(data, store)
+
+    assert (store.root / CLAIM).read_bytes() == before
 
 
 def test_a_claim_that_says_nothing_is_somebodys(data: Path, tmp_path: Path) -> None:
