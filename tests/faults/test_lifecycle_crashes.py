@@ -16,7 +16,7 @@ from stores import place_in, shared_endpoint
 SCRIPT = Path(__file__).with_name("lifecycle_sweep.py")
 
 DEAR = {"save", "doctor", "weights of a sampler", "overwrite with undo", "copy", "purge"}  # in soak, with these:
-DEAR |= {"delete of two", "delete with undo", "sweep by retention", "sweep of what expired"}
+DEAR |= {"first save", "delete of two", "delete with undo", "sweep by retention", "sweep of what expired"}
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_f11_a_kill_at_every_boundary_of_a_save_leaves_the_one_before(world: Wor
     assert told["outcomes"].keys() == {"10", "20"}, "before its commit and after it"
 
 
-@pytest.mark.parametrize("world", WORLDS_IN_SOAK, indirect=True)
+@pytest.mark.soak
 def test_f11_a_kill_at_every_boundary_of_a_restart_leaves_the_one_before(world: World) -> None:
     assert run(world, "restart")["outcomes"].keys() == {"10", "20"}
 
