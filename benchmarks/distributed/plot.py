@@ -12,7 +12,7 @@ from benchmarks.distributed.report import COLUMNS, TITLES
 from benchmarks.lifecycle.plot import draw_bars
 from benchmarks.server.results import Results
 
-OURS = {*archiving.OURS, stepping.OURS}
+OURS = {*archiving.OURS, stepping.OURS, stepping.OWN}
 
 
 def draw(results: Results, path: Path) -> None:

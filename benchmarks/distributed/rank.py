@@ -25,9 +25,10 @@ from torch.distributed.tensor import DTensor, Shard
 from benchmarks.checkpoints.durability import fsync_tree
 from benchmarks.checkpoints.states import Shapes, training_shapes
 from benchmarks.distributed.bare import BareLoop
+from benchmarks.distributed.own import OwnLoop
 from chockstone.checkpoints import Checkpointer, Retention
 
-ORDERS = ("make", "copy", "save", "load", "dcp_save", "dcp_load", "sums", "prepare", "train", "close")
+ORDERS = ("make", "copy", "save", "load", "dcp_save", "dcp_load", "sums", "prepare", "train", "train_own", "close")
 GROUPS = ("model", "exp_avg", "exp_avg_sq")
 Said = dict[str, float]
 
@@ -39,6 +40,7 @@ class Rank:
         self._copies: list[NDArray[np.float32]] = []
         self._checkpointers: dict[str, Checkpointer] = {}
         self._loop: BareLoop | None = None
+        self._own: OwnLoop | None = None
 
     def make(self, shapes: str) -> Said:
         """Weights and two moments, sharded along their first axis as FSDP2 does; this rank holds its parts only."""
@@ -98,11 +100,16 @@ class Rank:
 
     def prepare(self, directory: str, learning_rate: float) -> Said:
         self._loop = BareLoop(Path(directory), self._mesh, learning_rate=learning_rate)
+        self._own = OwnLoop(Path(directory), learning_rate=learning_rate)
         return {}
 
     def train(self, sequences: list[list[int]], steps: int) -> Said:
         assert self._loop is not None, "prepared before"
         return self._loop.train(sequences, steps=steps)
+
+    def train_own(self, body: str, steps: int) -> Said:
+        assert self._own is not None, "prepared before"
+        return self._own.train(body, steps=steps)
 
     def close(self) -> Said:
         for checkpointer in self._checkpointers.values():

@@ -1,0 +1,33 @@
+"""Our arithmetic in a bare loop: what our backend's ranks compute, with nobody to tell them what and when."""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode
+from pathlib import Path
+
+import torch.distributed as distributed
+
+from chockstone.backends.optimizers import OptimStep
+from chockstone.backends.run import Run, RunSpec
+from chockstone.backends.sharded.base import load_sharded_base
+from chockstone.backends.sharded.ranks import Ranks
+from chockstone.wire.pass_request import decode_pass
+
+
+class OwnLoop:
+    def __init__(self, directory: Path, *, learning_rate: float) -> None:
+        base = load_sharded_base("model", directory, device="cpu", dtype="auto", crew=Ranks(None))
+        self._run = Run(base, RunSpec(rank=0, seed=1))
+        self._params = OptimStep(learning_rate=learning_rate)
+
+    def train(self, body: str, *, steps: int) -> dict[str, float]:
+        """``body``: a request as the server would pass it on, in base64. Seconds of all steps."""
+        request = b64decode(body)
+        distributed.barrier()
+        began = time.perf_counter()
+        for _ in range(steps):
+            for _ in self._run.apply(decode_pass(request), {}):
+                pass
+            self._run.optim_step(self._params)
+        return {"seconds": time.perf_counter() - began}
