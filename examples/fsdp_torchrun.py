@@ -96,6 +96,7 @@ def main() -> None:
                 blocked = 1000 * (time.perf_counter() - started)
                 say(f"saving step {step} in the background, weights {fingerprint(model)}; blocked {blocked:.1f} ms")
     say(f"done: all is saved, weights {fingerprint(model)}")
+    distributed.barrier()  # torch's threads have let go of the tensors of the last collective when Python ends
     distributed.destroy_process_group()
 
 
