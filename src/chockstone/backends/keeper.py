@@ -61,6 +61,7 @@ class Life(Protocol):
 class _Pending:
     reply: asyncio.Future[Message]
     on_release: Callable[[], None]
+    is_sent: bool = False  # whole
 
 
 class Keeper(abc.ABC):
@@ -136,10 +137,10 @@ class Keeper(abc.ABC):
         pending = _Pending(asyncio.get_running_loop().create_future(), on_release)
         self._pending[number] = pending
         try:
-            await channel.send(Message({"id": number, "word": word, "values": values}, body))
+            with contextlib.suppress(ChannelClosed):  # the reply says how the worker ended, once that is known
+                await channel.send(Message({"id": number, "word": word, "values": values}, body))
+                pending.is_sent = True
             return await pending.reply
-        except ChannelClosed as error:
-            raise WorkerLost("the worker died before it took the request; try again") from error
         finally:
             self._pending.pop(number, None)
 
@@ -185,7 +186,6 @@ class Keeper(abc.ABC):
         while not self._is_stopping:
             self._has_answered = False
             reason = await self._run_once()
-            self._ready.clear()
             self._lose_calls(reason)
             if self._is_stopping:
                 return
@@ -201,10 +201,9 @@ class Keeper(abc.ABC):
             delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
 
     def _lose_calls(self, reason: str) -> None:
-        self._channel = None
         for pending in self._pending.values():
             if not pending.reply.done():
-                pending.reply.set_exception(WorkerLost(reason))
+                pending.reply.set_exception(WorkerLost(reason, code=None if pending.is_sent else "unsent"))
 
     async def _run_once(self) -> str:
         """One life of a worker; returns how it ended."""
@@ -224,6 +223,8 @@ class Keeper(abc.ABC):
             pass
         finally:
             watching.cancel()
+            self._ready.clear()  # from here on calls are for the next one, however long this one takes to end
+            self._channel = None
         reason = await life.ended()
         self._life = None
         return reason if watch.verdict is None else f"the worker process hung: {watch.verdict}"

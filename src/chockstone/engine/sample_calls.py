@@ -56,7 +56,7 @@ class SampleCalls:
             except WorkerLost as error:
                 await self._wait_for_worker()  # one that was stopped did not die
                 reason = str(error)
-                request.deaths += 1
+                request.deaths += error.code != "unsent"
                 request.is_on_trial = False
                 may_be_brought_back = True
                 log.warning("worker lost request=%s deaths=%d reason=%s", request.request_id, request.deaths, reason)

@@ -85,6 +85,14 @@ while True:
             waiting.append(number)
         case "fail":
             send({"id": number, "event": "failed", **values})
+        case "hang up":  # and take a while to die
+            file.close()
+            sock.close()
+            time.sleep(values["seconds"])
+            os._exit(1)
+        case "stop reading":
+            time.sleep(values["seconds"])
+            os._exit(1)
         case "exit":
             os._exit(values["code"])
         case "be killed":
@@ -476,6 +484,38 @@ async def test_a_call_that_waits_for_a_worker_is_not_sent_to_the_next_one(rig: R
         await meant_for_any
         await echo(backend)
     assert len(rig.lost) == 1
+
+
+async def test_a_worker_that_takes_its_time_to_die_is_asked_nothing_more(rig: Rig) -> None:
+    async with rig.running() as backend:
+        await backend.ready()
+        dying = asyncio.create_task(backend.call("hang up", {"seconds": 0.3}))
+        await until(lambda: not backend.is_ready)
+
+        assert rig.lost == []  # nobody knows yet how it ended
+        meant_for_it = asyncio.create_task(backend.call("echo", {}, generation=1))
+        await echo(backend)  # by the next one
+
+        with pytest.raises(WorkerLost, match="meant for") as unsent:
+            await meant_for_it
+        with pytest.raises(WorkerLost, match="exit code 1") as sent:
+            await dying
+    assert (sent.value.code, unsent.value.code) == (None, "unsent")
+    assert len(rig.lost) == 1
+
+
+async def test_a_call_that_did_not_reach_the_worker_whole_is_told_how_that_ended_and_was_never_heard(rig: Rig) -> None:
+    async with rig.running() as backend:
+        await backend.ready()
+        stuck = asyncio.create_task(backend.call("stop reading", {"seconds": 0.3}))
+        await asyncio.sleep(0)  # it is sent
+
+        with pytest.raises(WorkerLost, match="exit code 1") as unsent:
+            await backend.call("echo", {}, bytes(16 << 20))  # more than a socket takes
+
+        with pytest.raises(WorkerLost, match="exit code 1") as sent:
+            await stuck
+    assert (sent.value.code, unsent.value.code) == (None, "unsent")
 
 
 async def test_a_worker_that_never_comes_is_not_waited_for(rig: Rig) -> None:

@@ -196,3 +196,13 @@ async def test_other_failures_are_nobodys_death(server: Life) -> None:
         assert (await server.error(submitted.request_id))["error"] == "logits are NaN"
 
     assert len(server.backend.values_of("sample")) == 4
+
+
+async def test_a_sample_that_no_worker_heard_of_killed_none(tmp_path: Path, store: Store) -> None:
+    backend = FakeBackend(store)
+    backend.fail_next("sample", WorkerLost("signal 9", code="unsent"))
+    async with life(tmp_path, backend, limits=Limits(deaths=1)) as server:
+        submitted = await server.submit(0)
+
+        assert (await server.result(submitted.request_id)).body == b"sampled prompt"
+    assert len(backend.values_of("sample")) == 2
