@@ -19,7 +19,8 @@ MANIFEST: Final = "manifest.json"
 COMMIT: Final = "COMMIT"
 COMMIT_BYTES: Final = 140  # fixed, see ``manifest.render_tail``
 MANIFEST_OFFSET: Final = PAGE
-MIN_BLOCK_BYTES: Final = 1024 * 1024
+MIN_BLOCK_BYTES: Final = 256 * 1024  # ranks that meet in a block both read all of it
+_FORMER_MIN_BLOCK_BYTES: Final = 1024 * 1024
 MAX_BLOCKS: Final = 131_072
 MAX_MEMBERS: Final = 10_000
 MAX_BLOCK_BYTES: Final = 64 * 1024**2
@@ -96,11 +97,17 @@ def body_bytes(members: Sequence[tuple[str, int]]) -> int:
 
 
 def choose_block_bytes(length: int) -> int:
-    """The smallest power of two from 1 MiB up that keeps the digests of a body few."""
+    """The smallest power of two from 256 KiB up that keeps the digests of a body few."""
     block_bytes = MIN_BLOCK_BYTES
     while count_blocks(length, block_bytes) > MAX_BLOCKS:
         block_bytes *= 2
     return block_bytes
+
+
+def known_block_bytes(length: int) -> set[int]:
+    """What writers of this format have chosen for a body of that length: the first ones began with 1 MiB."""
+    chosen = choose_block_bytes(length)
+    return {chosen, max(chosen, _FORMER_MIN_BLOCK_BYTES)}
 
 
 def count_blocks(length: int, block_bytes: int) -> int:

@@ -24,6 +24,7 @@ from chockstone.checkpoints.layout import (
     check_members,
     choose_block_bytes,
     count_blocks,
+    known_block_bytes,
     plan_layout,
 )
 from chockstone.checkpoints.tar import PAGE, render_headers, round_up
@@ -167,7 +168,7 @@ def _decode_blocks(document: dict[str, Any], manifest: Manifest, payload_bytes: 
     block_bytes, blocks = document.get("block_bytes"), document.get("blocks")
     if document.get("digest") != DIGEST:
         raise UnsupportedArchive(f"unknown digest {document.get('digest')!r:.40}; this version knows {DIGEST!r}")
-    if block_bytes != choose_block_bytes(body_bytes(manifest.members)) or not isinstance(block_bytes, int):
+    if type(block_bytes) is not int or block_bytes not in known_block_bytes(body_bytes(manifest.members)):
         raise DamagedArchive(f"manifest.json has an impossible block size of {block_bytes!r:.40}")
     if payload_bytes % PAGE:
         raise DamagedArchive(f"manifest.json has {payload_bytes} bytes, not a whole number of pages")

@@ -64,8 +64,8 @@ def test_ranks_copy_write_and_read_only_their_part(ranks: RankPool, tmp_path: Pa
     for copied, wrote, read, blocks in said:
         assert 5 * MIB <= copied <= 5 * MIB + 8192
         assert 4 * MIB <= wrote <= 7 * MIB
-        assert blocks >= 20
-        assert read <= 7
+        assert blocks >= 20 * 4
+        assert read <= 5 * 4 + 2  # those of its own, and the ones at their ends
 
 
 def test_a_process_may_be_another_rank_the_next_time(ranks: RankPool, together: Path) -> None:
