@@ -6,14 +6,13 @@ The moments are flat tensors like the weights, made at the first step. The formu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import torch
 from torch.optim.adamw import adamw
 
-from chockstone.backends.flat import measure_norm
 from chockstone.backends.spec import OPTIMIZERS
 from chockstone.wire.failures import BadRequest
 
@@ -107,12 +106,7 @@ class Optimizer:
         weights.add_(buffer, alpha=-step.learning_rate)
 
 
-def clip(gradient: torch.Tensor, max_norm: float, *, measure: Callable[[torch.Tensor], float] = measure_norm) -> float:
-    """Scale ``gradient`` down in place to ``max_norm``, unless that is 0; returns the norm it had.
-
-    ``measure`` knows the norm of a gradient of which a part is here.
-    """
-    norm = measure(gradient)
+def clip(gradient: torch.Tensor, max_norm: float, *, norm: float) -> None:
+    """Scale ``gradient``, or a part of one of this ``norm``, down in place to ``max_norm``, unless that is 0."""
     if 0 < max_norm < norm + 1e-6:  # PyTorch's own formula
         gradient.mul_(max_norm / (norm + 1e-6))
-    return norm

@@ -16,6 +16,7 @@ import torch
 from chockstone.backends.base_model import BaseModel
 from chockstone.backends.custom_loss import CustomLoss
 from chockstone.backends.examples import check_examples
+from chockstone.backends.flat import blank_like
 from chockstone.backends.forward import run_shares
 from chockstone.backends.full import ModelCopy, OwnWeights
 from chockstone.backends.lora import LoraWeights
@@ -46,6 +47,7 @@ class Run:
             )
         self._optimizer = Optimizer(spec.optimizer)
         self._gradient: torch.Tensor | None = None  # summed since the last step
+        self._norm: float | None = None  # of it, once that was measured
 
     @property
     def parameter_count(self) -> int:
@@ -66,7 +68,7 @@ class Run:
         examples = check_examples(request, loss, self.base)
         budget = tokens_per_micro_batch or (TOKENS_ON_CPU if self.base.device.type == "cpu" else TOKENS_ON_GPU)
         parameters = self._weights.parameters
-        gradient = None if request.forward_only else torch.zeros_like(parameters.flat)
+        gradient = None if request.forward_only else blank_like(parameters.flat)
         outcome = Outcome(request, loss)
         groups = plan_micro_batches([example.extent for example in examples], tokens=budget)
         for shares in deal(groups, processes=self.base.crew.size):
@@ -82,11 +84,12 @@ class Run:
         self._weights.complete(gradient)
         if self._gradient is not None:
             gradient.add_(self._gradient)
-        if not math.isfinite(self._weights.parameters.norm(gradient)):
+        norm = self._weights.parameters.norm(gradient)
+        if not math.isfinite(norm):
             raise BadRequest(
                 "the gradient is not finite, so it was thrown away. Weights, advantages or a ratio are too large."
             )
-        self._gradient = gradient
+        self._gradient, self._norm = gradient, norm
 
     def optim_step(self, params: OptimStep) -> dict[str, float]:
         """Apply and clear the accumulated gradient. Without one, nothing changes and the metrics say so."""
@@ -97,9 +100,10 @@ class Run:
         if self._gradient is None:
             return {"skipped_no_gradient": 1.0, "steps": float(self._optimizer.steps)}
         parameters = self._weights.parameters
-        norm = clip(self._gradient, params.grad_clip_norm, measure=parameters.norm)
+        norm = parameters.norm(self._gradient) if self._norm is None else self._norm
+        clip(self._gradient, params.grad_clip_norm, norm=norm)
         self._optimizer.update(parameters.flat, self._gradient, params)
-        self._gradient = None
+        self._gradient = self._norm = None
         return {"grad_norm": norm, "learning_rate": params.learning_rate, "steps": float(self._optimizer.steps)}
 
     def state(self, *, with_gradient: bool = True) -> dict[str, Any]:
@@ -126,7 +130,7 @@ class Run:
         gradient = saved_gradient(state, parameters) if with_optimizer else None
         for name, view in parameters.views(parameters.flat).items():
             view.copy_(parameters.part(name, weights[name]))
-        self._optimizer, self._gradient = optimizer, gradient
+        self._optimizer, self._gradient, self._norm = optimizer, gradient, None
 
     def adapter(self) -> Adapter:
         """A copy of a LoRA run's matrices at this moment, to sample with."""
