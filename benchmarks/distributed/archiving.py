@@ -21,6 +21,7 @@ TWO = "ours, two ranks, a core each"
 DCP = "torch DCP, two ranks, a core each"
 BARE_ONE = "a bare copy in memory, one core"
 BARE_TWO = "a bare copy in memory, half of it on each of two cores"
+DISK = "the bare disk: as many bytes, two ranks, and nothing else"
 OURS = {ONE, ALIKE, TWO}
 CORES = 2  # that all contestants have between them, but for the one that is as a rank of two
 
@@ -33,6 +34,7 @@ def measure_saving(stage: Stage) -> dict[str, Series]:
             ALIKE: _saves(alone, stage.directory / "alike", threads=1),
             TWO: _saves(both, stage.directory / "two", threads=1),
             DCP: _dcp_saves(both, stage.directory / "dcp"),
+            DISK: _disk_writes(both, stage.directory / "disk", size),
             BARE_ONE: _copies(alone),
             BARE_TWO: _copies(both),
         }
@@ -54,6 +56,7 @@ def measure_loading(stage: Stage) -> dict[str, Series]:
             ONE: _loads(alone, "load", one),
             TWO: _loads(both, "load", two),
             DCP: _loads(both, "dcp_load", dcp),
+            DISK: _disk_reads(both, two),
         }
         rows = stage.run_rounds(actions, repeats=stage.scale.loads, state_bytes=size)
         for world in (alone, both):
@@ -91,6 +94,25 @@ def _dcp_saves(world: World, directory: Path) -> Callable[[], Metrics]:
         said = world.tell("dcp_save", directory=str(place))
         remove(place)
         return {metric: slowest(said, metric) for metric in ("seconds", "blocked")}
+
+    return turn
+
+
+def _disk_writes(world: World, path: Path, size: int) -> Callable[[], Metrics]:
+    def turn() -> Metrics:
+        said = world.tell("disk_write", path=str(path), size=size)
+        remove(path)
+        return {"seconds": slowest(said, "seconds")}
+
+    return turn
+
+
+def _disk_reads(world: World, directory: Path) -> Callable[[], Metrics]:
+    [archive] = directory.glob("*.tar")
+
+    def turn() -> Metrics:
+        evict(directory)
+        return {"seconds": slowest(world.tell("disk_read", path=str(archive)), "seconds")}
 
     return turn
 

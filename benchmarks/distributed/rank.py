@@ -25,10 +25,14 @@ from torch.distributed.tensor import DTensor, Shard
 from benchmarks.checkpoints.durability import fsync_tree
 from benchmarks.checkpoints.states import Shapes, training_shapes
 from benchmarks.distributed.bare import BareLoop
+from benchmarks.distributed.disk import make_room, part_of, read_part, write_part
 from benchmarks.distributed.own import OwnLoop
 from chockstone.checkpoints import Checkpointer, Retention
 
-ORDERS = ("make", "copy", "save", "load", "dcp_save", "dcp_load", "sums", "prepare", "train", "train_own", "close")
+ORDERS = (
+    *("make", "copy", "save", "load", "dcp_save", "dcp_load", "disk_write", "disk_read"),
+    *("sums", "prepare", "train", "train_own", "close"),
+)
 GROUPS = ("model", "exp_avg", "exp_avg_sq")
 Said = dict[str, float]
 
@@ -94,6 +98,22 @@ class Rank:
         began = time.perf_counter()
         dcp.load(self._state, storage_reader=dcp.FileSystemReader(directory))
         return {"seconds": time.perf_counter() - began} | self._sums()
+
+    def disk_write(self, path: str, size: int) -> Said:
+        file = Path(path)
+        if distributed.get_rank() == 0:
+            make_room(file, size)
+        distributed.barrier()
+        began = time.perf_counter()
+        write_part(file, *part_of(size, distributed.get_rank(), distributed.get_world_size()))
+        return {"seconds": time.perf_counter() - began}
+
+    def disk_read(self, path: str) -> Said:
+        file = Path(path)
+        distributed.barrier()
+        began = time.perf_counter()
+        read_part(file, *part_of(file.stat().st_size, distributed.get_rank(), distributed.get_world_size()))
+        return {"seconds": time.perf_counter() - began}
 
     def sums(self) -> Said:
         return self._sums()
