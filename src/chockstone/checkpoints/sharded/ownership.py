@@ -99,13 +99,13 @@ def _owners(supplied: Numbers, *, is_first: Flags) -> Numbers:
 def _stretches(owners: Numbers, is_mixed: Flags, sizes: Numbers, chunk_bytes: int) -> Iterator[tuple[int, int]]:
     """First and last of neighbouring units of one owner and one kind, no more at once than a chunk takes."""
     first, size = 0, 0
-    for unit in range(len(owners)):
-        limit = ROUND_BYTES if is_mixed[first] else chunk_bytes
-        is_other = owners[unit] != owners[first] or is_mixed[unit] != is_mixed[first]
-        if unit > first and (is_other or size + sizes[unit] > limit):
+    kinds = list(zip(owners.tolist(), is_mixed.tolist(), strict=True))
+    for unit, unit_bytes in enumerate(sizes.tolist()):
+        limit = ROUND_BYTES if kinds[first][1] else chunk_bytes
+        if unit > first and (kinds[unit] != kinds[first] or size + unit_bytes > limit):
             yield first, unit - 1
             first, size = unit, 0
-        size += int(sizes[unit])
+        size += unit_bytes
     yield first, len(owners) - 1
 
 

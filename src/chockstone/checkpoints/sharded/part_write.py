@@ -12,8 +12,9 @@ from chockstone.checkpoints.layout import Layout
 from chockstone.checkpoints.pace import Pace
 from chockstone.checkpoints.sharded.ownership import ROUND_BYTES, Chunk, tail_start
 from chockstone.checkpoints.sharded.share import Extent, Received, Share, cut_extents
-from chockstone.checkpoints.writer import THREADS, hash_blocks
+from chockstone.checkpoints.writer import hash_blocks
 
+THREADS: Final = 4  # small pieces between those of other ranks wait for the disk rather than for a core
 _WAITING_BYTES: Final = 4 * ROUND_BYTES  # that were exchanged and are not being written yet
 
 
