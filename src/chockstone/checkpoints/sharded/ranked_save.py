@@ -248,7 +248,7 @@ class RankedSave:
         received: dict[Chunk, list[Received]] = {chunk: [] for chunk in chunks if chunk.owner == rank}
         for chunk, other, first, last in expected:
             content, incoming[other] = np.split(incoming[other], [last - first])
-            received[chunk].append(Received(other, work.runs[other], first, content))
+            received[chunk].append(Received(work.runs[other], first, content))
         for chunk, some in received.items():
             work.part.offer(chunk, some)
         for memory in lent:

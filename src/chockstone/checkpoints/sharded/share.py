@@ -34,7 +34,6 @@ class Extent(NamedTuple):
 class Received(NamedTuple):
     """What another rank sent: all that it has of the bytes of one chunk, one after the other."""
 
-    rank: int
     runs: Runs
     position: int  # of the first of these bytes in all that it has
     content: Bytes
