@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import orjson
 
+from chockstone.backends.local import WorkerLost
 from chockstone.catalog import Catalog
 from chockstone.catalog.losses import LossRow
 from chockstone.engine.backend import Backend
@@ -42,8 +43,12 @@ class CustomLosses:
         generation = self._backend.generation
         for loss in await self._catalog.losses.list_by_session(session_id):
             if self._sent.get(loss.loss_id) != generation:
-                with suppress(RequestError):  # one that cannot be built was refused before
+                try:
                     await self._send(loss, generation)
+                except WorkerLost:
+                    raise
+                except RequestError:
+                    continue  # one that cannot be built was refused before
 
     async def drop(self, session_id: str) -> None:
         """The session is over."""

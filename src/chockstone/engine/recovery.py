@@ -107,7 +107,7 @@ class Recovery:
     async def restore(self, live: LiveRun, before: Operation | None) -> None:
         """Have the present worker hold the run as it was before the operation; nothing to do if it does.
 
-        Raises WorkerLost, NotRecovered, Postponed, and Halted.
+        Raises WorkerLost, NotRecovered, Postponed, and Halted, also when there will be no worker any more.
         """
         await self._wait_for_worker(live)
         if live.generation == self._backend.generation:
@@ -151,6 +151,8 @@ class Recovery:
             live.pause = "the worker is being started, and the models are being loaded"
         try:
             await self._backend.ready()
+        except WorkerLost as error:  # none will ever be: the server ends, and the next one does what this one has not
+            raise Halted from error
         finally:
             live.pause = None
 

@@ -57,7 +57,7 @@ class SampleCalls:
                 await self._wait_for_worker()  # one that was stopped did not die
                 reason = str(error)
                 request.deaths += error.code != "unsent"
-                request.is_on_trial = False
+                request.is_on_trial = request.is_on_trial and error.code == "unsent"
                 may_be_brought_back = True
                 log.warning("worker lost request=%s deaths=%d reason=%s", request.request_id, request.deaths, reason)
             except RequestError as error:

@@ -144,6 +144,7 @@ async def lived(
     after: Life | None = None,
     environment: dict[str, Any] | None = None,
     database: str | None = None,
+    has_worker: bool = True,
     **facts: Any,
 ) -> AsyncIterator[Life]:
     """A server's, until it is stopped in good order. Numbers go on where those of the life before ended."""
@@ -152,6 +153,7 @@ async def lived(
     storage = Storage(store)
     backend = FakeBackend(store)
     backend.environment.update(environment or {})
+    backend.is_slow = not has_worker
     async with await Catalog.open(database or f"sqlite:///{home}/catalog.sqlite3") as catalog:
         with suppress(RowExists):
             await catalog.sessions.create("s", owner="local", sdk_version="0.36.0", now=NOW)

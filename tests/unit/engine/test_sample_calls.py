@@ -198,11 +198,22 @@ async def test_other_failures_are_nobodys_death(server: Life) -> None:
     assert len(server.backend.values_of("sample")) == 4
 
 
-async def test_a_sample_that_no_worker_heard_of_killed_none(tmp_path: Path, store: Store) -> None:
+async def test_a_sample_that_no_worker_heard_of_killed_none(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = FakeBackend(store)
     backend.fail_next("sample", WorkerLost("signal 9", code="unsent"))
     async with life(tmp_path, backend, limits=Limits(deaths=1)) as server:
+        attempts: list[int] = []
+        ordinary = server.journal.attempt
+
+        def attempt(request_id: str, *, deaths: int) -> asyncio.Future[None]:
+            attempts.append(deaths)
+            return ordinary(request_id, deaths=deaths)
+
+        monkeypatch.setattr(server.journal, "attempt", attempt)
         submitted = await server.submit(0)
 
         assert (await server.result(submitted.request_id)).body == b"sampled prompt"
     assert len(backend.values_of("sample")) == 2
+    assert attempts == []  # should the server die, it was under way once, which the request itself says
