@@ -90,8 +90,13 @@ class AsyncChannel:
             raise ChannelClosed(str(error)) from error
         return Message(orjson.loads(head), body)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing of what is sent now would be sent."""
+        return self._writer.is_closing()
+
     async def send(self, message: Message) -> None:
-        if self._writer.is_closing():
+        if self.is_closed:
             raise ChannelClosed("the socket was closed")
         self._writer.write(_frame(message))  # the two writes stand together: nothing awaits between them
         if message.body:

@@ -61,7 +61,7 @@ class Life(Protocol):
 class _Pending:
     reply: asyncio.Future[Message]
     on_release: Callable[[], None]
-    is_sent: bool = False  # whole
+    is_sent: bool  # or some of it
 
 
 class Keeper(abc.ABC):
@@ -134,12 +134,12 @@ class Keeper(abc.ABC):
                 "the worker that this was meant for is gone, and the next one knows nothing of it", code="unsent"
             )
         number = next(self._numbers)
-        pending = _Pending(asyncio.get_running_loop().create_future(), on_release)
+        is_sent = not channel.is_closed
+        pending = _Pending(asyncio.get_running_loop().create_future(), on_release, is_sent)
         self._pending[number] = pending
         try:
             with contextlib.suppress(ChannelClosed):  # the reply says how the worker ended, once that is known
                 await channel.send(Message({"id": number, "word": word, "values": values}, body))
-                pending.is_sent = True
             return await pending.reply
         finally:
             self._pending.pop(number, None)

@@ -75,10 +75,14 @@ class Optimizer:
         self.steps = 0
         self.moments: dict[str, torch.Tensor] = {}  # empty until the first step
 
-    def update(self, weights: torch.Tensor, gradient: torch.Tensor, step: OptimStep) -> None:
-        """Change ``weights`` in place; ``gradient`` may be changed on the way."""
+    def make_moments(self, weights: torch.Tensor) -> None:
+        """Unless there are some. It is what may want for memory, so it comes before anything is changed."""
         if not self.moments:
             self.moments = {name: torch.zeros_like(weights) for name in MOMENTS[self.family]}
+
+    def update(self, weights: torch.Tensor, gradient: torch.Tensor, step: OptimStep) -> None:
+        """Change ``weights`` in place; ``gradient`` may be changed on the way."""
+        self.make_moments(weights)
         {"adamw": self._adamw, "sgd": self._sgd}[self.family](weights, gradient, step)
         self.steps += 1
 

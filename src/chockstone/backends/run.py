@@ -101,6 +101,7 @@ class Run:
             return {"skipped_no_gradient": 1.0, "steps": float(self._optimizer.steps)}
         parameters = self._weights.parameters
         norm = parameters.norm(self._gradient) if self._norm is None else self._norm
+        self._optimizer.make_moments(parameters.flat)
         clip(self._gradient, params.grad_clip_norm, norm=norm)
         self._optimizer.update(parameters.flat, self._gradient, params)
         self._gradient = self._norm = None

@@ -250,6 +250,22 @@ def test_a_step_without_gradient_says_so_and_changes_nothing() -> None:
     assert bits(run) == before
 
 
+def test_a_step_for_which_there_is_no_memory_leaves_the_run_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = lora_run(tiny_base())
+    apply(run, datum(8, seed=1))
+    before = bits(run)
+
+    def fail(*_: object) -> torch.Tensor:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "zeros_like", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            run.optim_step(STEP)
+
+    assert bits(run) == before
+
+
 def test_a_step_of_another_family_is_refused_and_keeps_the_gradient() -> None:
     run = lora_run(tiny_base())
     apply(run, BATCH[0])
