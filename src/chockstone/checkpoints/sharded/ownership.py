@@ -56,12 +56,13 @@ def plan_ownership(
     """
     cuts = _cuts(layout, unit_bytes)
     starts, ends = np.maximum(cuts[:-1], layout.body_offset), np.minimum(cuts[1:], layout.body_end)
-    supplied = np.array([runs.before(ends) - runs.before(starts) for runs in supplies])
+    before = np.array([runs.before(starts) for runs in supplies])
+    supplied = np.array([runs.before(ends) for runs in supplies]) - before
     owners = _owners(supplied, is_first=(starts < shared_from) | (cuts[1:] > tail_start(layout)))
     blocks_from, blocks_to = (-(-(edges - layout.body_offset) // layout.block_bytes) for edges in (starts, ends))
     block_ends = np.minimum(layout.body_offset + blocks_to * layout.block_bytes, layout.body_end)
     needed_to = np.where(blocks_to > blocks_from, np.maximum(ends, block_ends), ends)
-    needed = np.array([runs.before(needed_to) - runs.before(starts) for runs in supplies])
+    needed = np.array([runs.before(needed_to) for runs in supplies]) - before
     is_mixed = needed.sum(axis=0) != needed[owners, np.arange(len(owners))]
 
     def chunk(first: int, last: int) -> Chunk:

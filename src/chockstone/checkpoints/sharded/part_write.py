@@ -14,7 +14,7 @@ from chockstone.checkpoints.sharded.ownership import ROUND_BYTES, Chunk, tail_st
 from chockstone.checkpoints.sharded.share import Extent, Received, Share, cut_extents
 from chockstone.checkpoints.writer import hash_blocks
 
-THREADS: Final = 4  # small pieces between those of other ranks wait for the disk rather than for a core
+FILE_THREADS: Final = 4  # small pieces between those of other ranks wait for the disk rather than for a core
 _WAITING_BYTES: Final = 4 * ROUND_BYTES  # that were exchanged and are not being written yet
 
 
@@ -38,8 +38,10 @@ class PartWrite:
         on_bytes: Callable[[int], None],
         is_abandoned: Callable[[], bool],
         pace: Pace,
+        threads: int = FILE_THREADS,
     ) -> None:
         """``chunks``: those that nobody else has anything of. ``finish`` is called once all bytes are written."""
+        self._wanted_threads = threads
         self._share = share
         self._layout = layout
         self._target = target
@@ -60,13 +62,13 @@ class PartWrite:
         self.receipt = ""
 
     def start(self) -> None:
-        self._working = THREADS
-        for started in range(THREADS):
+        self._working = self._wanted_threads
+        for started in range(self._wanted_threads):
             thread = threading.Thread(target=self._work, name="chockstone-part", daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # the interpreter is ending and starts no more: without any, ``wait`` does the work
-                for _ in range(THREADS - max(started, 1)):
+                for _ in range(self._wanted_threads - max(started, 1)):
                     self._leave()
                 return
             self._threads.append(thread)

@@ -27,23 +27,41 @@ from chockstone.checkpoints.layout import Layout, plan_layout
 from chockstone.checkpoints.manifest import DIGEST_BYTES, Manifest
 from chockstone.checkpoints.memory import Bytes
 from chockstone.checkpoints.sharded.ownership import Chunk, Ownership, plan_ownership, tail_start
-from chockstone.checkpoints.sharded.part_write import PartWrite
+from chockstone.checkpoints.sharded.part_write import FILE_THREADS, PartWrite
 from chockstone.checkpoints.sharded.peers import Json, PeerFailed, Peers, pause_seconds
 from chockstone.checkpoints.sharded.runs import Runs
 from chockstone.checkpoints.sharded.scratch import Scratch
 from chockstone.checkpoints.sharded.share import Received, Share, file_runs
 from chockstone.checkpoints.sharded.supply import Structure, Supply
 from chockstone.checkpoints.store import SharedSink, Sink
-from chockstone.checkpoints.writer import CHUNK_BYTES
+from chockstone.checkpoints.tar import PAGE
+from chockstone.checkpoints.writer import CHUNK_BYTES, THREADS
 
 
 @dataclass(slots=True)
 class Kept:
-    """From one save to the next: what every rank supplies, which is told again only when it has changed, and memory."""
+    """From one save to the next: what every rank supplies, and writes, which is told and worked out again only when it
+    has changed; and memory."""
 
     digests: list[str] = field(default_factory=list)
     runs: list[Runs] = field(default_factory=list)
     scratch: Scratch = field(default_factory=Scratch)
+    _planned: tuple[tuple[Layout, int, int, int], Ownership] | None = None
+
+    def learn(self, runs: list[Runs], digests: list[str]) -> None:
+        self.runs, self.digests, self._planned = runs, digests, None
+
+    def plan(
+        self, layout: Layout, runs: list[Runs], *, unit_bytes: int, shared_from: int, chunk_bytes: int
+    ) -> Ownership:
+        """``runs``: what was learnt, as offsets in the file."""
+        asked = layout, unit_bytes, shared_from, chunk_bytes
+        if self._planned is None or self._planned[0] != asked:
+            ownership = plan_ownership(
+                layout, runs, unit_bytes=unit_bytes, shared_from=shared_from, chunk_bytes=chunk_bytes
+            )
+            self._planned = asked, ownership
+        return self._planned[1]
 
 
 def decline(peers: Peers, error: BaseException) -> None:
@@ -153,7 +171,7 @@ class RankedSave:
     def _learn(self, packed: Sequence[str], digests: list[str]) -> None:
         """What every rank supplies."""
         rows = [np.frombuffer(_unpack(each), dtype=np.int64).reshape(-1, 4) for each in packed]
-        self._kept.runs, self._kept.digests = [Runs(each) for each in rows], digests
+        self._kept.learn([Runs(each) for each in rows], digests)
 
     def _prepare(self, plan: Json) -> _Work:
         """Join the archive. Raises on all ranks if one of them cannot; before this nothing was written."""
@@ -175,7 +193,7 @@ class RankedSave:
         layout = plan_layout(members, manifest_bytes=plan["manifest_bytes"], block_bytes=plan["block_bytes"])
         runs = [file_runs(each, layout, job.snapshot.sections) for each in self._kept.runs]
         small, pace = plan["shared_from"], job.pace()
-        ownership = plan_ownership(
+        ownership = self._kept.plan(
             layout,
             runs,
             unit_bytes=plan["unit_bytes"],
@@ -202,6 +220,7 @@ class RankedSave:
             on_bytes=job.handle._advance,
             is_abandoned=job.handle.is_abandoned,
             pace=pace,
+            threads=FILE_THREADS if plan["unit_bytes"] <= PAGE else THREADS,
         )
         return _Work(layout, runs, ownership, share, part)
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from chockstone.checkpoints.layout import Layout, plan_layout
+from chockstone.checkpoints.sharded import ranked_save
 from chockstone.checkpoints.sharded.ownership import Chunk, Ownership, plan_ownership, tail_start
+from chockstone.checkpoints.sharded.ranked_save import Kept
 from chockstone.checkpoints.sharded.runs import Run, Runs
 
 MIB = 1024**2
@@ -106,3 +108,19 @@ def test_columns_that_all_supply_alike_are_spread_evenly() -> None:
     written = [sum(chunk.end - chunk.start for chunk in ownership.of(rank)) for rank in range(4)]
     assert max(written) - min(written) <= 4 * MIB
     assert all(len({chunk.owner for chunk in turn}) > 1 for turn in ownership.rounds[:-1])
+
+
+def test_who_writes_what_is_worked_out_once_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, larger = layout(20 * MIB), layout(21 * MIB)
+    supplies = divided(place, 2, random.Random(1))
+    kept = Kept()
+    asked = {"unit_bytes": 1, "shared_from": place.members[1].header_offset, "chunk_bytes": 4 * MIB}
+    planned: list[Layout] = []
+    monkeypatch.setattr(ranked_save, "plan_ownership", lambda place, *_, **__: planned.append(place))
+
+    for wanted in (place, place, larger, place):
+        kept.plan(wanted, supplies, **asked)
+    kept.learn(supplies, ["a", "b"])
+    kept.plan(place, supplies, **asked)
+
+    assert planned == [place, larger, place, place]
