@@ -1,6 +1,6 @@
 """The bare disk: as many bytes, past the page cache, and nothing else done with them.
 
-No save that lasts and no load from the disk can be faster than this.
+About what a load from the disk takes at least, and what a save takes after its copy in memory.
 """
 
 from __future__ import annotations
