@@ -46,9 +46,10 @@ def draw(results: Results, path: Path) -> None:
     for panel in panels[-1]:
         panel.set_xlabel("seconds from the start of the save")
     panels[0, 0].set_ylim(bottom=0)  # of all: they share it
-    for panel, (measure, metric) in zip(bars.subplots(len(BARS), 1), BARS.items(), strict=True):
+    measured = [measure for measure in BARS if measure in results.measured]
+    for panel, measure in zip(bars.subplots(max(1, len(measured)), 1, squeeze=False).flat, measured, strict=False):
         panel.set_title(f"{TITLES[measure]}\n{results.titles.get(measure, '')}", loc="left", fontsize=10)
-        column = next(column for column in COLUMNS[measure] if column.metric == metric)
+        column = next(column for column in COLUMNS[measure] if column.metric == BARS[measure])
         draw_bars(panel, results.measured.get(measure, {}), column, ours=OURS)
     quick = " · QUICK RUN, not the published sizes" if results.quick else ""
     title = f"Programs that must not stop: medians on {results.environment['machine']}{quick}"
