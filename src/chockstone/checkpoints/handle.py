@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chockstone.checkpoints.errors import SaveAbandoned
+from chockstone.checkpoints.flag import Flag
 from chockstone.checkpoints.retention import Removal
 
 
@@ -48,8 +49,8 @@ class SaveHandle:
         self.name = name
         self._future: Future[Saved] = Future()
         self._future.set_running_or_notify_cancel()  # cancelling a waiter never cancels the save
-        self._abandoned = threading.Event()
-        self._hurry = threading.Event()
+        self._abandoned = Flag()
+        self._hurry = Flag()
         self._seen = False
         self._watched = False
         self._done = 0

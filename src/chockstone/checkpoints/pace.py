@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from chockstone.checkpoints.flag import Flag
+
 _PAUSES_PER_SECOND: Final = 25  # many small pauses disturb less than few long ones
 
 
@@ -22,12 +24,12 @@ class Pace:
     def __init__(
         self,
         bytes_per_second: float = math.inf,
-        hurry: threading.Event | None = None,
+        hurry: Flag | None = None,
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bytes_per_second = bytes_per_second
-        self._hurry = hurry or threading.Event()
+        self._hurry = hurry or Flag()
         self._now = now
         self._lock = threading.Lock()
         self._free_at = now()
