@@ -10,7 +10,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-PAGE = 4096
+from chockstone.checkpoints.tar import PAGE
+
 PIECE_BYTES = 1024**2  # from 256 KiB to 32 MiB, and with more threads, it was slower
 
 

@@ -46,7 +46,7 @@ def test_killed_before_every_step(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_killed_before_every_step_with_archives_in_a_bucket(tmp_path: Path) -> None:
-    assert run(tmp_path, "every", 1, 1, place=place_in(shared_endpoint())) > 60
+    assert run(tmp_path, "every", 1, 1, place=place_in(shared_endpoint())) > 80
 
 
 @pytest.mark.soak
