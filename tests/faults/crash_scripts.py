@@ -14,6 +14,7 @@ together is computed together, and then its bits are those of the company it kee
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import threading
@@ -21,9 +22,11 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import httpx
 import tinker
 from tinker import types
 
@@ -31,6 +34,7 @@ MODEL = "tiny-qwen3"
 VOCABULARY = 512
 ADAM = types.AdamParams(learning_rate=1e-2)
 NEWEST = "newest"
+FINISH_SECONDS = 60.0
 
 
 @dataclass
@@ -181,9 +185,28 @@ def run_script(named: str, notebooks: dict[str, Notebook]) -> None:
     try:
         service = tinker.ServiceClient()
         SCRIPTS[name](service, notes, int(size or 8))
-        service.close("success").result()
+        finish(service)
     except BaseException:
         notes.hear("failed", traceback.format_exc())
+
+
+def finish(service: tinker.ServiceClient) -> None:
+    """End the session, whatever dies meanwhile.
+
+    Once the server has said that it is ended, SDK 0.36 cancels its heartbeat and waits for it. One that is just on its
+    way loses the cancellation now and then (one in twenty), beats on, and the wait has no end; so ask the server.
+    """
+    session = service.holder.get_session_id()
+    try:
+        service.close("success").result(timeout=FINISH_SECONDS)
+    except TimeoutError:
+        beat = httpx.post(
+            f"{os.environ['TINKER_BASE_URL']}/api/v1/session_heartbeat",
+            json={"session_id": session},
+            headers={"x-api-key": os.environ["TINKER_API_KEY"]},
+        )
+        if beat.status_code != HTTPStatus.GONE:
+            raise
 
 
 def main(path: Path, names: list[str]) -> int:
