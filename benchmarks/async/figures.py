@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from benchmarks.checkpoints.rounds import Series
 from benchmarks.server.figures import Figure
 from benchmarks.server.results import Results
 
@@ -38,21 +39,30 @@ def _timeline(results: Results, measure: str) -> list[Figure]:
 
 
 def _stalls(results: Results, measure: str, *, whose: str) -> list[Figure]:
-    """The median round's p99, and the one latest beat of all rounds."""
+    """The median round's p99, and the one latest beat of all rounds; and what the machine did to somebody else."""
     found: list[Figure] = []
+    elsewhere: list[float] = []
     for state in (L, F):
         for action in (stalling.SAVE, stalling.EXPORT, stalling.LOAD):
             row = stalling.row_of(state, action)
             series = results.measured.get(measure, {}).get(row)
-            spread = None if series is None else series.spread("max")
-            p99, latest = results.median(measure, row, "p99"), None if spread is None else spread[1]
+            p99, latest = results.median(measure, row, "p99"), _worst(series, "max")
+            bystander = _worst(series, "elsewhere")
+            elsewhere += [] if bystander is None else [bystander]
             counted = not results.quick
             title = f"{whose} loop, {row}"
             found += [
                 Figure(measure, f"{title}: p99 of lateness", "at most", P99_SECONDS, "ms", p99, counted=counted),
                 Figure(measure, f"{title}: latest beat", "at most", MAX_SECONDS, "ms", latest, counted=counted),
             ]
-    return found
+    title = "a bystander that only sleeps: latest time it woke"
+    late = max(elsewhere, default=None)
+    return [*found, Figure(measure, title, "at most", MAX_SECONDS, "ms", late, counted=False)]
+
+
+def _worst(series: Series | None, metric: str) -> float | None:
+    spread = None if series is None else series.spread(metric)
+    return None if spread is None else spread[1]
 
 
 def _overlap(results: Results, measure: str) -> list[Figure]:

@@ -25,6 +25,7 @@ _TOKENS = (
 _STALLS = (
     Column("p99", "p99 of lateness", milliseconds, judged=True),
     Column("max", "latest beat", milliseconds, judged=True),
+    Column("elsewhere", "of a bystander", milliseconds, judged=True),
     Column("held", "longest callback", milliseconds),
     Column("seconds", "each takes", milliseconds),
 )

@@ -23,6 +23,7 @@ from benchmarks.server.models import Model
 from chockstone.checkpoints import Checkpointer, LoopWatchdog
 
 from .beats import Beats, read_beats
+from .bystander import Bystander
 from .loop import Loop, repeat, running
 from .savers import new_checkpointer
 from .scale import LORA_BYTES, F, L
@@ -86,21 +87,27 @@ class _Library:
 
 
 def _watch(stage: Stage, state: State, act: Callable[[Loop], Awaitable[object]]) -> Metrics:
-    return asyncio.run(_watched(stage, state, act))
+    with Bystander(BEAT_SECONDS) as bystander:
+        return asyncio.run(_watched(stage, state, act, bystander))
 
 
-async def _watched(stage: Stage, state: State, act: Callable[[Loop], Awaitable[object]]) -> Metrics:
+async def _watched(
+    stage: Stage, state: State, act: Callable[[Loop], Awaitable[object]], bystander: Bystander
+) -> Metrics:
     async with (
         running(state, stage.traffic) as loop,
         LoopWatchdog(threshold_seconds=2 * BEAT_SECONDS, interval_seconds=BEAT_SECONDS) as watchdog,
     ):
+        await asyncio.to_thread(bystander.latest)
         watchdog.drain()
         began, ended, actions = await repeat(partial(act, loop), stage.scale.watched_seconds)
         stalls = watchdog.drain()
+        elsewhere = bystander.latest()
     held = max((stall.held_seconds for stall in stalls.stalls), default=0.0)
     return {
         "p99": stalls.p99_seconds,
         "max": stalls.max_seconds,
+        "elsewhere": elsewhere,
         "held": held,
         "seconds": (ended - began) / actions,
     }
@@ -150,7 +157,14 @@ def _acts(stage: Stage, url: str, service: tinker.ServiceClient, model: Model, r
 
 
 def _count(url: str, act: Act, seconds: float) -> Metrics:
-    before = read_beats(url)
-    began, ended, actions = asyncio.run(repeat(act, seconds))
-    beats: Beats = read_beats(url).since(before)
-    return {"p99": beats.quantile(0.99), "max": beats.longest, "seconds": (ended - began) / actions}
+    with Bystander(BEAT_SECONDS) as bystander:
+        before = read_beats(url)
+        began, ended, actions = asyncio.run(repeat(act, seconds))
+        beats: Beats = read_beats(url).since(before)
+        elsewhere = bystander.latest()
+    return {
+        "p99": beats.quantile(0.99),
+        "max": beats.longest,
+        "elsewhere": elsewhere,
+        "seconds": (ended - began) / actions,
+    }

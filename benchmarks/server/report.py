@@ -20,7 +20,7 @@ class Column:
     metric: str
     heading: str
     show: Callable[[float], str]
-    judged: bool = False  # its figure is promised: shown with its spread and as a ratio
+    judged: bool = False  # shown with its spread and as a ratio, as what is promised must be
 
 
 def rate(tokens_per_second: float) -> str:

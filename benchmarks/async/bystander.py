@@ -1,0 +1,66 @@
+"""Bystander: a process that does nothing but wake up, beside what is measured.
+
+It wakes as often as the loop beats, and late as well when the machine has no core for either.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class Bystander:
+    """Runs while the block does."""
+
+    def __init__(self, interval_seconds: float) -> None:
+        self._command = [sys.executable, "-S", str(Path(__file__)), str(interval_seconds)]
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.latest()  # now it runs
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.communicate()  # it ends with its input
+
+    def latest(self) -> float:
+        """By how many seconds it woke late at most, since it was asked before."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+
+class _Sleeper:
+    def __init__(self, interval_seconds: float) -> None:
+        self._interval = interval_seconds
+        self._latest = 0.0
+
+    def sleep_for_ever(self) -> None:
+        while True:
+            due = time.monotonic() + self._interval
+            time.sleep(self._interval)
+            self._latest = max(self._latest, time.monotonic() - due)
+
+    def drain(self) -> float:
+        latest, self._latest = self._latest, 0.0
+        return latest
+
+
+def _main() -> None:
+    sleeper = _Sleeper(float(sys.argv[1]))
+    threading.Thread(target=sleeper.sleep_for_ever, daemon=True).start()
+    for _ in sys.stdin:
+        print(sleeper.drain(), flush=True)
+
+
+if __name__ == "__main__":
+    _main()
