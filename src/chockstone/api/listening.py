@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import uvicorn
+from fastapi import FastAPI
 from starlette.types import ASGIApp
+
+from chockstone.checkpoints import answer_promptly
 
 KEEP_ALIVE_SECONDS: Final = 75
 
@@ -28,6 +31,14 @@ class HttpServer(uvicorn.Server):
         for connection in list(self.server_state.connections):
             connection.transport.abort()  # else one whose client takes nothing stays open until it does
         await asyncio.sleep(0)
+
+
+def get_ready(app: FastAPI) -> None:
+    """Once, before the first request, which would wait for all of this: a tenth of a second and more."""
+    nowhere = {"type": "http", "method": "GET", "path": "/nowhere", "root_path": "", "headers": []}
+    for route in app.routes:
+        route.matches(nowhere)  # FastAPI puts routers together when it first looks into them
+    answer_promptly(collects=False)  # there is little garbage yet, and somebody waits for the server
 
 
 def http_server(app: ASGIApp) -> HttpServer:

@@ -16,7 +16,7 @@ from typing import Final
 from chockstone.api.app import create_app
 from chockstone.api.config import ServerConfig
 from chockstone.api.context import Context
-from chockstone.api.listening import event_loop, http_server, stop_on_signals
+from chockstone.api.listening import event_loop, get_ready, http_server, stop_on_signals
 from chockstone.api.models_served import describe_models
 from chockstone.api.preparing import Announce, CannotStart, Prepared, ray_plan, refuse_open_door
 from chockstone.api.signing import Signer
@@ -79,9 +79,11 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
     )
     users = Users(config.keys, secret=secret, now=lambda: datetime.now(UTC))
     context = Context(config, engine, users, models, signer=Signer(secret))
+    app = create_app(context)
+    get_ready(app)
     watchdog = context.loop_health.watchdog()
     watchdog.start(asyncio.get_running_loop())
-    server = http_server(create_app(context))
+    server = http_server(app)
     try:
         users.reload(await catalog.keys.list())  # before the first request, which must not find the door open
         refuse_open_door(config, is_open=users.is_open)

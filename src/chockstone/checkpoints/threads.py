@@ -38,16 +38,18 @@ def gives_way() -> bool:
     return getattr(_manners, "gives_way", False)
 
 
-def answer_promptly() -> None:
+def answer_promptly(*, collects: bool = True) -> None:
     """Keep what stops every thread of this process short. Call it once, when libraries and models are loaded.
 
     Threads take turns of a tenth of a millisecond at the interpreter instead of five whole ones, each of which an event
     loop would wait for.
     And what is in memory now is left alone by the garbage collector, above all the libraries: a collection that
-    walks all of them takes hundreds of milliseconds.
+    walks all of them takes hundreds of milliseconds. So does the one with which this begins, unless it ``collects``
+    nothing: then what is garbage by now stays.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
-    gc.collect()
+    if collects:
+        gc.collect()
     gc.freeze()
 
 

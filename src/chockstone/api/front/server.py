@@ -14,7 +14,7 @@ from chockstone.api.front.app import FrontContext, create_front
 from chockstone.api.front.callers import Callers
 from chockstone.api.front.engine_link import EngineLink
 from chockstone.api.front.passage import Passage
-from chockstone.api.listening import event_loop, http_server, stop_on_signals
+from chockstone.api.listening import event_loop, get_ready, http_server, stop_on_signals
 from chockstone.api.preparing import Announce, CannotStart, begin, bind, refuse_open_door
 from chockstone.api.users import Users, follow_keys
 from chockstone.catalog import Catalog, CatalogError
@@ -46,9 +46,11 @@ async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Anno
     link = EngineLink(engine)
     callers = Callers(users, link)
     context = FrontContext(catalog)
+    app = create_front(context, callers, Passage(link, callers))
+    get_ready(app)
     watchdog = context.loop_health.watchdog()
     watchdog.start(asyncio.get_running_loop())
-    server = http_server(create_front(context, callers, Passage(link, callers)))
+    server = http_server(app)
     following = asyncio.create_task(follow_keys(users, catalog))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     stop = asyncio.Event()
