@@ -15,6 +15,8 @@ import socket
 import sys
 from typing import Final
 
+from chockstone.backends.importing import quick_imports
+
 _NICENESS: Final = 5  # the API answers first; what is computed here takes long anyway
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -23,12 +25,13 @@ def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
     _die_with_the_server(sock)
     os.nice(_NICENESS)
-    import orjson  # from here on it takes a while
-    import torch
+    with quick_imports():  # which take a while
+        import orjson
+        import torch
 
-    from chockstone.backends.channel import BlockingChannel
-    from chockstone.backends.process import WorkerConfig, log_to_stderr
-    from chockstone.backends.workshop import Workshop
+        from chockstone.backends.channel import BlockingChannel
+        from chockstone.backends.process import WorkerConfig, log_to_stderr
+        from chockstone.backends.workshop import Workshop
 
     config = WorkerConfig(**orjson.loads(os.environ.pop("CHOCKSTONE_WORKER")))
     log_to_stderr(config.log_level)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import chockstone
+from chockstone.backends.importing import quick_imports
 from chockstone.cli.reporting import BAD_INPUT
 from chockstone.cli.settings import (
     BackendKind,
@@ -287,7 +288,8 @@ def serve(
         if settings.scale.engine is not None:
             raise typer.Exit(_serve_front(settings, config_of_server, settings.scale.engine))
         with prepared(config_of_server) as preparations:
-            from chockstone.api.server import run
+            with quick_imports():
+                from chockstone.api.server import run
 
             code = run(config_of_server, preparations, announce=announce)
     except CannotStart as error:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import orjson
 
 from chockstone import __version__
+from chockstone.backends.importing import quick_imports
 
 log = logging.getLogger(__name__)
 _NICENESS: Final = 5  # as of a local worker
@@ -54,11 +55,12 @@ def _run(told: Mapping[str, Any]) -> None:
 
     os.environ.update(SURROUNDINGS)
     os.nice(_NICENESS)
-    import torch  # from here on it takes a while
+    with quick_imports():  # which take a while
+        import torch
 
-    from chockstone.backends.channel import BlockingChannel
-    from chockstone.backends.ray.door import knock
-    from chockstone.backends.workshop import Workshop
+        from chockstone.backends.channel import BlockingChannel
+        from chockstone.backends.ray.door import knock
+        from chockstone.backends.workshop import Workshop
 
     config = WorkerConfig(**told["config"])
     log_to_stderr(config.log_level)
