@@ -278,7 +278,8 @@ def serve(
         raise typer.Exit(BAD_INPUT) from None
     if show_config:
         return
-    from chockstone.api.preparing import CannotStart, prepared
+    with quick_imports():
+        from chockstone.api.preparing import CannotStart, prepared
 
     def announce(bound_port: int, users: Sequence[str]) -> None:
         print_banner(settings, bound_port, users=users)
