@@ -18,7 +18,7 @@ from chockstone.checkpoints.resume.ranks import Ranks
 
 # One process pays for the import of torch and forks the ranks, which do not share anything else.
 NURSERY = """
-import json, os, signal, sys, traceback
+import json, os, signal, sys, time, traceback
 from datetime import timedelta
 
 import torch.distributed as distributed
@@ -47,6 +47,9 @@ def live(rank):
     distributed.init_process_group(
         "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=200)
     )
+    store.add("connected", 1)
+    while store.add("connected", 0) < world_size:  # one that dies at once would take those with it who still connect
+        time.sleep(0.005)
     exec(code, globals() | {"rank": rank, "ranks": Ranks.found(0, 1)})
     distributed.barrier()  # leave together
     distributed.destroy_process_group()
