@@ -28,8 +28,8 @@ def new_directory(directory: Path) -> Iterator[Path]:
         raise _exists(target)
     partial = target.parent / f".export-{secrets.token_hex(8)}.partial"
     with explained(f"cannot export to {target}"):
-        _make(partial)
-        try:
+        try:  # from here on: Ctrl-C may come as soon as there is something to remove
+            _make(partial)
             yield partial
             _publish(partial, target)
         except BaseException:
