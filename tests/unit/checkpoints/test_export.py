@@ -127,6 +127,23 @@ def test_damage_leaves_nothing(saved: Path, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["bad.tar"]
 
 
+def test_an_interrupt_in_the_first_moment_leaves_nothing(
+    archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = os.mkdir
+
+    def make_and_interrupt(path: Path) -> None:
+        mkdir(path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(new_directory_module.os, "mkdir", make_and_interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        export_members(archive, tmp_path / "out")
+
+    assert os.listdir(tmp_path) == []
+
+
 def test_an_interrupt_leaves_nothing(archive: Archive, tmp_path: Path) -> None:
     def interrupt(_: int) -> None:
         raise KeyboardInterrupt
