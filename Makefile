@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
+SUITE  ?= -m pytest
 OLDER  := 0.25.0 0.30.4
 VLLM   := 0.32.0
 SHARED := $(patsubst %,tests/sdk/test_%.py,training losses weights runs) # what older clients can express
@@ -49,7 +50,7 @@ demo: $(VENV)/installed ## a server, a run through the SDK, kill -9 again and ag
 	$(BIN)/python examples/crash_exact.py --svg build/crash-exact.svg
 
 test: $(VENV)/installed-dev ## the whole suite
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python $(SUITE) -n $(JOBS) --dist worksteal
 
 test-postgres: $(VENV)/installed-dev ## the server's tests with the catalog on PostgreSQL
 	CHOCKSTONE_TEST_DATABASE=postgres $(BIN)/python -m pytest -n $(JOBS) tests/sdk tests/unit/catalog tests/unit/engine tests/unit/api
