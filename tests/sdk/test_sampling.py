@@ -164,13 +164,18 @@ def test_a_stop_string_ends_the_sample_with_the_token_that_completes_it(side: Si
     assert stopped.tokens == whole[:first]
 
 
-def test_without_stops_the_end_token_ends_a_sample_and_with_none_it_does_not(side: Side) -> None:
+@pytest.mark.parametrize(
+    "stop", [None, "never this", ["\n\nnever this", "nor this"], [5]], ids=["none", "text", "texts", "token"]
+)
+def test_an_end_token_ends_a_sample_beside_other_stops_and_with_an_empty_list_it_does_not(
+    side: Side, stop: str | list[str] | list[int] | None
+) -> None:
     ends = side.plain.model.generation_config.eos_token_id
-    ends = set(ends if isinstance(ends, list) else [ends])
+    ends = {*(ends if isinstance(ends, list) else [ends]), *([5] if stop == [5] else [])}
     options: dict[str, Any] = {"num_samples": 64, "max_tokens": 64, "seed": 2}
 
     free = [sequence.tokens for sequence in side.ask(**options, stop=[]).sequences]
-    ended = side.ask(**options).sequences
+    ended = side.ask(**options, stop=stop).sequences
 
     assert {len(text) for text in free} == {64}
     cut = [text[: next((n for n, token in enumerate(text, 1) if token in ends), 64)] for text in free]

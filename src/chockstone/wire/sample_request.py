@@ -104,7 +104,7 @@ def _read_params(value: object) -> SamplingParams:
         seed=_read_optional_integer(fields, "seed", low=-(2**63), high=2**64 - 1),
         stop_strings=strings,
         stop_tokens=tokens,
-        stops_at_eos=fields.get("stop") is None,
+        stops_at_eos=fields.get("stop") != [],  # stops are in addition to EOS; an empty list is none at all
         temperature=temperature,
         top_k=read_integer(_given(fields, "top_k", -1), "top_k", low=-1, high=MAX_INT32) or -1,  # 0 is off, too
         top_p=top_p,

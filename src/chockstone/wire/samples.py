@@ -23,7 +23,7 @@ class SamplingParams:
     seed: int | None = None
     stop_strings: tuple[str, ...] = ()
     stop_tokens: tuple[int, ...] = ()
-    stops_at_eos: bool = True  # only when the caller gave no stop of their own
+    stops_at_eos: bool = True  # beside the stops above; False only for a caller who asked for no stop at all
     temperature: float = 1.0  # 0: the most likely token
     top_k: int = -1  # -1: off
     top_p: float = 1.0

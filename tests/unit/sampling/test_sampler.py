@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -288,6 +289,21 @@ def test_eos_stops_and_is_the_last_token(served: Served) -> None:
     for sequence in result.sequences:
         assert sequence.tokens.tolist().count(EOS) == (sequence.stop_reason == "stop")
     assert all(sequence.tokens[-1] == EOS for sequence in stopped)
+
+
+@pytest.mark.parametrize("stops", [{"stop_strings": ("never this",)}, {"stop_tokens": (299,)}], ids=["string", "token"])
+def test_eos_stops_beside_the_stops_of_the_caller(served: Served, stops: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"samples": 30, "max_tokens": 60, "temperature": 3.0, "seed": 1}
+    (free,) = served.sample(request(**options))
+    ends = {EOS, *stops.get("stop_tokens", ())}
+
+    (result,) = served.sample(request(**options, **stops, stops_at_eos=True))
+
+    texts = [sequence.tokens.tolist() for sequence in free.sequences]
+    cut = [text[: next((n for n, token in enumerate(text, 1) if token in ends), 60)] for text in texts]
+    assert any(text[-1] == EOS for text in cut)
+    assert [sequence.tokens.tolist() for sequence in result.sequences] == cut
+    assert [sequence.stop_reason == "stop" for sequence in result.sequences] == [text[-1] in ends for text in cut]
 
 
 def test_an_empty_stop_list_ignores_eos(lean: Served) -> None:

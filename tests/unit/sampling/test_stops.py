@@ -41,10 +41,16 @@ def test_a_special_token_can_be_named_by_its_text() -> None:
     assert end_of(make_stops("<|end|>"), [1, 2, EOS, 3]) == 3
 
 
-def test_eos_stops_unless_the_caller_has_stops_of_their_own() -> None:
+def test_eos_stops_beside_the_stops_of_the_caller() -> None:
     assert end_of(make_stops(at_eos=True), [1, 299, EOS]) == 2
+    assert end_of(make_stops(tokens=(7,), at_eos=True), [1, EOS, 7]) == 2
+    assert end_of(make_stops(tokens=(7,), at_eos=True), [1, 7, EOS]) == 2
+    assert end_of(make_stops("never this", at_eos=True), [1, 299, EOS]) == 2
+    assert end_of(make_stops("<|end|>", at_eos=True), [1, EOS, 7]) == 2, "once, though two stops name it"
+
+
+def test_a_caller_may_ask_for_no_stop_at_all() -> None:
     assert end_of(make_stops(), [1, 299, EOS]) is None
-    assert end_of(make_stops(tokens=(7,)), [1, EOS, 7]) == 3
 
 
 @given(text=st.text(max_size=40), data=st.data())

@@ -89,11 +89,12 @@ def test_nothing_is_left_to_the_servers_defaults() -> None:
     [
         ({}, [EOS], []),
         ({"stops_at_eos": False}, [], []),
-        ({"stops_at_eos": False, "stop_tokens": (9, 4)}, [4, 9], []),
-        ({"stops_at_eos": False, "stop_strings": ("a\n",)}, [], ["a\n"]),
+        ({"stop_tokens": (9, 4)}, sorted([4, 9, EOS]), []),
+        ({"stop_tokens": (9, EOS)}, sorted([9, EOS]), []),
+        ({"stop_strings": ("a\n",)}, [EOS], ["a\n"]),
     ],
 )
-def test_stops_are_the_callers_or_the_ends_of_sequence(
+def test_stops_are_the_callers_and_the_ends_of_sequence(
     fields: dict[str, Any], tokens: list[int], strings: list[str]
 ) -> None:
     body = make(**fields)

@@ -60,7 +60,6 @@ def test_everything_the_sdk_can_ask_for() -> None:
         max_tokens=5,
         seed=2**63,
         stop_strings=("\n", "END"),
-        stops_at_eos=False,
         temperature=0.0,
         top_k=40,
         top_p=0.9,
@@ -74,9 +73,9 @@ def test_everything_the_sdk_can_ask_for() -> None:
     [
         (None, (), (), True),
         ([], (), (), False),
-        ("a", ("a",), (), False),
-        (["a", "b"], ("a", "b"), (), False),
-        ([0, 151645], (), (0, 151645), False),
+        ("a", ("a",), (), True),
+        (["a", "b"], ("a", "b"), (), True),
+        ([0, 151645], (), (0, 151645), True),
     ],
 )
 def test_all_forms_of_stop(stop: Any, strings: Any, tokens: Any, stops_at_eos: bool) -> None:
