@@ -96,7 +96,24 @@ def check(run: tinker.TrainingClient, case: Case, plain: PlainModel, loss: str, 
             torch.tensor(out["logprobs"].data).reshape(logprob.shape), logprob.detach(), atol=1e-4, rtol=0
         )
     assert output.metrics["loss:sum"] == pytest.approx(expected.item(), rel=1e-4, abs=1e-3)
+    check_positions(output, case, loss)
     assert norm == pytest.approx(plain.gradient_norm(expected), rel=1e-4)
+
+
+def check_positions(output: types.ForwardBackwardOutput, case: Case, loss: str) -> None:
+    """Each position's own loss is there, in the shape of its targets; together they are the whole."""
+    assert [set(out) for out in output.loss_fn_outputs] == [{"logprobs", "elementwise_loss"}] * len(case.texts)
+    read = [
+        {name: torch.tensor(value.data, dtype=torch.float64).reshape(aim.shape) for name, value in out.items()}
+        for out, aim in zip(output.loss_fn_outputs, case.targets, strict=True)
+    ]
+    assert sum(float(out["elementwise_loss"].sum()) for out in read) == pytest.approx(
+        output.metrics["loss:sum"], rel=1e-9, abs=1e-9
+    )
+    if loss == "cross_entropy":
+        for out, inputs in zip(read, case.inputs, strict=True):
+            expected = (-inputs["weights"] * out["logprobs"].float()).double()
+            torch.testing.assert_close(out["elementwise_loss"], expected, atol=0, rtol=0)
 
 
 @pytest.mark.parametrize(("loss", "config"), CASES)

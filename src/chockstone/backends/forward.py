@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from chockstone.backends.base_model import BaseModel
 from chockstone.backends.batch_result import BatchResult, gather_results
+from chockstone.backends.custom_loss import CustomLoss
 from chockstone.backends.examples import Example, concatenate
 from chockstone.backends.losses import Loss
 from chockstone.wire.failures import BadRequest
@@ -38,7 +39,7 @@ def run_shares(base: BaseModel, shares: Sequence[Sequence[Example]], loss: Loss)
             result = _run_micro_batch(base, mine, loss)
         else:
             _take_part(base, next(share for share in shares if share)[0])
-            result = BatchResult([], [], {})
+            result = BatchResult([], [], {}, [])
     return gather_results(base.crew, result, shares, loss)
 
 
@@ -127,12 +128,15 @@ class _Batch:
 
     def _by_datum(self, logprobs_RK: torch.Tensor) -> torch.Tensor:
         total = torch.zeros((), device=self.base.device)
-        for example, logprobs_NK in zip(self.examples, torch.split(logprobs_RK, self.lengths), strict=True):
+        pieces = zip(torch.split(logprobs_RK, self.lengths), torch.split(self.terms_RK, self.lengths), strict=True)
+        for example, (logprobs_NK, terms_NK) in zip(self.examples, pieces, strict=True):
             inputs = {name: value.to(self.base.device) for name, value in example.inputs.items()}
             try:
                 terms, metrics = self.loss(logprobs_NK, inputs)
             except BadRequest as error:
                 raise BadRequest(f"datum {example.index}: {error}") from error
+            if terms.ndim:
+                terms_NK.copy_(terms.detach())
             total = total + terms.sum()
             self.losses.append(float(terms.detach().sum(dtype=torch.float64)))
             for name, value in metrics.items():
@@ -140,12 +144,14 @@ class _Batch:
         return total
 
     def result(self) -> BatchResult:
-        pieces = torch.split(self.logprobs_RK.cpu(), self.lengths)
-        logprobs = [piece.reshape(example.shape) for piece, example in zip(pieces, self.examples, strict=True)]
+        terms = [] if isinstance(self.loss, CustomLoss) else self._by_example(self.terms_RK)
         if not self.loss.whole_datum:
-            terms = torch.split(self.terms_RK.cpu(), self.lengths)
             self.losses = [float(piece.sum(dtype=torch.float64)) for piece in terms]
-        return BatchResult(logprobs, self.losses, self.metrics)
+        return BatchResult(self._by_example(self.logprobs_RK), self.losses, self.metrics, terms)
+
+    def _by_example(self, values_RK: torch.Tensor) -> list[torch.Tensor]:
+        pieces = torch.split(values_RK.cpu(), self.lengths)
+        return [piece.reshape(example.shape) for piece, example in zip(pieces, self.examples, strict=True)]
 
 
 def _is_wanted(grad: torch.Tensor) -> bool:

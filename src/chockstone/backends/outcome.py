@@ -24,6 +24,7 @@ class Outcome:
         self._loss = loss
         self._logprobs: dict[int, Floats] = {}
         self._losses: dict[int, float] = {}
+        self._terms: dict[int, Floats] = {}
         self._custom: dict[str, float] = {}
 
     def add(self, indices: Sequence[int], result: BatchResult) -> None:
@@ -39,6 +40,8 @@ class Outcome:
                 raise BadRequest(
                     f"datum {index}: the loss is not finite; an input is too large, or 'logprobs' far from the model's."
                 )
+        for index, terms in zip(indices, result.terms, strict=bool(result.terms)):
+            self._terms[index] = terms.numpy()
         for name, value in result.metrics.items():
             self._custom[name] = self._custom.get(name, 0.0) + value
 
@@ -52,4 +55,5 @@ class Outcome:
         metrics |= {name: v / count if name.endswith(":mean") else v for name, v in self._custom.items()}
         if isinstance(self._loss, BuiltInLoss) and "advantages" in self._loss.kind.required:
             metrics |= policy_metrics(self._request.data, logprobs, self._loss)
-        return PassResult(logprobs, metrics)
+        terms = tuple(self._terms[index] for index in range(len(self._terms)))
+        return PassResult(logprobs, metrics, elementwise_loss=terms)

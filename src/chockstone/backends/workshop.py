@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -205,12 +206,15 @@ class Workshop:
         self._snapshots.pop(run_id, None)
         return Message()
 
-    def _pass(self, *, run_id: str, body: bytes) -> Call:
+    def _pass(self, *, run_id: str, body: bytes, elementwise_loss: bool = False) -> Call:
+        """``elementwise_loss``: whether the result has the loss per position, too."""
         request = decode_pass(body)
         result = yield from self._run(run_id).apply(
             request, self._losses, tokens_per_micro_batch=self._config.tokens_per_micro_batch
         )
         tokens = sum(len(datum.tokens) for datum in request.data)
+        if not elementwise_loss:
+            result = replace(result, elementwise_loss=())
         return Message({"tokens": tokens}, encode_pass_result(result))
 
     def _optim_step(self, *, run_id: str, params: dict[str, Any]) -> Call:

@@ -131,7 +131,9 @@ class Execution:
         )
 
     async def _pass(self, live: LiveRun, operation: Operation, _: Release) -> Outcome:
-        reply = await self._call(live, "pass", {}, await live.journal.body(operation))
+        # A replay gives the bytes that were given before: versions before this one sent no losses per position.
+        values = {"elementwise_loss": operation.values.get("elementwise_loss", False)}
+        reply = await self._call(live, "pass", values, await live.journal.body(operation))
         _owe(live, reply)
         if operation.trace is None:
             tokens = reply.values.get("tokens", 0)

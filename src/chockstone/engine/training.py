@@ -67,7 +67,7 @@ class Training:
         return await self._submit(live, 0, "open", values)
 
     async def forward_backward(self, live: LiveRun, seq_id: int | None, body: bytes) -> str:
-        return await self._submit(live, seq_id, "pass", {}, body)
+        return await self._submit(live, seq_id, "pass", {"elementwise_loss": True}, body)
 
     async def optim_step(self, live: LiveRun, seq_id: int | None, params: Mapping[str, Any]) -> str:
         return await self._submit(live, seq_id, "optim_step", {"params": dict(params)})

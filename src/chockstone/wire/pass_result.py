@@ -1,19 +1,23 @@
-"""Pass results: logprobs and metrics as the bytes a client gets, and as JSON for clients before protobuf."""
+"""Pass results as the bytes a client gets: logprobs, losses per position, metrics. As JSON for older clients."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from chockstone.wire import messages_pb2 as pb
 from chockstone.wire.passes import PassResult
 from chockstone.wire.tensors import little_endian
 
+Floats = npt.NDArray[np.float32]
 OUTPUT_TYPE: Final = "TorchLossReturn"  # free text; what clients print as the type of an output
 LOGPROBS: Final = "logprobs"
+ELEMENTWISE_LOSS: Final = "elementwise_loss"  # its sum over all datums is "loss:sum"
 
 
 def encode_pass_result(result: PassResult) -> bytes:
@@ -22,15 +26,24 @@ def encode_pass_result(result: PassResult) -> bytes:
     The same result is the same bytes, in every process: without being told, protobuf writes metrics in any order.
     """
     message = pb.ForwardBackwardOutput(loss_fn_output_type=OUTPUT_TYPE, metrics=result.metrics)
-    for trailing, run in itertools.groupby(result.logprobs, key=lambda logprobs: logprobs.shape[1:]):
-        arrays = [little_endian(logprobs, "<f4") for logprobs in run]
-        record = message.loss_fn_outputs.add(num_datums=len(arrays))
-        field = record.fields[LOGPROBS]
-        field.data = b"".join(arrays)
-        field.offsets = little_endian(np.cumsum([0, *map(len, arrays)], dtype=np.int64), "<i8")
-        field.dtype = pb.DTYPE_FLOAT32
-        field.trailing_shape.extend(trailing)
+    fields = {LOGPROBS: result.logprobs}
+    if result.elementwise_loss:
+        fields[ELEMENTWISE_LOSS] = result.elementwise_loss
+    numbers = range(len(result.logprobs))
+    for trailing, group in itertools.groupby(numbers, key=lambda number: result.logprobs[number].shape[1:]):
+        members = list(group)
+        record = message.loss_fn_outputs.add(num_datums=len(members))
+        for name, of_datum in fields.items():
+            _fill(record.fields[name], [of_datum[number] for number in members], trailing)
     return message.SerializeToString(deterministic=True)
+
+
+def _fill(field: pb.BatchedTensor, arrays: Sequence[Floats], trailing: Sequence[int]) -> None:
+    encoded = [little_endian(array, "<f4") for array in arrays]
+    field.data = b"".join(encoded)
+    field.offsets = little_endian(np.cumsum([0, *map(len, encoded)], dtype=np.int64), "<i8")
+    field.dtype = pb.DTYPE_FLOAT32
+    field.trailing_shape.extend(trailing)
 
 
 def pass_result_json(encoded: bytes) -> dict[str, Any]:
@@ -38,19 +51,27 @@ def pass_result_json(encoded: bytes) -> dict[str, Any]:
     message = pb.ForwardBackwardOutput.FromString(encoded)
     outputs: list[dict[str, Any]] = []
     for record in message.loss_fn_outputs:
-        field = record.fields[LOGPROBS]
-        trailing = list(field.trailing_shape)
-        elements = np.frombuffer(field.data, np.dtype("<f4"))
-        bounds = (np.frombuffer(field.offsets, np.dtype("<i8")) // 4).tolist()
-        for start, end in itertools.pairwise(bounds):
-            rows = (end - start) // (math.prod(trailing) or 1)
-            data = [json_number(number) for number in elements[start:end].tolist()]
-            outputs.append({LOGPROBS: {"data": data, "dtype": "float32", "shape": [rows, *trailing]}})
+        of_datum: list[dict[str, Any]] = [{} for _ in range(record.num_datums)]
+        for name in (LOGPROBS, ELEMENTWISE_LOSS):
+            if name in record.fields:
+                for output, value in zip(of_datum, _json_arrays(record.fields[name]), strict=True):
+                    output[name] = value
+        outputs += of_datum
     return {
         "loss_fn_output_type": message.loss_fn_output_type,
         "loss_fn_outputs": outputs,
         "metrics": {name: json_number(value) for name, value in message.metrics.items()},
     }
+
+
+def _json_arrays(field: pb.BatchedTensor) -> Iterator[dict[str, Any]]:
+    trailing = list(field.trailing_shape)
+    elements = np.frombuffer(field.data, np.dtype("<f4"))
+    bounds = (np.frombuffer(field.offsets, np.dtype("<i8")) // 4).tolist()
+    for start, end in itertools.pairwise(bounds):
+        rows = (end - start) // (math.prod(trailing) or 1)
+        data = [json_number(number) for number in elements[start:end].tolist()]
+        yield {"data": data, "dtype": "float32", "shape": [rows, *trailing]}
 
 
 def json_number(number: float) -> float | str:

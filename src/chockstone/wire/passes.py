@@ -36,3 +36,4 @@ class Pass:
 class PassResult:
     logprobs: tuple[npt.NDArray[np.float32], ...]  # per datum, in order, shaped like its target_tokens
     metrics: Mapping[str, float]  # "name:reduction"; always has "loss:sum"
+    elementwise_loss: tuple[npt.NDArray[np.float32], ...] = ()  # shaped like logprobs; empty: not defined, or not asked

@@ -96,6 +96,20 @@ def test_older_clients_get_the_same_in_json() -> None:
     }
 
 
+def test_the_loss_of_each_position_stands_beside_its_logprob() -> None:
+    logprobs = arrays((3, 2), (1, 2), (4,))
+    losses = tuple(-2 * each for each in logprobs)
+    encoded = encode_pass_result(PassResult(logprobs, METRICS, elementwise_loss=losses))
+
+    read = deserialize_forward_backward_output(encoded).loss_fn_outputs
+    in_json = pass_result_json(encoded)["loss_fn_outputs"]
+
+    assert [set(output) for output in read] == [{"logprobs", "elementwise_loss"}] * 3
+    assert [output["elementwise_loss"].tolist() for output in read] == [each.tolist() for each in losses]
+    assert [output["elementwise_loss"]["shape"] for output in in_json] == [[3, 2], [1, 2], [4]]
+    assert in_json[1]["elementwise_loss"]["data"] == [0.0, -2.0]
+
+
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_numbers_json_lacks_reach_older_clients_as_numbers(number: float) -> None:
     logprobs = np.array([-1.5, number], np.float32)
