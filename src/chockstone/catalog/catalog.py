@@ -16,6 +16,7 @@ from chockstone.catalog.database import Database, sqlite_path
 from chockstone.catalog.engine import Engine
 from chockstone.catalog.engine_lock import EngineLock
 from chockstone.catalog.errors import CatalogNotReady
+from chockstone.catalog.journal_marks import JournalMarks
 from chockstone.catalog.keys import Keys
 from chockstone.catalog.losses import Losses
 from chockstone.catalog.opening import bring_up_to_date, require_this_version, version_of
@@ -46,6 +47,7 @@ class Catalog:
         self.sessions = Sessions(database)
         self.runs = Runs(database)
         self.recoveries = Recoveries(database)
+        self.journal_marks = JournalMarks(database)
         self.checkpoints = Checkpoints(database)
         self.trash = Trash(database)
         self.policies = Policies(database)

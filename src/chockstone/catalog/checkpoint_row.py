@@ -41,6 +41,7 @@ class CheckpointRow:
     step: int | None
     damage: str | None  # what is wrong with a damaged one
     verified_at: datetime | None = None  # when its archive was last read in full and found right
+    seal: str | None = None  # SHA-256 of its archive's manifest, in hexadecimal; None: not known, as in rows of before
 
     @property
     def path(self) -> str:

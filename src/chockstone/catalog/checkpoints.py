@@ -38,7 +38,7 @@ from chockstone.catalog.trash_row import TrashRow, move_to_trash
 
 _CHECKPOINTS: Final = tables.checkpoints.c
 _BEGUN: Final = tuple(  # the columns that a save begins with
-    column.name for column in CHECKPOINT_ROWS.columns if column.name not in ("save_id", "damage", "verified_at")
+    column.name for column in CHECKPOINT_ROWS.columns if column.name not in ("save_id", "damage", "verified_at", "seal")
 )
 _NEWEST_FIRST: Final = (_CHECKPOINTS.created_at.desc(), _CHECKPOINTS.save_id.desc())
 _CHANGED_AT_ONCE: Final = 1000  # in one statement: databases limit its parameters
@@ -112,9 +112,15 @@ class Checkpoints:
         return CHECKPOINT_ROWS.only(begun) or await self._own_or_refuse(run_id, kind, name, archive)
 
     async def commit(
-        self, save: CheckpointRow, *, size_bytes: int, now: datetime, purge_at: datetime | None = None
+        self,
+        save: CheckpointRow,
+        *,
+        size_bytes: int,
+        now: datetime,
+        purge_at: datetime | None = None,
+        seal: str | None = None,
     ) -> Committed:
-        """Publish a save whose archive is durable. Committing twice is committing once.
+        """Publish a save whose archive is durable, with its seal. Committing twice is committing once.
 
         What it replaces moves to the trash in the same moment, until ``purge_at`` or to be purged at once.
         ``CheckpointExists`` if another one took the name meanwhile: give the save up with ``fail``.
@@ -122,7 +128,7 @@ class Checkpoints:
         publication = (
             update(tables.checkpoints)
             .where(_CHECKPOINTS.save_id == save.save_id, _CHECKPOINTS.state == "pending")
-            .values(state="ready", size_bytes=size_bytes)
+            .values(state="ready", size_bytes=size_bytes, seal=seal)
             .returning(*CHECKPOINT_ROWS.columns)
         )
         if not save.overwrites:  # then there is nothing to replace as a rule, and one statement does
@@ -174,6 +180,7 @@ class Checkpoints:
         step: int | None = None,
         state: CheckpointState = "ready",
         damage: str | None = None,
+        seal: str | None = None,
     ) -> CheckpointRow:
         """Publish an archive that is in the store already, as a copy is or what a rebuild finds.
 
@@ -198,6 +205,7 @@ class Checkpoints:
             "optimizer_config": dict(optimizer_config or {}),
             "step": step,
             "damage": damage,
+            "seal": seal,
         }
         is_own = _CHECKPOINTS.archive == archive
         creation = insertion(values, unless=select(_CHECKPOINTS.save_id).where(is_own).exists())
@@ -372,6 +380,11 @@ class Checkpoints:
         """What its archive really has, where the row said something else. None if it is not published."""
         where = (_CHECKPOINTS.save_id == save_id, is_published())
         return await CHECKPOINT_ROWS.change(self._database, *where, size_bytes=size_bytes)
+
+    async def add_seal(self, save_id: int, seal: str) -> CheckpointRow | None:
+        """To a row of before that has none. A seal that is there is never replaced: None then, or if it is gone."""
+        where = (_CHECKPOINTS.save_id == save_id, is_published(), _CHECKPOINTS.seal.is_(None))
+        return await CHECKPOINT_ROWS.change(self._database, *where, seal=seal)
 
     async def mark_verified(self, save_ids: Sequence[int], *, at: datetime) -> None:
         """Their archives were read in full and found right. Those not ready, or gone, are passed over."""

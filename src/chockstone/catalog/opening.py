@@ -22,6 +22,7 @@ VERSIONS: Final = (
     "0002",
     "0003",
     "0004",
+    "0005",
 )  # as in migrations/versions, oldest first; the last is what tables.py says
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 VERSION_TABLE: Final = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))

@@ -31,6 +31,7 @@ class RecoveryRow:
     mismatched: int  # of those replayed: gave something else
     seconds: float
     notes: Sequence[str]  # what may have made numbers differ
+    lost: int = 0  # operations that were acknowledged and that the journal does not have any more
 
 
 _ROWS: Final = Rows(RecoveryRow, tables.recoveries)
@@ -56,6 +57,7 @@ class Recoveries:
         mismatched: int = 0,
         seconds: float = 0.0,
         notes: Sequence[str] = (),
+        lost: int = 0,
     ) -> RecoveryRow:
         """Write the receipt down, and forget the run's oldest beyond the last hundred."""
         addition = insert(tables.recoveries).values(
@@ -71,6 +73,7 @@ class Recoveries:
             mismatched=mismatched,
             seconds=seconds,
             notes=list(notes),
+            lost=lost,
         )
         of_run = _RECOVERIES.run_id == run_id
         newest = select(_RECOVERIES.recovery_id).where(of_run).order_by(_RECOVERIES.recovery_id.desc()).limit(KEPT)

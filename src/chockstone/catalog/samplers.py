@@ -26,6 +26,7 @@ class SamplerRow:
     archive: str | None  # in the store: the weights it samples from; None: the base model's
     created_at: datetime
     next_client_counter: int  # what the next client to join gets
+    seal: str | None = None  # of the archive, if it is known
 
 
 _ROWS: Final = Rows(SamplerRow, tables.sampling_sessions)
@@ -47,6 +48,7 @@ class Samplers:
         now: datetime,
         model_path: str | None = None,
         archive: str | None = None,
+        seal: str | None = None,
     ) -> SamplerRow:
         """Make the sampling session, or return the one that has this place already, whatever it was made with."""
         sampling_session_id = f"{session_id}:sample:{seq_id}"
@@ -59,6 +61,7 @@ class Samplers:
             base_model=base_model,
             model_path=model_path,
             archive=archive,
+            seal=seal,
             created_at=now,
             next_client_counter=1,  # 0 is the client that made it
         )

@@ -121,6 +121,7 @@ checkpoints: Final = Table(
     Column("step", BigInteger),
     Column("damage", Text),
     Column("verified_at", Moment),
+    Column("seal", Text),  # SHA-256 of its archive's manifest, which binds all its bytes; null in rows of before
     # One published and one being written under a name: an overwrite leaves the old one loadable until it commits.
     Index(
         "uq_checkpoints_pending",
@@ -172,6 +173,7 @@ sampling_sessions: Final = Table(
     Column("archive", Text),
     Column("created_at", Moment, nullable=False),
     Column("next_client_counter", BigInteger, nullable=False),
+    Column("seal", Text),  # of the archive
     UniqueConstraint("session_id", "seq_id"),
     Index(None, "archive"),
 )
@@ -244,8 +246,19 @@ recoveries: Final = Table(
     Column("mismatched", BigInteger, nullable=False),
     Column("seconds", Double, nullable=False),
     Column("notes", JSON, nullable=False),
+    Column("lost", BigInteger, nullable=False, server_default="0"),
     Index(None, "run_id", "recovery_id"),
     sqlite_autoincrement=True,  # the newest is the one with the highest number
+)
+
+# How far the journal of a run was acknowledged: a journal that ends before that has lost its end.
+journal_marks: Final = Table(
+    "journal_marks",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("birth", Text, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("operations", BigInteger, nullable=False),
 )
 
 keys: Final = Table(
