@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -17,6 +19,7 @@ from hostile.strangers import Stranger, check_refusal, retrieve
 from live import LiveServer
 
 EXAMPLES = 3  # of each operation and each kind
+SOAK_EXAMPLES = 150
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 
 
@@ -57,21 +60,27 @@ def lead_somewhere(given_body: Any, real: dict[str, str]) -> Any:
     return body
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
-@pytest.mark.parametrize("is_known", [False, True], ids=["made-up ids", "ids that exist"])
-def test_no_operation_ends_in_a_server_error(
-    live: LiveServer, http: httpx.Client, real: dict[str, str], mode: GenerationMode, is_known: bool
-) -> None:
+@dataclass(slots=True)
+class Asked:
+    """What was asked of a server, and how it answered."""
+
+    operations: set[str] = field(default_factory=set)
+    statuses: Counter[int] = field(default_factory=Counter)
+
+
+def ask_everything(
+    live: LiveServer, real: dict[str, str] | None, mode: GenerationMode, *, examples: int, derandomize: bool
+) -> Asked:
+    """Send ``examples`` requests to each operation; fails at the first answer that no client should get."""
     document = httpx.get(f"{live.url}/openapi.json", trust_env=False).json()
-    schema = schemathesis.openapi.from_dict(document)
-    seen: set[str] = set()
+    asked = Asked()
 
     def check(operation: Any) -> Callable[[], None]:
         ends_something = operation.path.endswith(("/finish", "/unload_model"))
 
         @settings(
-            max_examples=EXAMPLES,
-            derandomize=True,
+            max_examples=examples,
+            derandomize=derandomize,
             database=None,
             deadline=None,
             phases=[Phase.explicit, Phase.generate],
@@ -81,11 +90,12 @@ def test_no_operation_ends_in_a_server_error(
         def ask(case: Any) -> None:
             sendable = {name: value for name, value in (case.headers or {}).items() if isinstance(value, str)}
             case.headers = {**sendable, "X-API-Key": live.key}
-            if is_known and not ends_something:
+            if real is not None and not ends_something:
                 case.body = lead_somewhere(case.body, real)
                 case.path_parameters = lead_somewhere(case.path_parameters, real)
-            answer = case.call(base_url=live.url, timeout=30)
-            seen.add(operation.label)
+            answer = case.call(base_url=live.url, timeout=60)
+            asked.operations.add(operation.label)
+            asked.statuses[answer.status_code] += 1
             assert answer.status_code < 500, f"{case.as_curl_command()}\n{answer.status_code} {answer.text[:500]}"
             if answer.status_code >= 400:
                 headers = {name: values[0] for name, values in answer.headers.items()}
@@ -93,10 +103,31 @@ def test_no_operation_ends_in_a_server_error(
 
         return ask
 
-    for found in schema.get_all_operations():
+    for found in schemathesis.openapi.from_dict(document).get_all_operations():
         with suppress(Unsatisfiable):  # there is no wrong way to ask for what takes no input
             check(found.ok())()
+    return asked
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("is_known", [False, True], ids=["made-up ids", "ids that exist"])
+def test_no_operation_ends_in_a_server_error(
+    live: LiveServer, http: httpx.Client, real: dict[str, str], mode: GenerationMode, is_known: bool
+) -> None:
+    asked = ask_everything(live, real if is_known else None, mode, examples=EXAMPLES, derandomize=True)
 
     least = 50 if mode is GenerationMode.POSITIVE else 35
-    assert len(seen) >= least, "the document names every route"
+    assert len(asked.operations) >= least, "the document names every route"
+    assert Stranger.meet(http).loss() > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("is_known", [False, True], ids=["made-up ids", "ids that exist"])
+def test_no_operation_ends_in_a_server_error_however_often_it_is_asked(
+    live: LiveServer, http: httpx.Client, real: dict[str, str], mode: GenerationMode, is_known: bool
+) -> None:
+    asked = ask_everything(live, real if is_known else None, mode, examples=SOAK_EXAMPLES, derandomize=False)
+
+    print(f"{asked.statuses.total()} requests to {len(asked.operations)} operations: {dict(asked.statuses)}")
     assert Stranger.meet(http).loss() > 0
