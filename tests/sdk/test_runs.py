@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import tinker
+from tinker import types
 
 from live import LiveServer
-from sdk.making import MODEL, batch, create, step
+from sdk.making import MODEL, batch, create, datum, step, tokens
 
 Connect = Callable[..., tinker.ServiceClient]
 
@@ -99,3 +100,69 @@ def test_a_run_stays_listed_when_its_session_is_finished(
 def test_an_unknown_run_is_not_found(rest: tinker.RestClient) -> None:
     with pytest.raises(tinker.NotFoundError):
         rest.get_training_run("no-such-run").result()
+
+
+def test_lists_that_hold_an_export_parse(
+    live: LiveServer, service: tinker.ServiceClient, rest: tinker.RestClient
+) -> None:
+    run = create(service)
+    state = run.save_state("state").result().path
+    with live.http() as http:  # older clients cannot ask for an export
+        wish = {"model_id": run.model_id, "seq_id": 1000, "path": "export"}
+        accepted = http.post("save_weights_external", json=wish).json()
+        assert "path" in http.post("retrieve_future", json={"request_id": accepted["request_id"]}).json()
+
+    of_run = rest.list_checkpoints(run.model_id).result().checkpoints
+    of_user = rest.list_user_checkpoints(limit=100).result().checkpoints
+
+    assert state in [one.tinker_path for one in of_run]
+    assert state in [one.tinker_path for one in of_user]
+    assert rest.get_training_run(run.model_id).result().training_run_id == run.model_id
+
+
+def test_a_name_with_a_context_limit_means_the_model_within_that_limit(
+    service: tinker.ServiceClient, rest: tinker.RestClient
+) -> None:
+    name = f"{MODEL}:peft:40"
+    run = service.create_lora_training_client(base_model=name, rank=4)
+
+    step(run, [datum(1, length=40)])
+    with pytest.raises(tinker.RequestFailedError, match="41 tokens, but the model's context ends at 40"):
+        run.forward_backward([datum(1, length=41)], "cross_entropy").result()
+    path = run.save_state("x").result().path
+    sampler = run.save_weights_and_get_sampling_client()
+
+    assert rest.get_training_run(run.model_id).result().base_model == name
+    assert run.get_info().model_data.model_name == name
+    assert rest.get_weights_info_by_tinker_path(path).result().base_model == name
+    resumed = service.create_training_client_from_state_with_optimizer(path)
+    assert resumed.get_info().model_data.model_name == name
+    for limited in (sampler, service.create_sampling_client(base_model=name)):
+        _check_limit(limited)
+    assert len(_sample(service.create_sampling_client(base_model=MODEL), 30, 30)) == 30
+
+
+def _check_limit(sampler: tinker.SamplingClient) -> None:
+    assert len(_sample(sampler, 30, 10)) == 10
+    assert len(_sample(sampler, 30, None)) == 10
+    with pytest.raises(tinker.RequestFailedError, match="does not fit the context of 40"):
+        _sample(sampler, 30, 11)
+
+
+def _sample(sampler: tinker.SamplingClient, length: int, max_tokens: int | None) -> list[int]:
+    prompt = types.ModelInput.from_ints(tokens(1, length))
+    params = types.SamplingParams(max_tokens=max_tokens, stop=[])
+    return sampler.sample(prompt, 1, params).result().sequences[0].tokens
+
+
+@pytest.mark.filterwarnings("ignore:DEPRECATED")
+def test_a_checkpoint_loads_into_a_run_with_another_context_limit(service: tinker.ServiceClient) -> None:
+    path = create(service).save_state("x").result().path
+    limited = service.create_lora_training_client(base_model=f"{MODEL}:peft:40", rank=4)
+
+    assert limited.load_state(path).result().path == path
+
+
+def test_a_context_limit_needs_a_model_that_is_served(service: tinker.ServiceClient) -> None:
+    with pytest.raises(tinker.BadRequestError, match="'nobody:peft:40' is not served here"):
+        service.create_lora_training_client(base_model="nobody:peft:40", rank=4)

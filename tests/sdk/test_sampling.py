@@ -239,6 +239,15 @@ def test_the_most_likely_tokens_of_each_prompt_position(side: Side) -> None:
     assert [[token for token, _ in row or []] for row in rows] == best.indices.tolist()
 
 
+def test_the_most_likely_tokens_of_a_prompt_come_with_its_own_logprobs(side: Side) -> None:
+    asked, implied = (side.ask(include_prompt_logprobs=flag, topk_prompt_logprobs=2) for flag in (True, False))
+
+    assert implied.prompt_logprobs is not None
+    assert implied.prompt_logprobs == asked.prompt_logprobs
+    assert implied.topk_prompt_logprobs == asked.topk_prompt_logprobs
+    assert side.ask().prompt_logprobs is None
+
+
 def test_the_most_likely_tokens_of_each_sampled_position(side: Side) -> None:
     for sequence in side.ask(num_samples=2, max_tokens=6, topk_sample_logprobs=3, stop=[]).sequences:
         best = side.continuation(sequence).topk(3)

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 from fastapi import Query, Request, Response
 
 from chockstone.api.bodies import off_loop
+from chockstone.api.client_version import KnownKindsDep
 from chockstone.api.context import Context, ContextDep
 from chockstone.api.downloads import download_url, exported_files
 from chockstone.api.lookup import LookupDep
@@ -44,23 +45,26 @@ _BYTES_PER_ENTRY: Final = 500  # or so, of a list
 async def list_checkpoints(
     context: LookupDep,
     caller: CallerDep,
+    kinds: KnownKindsDep,
     limit: Annotated[int, Query(ge=0, le=1000)] = 100,
     offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
 ) -> Response:
-    """The caller's own, of all runs, newest first."""
-    page = await context.catalog.checkpoints.list(caller.user_id, limit=limit, offset=offset, now=context.now())
+    """The caller's own, of all runs, newest first. An SDK older than 0.28 is not shown external checkpoints."""
+    page = await context.catalog.checkpoints.list(
+        caller.user_id, limit=limit, offset=offset, now=context.now(), kinds=kinds
+    )
     return await _listed(page.rows, Cursor(offset=offset, limit=limit, total_count=page.total_count))
 
 
 @routes.get(_RUN, response_model=CheckpointsResponse)
-async def list_checkpoints_of_run(run_id: str, context: LookupDep, caller: CallerDep) -> Response:
-    """All of a run, newest first; of another's run the public ones."""
+async def list_checkpoints_of_run(run_id: str, context: LookupDep, caller: CallerDep, kinds: KnownKindsDep) -> Response:
+    """All of a run, newest first; of another's run the public ones. Older SDKs are not shown external checkpoints."""
     check_run_id(run_id)
     rows = await context.catalog.checkpoints.list_by_run(run_id, now=context.now())
     seen = [row for row in rows if context.may_read(row, caller)]
     if not seen:
         await context.run_row(run_id, caller)
-    return await _listed(seen)
+    return await _listed([row for row in seen if kinds is None or row.kind in kinds])
 
 
 @routes.get(_ONE)

@@ -24,6 +24,7 @@ from chockstone.engine.futures import Promise
 from chockstone.engine.runs import LiveRun
 from chockstone.engine.sampling import SamplerSource
 from chockstone.wire.failures import BadRequest, ServerFailure
+from chockstone.wire.model_names import ModelName
 from chockstone.wire.paths import Kind, TinkerPath, check_name
 
 _PAGE: Final = 1000
@@ -83,7 +84,8 @@ class Context(Lookup):
             raise HTTPException(503, "the server is shutting down", {"Retry-After": "5"})
 
     def model(self, name: str) -> ServedModel:
-        if (model := self.models.get(name)) is None:
+        """The served model that a client means by ``name``, which may end in ``:peft:N``."""
+        if (model := self.models.get(ModelName.parse(name).base)) is None:
             raise BadRequest(f"base model {name!r} is not served here; there are {', '.join(sorted(self.models))}")
         return model
 

@@ -11,6 +11,7 @@ from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
 from chockstone.backends.spec import RunSpec
 from chockstone.wire.futures import AcceptedResponse
+from chockstone.wire.model_names import ModelName
 from chockstone.wire.models import (
     CreateModelRequest,
     GetInfoRequest,
@@ -59,7 +60,7 @@ async def get_info(request: GetInfoRequest, context: ContextDep, caller: CallerD
     else:
         row = await context.run_row(request.model_id, caller)
         base_model, spec, optimizer = row.base_model, row.spec, row.optimizer_config
-    model = context.models.get(base_model)
+    model = context.models.get(ModelName.parse(base_model).base)
     return GetInfoResponse(
         model_id=request.model_id,
         model_data=ModelData(

@@ -32,7 +32,8 @@ async def create_sampling_session(
 ) -> CreateSamplingSessionResponse:
     session = await context.open_session(request.session_id, caller)
     if request.model_path is None:
-        base_model, found = context.model(request.base_model or "").name, None
+        base_model, found = request.base_model or "", None
+        context.model(base_model)
     else:
         found = await _weights(context, caller, request.model_path)
         base_model = found.row.base_model
@@ -85,7 +86,9 @@ async def _source(context: Context, caller: Caller, head: SampleHead) -> Sampler
     if head.sampling_session_id is not None:
         return await context.source(head.sampling_session_id, caller, for_work=True)
     if head.model_path is None:
-        return SamplerSource("", caller.user_id, context.model(head.base_model or "").name, None)
+        base_model = head.base_model or ""
+        context.model(base_model)
+        return SamplerSource("", caller.user_id, base_model, None)
     row = (await _weights(context, caller, head.model_path)).row
     return SamplerSource("", caller.user_id, row.base_model, row.archive)
 

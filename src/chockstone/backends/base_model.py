@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,6 +65,12 @@ class BaseModel:
     crew: Crew
     computing: Callable[[], AbstractContextManager[None]]
     mould: Mould | None
+
+    def limited(self, max_context: int | None) -> BaseModel:
+        """The same model, whose inputs are refused beyond ``max_context`` tokens too."""
+        if max_context is None or max_context >= self.max_context:
+            return self
+        return replace(self, max_context=max_context)
 
     def hidden_states(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         """[B, T, D]; sequences end anywhere, what follows them has no influence."""

@@ -23,7 +23,8 @@ from chockstone.sampling.vllm.fleet import Fleet
 from chockstone.sampling.vllm.model_facts import read_facts
 from chockstone.sampling.vllm.server import Misfit
 from chockstone.wire.failures import BadRequest, RequestError
-from chockstone.wire.sample_request import decode_sample
+from chockstone.wire.model_names import ModelName
+from chockstone.wire.sample_request import decode_sample, limit_context
 from chockstone.wire.sample_result import encode_sample_result
 from chockstone.wire.samples import SampleRequest
 
@@ -133,7 +134,9 @@ class VllmBackend:
             self._under_way.pop(key, None)
 
     async def _sample(self, values: dict[str, Any], body: bytes) -> Message:
-        request = await _beside_loop(lambda: decode_sample(orjson.loads(body)), size_bytes=len(body))
+        limit = ModelName.parse(values["base_model"]).max_context
+        decoded = await _beside_loop(lambda: decode_sample(orjson.loads(body)), size_bytes=len(body))
+        request = limit_context(decoded, limit)
         archive = values["archive"]
         if archive is None:
             return await self._ask(request, values, body, None)
@@ -150,7 +153,8 @@ class VllmBackend:
     async def _ask(
         self, request: SampleRequest, values: dict[str, Any], body: bytes, files: AdapterFiles | None
     ) -> Message:
-        result = await self._fleet.sample(request, values["base_model"], files, seed=values["seed"])
+        name = ModelName.parse(values["base_model"]).base
+        result = await self._fleet.sample(request, name, files, seed=values["seed"])
         if result is None:
             log.debug("sample left to the worker request=%s model=%s", values["key"], values["base_model"])
             return await self._worker.call("sample", values, body)

@@ -36,9 +36,10 @@ from chockstone.backends.tasks import Schedule, Source, Steps, Turns
 from chockstone.checkpoints import Admission, Saved
 from chockstone.sampling.model import SampledModel
 from chockstone.wire.failures import BadRequest, Failure, RequestError, ServerFailure
+from chockstone.wire.model_names import ModelName
 from chockstone.wire.pass_request import decode_pass
 from chockstone.wire.pass_result import encode_pass_result
-from chockstone.wire.sample_request import decode_sample
+from chockstone.wire.sample_request import decode_sample, limit_context
 from chockstone.wire.sample_result import encode_sample_result
 
 log = logging.getLogger(__name__)
@@ -197,7 +198,8 @@ class Workshop:
 
     def _open_run(self, *, run_id: str, base_model: str, spec: dict[str, Any]) -> Call:
         yield None
-        self._runs[run_id] = Run(self._bases[base_model], RunSpec.from_json(spec))
+        name = ModelName.parse(base_model)
+        self._runs[run_id] = Run(self._bases[name.base].limited(name.max_context), RunSpec.from_json(spec))
         return Message()
 
     def _close_run(self, *, run_id: str) -> Call:
@@ -321,12 +323,13 @@ class Workshop:
         return Message()
 
     def _sample(self, *, key: str, base_model: str, archive: str | None, seed: int, body: bytes) -> Call:
-        request = decode_sample(orjson.loads(body))
-        weights = Weights(self._sampled[base_model], None, 0)
+        name = ModelName.parse(base_model)
+        request = limit_context(decode_sample(orjson.loads(body)), name.max_context)
+        weights = Weights(self._sampled[name.base], None, 0)
         if archive is not None:
             self._fetching.add(key)
             try:
-                weights = yield from self._fetch(base_model, archive)
+                weights = yield from self._fetch(name.base, archive)
                 if key not in self._fetching:
                     raise BadRequest("the sample was cancelled")
             finally:

@@ -7,7 +7,7 @@ to the trash, which knows its archive until that is deleted: rows go first, arch
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -305,9 +305,19 @@ class Checkpoints:
         query = select(*CHECKPOINT_ROWS.columns).where(_CHECKPOINTS.run_id == run_id, is_visible(now))
         return await CHECKPOINT_ROWS.read(self._database, query.order_by(*_NEWEST_FIRST))
 
-    async def list(self, owner: str | None, *, limit: int, now: datetime, offset: int = 0) -> Page[CheckpointRow]:
-        """Published and not expired, newest first; of everyone when ``owner`` is None."""
+    async def list(
+        self,
+        owner: str | None,
+        *,
+        limit: int,
+        now: datetime,
+        offset: int = 0,
+        kinds: Collection[CheckpointKind] | None = None,
+    ) -> Page[CheckpointRow]:
+        """Published and not expired, newest first; of everyone when ``owner`` is None, of all kinds unless named."""
         where = [is_visible(now)] if owner is None else [is_visible(now), _CHECKPOINTS.owner == owner]
+        if kinds is not None:
+            where.append(_CHECKPOINTS.kind.in_(kinds))
         return await CHECKPOINT_ROWS.read_page(
             self._database, *where, order_by=_NEWEST_FIRST, limit=limit, offset=offset
         )

@@ -25,6 +25,7 @@ from chockstone.engine.operations import Operation, Outcome
 from chockstone.engine.saving import Order, Saving
 from chockstone.engine.usage import UsageMeter
 from chockstone.wire.failures import BadRequest, RequestError
+from chockstone.wire.model_names import ModelName
 from chockstone.wire.paths import Kind, TinkerPath
 
 log = logging.getLogger(__name__)
@@ -232,7 +233,7 @@ def _json(**values: Any) -> Result:  # Any: plain JSON
 
 
 def _check_base_model(live: LiveRun, source: Source) -> None:
-    if source.base_model != live.base_model:
+    if ModelName.parse(source.base_model).base != ModelName.parse(live.base_model).base:
         raise BadRequest(
             f"the checkpoint is of base model {source.base_model!r}, and run {live.run_id!r} of {live.base_model!r}"
         )

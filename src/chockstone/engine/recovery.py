@@ -33,6 +33,7 @@ from chockstone.engine.recovery_archives import RecoveryArchive, RecoveryArchive
 from chockstone.engine.storage import Storage
 from chockstone.engine.suspects import Suspects
 from chockstone.wire.failures import Code, RequestError, ServerFailure
+from chockstone.wire.model_names import ModelName
 
 log = logging.getLogger(__name__)
 Finish = Callable[[LiveRun, Operation, Outcome], Awaitable[None]]
@@ -112,11 +113,12 @@ class Recovery:
         await self._wait_for_worker(live)
         if live.generation == self._backend.generation:
             return
-        if live.base_model not in self._backend.environment.get("models", {live.base_model: ""}):
+        base_model = ModelName.parse(live.base_model).base
+        if base_model not in self._backend.environment.get("models", {base_model: ""}):
             raise self._hold(
                 live,
-                f"base model {live.base_model!r} is not served at the moment: start the server with "
-                f"--model {live.base_model}=DIRECTORY, and run {live.run_id!r} goes on where it was",
+                f"base model {base_model!r} is not served at the moment: start the server with "
+                f"--model {base_model}=DIRECTORY, and run {live.run_id!r} goes on where it was",
             )
         if before is not None and before.word == "open":
             await self._losses.send(live.session_id)
@@ -359,5 +361,6 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], base_model: str
 
 
 def _is_another_model(then: Mapping[str, Any], now: Mapping[str, Any], base_model: str) -> bool:
-    before, after = (each.get("models", {}).get(base_model) for each in (then, now))
+    name = ModelName.parse(base_model).base
+    before, after = (each.get("models", {}).get(name) for each in (then, now))
     return before is not None and before != after

@@ -6,7 +6,7 @@ Unknown fields are let pass: clients older and newer than this server send them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -77,17 +77,38 @@ def decode_sample(value: object) -> SampleRequest:
             f"prompt_logprobs_last_n is {last_n}, but of a prompt of {prompt.size} tokens only the last "
             f"{prompt.size - 1} can be scored. Leave it out to score them all."
         )
+    topk_prompt_logprobs = _read_alternatives(fields, "topk_prompt_logprobs", positions=prompt.size)
     return SampleRequest(
         prompt=prompt,
         num_samples=_read_num_samples(fields),
         params=_read_params(fields.get("sampling_params")),
-        prompt_logprobs=prompt_logprobs,
+        prompt_logprobs=prompt_logprobs or topk_prompt_logprobs > 0,  # other servers' answers hold both
         prompt_logprobs_last_n=last_n,
-        topk_prompt_logprobs=_read_alternatives(fields, "topk_prompt_logprobs", positions=prompt.size),
+        topk_prompt_logprobs=topk_prompt_logprobs,
         topk_sample_logprobs=_read_alternatives(fields, "topk_sample_logprobs", positions=1),
         prompt_alt_tokens_k=_read_alternatives(fields, "prompt_alt_tokens_k", positions=prompt.size),
         targets=_read_targets(fields.get("target_prompt_logprobs"), positions=prompt.size - 1),
     )
+
+
+def limit_context(request: SampleRequest, max_context: int | None) -> SampleRequest:
+    """The request within a context that may be shorter than the model's own; None is no limit.
+
+    Raises BadRequest for a request that needs more.
+    """
+    if max_context is None:
+        return request
+    length, wanted = request.prompt.size, request.params.max_tokens
+    space = max_context - length
+    if space == 0 and wanted == 1:
+        return request  # to score a full context: what follows its last token is sampled and never read
+    if space < 1 or (wanted is not None and wanted > space):
+        asked = "" if wanted is None else f" and max_tokens={wanted}"
+        raise BadRequest(
+            f"a prompt of {length} tokens{asked} does not fit the context of {max_context} that the model's name asks "
+            f"for; shorten the prompt{'' if wanted is None else ', ask for fewer tokens'} or name the model without it"
+        )
+    return request if wanted is not None else replace(request, params=replace(request.params, max_tokens=space))
 
 
 def _read_params(value: object) -> SamplingParams:

@@ -14,7 +14,7 @@ from tinker.types._pydantic_types.tensor_data import TensorData
 
 from chockstone.wire import samples
 from chockstone.wire.failures import BadRequest
-from chockstone.wire.sample_request import SampleHead, decode_sample, peek_sample
+from chockstone.wire.sample_request import SampleHead, decode_sample, limit_context, peek_sample
 
 
 def sdk_json(tokens: list[int] = [1, 2, 3], params: dict[str, Any] | None = None, **fields: Any) -> Any:  # noqa: B006
@@ -82,6 +82,28 @@ def test_all_forms_of_stop(stop: Any, strings: Any, tokens: Any, stops_at_eos: b
     params = decode_sample(sdk_json(params={"stop": stop})).params
 
     assert (params.stop_strings, params.stop_tokens, params.stops_at_eos) == (strings, tokens, stops_at_eos)
+
+
+def test_the_most_likely_tokens_of_a_prompt_come_with_its_own_logprobs() -> None:
+    assert decode_sample(sdk_json(topk_prompt_logprobs=2)).prompt_logprobs
+    assert not decode_sample(sdk_json()).prompt_logprobs
+
+
+@pytest.mark.parametrize(("max_tokens", "limit"), [(None, None), (5, None), (5, 8), (1, 3)])
+def test_a_request_within_the_limit_is_not_changed(max_tokens: int | None, limit: int | None) -> None:
+    request = decode_sample(sdk_json(params={"max_tokens": max_tokens}))
+
+    assert limit_context(request, limit) is request
+
+
+def test_without_max_tokens_a_request_ends_at_the_limit() -> None:
+    assert limit_context(decode_sample(sdk_json()), 8).params.max_tokens == 5
+
+
+@pytest.mark.parametrize(("max_tokens", "limit"), [(6, 8), (None, 3), (None, 2), (2, 3), (1, 2)])
+def test_a_request_beyond_the_limit_is_refused(max_tokens: int | None, limit: int) -> None:
+    with pytest.raises(BadRequest, match=f"does not fit the context of {limit}"):
+        limit_context(decode_sample(sdk_json(params={"max_tokens": max_tokens})), limit)
 
 
 def test_top_k_zero_is_off() -> None:
