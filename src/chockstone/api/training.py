@@ -26,7 +26,8 @@ async def forward_backward(request: Request, context: ContextDep, caller: Caller
         body = await off_loop(lambda: pass_from_json(parse_object(received)), size_bytes=len(received))
     head = await off_loop(lambda: peek_pass(body), size_bytes=len(body))
     live = await context.run(head.run_id, caller)
-    request_id = await context.engine.training.forward_backward(live, head.seq_id, body)
+    loss = None if head.loss_id is None else await context.engine.losses.find(head.loss_id, owner=live.owner)
+    request_id = await context.engine.training.forward_backward(live, head.seq_id, body, loss=loss)
     return AcceptedResponse(request_id=request_id, model_id=live.run_id)
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import select
-
 from chockstone.catalog import tables
 from chockstone.catalog.database import Database
 from chockstone.catalog.errors import RowMissing
@@ -64,8 +62,3 @@ class Losses:
         if loss is None:
             raise RowMissing(f"custom loss {loss_id!r} is not in this catalog; upload it with create_custom_loss")
         return loss
-
-    async def list_by_session(self, session_id: str) -> tuple[LossRow, ...]:
-        """In the order of their ``custom_loss_seq_id``."""
-        query = select(*_ROWS.columns).where(_LOSSES.session_id == session_id).order_by(_LOSSES.custom_loss_seq_id)
-        return await _ROWS.read(self._database, query)

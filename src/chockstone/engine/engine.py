@@ -91,12 +91,10 @@ class Engine:
         )
         self._writer = None if durability.journal == "off" else JournalWriter(synced=durability.journal == "synced")
         suspects = Suspects()
-        self._losses = CustomLosses(backend, catalog, self.futures)
-        self._execution = Execution(backend, catalog, self._saving, self.checkpoints, self.usage, now=now)
+        self.losses = CustomLosses(backend, catalog, self.futures)
+        self._execution = Execution(backend, catalog, self._saving, self.checkpoints, self.usage, self.losses, now=now)
         self._archives = RecoveryArchives(backend, storage, durability, rules)
-        self._recovery = Recovery(
-            backend, catalog, storage, self._execution, self._archives, self._losses, limits, suspects, now=now
-        )
+        self._recovery = Recovery(backend, catalog, storage, self._execution, self._archives, limits, suspects, now=now)
         self._performing = Performing(self.futures, limits, self._execution, self._recovery, self._archives, suspects)
         self._lifecycle = Lifecycle(
             backend,
@@ -162,7 +160,7 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._losses.drained()
+        await self.losses.drained()
         try:
             await self._take_last_archives()
             await asyncio.gather(*self._tasks, return_exceptions=True)  # they tidy up behind those
@@ -192,7 +190,7 @@ class Engine:
             await self.sampling.recovered.wait()
         elif ":loss:" in request_id:
             with suppress(RowMissing):
-                self._losses.add(await self.catalog.losses.get(request_id))
+                self.losses.add(await self.catalog.losses.get(request_id))
         return self.futures.get(request_id)
 
     def why_waiting(self, request_id: str) -> str | None:
@@ -283,7 +281,7 @@ class Engine:
 
     def add_loss(self, loss: LossRow) -> str:
         """Have the worker build an uploaded loss; the result names it, or says what is wrong with it."""
-        return self._losses.add(loss)
+        return self.losses.add(loss)
 
     async def finish_session(self, session_id: str) -> None:
         """Free what the session held: its runs and losses, and the weights that only its samplers used.
@@ -355,7 +353,7 @@ class Engine:
                 self._in_background(self._forget(sampler.archive))
         if samplers:
             await self.checkpoints.purge_due()  # what was deleted while they used it
-        await self._losses.drop(session_id)
+        await self.losses.drop(session_id)
 
     async def _forget(self, archive: str) -> None:
         """The worker may be writing it yet, and then deletes it when it has; one that died has forgotten it."""

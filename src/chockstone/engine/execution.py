@@ -6,8 +6,10 @@ row before a path.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -19,6 +21,7 @@ from chockstone.catalog import Catalog, CheckpointKind, CheckpointRow, RowMissin
 from chockstone.engine.archives import ephemeral_name
 from chockstone.engine.backend import Backend
 from chockstone.engine.checkpoints import Checkpoints
+from chockstone.engine.custom_losses import CustomLosses
 from chockstone.engine.futures import Result
 from chockstone.engine.live_run import LiveRun
 from chockstone.engine.operations import Operation, Outcome
@@ -26,6 +29,7 @@ from chockstone.engine.saving import Order, Saving
 from chockstone.engine.usage import UsageMeter
 from chockstone.wire.failures import BadRequest, RequestError
 from chockstone.wire.model_names import ModelName
+from chockstone.wire.pass_request import peek_pass
 from chockstone.wire.paths import Kind, TinkerPath
 
 log = logging.getLogger(__name__)
@@ -64,6 +68,7 @@ class Execution:
         saving: Saving,
         checkpoints: Checkpoints,
         usage: UsageMeter,
+        losses: CustomLosses,
         *,
         now: Callable[[], datetime],
     ) -> None:
@@ -72,6 +77,7 @@ class Execution:
         self._saving = saving
         self._checkpoints = checkpoints
         self._usage = usage
+        self._losses = losses
         self._now = now
         self._words: dict[str, Callable[[LiveRun, Operation, Release], Awaitable[Outcome]]] = {
             "open": self._open,
@@ -134,12 +140,20 @@ class Execution:
     async def _pass(self, live: LiveRun, operation: Operation, _: Release) -> Outcome:
         # A replay gives the bytes that were given before: versions before this one sent no losses per position.
         values = {"elementwise_loss": operation.values.get("elementwise_loss", False)}
-        reply = await self._call(live, "pass", values, await live.journal.body(operation))
+        body = await live.journal.body(operation)
+        loss_id = operation.loss_id if "loss_id" in operation.values else await _custom_loss(body)
+        async with self._with_loss(live, operation, loss_id):
+            reply = await self._call(live, "pass", values, body)
         _owe(live, reply)
         if operation.trace is None:
             tokens = reply.values.get("tokens", 0)
             self._usage.trained(live.session_id, owner=live.owner, base_model=live.base_model, tokens=tokens)
         return Outcome(Result(reply.body, "pass"))
+
+    def _with_loss(self, live: LiveRun, operation: Operation, loss_id: str | None) -> AbstractAsyncContextManager[None]:
+        if loss_id is None:
+            return nullcontext()
+        return self._losses.in_worker(loss_id, lambda: live.journal.loss(operation), generation=live.generation)
 
     async def _optim_step(self, live: LiveRun, operation: Operation, _: Release) -> Outcome:
         reply = await self._call(live, "optim_step", {"params": dict(operation.values["params"])})
@@ -226,6 +240,14 @@ class Execution:
 def _owe(live: LiveRun, reply: Message) -> None:
     live.debt.operations += 1
     live.debt.seconds += reply.values.get("seconds", 0.0)
+
+
+async def _custom_loss(body: bytes) -> str | None:
+    """Which one a pass uses, in a journal of a version that did not write it beside the body."""
+    try:
+        return (await asyncio.to_thread(peek_pass, body)).loss_id
+    except BadRequest:  # which the worker says, too
+        return None
 
 
 def _json(**values: Any) -> Result:  # Any: plain JSON

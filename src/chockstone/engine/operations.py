@@ -53,6 +53,7 @@ class Operation:
     seq_id: int | None  # None: from a client that does not number its requests
     sequence: int = 0  # in the journal
     body: bytes | None = None  # None: it has to be read again
+    loss: Mapping[str, Any] | None = None  # definition of the custom loss it uses; None: it uses none, or as for body
     record: Record | None = None
     promise: Promise | None = None
     damage: str | None = None  # why its record cannot be trusted
@@ -65,6 +66,12 @@ class Operation:
     is_covered: bool = False  # no replay will ever begin before it
     deaths: int = 0  # of workers, while it ran
     attempts: int = 0  # by servers that did not live to see its end
+
+    @property
+    def loss_id(self) -> str | None:
+        """Of the custom loss it uses. A journal of a version before this one does not say."""
+        loss_id: str | None = self.values.get("loss_id")
+        return loss_id
 
     @property
     def is_again(self) -> bool:

@@ -22,7 +22,6 @@ from chockstone.checkpoints.errors import CheckpointError, StoreError
 from chockstone.checkpoints.resume.verdicts import Verdict
 from chockstone.checkpoints.resume.walking import Ending, WalkBack
 from chockstone.engine.backend import Backend
-from chockstone.engine.custom_losses import CustomLosses
 from chockstone.engine.execution import Execution
 from chockstone.engine.futures import Result
 from chockstone.engine.journal import JournalDamaged
@@ -86,7 +85,6 @@ class Recovery:
         storage: Storage,
         execution: Execution,
         archives: RecoveryArchives,
-        losses: CustomLosses,
         limits: Limits,
         suspects: Suspects,
         *,
@@ -97,7 +95,6 @@ class Recovery:
         self._storage = storage
         self._execution = execution
         self._archives = archives
-        self._losses = losses
         self._limits = limits
         self._suspects = suspects
         self._now = now
@@ -121,7 +118,6 @@ class Recovery:
                 f"--model {base_model}=DIRECTORY, and run {live.run_id!r} goes on where it was",
             )
         if before is not None and before.word == "open":
-            await self._losses.send(live.session_id)
             return  # it has not begun yet
         await live.all_written()  # what the last worker was writing ends, one way or another
         live.pause = "the run waits for its turn to be recovered"
@@ -132,7 +128,6 @@ class Recovery:
                     "Resume it with create_training_client_from_state_with_optimizer and its last checkpoint."
                 )
             try:
-                await self._losses.send(live.session_id)
                 await self._bring_back(live, before)
             except BaseException as error:
                 live.generation = 0  # what the worker has of it is not all

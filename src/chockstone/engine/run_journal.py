@@ -7,18 +7,23 @@ Results stay in the files until nobody asks for them, too.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
 from chockstone.engine.futures import Result
 from chockstone.engine.journal import Journal, JournalDamaged, JournalWriter, Record
 from chockstone.engine.journal_stall import wait_until_durable
+from chockstone.engine.kept_losses import LOSS, KeptLosses
 from chockstone.engine.numbers import Numbers
 from chockstone.engine.operations import Operation, Outcome, Trace
 
+log = logging.getLogger(__name__)
 Json = Mapping[str, Any]  # Any: plain JSON
 _NOWHERE: Final = "there is no journal"
 
@@ -31,6 +36,7 @@ class Past:
     numbers: Numbers
     operations: list[Operation] = field(default_factory=list)
     results: list[tuple[Operation, Record]] = field(default_factory=list)  # that somebody may ask for yet
+    losses: list[Record] = field(default_factory=list)  # custom ones that operations use
     loose: list[int] = field(default_factory=list)  # what else is there
     has_gaps: bool = False  # some of it was covered, and deleted
 
@@ -46,6 +52,7 @@ class RunJournal:
         self._last: asyncio.Future[None] | None = None  # done when all so far is durable
         self._sequence = 0  # without a journal
         self._loose: list[int] = []  # records that only stand beside operations
+        self._losses = KeptLosses()
         self._has_gaps = False
         self._is_closed = False
 
@@ -68,6 +75,7 @@ class RunJournal:
         past = _read_past(journal.records)
         made.operations = past.operations
         made._loose = past.loose
+        made._losses = KeptLosses(past.losses)
         made._has_gaps = past.has_gaps
         journal.records.clear()
         return made, past
@@ -95,6 +103,9 @@ class RunJournal:
             self._sequence += 1
             operation.sequence = self._sequence
             return
+        if operation.loss_id is not None and operation.loss is not None and not self._losses.has(operation.loss_id):
+            loss = {"kind": LOSS, "loss_id": operation.loss_id}
+            self._losses.add(self._journal.append(loss, orjson.dumps(operation.loss)).record)
         head = {
             "kind": "operation",
             "word": operation.word,
@@ -127,7 +138,7 @@ class RunJournal:
     def settle(self, operation: Operation, outcome: Outcome) -> None:
         """Write down what came of it. Nobody waits for that: until it is there, a replay finds it out again."""
         operation.trace = outcome.trace()
-        operation.body = None
+        operation.body = operation.loss = None
         if self._journal is None:
             return
         result = outcome.result
@@ -158,6 +169,20 @@ class RunJournal:
             raise JournalDamaged(_NOWHERE)
         return await self._journal.read(operation.record)
 
+    async def loss(self, operation: Operation) -> Json | None:
+        """The definition of the custom loss that the operation uses; None: the journal does not have it, or damaged."""
+        if operation.loss is not None:
+            return operation.loss
+        record = None if operation.loss_id is None else self._losses.before(operation.loss_id, operation.sequence)
+        if self._journal is None or record is None:
+            return None
+        try:
+            definition: Json = orjson.loads(await self._journal.read(record))
+        except JournalDamaged as error:
+            log.warning("custom loss damaged in journal loss=%s error=%s", operation.loss_id, error)
+            return None
+        return definition
+
     async def read_result(self, record: Record) -> Result:
         """Raises JournalDamaged."""
         assert self._journal is not None
@@ -179,6 +204,7 @@ class RunJournal:
         self.operations = [operation for operation in self.operations if not operation.is_covered]
         if self._journal is not None:
             self._journal.free(sequence for sequence in self._loose if sequence <= through)
+            self._journal.free(self._losses.release(self.operations))
         self._loose = [sequence for sequence in self._loose if sequence > through]
 
     def needed_archives(self) -> set[str]:
@@ -188,6 +214,7 @@ class RunJournal:
 
     def rotate(self, head: Json) -> None:
         if self._journal is not None:
+            self._losses.begin()
             self._journal.rotate({"kind": "head", **head})
 
     async def close(self) -> None:
@@ -230,6 +257,8 @@ def _read_past(records: list[Record]) -> Past:
                     tried.attempts += 1
             case "head":
                 pass
+            case "loss":
+                past.losses.append(record)
             case None:
                 unknown.append(record)
             case _:

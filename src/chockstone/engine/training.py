@@ -8,6 +8,7 @@ from typing import Any
 
 from chockstone.backends.spec import RunSpec
 from chockstone.catalog import CheckpointRow
+from chockstone.catalog.losses import LossRow
 from chockstone.engine.checkpoints import Skipped
 from chockstone.engine.execution import Source
 from chockstone.engine.lifecycle import Lifecycle
@@ -66,8 +67,13 @@ class Training:
             }
         return await self._submit(live, 0, "open", values)
 
-    async def forward_backward(self, live: LiveRun, seq_id: int | None, body: bytes) -> str:
-        return await self._submit(live, seq_id, "pass", {"elementwise_loss": True}, body)
+    async def forward_backward(
+        self, live: LiveRun, seq_id: int | None, body: bytes, *, loss: LossRow | None = None
+    ) -> str:
+        """``loss`` is the custom loss that the request names; it must be the run's owner's."""
+        loss_id = None if loss is None else loss.loss_id
+        values = {"elementwise_loss": True, "loss_id": loss_id}
+        return await self._submit(live, seq_id, "pass", values, body, loss=None if loss is None else loss.definition)
 
     async def optim_step(self, live: LiveRun, seq_id: int | None, params: Mapping[str, Any]) -> str:
         return await self._submit(live, seq_id, "optim_step", {"params": dict(params)})
@@ -133,10 +139,11 @@ class Training:
         values: Mapping[str, Any],
         body: bytes | None = None,
         *,
+        loss: Mapping[str, Any] | None = None,
         is_last: bool = False,
     ) -> str:
         request_id = "" if seq_id is None else request_id_of(live.run_id, seq_id)
-        operation = Operation(word, values, request_id, seq_id, body=body)
+        operation = Operation(word, values, request_id, seq_id, body=body, loss=loss)
         return await self._performing.submit(live, seq_id, operation, is_last=is_last)
 
 

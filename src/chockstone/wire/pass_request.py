@@ -38,6 +38,7 @@ class PassHead:
     forward_only: bool
     datum_count: int
     token_count: int
+    loss_id: str | None = None  # of the custom loss that it uses
 
 
 def peek_pass(body: bytes) -> PassHead:
@@ -50,6 +51,7 @@ def peek_pass(body: bytes) -> PassHead:
         forward_only=message.forward_only,
         datum_count=len(message.data),
         token_count=sum(len(chunk.encoded_text.tokens) // 4 for datum in message.data for chunk in datum.model_input),
+        loss_id=_custom_loss(message),
     )
 
 
@@ -165,6 +167,12 @@ def _read_options(message: pb.ForwardBackwardRequest) -> Mapping[str, float | st
         if isinstance(option, float) and math.isnan(option):
             raise BadRequest(f"loss option {name!r} is nan.")
     return dict(sorted(options.items()))
+
+
+def _custom_loss(message: pb.ForwardBackwardRequest) -> str | None:
+    if message.loss_fn != "custom" or "loss_id" not in message.loss_fn_config_v2:
+        return None
+    return message.loss_fn_config_v2["loss_id"].text or None
 
 
 def _write_options(message: pb.ForwardBackwardRequest, options: object) -> None:

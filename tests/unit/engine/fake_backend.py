@@ -44,6 +44,7 @@ class FakeBackend:
         self.calls: list[tuple[str, dict[str, Any], bytes]] = []
         self.runs: dict[str, Numbers] = {}
         self.losses: dict[str, Any] = {}
+        self.custom: str | None = None  # the loss that every pass needs
         self.is_ready = False
         self.is_stopped = False
         self.is_slow = False  # it does not become ready by itself
@@ -175,6 +176,8 @@ class FakeBackend:
 
     def _pass(self, values: dict[str, Any], body: bytes) -> Message:
         run = self._run(values)
+        if self.custom not in (None, *self.losses):
+            raise BadRequest(f"there is no custom loss {self.custom!r}")
         if not body.isdigit():
             raise BadRequest(f"{body!r} is not a number")
         run.gradient += int(body)

@@ -283,21 +283,6 @@ async def test_a_loss_asked_for_twice_is_built_once(engine: Engine, backend: Fak
     assert backend.words() == ["add_loss"]
 
 
-async def test_the_next_worker_is_told_the_losses_of_a_run_before_it_comes_back(
-    engine: Engine, backend: FakeBackend, catalog: Catalog
-) -> None:
-    row = await catalog.losses.create("s", 0, owner="local", name="mine", definition=LOSS.definition, now=NOW)
-    await answer(engine, engine.add_loss(row))
-    await made_run(engine)
-    backend.calls.clear()
-
-    lose_worker(engine, backend)
-    await until(lambda: RUN in backend.runs)
-
-    assert backend.words() == ["add_loss", "open_run"]
-    assert backend.losses == {row.loss_id: row.definition}
-
-
 async def test_a_finished_session_frees_its_runs_and_unnamed_weights(
     engine: Engine, backend: FakeBackend, catalog: Catalog
 ) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.catalog.losses import LossRow
 from chockstone.checkpoints import open_store
 from chockstone.engine.data_directory import RUN_JOURNALS
 from chockstone.engine.durability import Durability
@@ -16,7 +15,7 @@ from chockstone.engine.runs import LiveRun
 from chockstone.wire.failures import BadRequest, ServerFailure
 
 from .lives import EVERY_STEP, Life, archived, half_trained, lived
-from .making import NOW, RUN, damage, settle_down, until
+from .making import RUN, damage, settle_down, until
 
 
 async def test_the_next_worker_has_the_run_as_it_was_with_what_was_accumulated(home: Path) -> None:
@@ -381,28 +380,3 @@ async def test_without_a_worker_for_good_what_was_acknowledged_waits_for_the_nex
     async with lived(home, after=life) as third:
         assert not any([(await third.result(each)).is_failure for each in asked])
         assert await third.state() == (5 + 1 + 2, 0, 3)
-
-
-async def test_the_next_worker_has_the_losses_of_a_run_whoever_dies_while_they_are_looked_up(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with lived(home) as life:
-        definition = {"graph": {}, "inputs": []}
-        await life.catalog.losses.create("s", 0, owner="local", name="mine", definition=definition, now=NOW)
-        await life.make()
-        await life.train(5)
-        known = life.backend.losses
-        ordinary = life.catalog.losses.list_by_session
-
-        async def die_once(session_id: str) -> list[LossRow]:
-            found = await ordinary(session_id)
-            if life.backend.generation == 2:
-                life.backend.die("signal 9")
-            return found
-
-        monkeypatch.setattr(life.catalog.losses, "list_by_session", die_once)
-        life.backend.die("signal 9")
-
-        assert (await life.state())[0] == 5
-        assert life.backend.generation == 3
-        assert life.backend.losses.keys() == known.keys() != set()

@@ -1,0 +1,118 @@
+"""Uploaded losses against a live server: whose they are, what they may cost, and whom their failures blame."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from chockstone.wire import messages_pb2 as pb
+from hostile.strangers import PROTOBUF, Stranger, check_refusal, retrieve
+from live import LiveServer
+
+ANN, BOB = "tml-the-key-of-ann", "tml-the-key-of-bob"
+REF = {"ref": "logprobs"}
+
+
+@pytest.fixture(scope="module")
+def shared(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    keys = ("--key", f"ann={ANN}", "--key", f"bob={BOB}")
+    with LiveServer(models, tmp_path_factory.mktemp("losses"), *keys, key=ANN) as server:
+        yield server
+
+
+@pytest.fixture
+def ann(shared: LiveServer) -> Iterator[Stranger]:
+    with shared.http(ANN) as http:
+        yield Stranger.meet(http)
+
+
+@pytest.fixture
+def bob(shared: LiveServer) -> Iterator[Stranger]:
+    with shared.http(BOB) as http:
+        yield Stranger.meet(http)
+
+
+def upload(owner: Stranger, *nodes: tuple[Any, ...], number: int = 0) -> str:
+    """A loss of nodes (name, target, *args), the last of which it returns; its id."""
+    made: list[dict[str, Any]] = [{"op": "placeholder", "name": "logprobs", "target": "logprobs"}]
+    for name, target, *args in nodes:
+        op = "call_method" if target.startswith(".") else "call_function"
+        made.append({"op": op, "name": name, "target": target.lstrip("."), "args": args, "kwargs": {}})
+    returned = {"tuple": [{"ref": made[-1]["name"]}, {"dict": {}}]}
+    made.append({"op": "output", "name": "output", "target": "output", "args": [returned]})
+    wish = {
+        "session_id": owner.session_id,
+        "custom_loss_seq_id": number,
+        "name": "loss",
+        "inputs": [{"name": "logprobs", "rank": 1}],
+        "graph": {"format": 1, "nodes": made},
+    }
+    accepted = owner.http.post("create_custom_loss", json=wish)
+    assert accepted.status_code == 200, accepted.text
+    built = retrieve(owner.http, accepted.json()["request_id"]).json()
+    return str(built["loss_id"])
+
+
+def ask(run: Stranger, loss_id: str, *, datums: int = 1, forward_only: bool = False) -> httpx.Response:
+    message = run.pass_message()
+    message.loss_fn, message.forward_only = "custom", forward_only
+    message.loss_fn_config_v2["loss_id"].text = loss_id
+    for _ in range(datums - 1):
+        message.data.add().CopyFrom(message.data[0])
+    return run.send(message)
+
+
+def total(run: Stranger, accepted: httpx.Response) -> float:
+    assert accepted.status_code == 200, accepted.text
+    result = retrieve(run.http, accepted.json()["request_id"])
+    assert result.headers["content-type"] == PROTOBUF["Content-Type"], result.text
+    return pb.ForwardBackwardOutput.FromString(result.content).metrics["loss:sum"]
+
+
+def step(run: Stranger) -> dict[str, float]:
+    wish = {"model_id": run.run_id, "seq_id": run.next_seq_id(), "adam_params": {"learning_rate": 0.01}}
+    metrics: dict[str, float] = retrieve(run.http, run.http.post("optim_step", json=wish).json()["request_id"]).json()[
+        "metrics"
+    ]
+    return metrics
+
+
+SQUARES = (("squares", ".square", REF), ("sum", ".sum", {"ref": "squares"}))
+
+
+def test_another_users_loss_is_refused_like_one_that_never_was(ann: Stranger, bob: Stranger) -> None:
+    loss_id = upload(ann, *SQUARES)
+
+    refused = [ask(bob, each) for each in (loss_id, f"{ann.session_id}:loss:77")]
+
+    assert [answer.status_code for answer in refused] == [404, 404]
+    told = [check_refusal(answer).replace(loss_id, "ID") for answer in refused]
+    assert told[0].replace(":loss:0", "") == told[1].replace(f"{ann.session_id}:loss:77", "ID")
+    assert bob.loss() > 0, "the run goes on"
+
+
+def test_a_run_that_used_a_loss_of_another_session_survives_its_worker_bit_by_bit(
+    shared: LiveServer, ann: Stranger
+) -> None:
+    loss_id = upload(ann, *SQUARES)
+    with shared.http(ANN) as http:
+        run, undisturbed = Stranger.meet(http), Stranger.meet(http)
+        for each in (run, undisturbed):
+            total(each, ask(each, loss_id))
+            step(each)
+            total(each, ask(each, loss_id))
+        http.post(f"sessions/{ann.session_id}/finish", json={"reason": {"type": "success"}, "detail": None})
+
+        [worker] = shared.workers()
+        os.kill(worker, signal.SIGKILL)
+
+        assert step(run) == step(undisturbed)
+        assert total(run, ask(run, loss_id)) == total(undisturbed, ask(undisturbed, loss_id))
+        receipts = http.get(f"training_runs/{run.run_id}/recoveries").json()["recoveries"]
+        assert [(each["replayed"], each["mismatched"]) for each in receipts] == [(4, 0)]
