@@ -158,7 +158,7 @@ def _extract(found: Path, directory: Path) -> None:
 
 
 def _refuse_behind_link(member: tarfile.TarInfo, directory: Path) -> None:
-    inside = os.path.normpath(os.path.dirname(member.name.lstrip("/")))
+    inside = os.path.normpath(os.path.dirname(member.name))
     if os.path.realpath(directory / inside) != os.path.normpath(os.path.join(os.path.realpath(directory), inside)):
         raise DamagedArchive(f"{member.name!r} lies behind a link")
 
@@ -169,6 +169,8 @@ def _plain(tar: tarfile.TarFile, links: list[tarfile.TarInfo], limit: int) -> It
         total += member.size
         if total > limit or count > _MAX_MEMBERS:
             raise DamagedArchive(f"at {member.name!r} it claims {total} bytes, more than its own could hold")
+        if os.path.isabs(member.name):  # tarfile's filter would take it as a relative one
+            raise DamagedArchive(f"the member {member.name[:80]!r} has an absolute name")
         if member.issym() or member.islnk():
             links.append(member)
         else:

@@ -142,6 +142,13 @@ def test_a_link_to_a_file_is_saved_as_the_file(tmp_path: Path) -> None:
 
 HOSTILE = {
     "up": [member("../x")],
+    "absolute": [member("/x")],
+    "absolute, after a good one": [member("good"), member("//x")],
+    "absolute and long": [member("/" + "x" * 150)],  # its name is in a record before it
+    "absolute folder": [member("/folder", tarfile.DIRTYPE)],
+    "link of an absolute name": [member("/link", tarfile.SYMTYPE, target="x")],
+    "hard link of an absolute name": [member("x"), member("/hard", tarfile.LNKTYPE, target="x")],
+    "absolute hard link": [member("x"), member("hard", tarfile.LNKTYPE, target="/x")],
     "device": [member("null", tarfile.CHRTYPE)],
     "pipe": [member("pipe", tarfile.FIFOTYPE)],
     "absolute link": [member("link", tarfile.SYMTYPE, target="/etc")],
@@ -169,12 +176,6 @@ def test_hostile_tars_are_damaged_and_write_nothing_outside(
         unpack(found, out, is_tree=None)
 
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_an_absolute_name_lands_inside(out: Path, tmp_path: Path) -> None:
-    assert unpack(tar_of(tmp_path / "object", member(f"{tmp_path}/x")), out, is_tree=None) == out
-
-    assert not (tmp_path / "x").exists()
 
 
 def test_a_file_is_never_written_through_a_link_of_the_same_tar(out: Path, tmp_path: Path) -> None:
