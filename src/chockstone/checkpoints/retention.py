@@ -4,16 +4,21 @@ Rules apply to each folder and kind on its own. A checkpoint stays if any rule w
 rule all stay, and with none but a metric that no checkpoint has, too. Expired ones go, whatever the
 other rules want, unless pinned. Damaged ones are neither counted nor removed, and the newest good
 one is never removed.
+
+Of a chain of attempts, superseded archives are not counted and go if any rule selects, references stay while too few
+saves of their attempt are newer, and what a kept archive depends on stays. Saves of an attempt are in the order of
+their numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from chockstone.checkpoints.standing import NO_CHAIN, Dependent, Standing
 from chockstone.checkpoints.survey import Checkpoint
 
 
@@ -72,26 +77,88 @@ class RetentionPlan:
         return sum(removal.size for removal in self.remove)
 
 
-def plan_retention(checkpoints: Sequence[Checkpoint], policy: Retention, *, now: datetime) -> RetentionPlan:
+def plan_retention(
+    checkpoints: Sequence[Checkpoint], policy: Retention, *, now: datetime, standing: Standing = NO_CHAIN
+) -> RetentionPlan:
     """Decide for each checkpoint of one survey. Pure: the same survey gives the same plan.
 
     Checkpoints compete only with those of the same folder and kind: a policy over several runs is
     applied to each, and sampler weights never push out the training state.
     """
     groups: dict[tuple[str, str], list[Checkpoint]] = {}
+    apart: list[Checkpoint] = []
     for checkpoint in checkpoints:
+        if checkpoint.manifest is not None and checkpoint.name in standing.superseded | standing.references:
+            apart.append(checkpoint)
+            continue
         folder, kind = checkpoint.name.rpartition("/")[0], checkpoint.manifest.kind if checkpoint.manifest else ""
         groups.setdefault((folder, kind), []).append(checkpoint)
-    plans = [_plan_group(group, policy, now) for group in groups.values()]
-    return RetentionPlan(
+    plans = [_plan_group(group, policy, now, standing) for group in groups.values()]
+    decided = RetentionPlan(
         tuple(kept for plan in plans for kept in plan.keep),
         tuple(removal for plan in plans for removal in plan.remove),
         tuple(name for plan in plans for name in plan.damaged),
     )
+    return _with_chains(decided, checkpoints, apart, policy, now, standing) if standing.numbers else decided
 
 
-def _plan_group(checkpoints: Sequence[Checkpoint], policy: Retention, now: datetime) -> RetentionPlan:
-    good = sorted((c for c in checkpoints if c.manifest is not None), key=lambda c: c.order)
+def _with_chains(
+    plan: RetentionPlan,
+    checkpoints: Sequence[Checkpoint],
+    apart: Sequence[Checkpoint],
+    policy: Retention,
+    now: datetime,
+    standing: Standing,
+) -> RetentionPlan:
+    """The plan with references and superseded archives in it, and without removals that would break a kept archive."""
+    by_name = {checkpoint.name: checkpoint for checkpoint in checkpoints}
+    stays = {kept.name for kept in plan.keep} - set(plan.damaged)
+    chains_left = {standing.chains.get(name) for name in stays} - {None}
+    keep, remove = list(plan.keep), list(plan.remove)
+    for checkpoint in apart:
+        is_superseded = checkpoint.name in standing.superseded
+        is_expired = _is_expired(checkpoint, policy, now)
+        if checkpoint.name in policy.pinned or (checkpoint.manifest and checkpoint.manifest.pinned):
+            why = "pinned"
+        elif not policy.selects and not is_expired:
+            why = "no rule removes it"
+        elif is_superseded and standing.chains.get(checkpoint.name) not in chains_left:
+            why = "superseded, but no other save of the run is left here"
+        elif not is_superseded and _newer(checkpoint, by_name.values(), standing) < (policy.keep_last or 1):
+            why = "a reference that its attempt restarts from"
+        else:
+            reason = "superseded" if is_superseded else "a reference that newer saves replace"
+            remove.append(Removal(checkpoint.name, checkpoint.size, "expired" if is_expired else reason))
+            continue
+        keep.append(Kept(checkpoint.name, (why,)))
+    needed = standing.needed([removal.name for removal in remove])
+    keep += [Kept(name, (f"{_spell(by)} depends on it",)) for name, by in needed.items()]
+    going = {removal.name: removal for removal in remove if removal.name not in needed}
+    return RetentionPlan(tuple(keep), tuple(going[name] for name in standing.in_order(going)), plan.damaged)
+
+
+def _newer(reference: Checkpoint, checkpoints: Iterable[Checkpoint], standing: Standing) -> int:
+    """How many saves of the same attempt are newer and count."""
+    folder, others = reference.name.rpartition("/")[0], standing.superseded | standing.references
+    return sum(
+        c.manifest is not None
+        and c.name.rpartition("/")[0] == folder
+        and c.name not in others
+        and standing.number(c.name) > standing.number(reference.name)
+        for c in checkpoints
+    )
+
+
+def _spell(dependents: Sequence[Dependent]) -> str:
+    more = f" and {len(dependents) - 1} more" if len(dependents) > 1 else ""
+    return f"{dependents[0]}{more}"
+
+
+def _plan_group(
+    checkpoints: Sequence[Checkpoint], policy: Retention, now: datetime, standing: Standing
+) -> RetentionPlan:
+    alive = (c for c in checkpoints if c.manifest is not None)
+    good = sorted(alive, key=lambda c: (standing.number(c.name), c.order))
     reasons: dict[str, list[str]] = {c.name: [] for c in checkpoints}
     for checkpoint in checkpoints:
         if checkpoint.manifest is None:

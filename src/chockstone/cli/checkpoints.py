@@ -329,6 +329,9 @@ def rm(
     a while. Pinned ones go: naming one is enough. Like rm(1), a name that is not there is reported and
     makes the exit code 1, and the others are removed. Saying no when asked removes nothing and exits with 0.
 
+    A checkpoint of a run of attempts (`Resume`, Flyte) that another attempt refers to is not removed, unless
+    that one is named, too: the message names the attempt, and the exit code is 1.
+
     \b
     Examples:
       chockstone checkpoints rm tinker://RUN/weights/step-100 tinker://RUN/sampler_weights/step-100
@@ -403,7 +406,8 @@ def gc(
 
     Asks nothing: try --dry-run first. A checkpoint stays if any --keep rule wants it; with no such rule
     only expired ones go. Pinned ones and the newest good one always stay; the newest is read in full
-    first, so that "good" is certain.
+    first, so that "good" is certain. Of a run of attempts (`Resume`, Flyte), a superseded checkpoint never
+    counts as good, and what another attempt refers to stays.
 
     Without a STORE a server does now what it does by itself every minute, by its own rules: `policy` shows
     and sets them. With rules and --dry-run it says what would go if your policy, or that of --run, were

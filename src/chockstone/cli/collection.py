@@ -18,6 +18,7 @@ from chockstone.checkpoints.errors import (
     StoreError,
     UnsupportedArchive,
 )
+from chockstone.checkpoints.resume.dependents import Dependents
 from chockstone.checkpoints.retention import Kept, Removal, RetentionPlan
 from chockstone.checkpoints.store import Partial
 from chockstone.cli.reporting import UNREACHABLE
@@ -63,7 +64,15 @@ def collect_garbage(store: Store, policy: Retention, task: Task, *, now: datetim
 
 def _carry_out(store: Store, policy: Retention, task: Task, now: datetime) -> Outcome:
     with spinner("verifying the newest checkpoint"):
-        collection = collect(store, task.prefix, policy, now=now, dry_run=task.dry_run, verify=True)
+        collection = collect(
+            store,
+            task.prefix,
+            policy,
+            now=now,
+            dry_run=task.dry_run,
+            verify=True,
+            standing_of=Dependents(store.url).standing,
+        )
     removed = list(collection.plan.remove if task.dry_run else collection.removed)
     failed = list(collection.failed)
     for removal in _damaged(store, collection.plan) if task.remove_damaged else ():

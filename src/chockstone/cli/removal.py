@@ -7,6 +7,9 @@ from datetime import datetime
 
 from chockstone.checkpoints import Store
 from chockstone.checkpoints.errors import CheckpointMissing, StoreError
+from chockstone.checkpoints.resume.dependents import Dependents
+from chockstone.checkpoints.resume.places import FOLDER
+from chockstone.checkpoints.standing import Dependent
 from chockstone.checkpoints.store import Entry, check_name
 from chockstone.cli.consent import is_confirmed
 from chockstone.cli.reporting import FOUND, UNREACHABLE
@@ -15,18 +18,38 @@ from chockstone.cli.words import spell_count, spell_duration, spell_size
 
 
 def remove_names(store: Store, names: Sequence[str], *, now: datetime, yes: bool, dry_run: bool, as_json: bool) -> int:
-    """Remove each name that is there, and return the exit code. One failing delete stops no other."""
+    """Remove each name that is there, and return the exit code. One failing delete stops no other.
+
+    A checkpoint that another one of its run depends on is refused, unless that one goes, too.
+    """
     for name in names:
         check_name(name)
     found, missing = _look(store, dict.fromkeys(names))
     for name in missing:
         complain(f"chockstone: checkpoint {name!r} is not in {store.url}")
-    if found and not (dry_run or yes or _is_confirmed(found, now)):
-        complain("nothing was removed")
-        found = []
+    dependents = Dependents(store.url)
+    standing = dependents.standing([entry.name for entry in found])
+    needed = standing.needed([entry.name for entry in found])
+    found = [entry for entry in found if entry.name not in needed]
+    if found and not (dry_run or yes):
+        if not _is_confirmed(found, now):
+            complain("nothing was removed")
+            found = []
+        standing = dependents.standing([entry.name for entry in found])  # an attempt may have begun meanwhile
+        needed |= standing.needed([entry.name for entry in found])
+    for name, by in needed.items():
+        complain(_refusal(name, by))
+    going = {entry.name: entry for entry in found if entry.name not in needed}
     removed: list[Entry] = []
     failed: list[dict[str, str]] = []
-    for entry in found:
+    left: set[str] = set()
+    for entry in (going[name] for name in standing.in_order(going)):
+        if needing := [each for each in standing.dependents.get(entry.name, ()) if each.name in left]:
+            why = f"checkpoint {entry.name!r} is not removed: {needing[0]} depends on it and could not be removed"
+            complain(f"chockstone: {why}")
+            failed.append({"name": entry.name, "error": why})
+            left.add(entry.name)
+            continue
         try:
             if not dry_run and not store.delete(entry.name):
                 complain(f"chockstone: checkpoint {entry.name!r} was removed by someone else meanwhile")
@@ -35,18 +58,37 @@ def remove_names(store: Store, names: Sequence[str], *, now: datetime, yes: bool
         except StoreError as error:
             complain(f"chockstone: {error}")
             failed.append({"name": entry.name, "error": str(error)})
+            left.add(entry.name)
             continue
         removed.append(entry)
         if not as_json:
             print_line(f"{'would remove' if dry_run else 'removed'} {entry.name}, {spell_size(entry.size)}")
     if as_json:
         listed = [{"name": entry.name, "size_bytes": entry.size} for entry in removed]
+        refused = [{"name": name, "needed_by": [str(each) for each in by]} for name, by in needed.items()]
         print_json(
-            {"store": store.url, "dry_run": dry_run, "removed": listed, "missing": missing, "failed": failed},
+            {
+                "store": store.url,
+                "dry_run": dry_run,
+                "removed": listed,
+                "refused": refused,
+                "missing": missing,
+                "failed": failed,
+            },
         )
     if failed:
         return UNREACHABLE
-    return FOUND if missing else 0
+    return FOUND if missing or needed else 0
+
+
+def _refusal(name: str, by: Sequence[Dependent]) -> str:
+    """Names each checkpoint that needs it, and how to remove that one first."""
+    commands = "; ".join(f"chockstone checkpoints rm {each.place}{FOLDER} {each.generation}" for each in by)
+    return (
+        f"chockstone: checkpoint {name!r} is not removed: {', '.join(map(str, by))} depends on it, and the next resume "
+        f"would find nothing else to use. Let the run save a newer checkpoint, or remove what depends on it "
+        f"first: {commands}"
+    )
 
 
 def _look(store: Store, names: Iterable[str]) -> tuple[list[Entry], list[str]]:

@@ -20,6 +20,7 @@ from chockstone.checkpoints.errors import DamagedArchive, InvalidName, Unsupport
 
 FORMAT: Final = 1
 CLAIMS: Final = "claims"  # the folder of the log
+REFERRERS: Final = "referrers"  # the folder of records of attempts of other chains that refer to an archive here
 MAX_GIVEN: Final = 1000
 MAX_GIVEN_BYTES: Final = 160 * 1024  # of all of them, so that the whole stays a record that can be read
 _GENERATION = re.compile(r"(\d{6,12})-(\d{4,9})\Z")
@@ -118,6 +119,27 @@ class Seen:
         if newest is not None and generation is None:
             raise DamagedArchive(f"{what} names no generation")
         return cls(generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Referrer:
+    """An attempt of another chain that refers to an archive of this place. Those of the same chain leave a fence."""
+
+    by: str  # the place of that attempt
+
+    @property
+    def record(self) -> str:
+        return f"{REFERRERS}/{hashlib.sha256(self.by.encode()).hexdigest()[:16]}.json"
+
+    def encode(self) -> bytes:
+        return _encode({"by": self.by})
+
+    @classmethod
+    def decode(cls, content: bytes, *, what: str) -> Referrer:
+        by = _decode(content, what).get("by")
+        if not isinstance(by, str):
+            raise DamagedArchive(f"{what} names no attempt")
+        return cls(by)
 
 
 def claim_record(number: int) -> str:

@@ -17,7 +17,7 @@ from chockstone.checkpoints.errors import CheckpointError, CheckpointExists
 from chockstone.checkpoints.file_archive import write_files
 from chockstone.checkpoints.posix import ensure_directory, fsync_directory
 from chockstone.checkpoints.resume.chain import Chain
-from chockstone.checkpoints.resume.claims import Generation
+from chockstone.checkpoints.resume.claims import Generation, Referrer
 from chockstone.checkpoints.resume.generations import FORWARD, Found, identity_of
 from chockstone.checkpoints.resume.places import BucketPlace, FilePlace, Place
 from chockstone.checkpoints.resume.verdicts import Verdict
@@ -74,6 +74,8 @@ class Forward:
 
     def _refer(self, generation: Generation) -> str:
         found = self._found
+        if identity_of(found.manifest) != self._chain.identity:
+            self._tell_the_source()
         source = {"uri": found.place.uri, "generation": found.name, "seal": found.seal}
         write_files(
             self._chain.store,
@@ -85,6 +87,14 @@ class Forward:
             created_at=datetime.now(UTC),
         )
         return "by reference"
+
+    def _tell_the_source(self) -> None:
+        """Leave a record in a place of another chain, which this chain did not fence. The place may be read-only."""
+        referrer = Referrer(self._chain.place.uri)
+        try:
+            self._found.place.put_if_absent(referrer.record, referrer.encode())
+        except CheckpointError as error:
+            self._chain.note(f"{self._found.place.uri} does not know of the reference to it: {error}")
 
     def _copy(self, generation: Generation) -> str:
         found, chain = self._found, self._chain

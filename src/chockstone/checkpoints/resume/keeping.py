@@ -24,6 +24,7 @@ from chockstone.checkpoints.errors import (
 from chockstone.checkpoints.resume.attempt import Attempt
 from chockstone.checkpoints.resume.chain import Chain
 from chockstone.checkpoints.resume.claims import Generation
+from chockstone.checkpoints.resume.dependents import Key, references_of
 from chockstone.checkpoints.resume.generations import FORWARD, identity_of, read_head_of
 from chockstone.checkpoints.resume.places import Place
 from chockstone.checkpoints.resume.verdicts import Verdict
@@ -32,8 +33,6 @@ from chockstone.checkpoints.retention import Best, Retention
 log = logging.getLogger(__name__)
 LEAST: Final = 2  # good ones that always stay
 _ORPHAN_SECONDS: Final = 3600.0  # locks tell orphans from writes, age does where locks do not reach
-
-Key = tuple[str, str]  # place and generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +54,7 @@ class Kept:
     @property
     def refers_to(self) -> set[Key]:
         """Others that it cannot do without."""
-        metadata = self.head.manifest.metadata
-        needed: set[Key] = set()
-        source = metadata.get("source") if self.is_forward else None
-        if isinstance(source, dict):
-            needed.add((str(source.get("uri")), str(source.get("generation"))))
-        inherited = metadata.get("inherited")
-        for each in inherited if isinstance(inherited, list) else []:
-            if isinstance(each, dict):
-                needed.add((self.place.uri, str(each.get("generation"))))
-        return needed
+        return references_of(self.place.uri, self.head.manifest)
 
 
 class Keeper:

@@ -30,6 +30,12 @@ def attempt_place(root: str, attempt: int) -> str:
     return f"{root.rstrip('/')}/attempt-{attempt:05d}"
 
 
+def root_of(place: str) -> str | None:
+    """The root that an attempt's place is below; None for a place that no root gave."""
+    root, _, last = place.rpartition("/")
+    return root if _ATTEMPT.match(last + FOLDER) else None
+
+
 def attempts_in(places: Places, root: str, *, is_only_chain: bool = False) -> list[int]:
     """Numbers of the attempts that ever claimed a place there, rising. One request. Raises StoreError.
 
