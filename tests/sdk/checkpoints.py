@@ -46,6 +46,11 @@ class Stored:
         """Change a byte of it, that far into it; in the middle is where tensors are."""
         content = bytearray(self.read_bytes())
         content[int(len(content) * part)] ^= 0xFF
+        self.put(content)
+
+    def put(self, content: bytes | bytearray) -> None:
+        """Have it hold something else."""
+        content = bytearray(content)
         if isinstance(self.store, FileStore):
             self.store.path(self.name).write_bytes(content)
             return

@@ -126,6 +126,31 @@ def test_an_archive_is_fetched_from_the_bucket_itself(
     assert gone.status_code == 404
 
 
+def test_another_object_in_the_place_of_an_archive_is_not_lent(
+    server: LiveServer, service: tinker.ServiceClient, s3: Proxy
+) -> None:
+    run = create(service)
+    step(run, batch(0))
+    path = run.save_state("one").result().path
+    step(run, batch(1))
+    other = archive_of(server, run.save_state("two").result().path)
+    with server.http() as http, httpx.Client() as plain:
+        url = signed_url(http, path)
+        s3.requests.clear()
+        assert plain.get(url).status_code == 302
+        asked = [request.split()[0] for request in s3.requests]
+        assert asked.count("HEAD") == 1
+        assert asked.count("GET") == len(asked) - 1 <= 2, "for head and tail, which may be read together"
+
+        archive_of(server, path).put(other.read_bytes())
+        refused = plain.get(url)
+
+    assert (refused.status_code, "location" in refused.headers) == (400, False)
+    assert "another archive is in its place" in refused.text
+    with pytest.raises(tinker.RequestFailedError, match="another archive is in its place"):
+        service.create_training_client_from_state(path)
+
+
 @pytest.mark.parametrize("kind", [pytest.param("weights", marks=pytest.mark.soak), "external_weights"])
 def test_the_tinker_command_downloads(
     server: LiveServer, service: tinker.ServiceClient, tmp_path: Path, kind: str

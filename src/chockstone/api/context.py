@@ -220,7 +220,7 @@ class Context(Lookup):
         source = self._sources.get(sampling_session_id)
         if source is None:
             row = await self.sampler(sampling_session_id, caller)
-            source = SamplerSource(sampling_session_id, row.owner, row.base_model, row.archive)
+            source = SamplerSource(sampling_session_id, row.owner, row.base_model, row.archive, row.seal)
             if not (await self.catalog.sessions.get(row.session_id)).is_finished:
                 self._sources[sampling_session_id] = source
             elif for_work:

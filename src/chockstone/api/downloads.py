@@ -2,7 +2,8 @@
 
 The URL names one checkpoint as it was saved, so it never reaches another, not even one that later gets
 the same name. A download that has begun ends with the bytes it began with, whatever is deleted or
-replaced meanwhile. Sizes are exact; digests are not checked on the way, which is what ``verify`` is for.
+replaced meanwhile. Sizes are exact, and the archive is the one that was saved, by its seal; digests of its
+blocks are not checked on the way, which is what ``verify`` is for.
 
 Where the store is a bucket, whole archives come from there: the answer is a redirect to a URL that S3 honours
 for some minutes. Single files are a range of an archive, which no such URL can say, so they come from here.
@@ -117,6 +118,7 @@ async def _lend(context: Context, row: CheckpointRow, request: Request, *, expir
             seconds=max(1, seconds),
             filename=_filename(row, None),
             content_type=_TAR,
+            seal=row.seal,
         )
 
 
@@ -150,7 +152,7 @@ async def _published(context: Context, save_id: int) -> CheckpointRow:
 async def _open(context: Context, row: CheckpointRow) -> Archive:
     """The archive behind a row."""
     async with _readable(context, row):
-        return await context.engine.storage.open(row.archive)
+        return await context.engine.storage.open(row.archive, seal=row.seal)
 
 
 @asynccontextmanager

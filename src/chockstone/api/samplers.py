@@ -45,6 +45,7 @@ async def create_sampling_session(
         base_model=base_model,
         model_path=None if found is None else found.row.path,
         archive=None if found is None else found.row.archive,
+        seal=None if found is None else found.row.seal,
         now=context.now(),
     )
     if found is not None:
@@ -90,7 +91,7 @@ async def _source(context: Context, caller: Caller, head: SampleHead) -> Sampler
         context.model(base_model)
         return SamplerSource("", caller.user_id, base_model, None)
     row = (await _weights(context, caller, head.model_path)).row
-    return SamplerSource("", caller.user_id, row.base_model, row.archive)
+    return SamplerSource("", caller.user_id, row.base_model, row.archive, row.seal)
 
 
 async def _check_still_there(context: Context, checkpoint: CheckpointRow, archive: str | None) -> None:

@@ -111,12 +111,12 @@ class Library:
         writing.add_done_callback(lambda ended: self._post(lambda: self._ended(archive, ended, future)))
         return future
 
-    def load(self, archive: str, mould: Mould | None = None) -> Future[State]:
+    def load(self, archive: str, mould: Mould | None = None, *, seal: str | None = None) -> Future[State]:
         """The state of an archive, verified, its tensors mapped from the file.
 
-        With a ``mould`` only what has room in it is read, and is verified.
+        With a ``mould`` only what has room in it is read, and is verified. With a ``seal`` no other archive is.
         """
-        return self._threads.submit(self._read, archive, mould)
+        return self._threads.submit(self._read, archive, mould, seal)
 
     def is_whole(self, archive: str) -> Future[bool]:
         """Whether it is in the store, every byte as it was written. For the leader to answer."""
@@ -210,9 +210,9 @@ class Library:
             return False
         return True
 
-    def _read(self, archive: str, mould: Mould | None) -> State:
+    def _read(self, archive: str, mould: Mould | None, seal: str | None) -> State:
         try:
-            with Archive(self._store.open(archive)) as opened:
+            with Archive(self._store.open(archive), seal=seal) as opened:
                 if mould is None:
                     return load_state(opened)
                 state = mould(opened)

@@ -78,11 +78,11 @@ class PublishedAdapters:
         return archive in self._known
 
     @asynccontextmanager
-    async def lent(self, archive: str) -> AsyncIterator[AdapterFiles]:
+    async def lent(self, archive: str, *, seal: str | None = None) -> AsyncIterator[AdapterFiles]:
         """Inside, its files are there. Raises RequestError as loading it would."""
         publishing = self._known.get(archive)
         if publishing is None:
-            publishing = self._known[archive] = asyncio.create_task(self._publish(archive))
+            publishing = self._known[archive] = asyncio.create_task(self._publish(archive, seal))
             publishing.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may have waited
         self._known.move_to_end(archive)
         self._users[archive] += 1
@@ -108,11 +108,11 @@ class PublishedAdapters:
         if (publishing := self._known.pop(archive, None)) is not None:
             await self._remove(publishing)
 
-    async def _publish(self, archive: str) -> AdapterFiles:
+    async def _publish(self, archive: str, seal: str | None) -> AdapterFiles:
         while len(self._known) > self._most and (idle := self._longest_unused()) is not None:
             await self.forget(idle)
         async with self._disk:
-            files = await asyncio.to_thread(self._extract, archive)
+            files = await asyncio.to_thread(self._extract, archive, seal)
         log.info("adapter published archive=%s adapter=%s", archive, files.name)
         return files
 
@@ -120,10 +120,10 @@ class PublishedAdapters:
         idle = (name for name, publishing in self._known.items() if not self._users[name] and publishing.done())
         return next(idle, None)
 
-    def _extract(self, archive: str) -> AdapterFiles:
+    def _extract(self, archive: str, seal: str | None) -> AdapterFiles:
         """In a thread."""
         try:
-            with Archive(self._store.open(archive)) as opened:
+            with Archive(self._store.open(archive), seal=seal) as opened:
                 target = self._directory / f"chockstone-{opened.seal}"
                 if not target.is_dir():
                     write_adapter(opened, target)

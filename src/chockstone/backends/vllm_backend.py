@@ -143,7 +143,7 @@ class VllmBackend:
         if not self._published.knows(archive):
             await self._worker.call("written", {"archive": archive})  # a snapshot is, behind
         try:
-            async with self._published.lent(archive) as files:
+            async with self._published.lent(archive, seal=values.get("seal")) as files:
                 return await self._ask(request, values, body, files)
         except RequestError as error:
             if error.code != "missing":

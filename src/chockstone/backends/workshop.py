@@ -258,7 +258,8 @@ class Workshop:
         release()
         yield done
         self._shelf.forget(archive)  # which held what the archive was before
-        return Message({"size_bytes": done.result().size_bytes, "seconds": seconds})
+        saved = done.result()
+        return Message({"size_bytes": saved.size_bytes, "seal": saved.seal, "seconds": seconds})
 
     def _snapshot(self, *, run_id: str, archive: str, reserve_bytes: int = 0) -> Call:
         """Weights to sample from at once; the archive, which brings them back, is written behind if it fits."""
@@ -304,9 +305,9 @@ class Workshop:
                 reason = f"weights to sample from are in memory only, and no recovery archive may be newer: {error}"
                 raise type(error)(reason, code=error.code)
 
-    def _load(self, *, run_id: str, archive: str, with_optimizer: bool) -> Call:
+    def _load(self, *, run_id: str, archive: str, with_optimizer: bool, seal: str | None = None) -> Call:
         run = self._run(run_id)
-        state = self._library.load(archive, run.base.mould)
+        state = self._library.load(archive, run.base.mould, seal=seal)
         yield state
         self._crew.agree(state.exception())
         run.load(state.result(), with_optimizer=with_optimizer)
@@ -322,14 +323,16 @@ class Workshop:
         self._losses.pop(loss_id, None)
         return Message()
 
-    def _sample(self, *, key: str, base_model: str, archive: str | None, seed: int, body: bytes) -> Call:
+    def _sample(
+        self, *, key: str, base_model: str, archive: str | None, seed: int, body: bytes, seal: str | None = None
+    ) -> Call:
         name = ModelName.parse(base_model)
         request = limit_context(decode_sample(orjson.loads(body)), name.max_context)
         weights = Weights(self._sampled[name.base], None, 0)
         if archive is not None:
             self._fetching.add(key)
             try:
-                weights = yield from self._fetch(name.base, archive)
+                weights = yield from self._fetch(name.base, archive, seal)
                 if key not in self._fetching:
                     raise BadRequest("the sample was cancelled")
             finally:
@@ -367,11 +370,11 @@ class Workshop:
             raise ServerFailure(f"run {run_id!r} is not loaded; resume it from its last checkpoint")
         return run
 
-    def _fetch(self, base_model: str, archive: str) -> Generator[Future[Any] | None, None, Weights]:
+    def _fetch(self, base_model: str, archive: str, seal: str | None) -> Generator[Future[Any] | None, None, Weights]:
         """The weights of an archive, from the shelf or from the store; asked for together, they are read once."""
         if (weights := self._shelf.get(archive)) is not None:
             return weights
-        loading = self._loading.get(archive) or self._library.load(archive, self._bases[base_model].mould)
+        loading = self._loading.get(archive) or self._library.load(archive, self._bases[base_model].mould, seal=seal)
         self._loading[archive] = loading
         yield loading
         self._loading.pop(archive, None)

@@ -19,6 +19,7 @@ from chockstone.checkpoints.errors import (
     DamagedArchive,
     DigestMismatch,
     ForeignArchive,
+    SealMismatch,
     TruncatedArchive,
     UncommittedArchive,
     UnsupportedArchive,
@@ -61,8 +62,12 @@ class Tensor(NamedTuple):
 
 
 class Archive:
-    def __init__(self, source: Source, *, verify: Verify = "full") -> None:
-        """Check the structure of ``source``. Owns it from here on, also when this raises."""
+    def __init__(self, source: Source, *, verify: Verify = "full", seal: str | None = None) -> None:
+        """Check the structure of ``source``. Owns it from here on, also when this raises.
+
+        ``seal``: of the archive that is expected; SealMismatch for every other one. What is read later comes
+        from the same open file, so nobody can put another one there in between.
+        """
         self._source = source
         self.verify_policy: Verify = verify
         self._verified: set[int] = set()
@@ -72,6 +77,8 @@ class Archive:
                 raise ValueError(f"verify={verify!r}: choose 'full', 'sampled' or 'off'")
             head = read_head(source)
             self.manifest, self.layout, self._digests, self.seal = head
+            if seal is not None and self.seal != seal:
+                raise SealMismatch(expected=seal, found=self.seal)
             self.members: dict[str, Member] = {member.name: member for member in self.layout.members}
             self._check_headers()
         except BaseException:

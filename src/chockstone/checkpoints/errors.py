@@ -5,6 +5,7 @@ CheckpointError
 ├── DamagedArchive        the bytes are not what was written
 │   ├── TruncatedArchive      shorter or longer than its manifest plans
 │   ├── UncommittedArchive    no valid COMMIT member
+│   ├── SealMismatch          sound, but not the archive that was expected in its place
 │   └── DigestMismatch        a block differs from its digest
 ├── ForeignArchive        not an archive of ours at all
 ├── UnsupportedArchive    a newer format than this version reads
@@ -59,6 +60,17 @@ class TruncatedArchive(DamagedArchive):
 
 class UncommittedArchive(DamagedArchive):
     pass
+
+
+class SealMismatch(DamagedArchive):
+    """``expected`` is the seal that the caller knew, ``found`` that of the archive."""
+
+    def __init__(self, *, expected: str, found: str) -> None:
+        super().__init__(
+            f"another archive is in its place: it is sealed {found[:16]}…, and {expected[:16]}… was expected"
+        )
+        self.expected = expected
+        self.found = found
 
 
 class DigestMismatch(DamagedArchive):

@@ -26,6 +26,7 @@ class Saved:
     blocked_seconds: float  # how long save() kept its caller
     seconds: float  # from the call to durable
     removed: tuple[Removal, ...] = ()  # by the retention policy, after the commit
+    seal: str = ""  # SHA-256 of its manifest, in hexadecimal: what ``Archive`` has as its seal
 
 
 @dataclass(frozen=True, slots=True)

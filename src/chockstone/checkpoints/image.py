@@ -6,6 +6,7 @@ a section are gathered into buffers of their own, and a large file is copied onc
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -28,6 +29,7 @@ class Image:
     def __init__(self, manifest: Manifest, layout: Layout, files: Mapping[str, bytes], snapshot: Snapshot) -> None:
         self.manifest = manifest
         self.layout = layout
+        self.seal = ""  # known once the digests are
         self._starts: list[int] = []
         self._extents: list[Bytes] = []
         sections = {section.name: section for section in snapshot.sections}
@@ -75,6 +77,7 @@ class Image:
     def head_and_tail(self, digests: bytes) -> tuple[Bytes, Bytes]:
         """The bytes before the body, and those from ``tail_start`` to the end of the file."""
         payload = self.manifest.encode(digests, self.layout)
+        self.seal = hashlib.sha256(payload).hexdigest()
         return render_ends(payload, self.layout, gap=self._gap, mtime=self.manifest.mtime)
 
 

@@ -107,7 +107,7 @@ class SaveJob:
         except BaseException:
             sink.abort()
             raise
-        return self.ended(manifest, layout)
+        return self.ended(manifest, layout, seal=image.seal)
 
     def plan(self) -> tuple[dict[str, bytes], Manifest, Layout]:
         """The small members, and what will be written; raises if it is bound to fail."""
@@ -127,7 +127,7 @@ class SaveJob:
             raise SaveAbandoned(f"the save of {self.request.name!r} was abandoned; nothing of it is visible")
         sink.commit(overwrite=self.request.overwrite)
 
-    def ended(self, manifest: Manifest, layout: Layout) -> Saved:
+    def ended(self, manifest: Manifest, layout: Layout, *, seal: str) -> Saved:
         """After the commit: tidies up, and says what was saved."""
         request = self.request
         seconds = time.perf_counter() - request.started
@@ -135,9 +135,9 @@ class SaveJob:
         facts = (request.name, request.step, layout.size, seconds)
         log.log(level, "checkpoint saved name=%s step=%s bytes=%d seconds=%.3f", *facts)
         removed = self._retain(min(self.clock.now(), manifest.created_at))
-        return self.saved(layout.size, seconds, removed)
+        return self.saved(layout.size, seconds, removed, seal=seal)
 
-    def saved(self, size: int, seconds: float, removed: tuple[Removal, ...] = ()) -> Saved:
+    def saved(self, size: int, seconds: float, removed: tuple[Removal, ...] = (), *, seal: str) -> Saved:
         return Saved(
             self.request.name,
             self.store.url,
@@ -147,6 +147,7 @@ class SaveJob:
             self.blocked_seconds,
             seconds,
             removed,
+            seal,
         )
 
     def pace(self) -> Pace:

@@ -30,6 +30,7 @@ class Checkpoint:
     manifest: Manifest | None
     damage: str | None = None
     is_newer: bool = False
+    seal: str | None = None  # None where the head cannot be read
 
     @property
     def is_for_recovery(self) -> bool:
@@ -77,10 +78,10 @@ def _read(store: Store, entry: Entry) -> Checkpoint | None:
     except CheckpointMissing:
         return None  # deleted since it was listed
     try:
-        manifest = read_head(source).manifest
+        head = read_head(source)
     except (DamagedArchive, ForeignArchive, UnsupportedArchive) as error:
         newer = isinstance(error, UnsupportedArchive)
         return Checkpoint(entry.name, entry.size, entry.modified_at, None, str(error), newer)
     finally:
         source.close()
-    return Checkpoint(entry.name, entry.size, entry.modified_at, manifest)
+    return Checkpoint(entry.name, entry.size, entry.modified_at, head.manifest, seal=head.seal)

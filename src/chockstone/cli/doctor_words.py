@@ -40,6 +40,13 @@ WORDS: Final[Mapping[Ailment, Words]] = {
         "Their bytes are not what was written: a failing disk, or a file that was changed by hand.",
         "--fix marks them as damaged, with the reason, and keeps the bytes; --fix --remove-damaged removes them.",
     ),
+    Ailment.SWAPPED: Words(
+        "checkpoint with another archive in its place",
+        "checkpoints with other archives in their places",
+        "The archive is not the one that was saved: its seal differs from the one in the catalog. A file was "
+        "overwritten, or restored under the wrong name.",
+        "--fix marks them as damaged and keeps the bytes. To heal one, put its own archive back.",
+    ),
     Ailment.KNOWN_DAMAGED: Words(
         "checkpoint marked as damaged",
         "checkpoints marked as damaged",

@@ -11,13 +11,15 @@ several runs, and samples, may all be under way together.
     optim_step  run_id, params. Replies metrics, seconds
     save        run_id, archive, kind, metadata, ttl_seconds, recipients, allowance_bytes (or None),
                 reserve_bytes; releases once the state is copied. Replies size_bytes, seconds (of
-                copying, during which nothing is computed). An archive of that name is replaced
+                copying, during which nothing is computed), seal (of the archive). An archive of that name is
+                replaced
     snapshot    run_id, archive, reserve_bytes: weights to sample from under that name, at once; its
                 archive is written behind, unless a whole one is there already
-    load        run_id, archive, with_optimizer
+    load        run_id, archive, with_optimizer, seal (or None): that of the archive; another one is "damaged"
     add_loss    loss_id, definition
     drop_loss   loss_id
-    sample      key, base_model, archive (or None), seed; body: the request. Replies tokens, prompt_tokens
+    sample      key, base_model, archive (or None), seal (or None), seed; body: the request. Replies tokens,
+                prompt_tokens
     cancel      key
     forget      archive: nobody will ask for it again, and it is deleted
     written     archive: replies when nothing is being written under that name any more

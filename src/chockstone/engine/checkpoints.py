@@ -88,7 +88,7 @@ class Checkpoints:
         self._audit = audit
         self._now = now
         self._trusted: OrderedDict[str, datetime] = OrderedDict()  # archive → when it was read in full
-        self._reading: dict[tuple[str, float | None], asyncio.Task[None]] = {}  # by archive and rate
+        self._reading: dict[tuple[str, float | None], asyncio.Task[str]] = {}  # by archive and rate
         self._copying: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._restored: dict[int, datetime] = {}  # save → until when no rule removes it
         self.is_needed: Callable[[str], bool] = lambda _: False  # an archive, by a run that loaded it
@@ -283,7 +283,7 @@ class Checkpoints:
     async def verify(self, row: CheckpointRow, *, bytes_per_second: float | None = None) -> CheckpointRow:
         """Read all of it and write down what was found; the row as it is then. Raises RowMissing if it was removed."""
         try:
-            await self._read_again(row.archive, bytes_per_second)
+            seal = await self._read_again(row, bytes_per_second)
         except DamagedArchive as error:
             changed = await self.found_damaged(row, str(error))
         except CheckpointMissing:
@@ -293,7 +293,7 @@ class Checkpoints:
         except CheckpointError as error:
             raise ServerFailure(f"checkpoint {row.path!r} could not be read: {error}") from error
         else:
-            changed = await self._found_right(row)
+            changed = await self._found_right(row, seal)
         if changed is None:
             raise RowMissing(f"checkpoint {row.path!r} was removed while it was read")
         return changed
@@ -323,7 +323,9 @@ class Checkpoints:
         """Its archive is not there; a row that is still published is marked. None if it was removed meanwhile."""
         return await self.found_damaged(row, MISSING)
 
-    async def _found_right(self, row: CheckpointRow) -> CheckpointRow | None:
+    async def _found_right(self, row: CheckpointRow, seal: str) -> CheckpointRow | None:
+        if row.seal is None:  # saved before rows had seals: what is there now, and sound, is what it is from here on
+            await self._catalog.checkpoints.add_seal(row.save_id, seal)
         if row.state == "damaged":
             log.warning("checkpoint readable again path=%s archive=%s", row.path, row.archive)
             await self._catalog.checkpoints.mark_ready(row.save_id)
@@ -341,29 +343,32 @@ class Checkpoints:
             return await self.verify(row)
         return None
 
-    async def _read_again(self, archive: str, bytes_per_second: float | None) -> None:
+    async def _read_again(self, row: CheckpointRow, bytes_per_second: float | None) -> str:
         """Once more if it is damaged: the fault may have been on the way. Raises what the last reading did."""
-        walk = WalkBack([archive])
+        walk = WalkBack([row])
+        seal = ""
         for each in walk:
             try:
-                await self._read(each, bytes_per_second)
+                seal = await self._read(each, bytes_per_second)
             except CheckpointError as error:
                 walk.failed(error)
                 if not walk.is_again:
                     raise
             else:
                 walk.took()
+        return seal
 
-    async def _read(self, archive: str, bytes_per_second: float | None) -> None:
+    async def _read(self, row: CheckpointRow, bytes_per_second: float | None) -> str:
         """Asked for together it is read once, though nobody in a hurry waits for somebody slow."""
+        archive = row.archive
         key = (archive, bytes_per_second)
         if (reading := self._reading.get(key)) is None:
-            reading = asyncio.create_task(self._storage.verify(archive, bytes_per_second=bytes_per_second))
-            self._reading[key] = reading
+            verifying = self._storage.verify(archive, bytes_per_second=bytes_per_second, seal=row.seal)
+            reading = self._reading[key] = asyncio.create_task(verifying)
             reading.add_done_callback(lambda done: self._read_ended(archive, bytes_per_second, done))
-        await asyncio.shield(reading)
+        return await asyncio.shield(reading)
 
-    def _read_ended(self, archive: str, bytes_per_second: float | None, reading: asyncio.Task[None]) -> None:
+    def _read_ended(self, archive: str, bytes_per_second: float | None, reading: asyncio.Task[str]) -> None:
         del self._reading[archive, bytes_per_second]
         if not reading.cancelled() and reading.exception() is None:
             self._trusted[archive] = self._now()
@@ -461,6 +466,7 @@ class Checkpoints:
                     user_metadata=row.user_metadata,
                     expires_at=None if ttl_seconds is None else now + timedelta(seconds=ttl_seconds),
                     step=row.step,
+                    seal=row.seal,
                 )
             except CheckpointExists:  # nobody else knows of the archive
                 with suppress(StoreError):

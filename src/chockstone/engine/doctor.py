@@ -20,6 +20,7 @@ from chockstone.checkpoints import Archive, Checkpoint, Store, survey, verify_ar
 from chockstone.checkpoints.errors import (
     DamagedArchive,
     ForeignArchive,
+    SealMismatch,
     StoreError,
     UnsupportedArchive,
 )
@@ -61,7 +62,7 @@ class _Reading:
 
     def fault(self, row: CheckpointRow) -> Finding | None:
         """What is wrong with the archive of a row, or None."""
-        damage = read_in_full(self.store, row.archive, label=row.path, progress=self.progress)
+        damage = read_in_full(self.store, row.archive, seal=row.seal, label=row.path, progress=self.progress)
         if damage is None:
             self.good.add(row.save_id)
             return None
@@ -109,7 +110,17 @@ async def examine(
         saves_under_way=len(papers.pending) if is_served else 0,
         trash=len(papers.trash),
         verified=frozenset(reading.good),
+        unsealed=_unsealed(papers.published, archives, findings),
     )
+
+
+def _unsealed(
+    rows: Iterable[CheckpointRow], archives: dict[str, Checkpoint], findings: Iterable[Finding]
+) -> dict[int, str]:
+    """The seals of archives whose rows have none, being of an earlier version; of those with nothing wrong."""
+    at_fault = {each.checkpoint.save_id for each in findings if each.checkpoint is not None}
+    found = ((row, archives.get(row.archive)) for row in rows if row.seal is None and row.save_id not in at_fault)
+    return {row.save_id: archive.seal for row, archive in found if archive is not None and archive.seal is not None}
 
 
 def lasting(first: Examination, second: Examination) -> Examination:
@@ -123,12 +134,13 @@ def read_in_full(
     store: Store,
     archive: str,
     *,
+    seal: str | None = None,
     label: str = "",
     progress: Progress = lambda _label, _size: nullcontext(lambda _: None),
 ) -> Exception | None:
     """Check every digest. What is wrong: a StoreError where the bytes could not be had, or the archive's fault."""
     try:
-        with Archive(store.open(archive)) as opened, progress(label or archive, opened.size) as on_bytes:
+        with Archive(store.open(archive), seal=seal) as opened, progress(label or archive, opened.size) as on_bytes:
             verify_archive(opened, on_bytes=on_bytes)
     except (StoreError, DamagedArchive, ForeignArchive, UnsupportedArchive) as error:
         return error
@@ -176,6 +188,10 @@ def _look_at_row(row: CheckpointRow, found: Checkpoint | None, reading: _Reading
     if found.damage is not None and not found.is_newer:
         ailment = Ailment.KNOWN_DAMAGED if row.state == "damaged" else Ailment.DAMAGED
         return [_of_row(ailment, row, found.damage, size_bytes=found.size)]
+    if row.seal is not None and found.seal is not None and found.seal != row.seal:
+        ailment = Ailment.KNOWN_DAMAGED if row.state == "damaged" else Ailment.SWAPPED
+        detail = str(SealMismatch(expected=row.seal, found=found.seal))
+        return [_of_row(ailment, row, detail, size_bytes=found.size)]
     findings = []
     if row.size_bytes != found.size:
         detail = f"the catalog says {row.size_bytes} bytes, and the archive has {found.size}"

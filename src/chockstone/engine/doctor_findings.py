@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from chockstone.catalog import CheckpointRow, TrashRow
@@ -15,6 +16,7 @@ class Ailment(StrEnum):
     STUCK = "stuck"  # a save without an end, and nobody who could end it
     MISSING = "missing"  # a row without bytes
     DAMAGED = "damaged"  # a row that says ready of an archive that is not
+    SWAPPED = "swapped"  # a row whose place in the store has another archive, sound as it may be
     KNOWN_DAMAGED = "known_damaged"  # a row that says damaged, and rightly so
     HEALED = "healed"  # a row that says damaged of an archive that is whole
     UNREADABLE = "unreadable"  # an archive that the disk does not give out: nobody knows
@@ -38,7 +40,7 @@ class Ailment(StrEnum):
     @property
     def may_be_momentary(self) -> bool:
         """Whether a server at work looks so between two of its steps."""
-        return self not in (Ailment.DAMAGED, Ailment.KNOWN_DAMAGED, Ailment.HEALED, Ailment.UNREADABLE)
+        return self not in (Ailment.DAMAGED, Ailment.SWAPPED, Ailment.KNOWN_DAMAGED, Ailment.HEALED, Ailment.UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Examination:
     saves_under_way: int
     trash: int
     verified: frozenset[int]  # save ids of those that were read in full and are good
+    unsealed: Mapping[int, str] = field(default_factory=dict)  # save id → seal, of rows of before that have none
 
     @property
     def problems(self) -> tuple[Finding, ...]:

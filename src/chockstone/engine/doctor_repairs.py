@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from chockstone.catalog import Catalog, CheckpointExists, CheckpointRow, TrashRow, UnstorableValue
-from chockstone.checkpoints import Store
+from chockstone.checkpoints import Archive, Store
 from chockstone.checkpoints.errors import CheckpointMissing, StoreError
 from chockstone.engine.doctor import is_unmounted, read_in_full
 from chockstone.engine.doctor_findings import Ailment, Finding
@@ -71,6 +71,7 @@ class Repairs:
             Ailment.STUCK: self._end_save,
             Ailment.MISSING: self._remove_row,
             Ailment.DAMAGED: self._mark_damaged,
+            Ailment.SWAPPED: self._mark_damaged,
             Ailment.KNOWN_DAMAGED: self._remove_damaged,
             Ailment.HEALED: self._mark_ready,
             Ailment.MISSIZED: self._correct_size,
@@ -110,11 +111,11 @@ class Repairs:
         if isinstance(fault, StoreError) and not isinstance(fault, CheckpointMissing):
             raise fault  # nobody knows what is in there
         if fault is None:
-            size_bytes = (await asyncio.to_thread(self._store.stat, save.archive)).size
+            size_bytes, seal = await asyncio.to_thread(self._size_and_seal, save.archive)
             with suppress(CheckpointExists):  # the name was taken meanwhile: the archive is one without a row
                 purge_at = self._now + timedelta(seconds=self._orders.trash_seconds)
                 committed = await self._catalog.checkpoints.commit(
-                    save, size_bytes=size_bytes, now=self._now, purge_at=purge_at
+                    save, size_bytes=size_bytes, seal=seal, now=self._now, purge_at=purge_at
                 )
                 if committed.replaced is not None and purge_at <= self._now:
                     await self._purge_trash(committed.replaced)
@@ -123,6 +124,10 @@ class Repairs:
         await self._catalog.checkpoints.fail(save)
         await asyncio.to_thread(self._store.sweep)
         return Repair(finding, "given up")
+
+    def _size_and_seal(self, archive: str) -> tuple[int, str]:
+        with Archive(self._store.open(archive)) as opened:
+            return opened.size, opened.seal
 
     async def _remove_row(self, finding: Finding) -> Repair:
         row = _row(finding)

@@ -117,6 +117,8 @@ async def treat(
             journals = data / RUN_JOURNALS
             first = await examine(catalog, store, now=now, journals=journals, is_full=is_full, progress=progress)
             await catalog.checkpoints.mark_verified(sorted(first.verified), at=now)
+            for save_id, seal in sorted(first.unsealed.items()):
+                await catalog.checkpoints.add_seal(save_id, seal)
             doctor = Repairs(catalog, store, orders, now=now, journals=journals)
             repairs: list[Repair] = []
             tried: set[tuple[Ailment, str]] = set()

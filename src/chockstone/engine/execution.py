@@ -27,7 +27,7 @@ from chockstone.engine.live_run import LiveRun
 from chockstone.engine.operations import Operation, Outcome
 from chockstone.engine.saving import Order, Saving
 from chockstone.engine.usage import UsageMeter
-from chockstone.wire.failures import BadRequest, RequestError
+from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 from chockstone.wire.model_names import ModelName
 from chockstone.wire.pass_request import peek_pass
 from chockstone.wire.paths import Kind, TinkerPath
@@ -191,17 +191,20 @@ class Execution:
     async def _load(self, live: LiveRun, operation: Operation, _: Release) -> Outcome:
         source = Source(**operation.values["source"])
         if operation.trace is not None:
-            archive, step = operation.trace.facts["archive"], operation.trace.facts["step"]
+            facts = operation.trace.facts
+            archive, step, seal = facts["archive"], facts["step"], facts.get("seal")
         else:
             _check_base_model(live, source)
             row = await self._newest(live, source)
-            archive, step = row.archive, row.step or 0
+            archive, step, seal = row.archive, row.step or 0, row.seal
         with_optimizer = operation.values["with_optimizer"]
         try:
-            await self._call(live, "load", {"archive": archive, "with_optimizer": with_optimizer})
+            await self._call(live, "load", {"archive": archive, "with_optimizer": with_optimizer, "seal": seal})
         except RequestError as error:
             if operation.trace is None:
                 await self._checkpoints.found_bad(row, error)
+            if error.code == "damaged":
+                raise ServerFailure(f"checkpoint {source.path!r}: {error}", code=error.code) from error
             raise
         live.steps = step if with_optimizer else 0
         live.debt.operations += 1
@@ -209,7 +212,7 @@ class Execution:
         if operation.values["skipped"]:
             told["skipped"] = operation.values["skipped"]
         environment = dict(self._backend.environment)
-        return Outcome(_json(**told), {"archive": archive, "step": step, "environment": environment})
+        return Outcome(_json(**told), {"archive": archive, "step": step, "seal": seal, "environment": environment})
 
     async def _close(self, live: LiveRun, operation: Operation, _: Release) -> Outcome:
         await live.all_written()  # a save that goes on beside its run has its result in the journal first

@@ -253,7 +253,7 @@ class Lifecycle:
             failure = f"the journal of run {row.run_id!r} cannot be read: {error}. Resume it from its last checkpoint."
             await self._catalog.runs.set_state(row.run_id, "lost", failure=failure)
             raise ServerFailure(failure) from error
-        live = LiveRun(facts, Lane(), journal, past.numbers, used_at=self._monotonic())
+        live = LiveRun(facts, Lane(), journal, past.numbers, used_at=self._monotonic(), seals=dict(past.seals))
         if row.state == "parked":
             live.restore_reason = _PARKED
             await self._catalog.runs.set_state(row.run_id, "active")

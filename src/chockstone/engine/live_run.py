@@ -63,6 +63,7 @@ class LiveRun:
     last_save_bytes: int = 0
     debt: Debt = field(default_factory=Debt)
     archives: list[int] = field(default_factory=list)  # up to which operation each recovery archive goes, oldest first
+    seals: dict[str, str] = field(default_factory=dict)  # of recovery archives, by name, as far as they are known
     restore_reason: str = "the server was started again"  # why the present worker does not have it, if it does not
     restore_deaths: int = 0  # of workers, while they brought it back
     used_at: float = 0.0  # by a monotonic clock
@@ -124,4 +125,4 @@ class LiveRun:
 
     def head(self) -> dict[str, Any]:
         """For the journal: what it takes to bring the run back."""
-        return {"run": self.facts.to_json(), "numbers": self.numbers.to_json()}
+        return {"run": self.facts.to_json(), "numbers": self.numbers.to_json(), "seals": dict(self.seals)}

@@ -45,6 +45,7 @@ class Description:
     created_at: datetime
     step: int | None
     size_bytes: int
+    seal: str | None = None
     doubt: str = ""  # what of this the archive could not say for certain
 
     @property
@@ -73,6 +74,7 @@ def describe(found: Checkpoint) -> Description:
             created_at=found.manifest.created_at,
             step=found.manifest.step,
             size_bytes=found.size,
+            seal=found.seal,
             doubt=doubt,
         )
     except BadRequest as error:
@@ -115,6 +117,7 @@ async def adopt(
         step=described.step,
         state="ready" if damage is None else "damaged",
         damage=damage,
+        seal=described.seal,
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from chockstone.backends.local import WorkerLost
 from chockstone.catalog import Catalog, CatalogError
-from chockstone.checkpoints.errors import CheckpointError, StoreError
+from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, StoreError
 from chockstone.checkpoints.resume.verdicts import Verdict
 from chockstone.checkpoints.resume.walking import Ending, WalkBack
 from chockstone.engine.backend import Backend
@@ -188,9 +188,10 @@ class Recovery:
         for candidate in walk:
             await self._backend.call("open_run", values, generation=generation)
             try:
-                load = {"run_id": live.run_id, "archive": candidate.name, "with_optimizer": True}
+                seal = live.seals.get(candidate.name)
+                load = {"run_id": live.run_id, "archive": candidate.name, "with_optimizer": True, "seal": seal}
                 await self._backend.call("load", load, generation=generation)
-                live.steps, then = await self._inspect(candidate)
+                live.steps, then = await self._inspect(live, candidate)
             except WorkerLost:
                 raise
             except RequestError as error:
@@ -219,7 +220,7 @@ class Recovery:
             then = first.trace.facts.get("environment", {})
         elif walk.looked:
             with suppress(CheckpointError):  # as far as it can be read
-                _, then = await self._inspect(walk.looked[0].candidate)
+                _, then = await self._inspect(live, walk.looked[0].candidate)
         if _is_another_model(then, self._backend.environment, live.base_model):
             raise self._hold(
                 live,
@@ -243,10 +244,16 @@ class Recovery:
         live.archives = []
         return 0
 
-    async def _inspect(self, archive: RecoveryArchive) -> tuple[int, Mapping[str, Any]]:
+    async def _inspect(self, live: LiveRun, archive: RecoveryArchive) -> tuple[int, Mapping[str, Any]]:
         """After how many steps it was taken, and in which environment. Raises CheckpointError."""
-        with await self._storage.open(archive.name) as opened:
-            return opened.manifest.step or 0, opened.manifest.metadata.get("environment", {})
+        with await self._storage.open(archive.name, seal=live.seals.get(archive.name)) as opened:
+            told = opened.manifest.metadata
+            if (told.get("run_id"), told.get("through")) != (live.run_id, archive.through):
+                raise DamagedArchive(
+                    f"another archive is in its place: it holds run {told.get('run_id')!r} up to operation "
+                    f"{told.get('through')!r}"
+                )
+            return opened.manifest.step or 0, told.get("environment", {})
 
     async def _give_up_results(self, live: LiveRun, through: int) -> None:
         """What an archive holds is not done again, so a result that was damaged in the journal stays lost."""

@@ -114,6 +114,7 @@ class RecoveryArchives:
         log.debug(
             "recovery archive written run=%s through=%d bytes=%d", live.run_id, through, reply.values["size_bytes"]
         )
+        live.seals[name] = reply.values["seal"]
         await self._keep_two(live, through)
         return True
 
@@ -141,6 +142,7 @@ class RecoveryArchives:
             for each in await self.candidates(live.run_id):
                 if each.through not in live.archives:
                     await self._storage.delete(each.name)
+                    live.seals.pop(each.name, None)
         except StoreError as error:
             log.warning("old recovery archives not deleted run=%s error=%s", live.run_id, error)
         live.journal.rotate(live.head())

@@ -39,6 +39,7 @@ class Past:
     losses: list[Record] = field(default_factory=list)  # custom ones that operations use
     loose: list[int] = field(default_factory=list)  # what else is there
     has_gaps: bool = False  # some of it was covered, and deleted
+    seals: Mapping[str, str] = field(default_factory=dict)  # of recovery archives, by name
 
 
 class RunJournal:
@@ -239,7 +240,7 @@ def _read_past(records: list[Record]) -> Past:
     if not heads:
         raise JournalDamaged("the journal has no head that can be read")
     newest = heads[-1]
-    past = Past(newest.head["run"], Numbers.from_json(newest.head["numbers"]))
+    past = Past(newest.head["run"], Numbers.from_json(newest.head["numbers"]), seals=newest.head.get("seals", {}))
     by_sequence: dict[int, Operation] = {}
     unknown: list[Record] = []
     for record in records:

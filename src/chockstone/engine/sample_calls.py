@@ -83,6 +83,7 @@ class SampleCalls:
                 "key": request.request_id,
                 "base_model": source.base_model,
                 "archive": source.archive,
+                "seal": source.seal,
                 "seed": request.facts.seed,
             }
             return await self._backend.call("sample", values, request.body)

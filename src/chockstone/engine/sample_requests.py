@@ -21,6 +21,7 @@ class SamplerSource:
     owner: str
     base_model: str
     archive: str | None  # None: the base model itself
+    seal: str | None = None  # of the archive, if it is known: no other one is loaded in its place
 
     @property
     def is_unnamed(self) -> bool:
@@ -68,7 +69,13 @@ class SampleFacts:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> SampleFacts:
-        source = SamplerSource(values["sampling_session_id"], values["owner"], values["base_model"], values["archive"])
+        source = SamplerSource(
+            values["sampling_session_id"],
+            values["owner"],
+            values["base_model"],
+            values["archive"],
+            values.get("seal"),  # requests of before have none
+        )
         return cls(values["request_id"], source, values["seq_id"], values["num_samples"], values["seed"])
 
 

@@ -51,6 +51,14 @@ class Order:
     recipients: tuple[str, ...] = ()  # of external weights: who can read them; none: everyone
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An archive that is durable."""
+
+    size_bytes: int
+    seal: str
+
+
 class Saving:
     def __init__(
         self,
@@ -115,11 +123,11 @@ class Saving:
     async def recover(self) -> None:
         """Bring every save of an earlier life to an end: committed if its archive is whole, given up if not."""
         for row in await self._catalog.checkpoints.list_pending():
-            size_bytes = await self._size_of(row.archive)
+            written = await self._find_written(row.archive)
             try:
-                if size_bytes is not None:
-                    await self._commit(row, size_bytes)
-                    log.warning("unfinished save committed path=%s bytes=%d", row.path, size_bytes)
+                if written is not None:
+                    await self._commit(row, written)
+                    log.warning("unfinished save committed path=%s bytes=%d", row.path, written.size_bytes)
                     continue
             except CheckpointExists as error:
                 log.warning("unfinished save not committed path=%s error=%s", row.path, error)
@@ -165,22 +173,22 @@ class Saving:
     ) -> int:
         try:
             try:
-                size_bytes = await self._write(live, row, order, share, release)
+                written = await self._write(live, row, order, share, release)
             except WorkerLost:
-                written = await self._size_of(row.archive)
-                if written is None:
+                found = await self._find_written(row.archive)
+                if found is None:
                     raise
-                size_bytes = written  # the worker died after the last byte
-            await self._commit(row, size_bytes)
+                written = found  # the worker died after the last byte
+            await self._commit(row, written)
         except BaseException:
             await self._give_up(row)
             raise
-        return size_bytes
+        return written.size_bytes
 
-    async def _commit(self, row: CheckpointRow, size_bytes: int) -> None:
-        now = self._now()
+    async def _commit(self, row: CheckpointRow, written: Written) -> None:
+        now, size_bytes = self._now(), written.size_bytes
         committed = await self._catalog.checkpoints.commit(
-            row, size_bytes=size_bytes, now=now, purge_at=self._checkpoints.purge_at(now)
+            row, size_bytes=size_bytes, seal=written.seal, now=now, purge_at=self._checkpoints.purge_at(now)
         )
         log.info("checkpoint saved path=%s bytes=%d", row.path, size_bytes)
         self._note("checkpoint_saved", row, size_bytes=size_bytes)
@@ -188,7 +196,7 @@ class Saving:
             self._note("checkpoint_overwritten", row, size_bytes=committed.replaced.size_bytes)
             await self._checkpoints.purge_removed([committed.replaced])
 
-    async def _write(self, live: LiveRun, row: CheckpointRow, order: Order, share: Share, release: Release) -> int:
+    async def _write(self, live: LiveRun, row: CheckpointRow, order: Order, share: Share, release: Release) -> Written:
         values = {
             "run_id": live.run_id,
             "archive": row.archive,
@@ -228,10 +236,9 @@ class Saving:
         except BadRequest as again:
             raise (await self._refusal(row.path, share, again) if again.code == "no_room" else again) from again
 
-    async def _call(self, live: LiveRun, values: dict[str, Any], on_release: Release) -> int:
+    async def _call(self, live: LiveRun, values: dict[str, Any], on_release: Release) -> Written:
         reply = await self._backend.call("save", values, on_release=on_release, generation=live.generation)
-        size_bytes: int = reply.values["size_bytes"]
-        return size_bytes
+        return Written(reply.values["size_bytes"], reply.values["seal"])
 
     async def _is_tight(self, live: LiveRun) -> bool:
         """Whether the save may have to wait until the trash is emptied: then the run waits with it."""
@@ -272,11 +279,11 @@ class Saving:
             code="no_room",
         )
 
-    async def _size_of(self, archive: str) -> int | None:
-        """Of an archive that is there and whole, as far as its ends tell."""
+    async def _find_written(self, archive: str) -> Written | None:
+        """An archive that is there and whole, as far as its ends tell."""
         try:
             with await self._storage.open(archive) as opened:
-                return opened.size
+                return Written(opened.size, opened.seal)
         except CheckpointError:
             return None
 

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from chockstone.checkpoints import Archive, Store, verify_archive
-from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, ForeignArchive, StoreError
+from chockstone.checkpoints.archive import read_head
+from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, ForeignArchive, SealMismatch, StoreError
 from chockstone.checkpoints.file_store import FileStore
 from chockstone.checkpoints.object_store import ObjectStore
 from chockstone.checkpoints.store import Entry, Partial
@@ -38,9 +39,12 @@ class Storage:
         self._readers = ThreadPoolExecutor(_READERS, "storage-reader")
         self._closing = threading.Event()
 
-    async def open(self, archive: str) -> Archive:
-        """Its structure is checked, not its tensors. The caller closes it; it outlives a delete."""
-        opening = self._threads.submit(self._open, archive)
+    async def open(self, archive: str, *, seal: str | None = None) -> Archive:
+        """Its structure is checked, not its tensors. The caller closes it; it outlives a delete.
+
+        With a ``seal`` any other archive in its place is a DamagedArchive.
+        """
+        opening = self._threads.submit(self._open, archive, seal)
         try:
             return await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
@@ -58,17 +62,23 @@ class Storage:
         """Those of them that are there."""
         return await self._run(partial(self._look_up, archives))
 
-    async def lend(self, archive: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
+    async def lend(
+        self, archive: str, *, method: str, seconds: int, filename: str, content_type: str, seal: str | None = None
+    ) -> str | None:
         """A URL of an archive that is there, good for as long without credentials; None where the store has none.
 
-        Raises CheckpointMissing, StoreError.
+        With a ``seal`` the ends of the archive are read first: two small requests. Raises CheckpointMissing,
+        DamagedArchive, StoreError.
         """
         store = self.store
         if not isinstance(store, ObjectStore):
             return None
 
         def lend() -> str | None:
-            store.stat(archive)
+            if seal is None:
+                store.stat(archive)
+            else:
+                self._check_seal(archive, seal)
             return store.lend(archive, method=method, seconds=seconds, filename=filename, content_type=content_type)
 
         return await self._run(lend)
@@ -81,12 +91,12 @@ class Storage:
         """Make ``target`` the same archive, sharing its bytes where the store can."""
         await self._run(self.store.copy, archive, target)
 
-    async def verify(self, archive: str, *, bytes_per_second: float | None = None) -> None:
-        """Read all of it and check every digest. Raises DamagedArchive, or CheckpointMissing.
+    async def verify(self, archive: str, *, bytes_per_second: float | None = None, seal: str | None = None) -> str:
+        """Read all of it and check every digest; its seal. Raises DamagedArchive, or CheckpointMissing.
 
         Other errors say nothing about the archive: a store that cannot be reached, a newer format.
         """
-        await asyncio.wrap_future(self._readers.submit(self._verify, archive, bytes_per_second))
+        return await asyncio.wrap_future(self._readers.submit(self._verify, archive, bytes_per_second, seal))
 
     async def free_bytes(self) -> int | None:
         """Room left on the disk; None where the store has no such limit."""
@@ -122,16 +132,28 @@ class Storage:
                 found[archive] = self.store.stat(archive)
         return found
 
-    def _open(self, archive: str) -> Archive:
+    def _open(self, archive: str, seal: str | None = None) -> Archive:
         try:
-            return Archive(self.store.open(archive))
+            return Archive(self.store.open(archive), seal=seal)
         except ForeignArchive as error:
             raise DamagedArchive(str(error)) from error  # a server wrote it, so this is not what was written
 
-    def _verify(self, archive: str, bytes_per_second: float | None) -> None:
+    def _check_seal(self, archive: str, seal: str) -> None:
+        source = self.store.open(archive)
+        try:
+            found = read_head(source).seal
+        except ForeignArchive as error:
+            raise DamagedArchive(str(error)) from error
+        finally:
+            source.close()
+        if found != seal:
+            raise SealMismatch(expected=seal, found=found)
+
+    def _verify(self, archive: str, bytes_per_second: float | None, seal: str | None) -> str:
         pace = _Pace(bytes_per_second, self._closing)
-        with self._open(archive) as opened:
+        with self._open(archive, seal) as opened:
             verify_archive(opened, on_bytes=pace.took)
+            return opened.seal
 
 
 class _Pace:

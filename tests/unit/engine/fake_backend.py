@@ -15,7 +15,7 @@ import numpy as np
 
 from chockstone.backends.channel import Message
 from chockstone.backends.local import WorkerLost
-from chockstone.checkpoints import Admission, Archive, Checkpointer, Store, load_state
+from chockstone.checkpoints import Admission, Archive, Checkpointer, Saved, Store, load_state
 from chockstone.checkpoints.errors import (
     AdmissionRefused,
     CheckpointMissing,
@@ -99,15 +99,16 @@ class FakeBackend:
             state = copy(self._run(values))
             on_release()
             await self._pass_gate("disk")
-            size = await asyncio.to_thread(self._write, values, state)
-            return Message({"size_bytes": size, "seconds": self.seconds})
+            saved = await asyncio.to_thread(self._write, values, state)
+            return Message({"size_bytes": saved.size_bytes, "seal": saved.seal, "seconds": self.seconds})
         if word == "snapshot":
             state = copy(self._run(values))
             if values["archive"] not in {entry.name for entry in self.store.entries()}:
                 await asyncio.to_thread(self._write, {"kind": "sampler_weights", **values}, state)
             return Message()
         if word == "load":
-            self._load(self._run(values), await asyncio.to_thread(self._read, values["archive"]), values)
+            state = await asyncio.to_thread(self._read, values["archive"], values.get("seal"))
+            self._load(self._run(values), state, values)
             return Message()
         if word == "forget":
             await asyncio.to_thread(self.store.delete, values["archive"])
@@ -212,7 +213,7 @@ class FakeBackend:
         run.gradient = saved.gradient if with_optimizer else 0
         run.steps = saved.steps if with_optimizer else 0
 
-    def _write(self, values: Mapping[str, Any], state: Numbers) -> int:
+    def _write(self, values: Mapping[str, Any], state: Numbers) -> Saved:
         try:
             handle = self._checkpointer.save(
                 {"run": {"weight": np.array([state.weight]), "gradient": state.gradient, "steps": state.steps}},
@@ -225,13 +226,13 @@ class FakeBackend:
                     allowance_bytes=values.get("allowance_bytes"), reserve_bytes=values.get("reserve_bytes", 0)
                 ),
             )
-            return handle.result().size_bytes
+            return handle.result()
         except (AdmissionRefused, StoreFull) as error:
             raise BadRequest(str(error), code="no_room") from error
 
-    def _read(self, archive: str) -> Numbers:
+    def _read(self, archive: str, seal: str | None = None) -> Numbers:
         try:
-            with Archive(self.store.open(archive)) as opened:
+            with Archive(self.store.open(archive), seal=seal) as opened:
                 run = load_state(opened)["run"]
                 return Numbers(int(run["weight"][0]), run.get("gradient", 0), run.get("steps", 0))
         except CheckpointMissing as error:

@@ -94,13 +94,16 @@ class Patient:
                 RUN, "weights", name, archive=archive, owner="ann", base_model="tiny", spec=SPEC, now=NOON, **facts
             )
 
-    async def saved(self, name: str, value: float = 1.0, *, seq_id: int = 1, **facts: Any) -> CheckpointRow:
-        """A checkpoint like any other."""
+    async def saved(
+        self, name: str, value: float = 1.0, *, seq_id: int = 1, is_sealed: bool = True, **facts: Any
+    ) -> CheckpointRow:
+        """A checkpoint like any other; one of before has no seal in its row."""
         archive = self.described(name, value, seq_id=seq_id)
         save = await self.begun(name, archive=archive, **facts)
         async with self.catalog() as catalog:
-            size_bytes = self.store.stat(archive).size
-            return (await catalog.checkpoints.commit(save, size_bytes=size_bytes, now=NOON)).checkpoint
+            with Archive(self.store.open(archive)) as opened:
+                size_bytes, seal = opened.size, opened.seal if is_sealed else None
+            return (await catalog.checkpoints.commit(save, size_bytes=size_bytes, seal=seal, now=NOON)).checkpoint
 
     async def discarded(self, row: CheckpointRow, *, purge_at: datetime = NOON) -> None:
         async with self.catalog() as catalog:
@@ -128,6 +131,13 @@ class Patient:
 
     def file(self, archive: str) -> Path:
         return self.store.path(archive)
+
+    def swap(self, one: str, other: str) -> None:
+        """Each in the place of the other."""
+        first, second = self.file(one), self.file(other)
+        content = first.read_bytes()
+        first.write_bytes(second.read_bytes())
+        second.write_bytes(content)
 
     def flip(self, archive: str) -> None:
         """Change one bit of its tensors."""

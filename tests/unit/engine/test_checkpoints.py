@@ -7,8 +7,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
-from chockstone.catalog import Catalog, CatalogUnavailable, CheckpointExists, CheckpointRow, RowMissing, TrashRow
+from chockstone.catalog import (
+    Catalog,
+    CatalogUnavailable,
+    CheckpointExists,
+    CheckpointRow,
+    RowMissing,
+    TrashRow,
+    tables,
+)
 from chockstone.catalog.checkpoint_usage import Usage
 from chockstone.checkpoints.errors import DamagedArchive, StoreDenied, StoreError, StoreUnreachable
 from chockstone.checkpoints.file_store import FileStore
@@ -668,9 +677,9 @@ async def test_the_latest_is_read_once_however_many_ask(
         read: list[str] = []
         original = storage.verify
 
-        async def count(archive: str, *, bytes_per_second: float | None = None) -> None:
+        async def count(archive: str, *, bytes_per_second: float | None = None, seal: str | None = None) -> str:
             read.append(archive)
-            await original(archive, bytes_per_second=bytes_per_second)
+            return await original(archive, bytes_per_second=bytes_per_second, seal=seal)
 
         monkeypatch.setattr(storage, "verify", count)
         await asyncio.gather(*(engine.checkpoints.latest(RUN, "weights") for _ in range(8)))
@@ -722,10 +731,10 @@ async def test_an_older_one_is_not_the_latest_while_the_newest_cannot_be_read(
         flip_a_byte(engine, rows[4])
         original = storage.verify
 
-        async def fail(archive: str, *, bytes_per_second: float | None = None) -> None:
+        async def fail(archive: str, *, bytes_per_second: float | None = None, seal: str | None = None) -> str:
             if archive == rows[3].archive:
                 raise error
-            await original(archive, bytes_per_second=bytes_per_second)
+            return await original(archive, bytes_per_second=bytes_per_second, seal=seal)
 
         with monkeypatch.context() as patched:
             patched.setattr(storage, "verify", fail)
@@ -744,10 +753,10 @@ async def test_a_fault_on_the_way_is_not_taken_for_damage(
         original = storage.verify
         faults: list[Exception] = [DamagedArchive("block 0 is not what was written")]
 
-        async def fail_once(archive: str, *, bytes_per_second: float | None = None) -> None:
+        async def fail_once(archive: str, *, bytes_per_second: float | None = None, seal: str | None = None) -> str:
             if faults:
                 raise faults.pop()
-            await original(archive, bytes_per_second=bytes_per_second)
+            return await original(archive, bytes_per_second=bytes_per_second, seal=seal)
 
         monkeypatch.setattr(storage, "verify", fail_once)
 
@@ -775,3 +784,60 @@ async def test_what_was_walked_past_stands_in_the_result_of_a_load(
         assert told["path"] == rows[3].path
         [skipped] = told["skipped"]
         assert skipped["path"] == rows[4].path
+
+
+def exchange(engine: Engine, one: CheckpointRow, other: CheckpointRow) -> None:
+    """The archives of two checkpoints, each in the place of the other."""
+    store = engine.storage.store
+    assert isinstance(store, FileStore)
+    first, second = store.path(one.archive), store.path(other.archive)
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+
+
+async def test_another_archive_in_its_place_is_not_loaded_and_heals_when_it_is_put_back(
+    backend: FakeBackend, catalog: Catalog, storage: Storage
+) -> None:
+    clock = Clock()
+    async with started(backend, catalog, storage, clock=clock) as engine:
+        rows = await five(engine, clock)
+        assert all(row.seal for row in rows) and rows[0].size_bytes == rows[1].size_bytes
+        exchange(engine, rows[0], rows[1])
+        live = engine.runs.get(RUN)
+        assert live is not None
+
+        request_id = await engine.training.load(live, None, rows[0], with_optimizer=True)
+        promise = engine.futures.get(request_id)
+        assert promise is not None
+        result = await promise.wait(10)
+
+        assert result is not None and result.is_failure
+        assert b"another archive is in its place" in result.body and rows[0].path.encode() in result.body
+        marked = await catalog.checkpoints.get_save(rows[0].save_id)
+        assert marked is not None and marked.state == "damaged"
+        assert (await engine.checkpoints.verify(rows[1])).state == "damaged"
+        exchange(engine, rows[0], rows[1])
+        assert (await engine.checkpoints.verify(marked)).state == "ready"
+
+
+async def test_a_copy_has_the_seal_of_what_it_was_made_from(engine: Engine) -> None:
+    row = await saved(engine, await made_run(engine), 1)
+
+    copied = await engine.checkpoints.copy(row, owner="ben", project_id=None, by="ben")
+
+    assert copied.seal == row.seal is not None
+
+
+async def test_a_row_of_before_gets_the_seal_of_what_was_read_in_full_and_no_other_later(
+    engine: Engine, catalog: Catalog
+) -> None:
+    row = await saved(engine, await made_run(engine), 1)
+    await catalog._database.write(update(tables.checkpoints).values(seal=None))
+    old = await catalog.checkpoints.get_save(row.save_id)
+    assert old is not None and old.seal is None
+
+    verified = await engine.checkpoints.verify(old)
+
+    assert verified.seal == row.seal
+    assert await catalog.checkpoints.add_seal(row.save_id, "0" * 64) is None

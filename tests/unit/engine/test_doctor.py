@@ -8,6 +8,7 @@ from chockstone.catalog import RunState
 from chockstone.engine.archives import ephemeral_name
 from chockstone.engine.data_directory import RUN_JOURNALS, owned
 from chockstone.engine.doctor_findings import Ailment
+from chockstone.engine.doctor_repairs import Orders
 
 from .patients import NOON, RUN, Patient, later, write_journal
 
@@ -311,3 +312,43 @@ async def test_a_run_that_only_its_journal_knows_is_not_over(patient: Patient) -
     alone = patient.recovery("other:train:3")
 
     assert await patient.found() == [("recovery", alone)]
+
+
+async def test_archives_in_each_others_places_are_found_marked_and_found_healed(patient: Patient) -> None:
+    one, other = await patient.saved("a", 1.0), await patient.saved("b", 2.0, seq_id=2)
+    assert one.size_bytes == other.size_bytes
+    patient.swap(one.archive, other.archive)
+
+    assert await patient.found() == [("swapped", f"{PATH}/a"), ("swapped", f"{PATH}/b")]
+    await patient.treated()
+    assert [row.state for row in (await patient.rows()).values()] == ["damaged", "damaged"]
+    assert await patient.found() == [("known_damaged", f"{PATH}/a"), ("known_damaged", f"{PATH}/b")]
+
+    patient.swap(one.archive, other.archive)
+    await patient.treated()
+    assert [(row.state, row.seal) for row in (await patient.rows()).values()] == [
+        ("ready", one.seal),
+        ("ready", other.seal),
+    ]
+
+
+async def test_a_row_of_an_earlier_version_gets_its_seal_by_a_treatment_only(patient: Patient) -> None:
+    one, other = await patient.saved("a", is_sealed=False), await patient.saved("b", 2.0, seq_id=2)
+
+    assert await patient.found() == []
+    assert (await patient.rows())["a"].seal is None
+    await patient.treated()
+
+    sealed = (await patient.rows())["a"].seal
+    assert sealed is not None
+    patient.swap(one.archive, other.archive)
+    assert await patient.found() == [("swapped", f"{PATH}/a"), ("swapped", f"{PATH}/b")]
+
+
+async def test_a_rebuilt_catalog_has_the_seals_of_the_store(patient: Patient) -> None:
+    before = await patient.saved("a")
+    patient.lose_catalog()
+
+    await patient.treated(Orders(may_repair=False, may_create=True))
+
+    assert (await patient.rows())["a"].seal == before.seal

@@ -74,7 +74,7 @@ async def test_a_store_that_does_not_answer_damages_nothing(
         await saved(engine, await made_run(engine), 1)
         clock.pass_seconds(WEEK + 1)
 
-        async def unreachable(archive: str, *, bytes_per_second: float | None = None) -> None:
+        async def unreachable(archive: str, *, bytes_per_second: float | None = None, seal: str | None = None) -> str:
             raise StoreUnreachable("timed out")
 
         monkeypatch.setattr(storage, "verify", unreachable)
@@ -89,9 +89,9 @@ async def test_the_background_reads_at_its_rate(
     rates: list[float | None] = []
     original = storage.verify
 
-    async def note(archive: str, *, bytes_per_second: float | None = None) -> None:
+    async def note(archive: str, *, bytes_per_second: float | None = None, seal: str | None = None) -> str:
         rates.append(bytes_per_second)
-        await original(archive, bytes_per_second=bytes_per_second)
+        return await original(archive, bytes_per_second=bytes_per_second, seal=seal)
 
     monkeypatch.setattr(storage, "verify", note)
     clock = Clock()

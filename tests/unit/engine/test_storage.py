@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from chockstone.checkpoints import Checkpointer, Store
-from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive
+from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, SealMismatch
 from chockstone.checkpoints.file_store import FileStore
 from chockstone.engine.storage import Storage, StorageClosed
 
@@ -86,10 +86,10 @@ async def test_an_opening_that_nobody_waits_for_is_closed(
     entered, go_on, closed = threading.Event(), threading.Event(), threading.Event()
     original = storage._open
 
-    def slow(name: str) -> object:
+    def slow(name: str, seal: str | None) -> object:
         entered.set()
         go_on.wait(10)
-        opened = original(name)
+        opened = original(name, seal)
         real_close = opened.close
 
         def close() -> None:
@@ -108,3 +108,14 @@ async def test_an_opening_that_nobody_waits_for_is_closed(
     go_on.set()
 
     assert await asyncio.to_thread(closed.wait, 10)
+
+
+async def test_another_archive_in_its_place_is_not_opened_verified_or_lent(storage: Storage, archive: str) -> None:
+    with await storage.open(archive) as opened:
+        seal = opened.seal
+
+    assert await storage.verify(archive, seal=seal) == seal
+    for refused in (storage.open(archive, seal="0" * 64), storage.verify(archive, seal="0" * 64)):
+        with pytest.raises(SealMismatch, match="another archive is in its place") as mismatch:
+            await refused
+        assert (mismatch.value.expected, mismatch.value.found) == ("0" * 64, seal)

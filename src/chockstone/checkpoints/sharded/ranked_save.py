@@ -9,6 +9,7 @@ lost or fails at any point ends the save on all of them, with nothing visible.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -118,7 +119,7 @@ class RankedSave:
         self._exchange(work)
         self._await(work.part)
         self._may_be_committed = not self._peers.leads
-        self._peers.confer(
+        told = self._peers.confer(
             {
                 "receipt": work.part.receipt,
                 "digests": _pack(b"".join(digest for _, digest in sorted(work.part.digests.items()))),
@@ -128,8 +129,9 @@ class RankedSave:
         )
         if self._archive is not None:
             _, manifest, layout, _ = self._archive
-            return self._job.ended(manifest, layout)
-        return self._job.saved(work.layout.size, time.perf_counter() - self._job.request.started)
+            return self._job.ended(manifest, layout, seal=told["seal"])
+        seconds = time.perf_counter() - self._job.request.started
+        return self._job.saved(work.layout.size, seconds, seal=told["seal"])
 
     def _entry(self) -> Json:
         supply, request = self._supply, self._job.request
@@ -304,7 +306,7 @@ class RankedSave:
         sink.write_at(0, head.data)
         sink.settle([said["receipt"] for said in heard[1:]])
         self._job.commit(sink)
-        return {}
+        return {"seal": hashlib.sha256(payload).hexdigest()}
 
     def _clean_up(self) -> None:
         if self._part is not None:
