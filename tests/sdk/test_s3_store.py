@@ -147,7 +147,7 @@ def test_another_object_in_the_place_of_an_archive_is_not_lent(
 
     assert (refused.status_code, "location" in refused.headers) == (400, False)
     assert "another archive is in its place" in refused.text
-    with pytest.raises(tinker.RequestFailedError, match="another archive is in its place"):
+    with pytest.raises(tinker.BadRequestError, match="another archive is in its place"):
         service.create_training_client_from_state(path)
 
 
