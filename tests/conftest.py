@@ -6,6 +6,10 @@ import signal
 
 import pytest
 
+from chockstone.backends.instruction_sets import limit_instruction_sets
+
+limit_instruction_sets()  # before any test imports torch; what tests start inherits it
+
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> None:

@@ -6,6 +6,7 @@ The same operations in the same environment give the same bits. In another one t
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final
 import torch
 import xxhash
 
+from chockstone.backends.instruction_sets import describe_limits
 from chockstone.backends.micro_batches import TOKENS_ON_CPU, TOKENS_ON_GPU
 from chockstone.backends.model_files import CONFIG
 from chockstone.backends.process import WorkerConfig
@@ -37,6 +39,7 @@ def describe_environment(config: WorkerConfig, device: str, *, processes: int = 
         "torch": torch.__version__,
         "tokens_per_micro_batch": config.tokens_per_micro_batch or (TOKENS_ON_CPU if is_on_cpu else TOKENS_ON_GPU),
         "cpu": f"{_cpu_name()}, {torch.backends.cpu.get_cpu_capability()}",
+        "instruction_sets": describe_limits(os.environ),
         "models": {name: digest_model(Path(directory)) for name, directory in config.models.items()},
     }
 

@@ -27,6 +27,7 @@ _LAST_WORDS_SECONDS: Final = 5.0
 _FIRST_ATTEMPTS: Final = 3  # to start, until one has ever been ready
 _SIGNALS: Final[Mapping[int, str]] = {
     signal.SIGKILL: "killed by hand or for want of memory",
+    signal.SIGILL: "illegal instruction: this CPU cannot run what it advertises; set ONEDNN_MAX_CPU_ISA=AVX2",
     signal.SIGSEGV: "segmentation fault",
     signal.SIGBUS: "bus error: a mapped file was cut short, or the disk is full",
     signal.SIGABRT: "aborted by a library",

@@ -16,6 +16,7 @@ import sys
 from typing import Final
 
 from chockstone.backends.importing import quick_imports
+from chockstone.backends.instruction_sets import limit_instruction_sets, report_choice
 
 _NICENESS: Final = 5  # the API answers first; what is computed here takes long anyway
 _PR_SET_PDEATHSIG: Final = 1
@@ -25,6 +26,7 @@ def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
     _die_with_the_server(sock)
     os.nice(_NICENESS)
+    choice = limit_instruction_sets()
     with quick_imports():  # which take a while
         import orjson
         import torch
@@ -35,6 +37,7 @@ def main() -> None:
 
     config = WorkerConfig(**orjson.loads(os.environ.pop("CHOCKSTONE_WORKER")))
     log_to_stderr(config.log_level)
+    report_choice(choice)
     if config.threads:
         torch.set_num_threads(config.threads)
     Workshop(config, BlockingChannel(sock), on_orphaned=_end).run()

@@ -445,6 +445,14 @@ def base_url(host: str, port: int) -> str:
     return f"http://{host if address.version == 4 else f'[{host}]'}:{port}"
 
 
+def _chosen_here() -> list[tuple[str, str, str]]:
+    """What a worker on this machine decides for itself."""
+    from chockstone.backends.instruction_sets import choose_here
+
+    instructions = choose_here()
+    return [("instruction_sets", instructions.value, instructions.reason)]
+
+
 def _settle(flags: Mapping[str, object], config: str | None, *, show: bool) -> Settings:
     from chockstone.cli.settings_checks import check_settings
     from chockstone.cli.settings_sources import load_settings
@@ -454,7 +462,7 @@ def _settle(flags: Mapping[str, object], config: str | None, *, show: bool) -> S
     if not show:
         check_settings(settings)
         return settings
-    print_settings(settings)
+    print_settings(settings, chosen=_chosen_here())
     try:
         check_settings(settings)
     except SettingsError as error:

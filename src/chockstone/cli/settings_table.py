@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from chockstone.cli.settings import NAMES, ServedModel, Settings
@@ -11,11 +11,12 @@ from chockstone.cli.words import printable, write_best, write_duration, write_si
 from chockstone.wire.redaction import redact_url
 
 
-def print_settings(settings: Settings) -> None:
+def print_settings(settings: Settings, chosen: Sequence[tuple[str, str, str]] = ()) -> None:
+    """``chosen``: what is no setting but is decided for this machine; name, value and reason of each."""
     rows = [
         (name, printable(_spell(name, settings.value_of(name))), printable(settings.source_of(name))) for name in NAMES
     ]
-    print_table(("SETTING", "VALUE", "SOURCE"), rows)
+    print_table(("SETTING", "VALUE", "SOURCE"), [*rows, *(tuple(map(printable, row)) for row in chosen)])
 
 
 def _models(models: tuple[ServedModel, ...]) -> str:

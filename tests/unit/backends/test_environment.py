@@ -7,7 +7,9 @@ import torch
 from safetensors.torch import save_file
 
 from chockstone.backends.environment import describe_environment, digest_model
+from chockstone.backends.instruction_sets import VARIABLES
 from chockstone.backends.process import WorkerConfig
+from chockstone.engine.recovery import differences
 
 
 @pytest.fixture
@@ -59,3 +61,18 @@ def test_what_the_configuration_leaves_open_is_said_as_it_was_decided(model: Pat
     assert environment["torch"] == torch.__version__
     assert environment["models"] == {"tiny": digest_model(model)}
     assert torch.backends.cpu.get_cpu_capability() in environment["cpu"]
+
+
+def test_limits_of_the_instruction_sets_are_another_environment(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = WorkerConfig(models={"tiny": str(model)}, store="unused")
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    before = describe_environment(config, "cpu")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+    after = describe_environment(config, "cpu")
+
+    assert differences(before, after, "tiny") == [
+        "instruction_sets was 'not limited' and is 'ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16'; numbers may differ"
+    ]
+    earlier = {name: value for name, value in before.items() if name != "instruction_sets"}  # of an older version
+    assert differences(earlier, before, "tiny") == []

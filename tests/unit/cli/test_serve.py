@@ -13,6 +13,8 @@ from typer.testing import CliRunner, Result
 
 from chockstone.api import preparing
 from chockstone.api.config import ServerConfig
+from chockstone.backends import instruction_sets
+from chockstone.backends.instruction_sets import Choice
 from chockstone.checkpoints import Best, Retention
 from chockstone.cli.app import app
 from chockstone.cli.serve import base_url, print_banner
@@ -131,6 +133,18 @@ def test_show_config_starts_nothing(started: list[ServerConfig], monkeypatch: py
 
     assert (result.exit_code, started, result.stderr) == (0, [], "")
     assert re.search(r"^keys +alice=tml-\*\*\* +environment CHOCKSTONE_KEYS$", result.stdout, re.MULTILINE)
+
+
+def test_show_config_says_which_instruction_sets_a_worker_would_use(
+    started: list[ServerConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = Choice({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, "cache", {})
+    monkeypatch.setattr(instruction_sets, "choose_here", lambda: chosen)
+
+    result = run("--model", "tiny", "--show-config")
+
+    line = r"^instruction_sets +ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 +probed earlier on this CPU$"
+    assert re.search(line, result.stdout, re.MULTILINE)
 
 
 def test_show_config_shows_also_what_cannot_start(started: list[ServerConfig]) -> None:

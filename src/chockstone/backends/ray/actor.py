@@ -51,10 +51,12 @@ class ChockstoneWorker:
 
 
 def _run(told: Mapping[str, Any]) -> None:
+    from chockstone.backends.instruction_sets import limit_instruction_sets, report_choice
     from chockstone.backends.process import SURROUNDINGS, WorkerConfig, log_to_stderr
 
     os.environ.update(SURROUNDINGS)
     os.nice(_NICENESS)
+    choice = limit_instruction_sets()  # of this node
     with quick_imports():  # which take a while
         import torch
 
@@ -64,6 +66,7 @@ def _run(told: Mapping[str, Any]) -> None:
 
     config = WorkerConfig(**told["config"])
     log_to_stderr(config.log_level)
+    report_choice(choice)
     torch.set_num_threads(config.threads)
     rank, world_size = told["rank"], told["world_size"]
     server = knock(told["host"], told["port"], told["token"]) if rank == 0 else None
