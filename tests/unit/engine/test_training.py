@@ -394,7 +394,8 @@ async def test_a_checkpoint_is_loaded_into_a_run(engine: Engine, backend: FakeBa
 
     assert told == {"path": source.path, "model_id": RUN, "type": "load_weights"}
     assert backend.runs[RUN] == Numbers(weight=42)
-    assert backend.values_of("load") == [{"run_id": RUN, "archive": source.archive, "with_optimizer": False}]
+    wanted = {"run_id": RUN, "archive": source.archive, "with_optimizer": False, "seal": source.seal}
+    assert backend.values_of("load") == [wanted]
 
 
 async def test_a_load_gets_what_was_to_be_saved_before_it_though_that_is_still_being_written(
