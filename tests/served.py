@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 from fastapi import FastAPI
 
+from chockstone.api.admission.uploads import Uploads
 from chockstone.api.app import create_app
 from chockstone.api.config import ServerConfig
 from chockstone.api.context import Context
@@ -42,14 +43,20 @@ class Served:
 
 @asynccontextmanager
 async def serve_in_process(
-    home: Path, models: Mapping[str, Path], *, rules: StorageRules | None = None, store: Store | None = None
+    home: Path,
+    models: Mapping[str, Path],
+    *,
+    rules: StorageRules | None = None,
+    store: Store | None = None,
+    keys: Mapping[str, str] | None = None,
+    uploads: Uploads | None = None,
 ) -> AsyncIterator[Served]:
     """Archives go to ``home/checkpoints``, unless to another store."""
     store = store or open_store(home / ARCHIVES)
     backend = FakeBackend(store)
     backend.environment["models"] = dict.fromkeys(models, "")
     storage = Storage(store)
-    config = ServerConfig(models=models, data=home, storage=rules or StorageRules())
+    config = ServerConfig(models=models, data=home, storage=rules or StorageRules(), keys=keys or {})
     async with await Catalog.open(catalog_url(home)) as catalog:
         engine = Engine(
             backend,
@@ -60,12 +67,12 @@ async def serve_in_process(
             limits=config.limits,
             rules=config.storage,
         )
-        users = Users({}, secret=b"s" * 32, now=lambda: datetime.now(UTC))
-        app = create_app(Context(config, engine, users, describe_models(models)))
+        users = Users(config.keys, secret=b"s" * 32, now=lambda: datetime.now(UTC))
+        app = create_app(Context(config, engine, users, describe_models(models)), uploads=uploads)
         await engine.start()
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(
-            transport=transport, base_url="http://served/api/v1/", headers={"X-API-Key": KEY}, timeout=60
+            transport=transport, base_url="http://localhost/api/v1/", headers={"X-API-Key": KEY}, timeout=60
         ) as http:
             yield Served(app, engine, backend, http)
         await engine.stop()

@@ -28,7 +28,10 @@ from chockstone.api import (
     trash,
     weights,
 )
-from chockstone.api.bodies import BodyLimit
+from chockstone.api.admission.admission import Admission
+from chockstone.api.admission.hosts import Hosts
+from chockstone.api.admission.limits import UploadLimits
+from chockstone.api.admission.uploads import Uploads
 from chockstone.api.context import Context
 
 RESOURCES: Final = (
@@ -37,7 +40,7 @@ RESOURCES: Final = (
 )
 
 
-def create_app(context: Context) -> FastAPI:
+def create_app(context: Context, *, uploads: Uploads | None = None) -> FastAPI:
     app = FastAPI(
         title="Chockstone",
         version=chockstone.__version__,
@@ -51,6 +54,12 @@ def create_app(context: Context) -> FastAPI:
         routes.include_router(resource.routes)
     app.include_router(routes)
     app.include_router(metrics.routes)
-    app.add_middleware(BodyLimit, limit_bytes=context.config.max_body_bytes)
+    app.add_middleware(
+        Admission,
+        callers=context,
+        hosts=Hosts(context.config.public_url),
+        uploads=uploads or Uploads(UploadLimits(context.config.max_body_bytes)),
+        refused=context.refused_keys,
+    )
     errors.install(app)
     return app

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 from fastapi import Depends, HTTPException, Request
 
+from chockstone.api.admission.refusals import RefusedKey, RefusedKeys
 from chockstone.api.config import ServerConfig
 from chockstone.api.lookup import Lookup, not_there, one_absence, owned
 from chockstone.api.loop_health import LoopHealth
@@ -54,14 +55,25 @@ class Context(Lookup):
     polls: Polls = field(default_factory=Polls)
     loop_health: LoopHealth = field(default_factory=LoopHealth)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    refused_keys: RefusedKeys = field(init=False)
     _sources: dict[str, SamplerSource] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.engine.on_session_end = self.forget_sources
+        self.refused_keys = RefusedKeys(self._audit_refused_key)
 
     @property
     def catalog(self) -> Catalog:
         return self.engine.catalog
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are no keys, so that any will do."""
+        return self.users.is_open
+
+    async def identify(self, credential: str | None) -> Caller:
+        """Raises HTTPException 401 for a credential that is nobody's."""
+        return self.users.identify(credential)
 
     def last_request(self, row: RunRow) -> datetime:
         """The catalog hears of requests later."""
@@ -202,6 +214,11 @@ class Context(Lookup):
             purpose=purpose,
             details={"by": caller.user_id},
         )
+
+    def _audit_refused_key(self, refused: RefusedKey) -> None:
+        """For admins: it is in nobody's own audit."""
+        details = {"client": refused.source, "key_sha256": refused.key_digest, "count": refused.count}
+        self.engine.audit("key_refused", owner="", details=details)
 
     async def _latest(self, path: TinkerPath, caller: Caller) -> Latest:
         try:

@@ -12,6 +12,7 @@ from typing import Final
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
 
 from chockstone.api.context import Context, RunGone
 from chockstone.catalog.errors import CatalogAway, CatalogUnavailable, RowExists, RowMissing, UnstorableValue
@@ -69,6 +70,11 @@ def install(app: FastAPI) -> None:
     async def away(request: Request, error: CatalogAway) -> JSONResponse:
         log.debug("request not answered path=%s error=%s", request.url.path, error)  # whoever follows the keys says it
         return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "2"})
+
+    @app.exception_handler(ClientDisconnect)
+    async def left(request: Request, error: ClientDisconnect) -> Response:
+        log.info("client left in the middle of its request path=%s", _path(request))
+        return Response(status_code=400)  # nobody reads it
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:

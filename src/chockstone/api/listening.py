@@ -8,15 +8,14 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from chockstone.api.admission.limits import ConnectionLimits
+from chockstone.api.admission.protocol import HttpConfig
 from chockstone.checkpoints import answer_promptly
-
-KEEP_ALIVE_SECONDS: Final = 75
 
 
 class HttpServer(uvicorn.Server):
@@ -42,15 +41,12 @@ def get_ready(app: FastAPI) -> None:
 
 
 def http_server(app: ASGIApp) -> HttpServer:
-    return HttpServer(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=3,
-        )
+    return HttpServer(http_config(app, ConnectionLimits()))
+
+
+def http_config(app: ASGIApp, limits: ConnectionLimits) -> HttpConfig:
+    return HttpConfig(
+        app, limits=limits, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=3
     )
 
 

@@ -91,6 +91,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
     except CatalogError as error:
         raise CannotStart(str(error)) from error
     following = asyncio.create_task(follow_keys(users, catalog))
+    reporting = asyncio.create_task(context.refused_keys.keep_reporting())
     keeping = asyncio.create_task(_keep(lock, at_once=backend.kill))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     stop_on_signals(stop, at_once=backend.kill)
@@ -105,6 +106,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
     server.should_exit = True
     await serving
     following.cancel()
+    reporting.cancel()
     keeping.cancel()
     await asyncio.to_thread(storage.close)
     if lock is not None:

@@ -174,8 +174,11 @@ def read_secret(path: Path) -> bytes:
 
 
 def caller_of(request: Request) -> Caller:
-    users: Users = request.app.state.context.users
-    return users.identify(request.headers.get("x-api-key"))
+    """As ``admission`` has identified the caller."""
+    caller: Caller | None = getattr(request.state, "caller", None)
+    if caller is None:
+        raise HTTPException(401, "no credential: set TINKER_API_KEY to a key of this server (tml-...)")
+    return caller
 
 
 CallerDep = Annotated[Caller, Depends(caller_of)]

@@ -62,7 +62,7 @@ async def users(served: Served) -> AsyncIterator[dict[str, User]]:
         for user_id, key in KEYS.items():
             transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
             client = httpx.AsyncClient(
-                transport=transport, base_url="http://served/api/v1/", headers={"X-API-Key": key}, timeout=60
+                transport=transport, base_url="http://localhost/api/v1/", headers={"X-API-Key": key}, timeout=60
             )
             made[user_id] = User(user_id, await stack.enter_async_context(client))
         yield made

@@ -9,6 +9,8 @@ import pytest
 from chockstone.api.listening import get_ready
 from served import Served
 
+from .users import KEYS
+
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
@@ -26,7 +28,7 @@ async def test_the_first_request_finds_all_routes_made(served: Served, monkeypat
 
     monkeypatch.setattr("fastapi.routing.get_dependant", never)
     assert (await served.http.get("healthz")).status_code == 200
-    assert (await served.http.get("nowhere")).status_code == 404
+    assert (await served.http.get("nowhere", headers={"X-API-Key": KEYS["ann"]})).status_code == 404
 
 
 async def test_the_garbage_collector_leaves_alone_what_was_there_before(served: Served) -> None:

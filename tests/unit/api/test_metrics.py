@@ -21,7 +21,7 @@ def values(text: str) -> dict[str, float]:
 async def test_metrics_need_no_credential_and_tell_how_late_the_loop_was(served: Served, context: Context) -> None:
     for late_seconds in (0.002, 0.3, 0.2):
         context.loop_health.beat(late_seconds)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(served.app), base_url="http://served") as stranger:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(served.app), base_url="http://localhost") as stranger:
         answer = await stranger.get("/metrics")
 
     told = values(answer.text)

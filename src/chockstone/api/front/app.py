@@ -10,11 +10,17 @@ from typing import Final
 from fastapi import APIRouter, FastAPI
 
 from chockstone.api import checkpoints, errors, metrics, runs, service, sessions
+from chockstone.api.admission.admission import Admission
+from chockstone.api.admission.hosts import Hosts
+from chockstone.api.admission.limits import UploadLimits
+from chockstone.api.admission.refusals import RefusedKeys
+from chockstone.api.admission.uploads import Uploads
 from chockstone.api.front.callers import Callers
+from chockstone.api.front.engine_link import EngineLink
+from chockstone.api.front.loops import RefuseLoops
 from chockstone.api.front.passage import Passage
 from chockstone.api.lookup import Lookup
 from chockstone.api.loop_health import LoopHealth
-from chockstone.api.users import caller_of
 from chockstone.catalog import Catalog, RunRow
 
 _READS: Final = (
@@ -23,6 +29,9 @@ _READS: Final = (
     *(checkpoints.list_checkpoints, checkpoints.list_checkpoints_of_run, checkpoints.get_checkpoint),
     *(sessions.list_sessions, sessions.get_session, sessions.search_sessions),
 )
+
+# bodies pass in pieces; how large they may be, the engine says
+_UPLOADS: Final = UploadLimits(body_bytes=1 << 62, json_bytes=1 << 62)
 
 
 @dataclass(slots=True)
@@ -40,10 +49,11 @@ class FrontContext(Lookup):
         return row.last_request_at
 
 
-def create_front(context: FrontContext, callers: Callers, passage: Passage) -> FastAPI:
+def create_front(
+    context: FrontContext, engine: EngineLink, callers: Callers, passage: Passage, *, hosts: Hosts, refused: RefusedKeys
+) -> FastAPI:
     app = FastAPI(openapi_url=None, redirect_slashes=False)  # the engine has the documentation of all routes
     app.state.context = context
-    app.dependency_overrides[caller_of] = callers.of
     told = APIRouter(prefix="/api/v1")
     for resource in (service, runs, checkpoints, sessions):
         reads = [route for route in resource.routes.routes if getattr(route, "endpoint", None) in _READS]
@@ -51,5 +61,7 @@ def create_front(context: FrontContext, callers: Callers, passage: Passage) -> F
     app.include_router(told)
     app.include_router(metrics.routes)  # of this process
     app.mount("/", passage)
+    app.add_middleware(Admission, callers=callers, hosts=hosts, uploads=Uploads(_UPLOADS), refused=refused)
+    app.add_middleware(RefuseLoops, engine=engine)
     errors.install(app)
     return app

@@ -14,7 +14,7 @@ from typing import Final
 
 import aiohttp
 import orjson
-from fastapi import HTTPException, Request
+from fastapi import HTTPException
 
 from chockstone.api.front.engine_link import EngineAway, EngineLink
 from chockstone.api.users import Caller, Users
@@ -30,20 +30,15 @@ class Callers:
         self._monotonic = monotonic
         self._vouched: dict[bytes, tuple[Caller, float]] = {}  # and until when, by digest, oldest first
 
-    async def of(self, request: Request) -> Caller:
+    @property
+    def is_open(self) -> bool:
+        return self._users.is_open
+
+    async def identify(self, credential: str | None) -> Caller:
         """Raises 401 for a credential that is nobody's."""
-        credential = request.headers.get("x-api-key", "")
-        if self._is_for_engine(credential):
+        if credential and (credential.startswith("eyJ") or self._users.is_open):
             return await self._vouch(credential)
         return self._users.identify(credential)
-
-    def refuse_strangers(self, credential: str) -> None:
-        """Raises 401 for a key that is nobody's; what it is if not a key, the engine will say."""
-        if not self._is_for_engine(credential):
-            self._users.identify(credential)
-
-    def _is_for_engine(self, credential: str) -> bool:
-        return not credential or credential.startswith("eyJ") or self._users.is_open
 
     async def _vouch(self, credential: str) -> Caller:
         digest = hashlib.sha256(credential.encode()).digest()
@@ -59,7 +54,7 @@ class Callers:
         return caller
 
     async def _ask(self, credential: str) -> str:
-        headers = [("X-API-Key", credential)] if credential else []
+        headers = [("X-API-Key", credential)]
         async with await self._engine.ask("GET", "/api/v1/auth/apikey/me", headers=headers) as answer:
             try:
                 told = orjson.loads(await answer.read())
@@ -67,4 +62,6 @@ class Callers:
                 raise EngineAway(self._engine.url, error) from error
         if answer.status != 200:
             raise HTTPException(answer.status, told.get("detail"))
+        if not isinstance(told, dict) or "name" not in told:
+            raise EngineAway(self._engine.url, ValueError("it is not a Chockstone server"))
         return str(told["name"])

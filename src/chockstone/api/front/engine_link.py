@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import AsyncIterable, Sequence
 from typing import Final
@@ -10,7 +11,7 @@ import aiohttp
 from fastapi import HTTPException
 from yarl import URL
 
-from chockstone.api.listening import KEEP_ALIVE_SECONDS
+from chockstone.api.admission.limits import KEEP_ALIVE_SECONDS
 
 _CONNECT_SECONDS: Final = 5.0
 _SILENCE_MILLISECONDS: Final = 15_000  # of a machine, not of a server: what it is sent must be received
@@ -32,6 +33,7 @@ class EngineLink:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.via = f"1.1 chockstone-{secrets.token_hex(8)}"  # in every request, by which a loop is noticed
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0,  # each long poll holds one
@@ -61,7 +63,7 @@ class EngineLink:
             return await self._session.request(
                 method,
                 URL(self.url + target, encoded=True),
-                headers=headers,
+                headers=[*headers, ("Via", self.via)],
                 data=body,
                 allow_redirects=False,
                 skip_auto_headers=_NOTHING_ADDED,

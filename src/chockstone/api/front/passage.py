@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Final
 
@@ -17,7 +16,6 @@ import aiohttp
 from fastapi import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from chockstone.api.front.callers import Callers
 from chockstone.api.front.engine_link import EngineAway, EngineLink
 
 log = logging.getLogger(__name__)
@@ -35,11 +33,9 @@ _OF_OUR_ANSWER: Final = frozenset({b"date", b"server"})
 class Passage:
     """An ASGI app."""
 
-    def __init__(self, engine: EngineLink, callers: Callers, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, engine: EngineLink, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._engine = engine
-        self._callers = callers
         self._patience = patience_seconds
-        self._via = f"1.1 chockstone-{secrets.token_hex(8)}"
         self._is_away = False  # the engine, when it was last asked
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,12 +58,6 @@ class Passage:
     def _refuse(self, scope: Scope) -> None:
         if scope["method"] not in _METHODS or not scope["raw_path"].startswith(b"/"):
             raise HTTPException(405, f"method {scope['method']!r} is not one of {', '.join(sorted(_METHODS))}")
-        if any(name == b"via" and self._via.encode() in value for name, value in scope["headers"]):
-            raise HTTPException(508, "this front was given itself as its engine: --engine must name another server")
-        keys = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-api-key"]
-        if len(keys) > 1:
-            raise HTTPException(400, "there is more than one X-API-Key; send one")
-        self._callers.refuse_strangers(keys[0] if keys else "")
 
     async def _pass(self, scope: Scope, body: _Body, send: Send) -> None:
         target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
@@ -111,7 +101,7 @@ class Passage:
     def _headers(self, scope: Scope) -> list[tuple[str, str]]:
         """The client's, ``Host`` among them, so that the URLs which the engine makes lead back through here."""
         client = scope.get("client")
-        added = [("Via", self._via), ("X-Forwarded-Proto", scope["scheme"])]
+        added = [("X-Forwarded-Proto", scope["scheme"])]
         added += [("X-Forwarded-For", client[0])] if client else []
         passed = _passed(scope["headers"], but=_OF_OUR_REQUEST)
         return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in passed] + added
@@ -143,6 +133,9 @@ class _Body:
             except TimeoutError:
                 self.failure = HTTPException(408, f"the request did not go on for {self._patience:g} seconds")
                 raise self.failure from None
+            except HTTPException as error:  # of the limits on uploads
+                self.failure = error
+                raise
             if message["type"] == "http.disconnect":
                 self.failure = HTTPException(400, "the request was not sent to its end")
                 raise self.failure

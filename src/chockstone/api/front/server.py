@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from socket import socket
 from typing import Final
 
+from chockstone.api.admission.hosts import Hosts
+from chockstone.api.admission.refusals import RefusedKeys
 from chockstone.api.config import ServerConfig
 from chockstone.api.front.app import FrontContext, create_front
 from chockstone.api.front.callers import Callers
@@ -46,12 +48,14 @@ async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Anno
     link = EngineLink(engine)
     callers = Callers(users, link)
     context = FrontContext(catalog)
-    app = create_front(context, callers, Passage(link, callers))
+    refused = RefusedKeys()
+    app = create_front(context, link, callers, Passage(link), hosts=Hosts(config.public_url), refused=refused)
     get_ready(app)
     watchdog = context.loop_health.watchdog()
     watchdog.start(asyncio.get_running_loop())
     server = http_server(app)
     following = asyncio.create_task(follow_keys(users, catalog))
+    reporting = asyncio.create_task(refused.keep_reporting())
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     stop = asyncio.Event()
     stop_on_signals(stop, at_once=lambda: None)
@@ -63,6 +67,7 @@ async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Anno
     server.should_exit = True
     await serving
     following.cancel()
+    reporting.cancel()
     await link.close()
     await catalog.close()
     watchdog.stop()

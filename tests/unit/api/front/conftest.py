@@ -16,6 +16,8 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
+from chockstone.api.admission.hosts import Hosts
+from chockstone.api.admission.refusals import RefusedKeys
 from chockstone.api.front.app import FrontContext, create_front
 from chockstone.api.front.callers import Callers
 from chockstone.api.front.engine_link import EngineLink
@@ -91,7 +93,12 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
             stack.push_async_callback(link.close)
             callers = Callers(Users(keys, secret=b"f" * 32, now=lambda: datetime.now(UTC)), link)
             app = create_front(
-                FrontContext(catalog), callers, Passage(link, callers, patience_seconds=patience_seconds)
+                FrontContext(catalog),
+                link,
+                callers,
+                Passage(link, patience_seconds=patience_seconds),
+                hosts=Hosts(None),
+                refused=RefusedKeys(),
             )
             front = await stack.enter_async_context(listening(app, port=port))
             headers = {"X-API-Key": KEYS["ann"]}

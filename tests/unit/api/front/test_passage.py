@@ -314,12 +314,13 @@ async def test_a_request_that_could_be_read_in_two_ways_is_not_passed_on(start: 
     assert engine.scopes == []
 
 
-async def test_a_front_that_is_its_own_engine_says_so(start: Start) -> None:
+@pytest.mark.parametrize("credential", ["tml-of-ann", "eyJ.of.ann"])
+async def test_a_front_that_is_its_own_engine_says_so(start: Start, credential: str) -> None:
     with bind("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
     front = await start(f"http://127.0.0.1:{port}", port=port)
 
-    given = await front.http.get("/x")
+    given = await front.http.get("/x", headers={"X-API-Key": credential})
 
     assert given.status_code == 508
     assert "--engine" in given.json()["detail"]
@@ -339,16 +340,24 @@ async def test_what_is_no_key_is_for_the_engine_to_judge(start: Start) -> None:
     engine = Recorder(401)
     front = await start(engine)
 
-    for credential in ({"X-API-Key": "eyJ.of.ann"}, {"X-API-Key": ""}):
-        assert (await front.http.get("/x", headers=credential)).status_code == 401
+    assert (await front.http.get("/x", headers={"X-API-Key": "eyJ.of.ann"})).status_code == 401
     async with httpx.AsyncClient(trust_env=False) as nobody:
         assert (await nobody.get(f"{front.url}/api/v1/downloads/a/b")).status_code == 401
 
-    assert len(engine.scopes) == 3
+    assert len(engine.scopes) == 2
+
+
+async def test_a_request_without_a_credential_does_not_reach_the_engine(start: Start) -> None:
+    engine = Recorder()
+    front = await start(engine)
+
+    assert (await front.http.post("/x", headers={"X-API-Key": ""})).status_code == 401
+
+    assert engine.scopes == []
 
 
 async def test_where_no_key_was_ever_made_any_is_for_the_engine_to_judge(start: Start) -> None:
-    engine = Recorder()
+    engine = Recorder(body=b'{"name": "local"}')
     front = await start(engine, keys={})
 
     assert (await front.http.get("/x", headers={"X-API-Key": "tml-any"})).status_code == 200

@@ -1,0 +1,109 @@
+"""Admission: middleware that refuses what no route should see, by header fields alone.
+
+In this order: malformed or ambiguous header fields (400), names that a server without keys is not called by
+(421, 403), callers without a valid credential (401). What is left is read within the limits of ``uploads``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Protocol
+
+from fastapi import HTTPException
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from chockstone.api.admission.hosts import Hosts, name_of
+from chockstone.api.admission.protocol import CONNECTION
+from chockstone.api.admission.refusals import RefusedKeys
+from chockstone.api.admission.uploads import Uploads
+from chockstone.api.users import Caller
+
+_PUBLIC: Final = re.compile(  # needs no credential; every other path does, also one that does not exist
+    r"/metrics|/docs|/openapi\.json|/api/v1/healthz"
+    r"|/api/v1/(downloads|traces)/[^/]+/[^/]+"  # the URL is signed
+)
+
+
+class Callers(Protocol):
+    """Who has which credential."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are no keys, so that any will do."""
+        ...
+
+    async def identify(self, credential: str | None) -> Caller:
+        """Raises HTTPException 401 for a credential that is nobody's."""
+        ...
+
+
+class Admission:
+    def __init__(self, app: ASGIApp, *, callers: Callers, hosts: Hosts, uploads: Uploads, refused: RefusedKeys) -> None:
+        self._app = app
+        self._callers = callers
+        self._hosts = hosts
+        self._uploads = uploads
+        self._refused = refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._check_fields(scope)
+            caller = await self._caller(scope)
+            upload = self._uploads.begin(scope, receive, caller=None if caller is None else caller.user_id)
+        except HTTPException as error:
+            await JSONResponse({"detail": error.detail}, error.status_code, error.headers)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, upload.receive, send)
+        finally:
+            upload.close()
+
+    def _check_fields(self, scope: Scope) -> None:
+        if scope["http_version"] not in ("1.0", "1.1"):
+            raise HTTPException(400, f"HTTP/{scope['http_version']} is not spoken here; use HTTP/1.1")
+        hosts = _fields(scope, b"host")
+        if len(hosts) != 1 or name_of(hosts[0]) is None:
+            raise HTTPException(400, "a request needs one Host field with a host name or address in it")
+        if len(_fields(scope, b"x-api-key")) > 1:
+            raise HTTPException(400, "there is more than one X-API-Key; send one")
+        if not self._callers.is_open:
+            return
+        if not self._hosts.allows(hosts[0]):
+            raise HTTPException(
+                421,
+                f"this server has no API keys, so it answers only to localhost and loopback addresses, not to "
+                f"{hosts[0]!r}; make a key with `chockstone keys create USER` to use other names",
+            )
+        for origin in _fields(scope, b"origin"):
+            if not self._hosts.allows_origin(origin):
+                raise HTTPException(403, f"web pages of {origin[:300]!r} may not use this server: it has no API keys")
+
+    async def _caller(self, scope: Scope) -> Caller | None:
+        if _PUBLIC.fullmatch(scope["path"]):
+            return None
+        credential = next(iter(_fields(scope, b"x-api-key")), None)
+        try:
+            caller = await self._callers.identify(credential)
+        except HTTPException as error:
+            if error.status_code == 401 and credential:
+                self._refused.record(credential, source=_source(scope))
+            raise
+        state = scope.setdefault("state", {})
+        state["caller"] = caller
+        if (connection := state.get(CONNECTION)) is not None:
+            connection.recognize()
+        return caller
+
+
+def _fields(scope: Scope, wanted: bytes) -> list[str]:
+    return [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
+
+
+def _source(scope: Scope) -> str:
+    """The client's address, or what a proxy on this machine says it is."""
+    client = scope.get("client")
+    return str(client[0]) if client else "unknown"
