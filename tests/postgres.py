@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
-import pytest
+from programs import find_program
 
 IS_POSTGRES = os.environ.get("CHOCKSTONE_TEST_DATABASE") == "postgres"
 PASSWORD = "s3cret/p@ss:w%rd?"  # all that a URL could trip over
@@ -173,7 +173,7 @@ def stoppable_postgres() -> PostgresServer:
 
 
 def _make_postgres() -> PostgresServer:
-    for program in ("initdb", "postgres", "psql"):
+    for program in ("initdb", "postgres", "psql", "setpriv"):
         _program(program)
     server = PostgresServer(Path(tempfile.mkdtemp(prefix="chockstone-postgres-")))
     try:
@@ -204,12 +204,8 @@ def catalog_url(home: Path) -> str:
 @cache
 def _program(name: str) -> str:
     """Debian keeps those of the server out of PATH."""
-    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
-    found = shutil.which(name, path=os.pathsep.join([*map(str, reversed(versions)), os.environ.get("PATH", "")]))
-    if found is None or shutil.which("setpriv") is None:
-        told = f"{name!r} is not installed; Debian has it in the package postgresql"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(told)
-    return found
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+    return find_program(name, also=tuple(versions))
 
 
 def _schema(url: str) -> str:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from archives import NOON, assert_same, open_file, small_state, write_archive
 from chockstone.checkpoints.layout import Layout
 from chockstone.checkpoints.manifest import Manifest, render_head, render_tail
 from chockstone.checkpoints.tar import render_headers
+from programs import find_program
 
 GIBIBYTE = 1024**3
 LONG = "/".join(["folder-" + "x" * 60] * 4) + "/config.json"  # 279 bytes
@@ -33,16 +33,6 @@ FILES = {
     "n" * 100: b"a hundred",
     "m" * 101: b"a hundred and one",
 }
-
-
-def tool(name: str) -> str:
-    """The path of a program; without it the test is skipped, and fails where everything must be there."""
-    path = shutil.which(name)
-    if path is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{name} is not installed, and CI must not skip what it is there to check")
-        pytest.skip(f"{name} is not installed")
-    return path
 
 
 def run(*arguments: str | Path) -> str:
@@ -61,13 +51,13 @@ def list_with_tarfile(path: Path) -> list[tuple[str, int]]:
 
 
 def list_with_gnu_tar(path: Path) -> list[tuple[str, int]]:
-    lines = run(tool("tar"), "--list", "--verbose", "--file", path).splitlines()
+    lines = run(find_program("tar"), "--list", "--verbose", "--file", path).splitlines()
     assert all(line.startswith("-rw-r--r-- ") for line in lines), "regular files"
     return [(line.split()[5], int(line.split()[2])) for line in lines]
 
 
 def list_with_bsdtar(path: Path) -> list[tuple[str, int]]:
-    lines = run(tool("bsdtar"), "-tvf", path).splitlines()
+    lines = run(find_program("bsdtar"), "-tvf", path).splitlines()
     assert all(line.startswith("-rw-r--r-- ") for line in lines), "regular files"
     return [(line.split()[8], int(line.split()[4])) for line in lines]
 
@@ -78,11 +68,11 @@ def extract_with_tarfile(path: Path, target: Path) -> None:
 
 
 def extract_with_gnu_tar(path: Path, target: Path) -> None:
-    run(tool("tar"), "--extract", "--file", path, "--directory", target)
+    run(find_program("tar"), "--extract", "--file", path, "--directory", target)
 
 
 def extract_with_bsdtar(path: Path, target: Path) -> None:
-    run(tool("bsdtar"), "-xf", path, "-C", target)
+    run(find_program("bsdtar"), "-xf", path, "-C", target)
 
 
 LISTERS = [list_with_tarfile, list_with_gnu_tar, list_with_bsdtar]
@@ -247,9 +237,8 @@ def test_sha256sum_checks_an_extracted_commit(
 ) -> None:
     extract(path, tmp_path)
 
-    done = subprocess.run(
-        [tool("sha256sum"), "--check", "--strict", "COMMIT"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [find_program("sha256sum"), "--check", "--strict", "COMMIT"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (0, "manifest.json: OK\n"), done.stderr
 
@@ -278,9 +267,9 @@ def test_what_follows_a_huge_member_is_extracted(tmp_path: Path, extract: Callab
         with tarfile.open(large, "r:") as tar:
             tar.extract(LONG, tmp_path, filter="data")
     elif extract is extract_with_gnu_tar:
-        run(tool("tar"), "--extract", "--file", large, "--directory", tmp_path, LONG)
+        run(find_program("tar"), "--extract", "--file", large, "--directory", tmp_path, LONG)
     else:
-        run(tool("bsdtar"), "-xf", large, "-C", tmp_path, LONG)
+        run(find_program("bsdtar"), "-xf", large, "-C", tmp_path, LONG)
 
     assert (tmp_path / LONG).read_bytes() == b""
 
@@ -296,6 +285,6 @@ def test_cat_after_cat_is_still_a_tar_for_those_who_ignore_zeros(path: Path, tmp
     twice = tmp_path / "twice.tar"
     twice.write_bytes(path.read_bytes() * 2)
 
-    names = run(tool("tar"), "--list", "--ignore-zeros", "--file", twice).split()
+    names = run(find_program("tar"), "--list", "--ignore-zeros", "--file", twice).split()
 
     assert len(names) == 2 * len(list_with_tarfile(path))
