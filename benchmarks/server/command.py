@@ -11,7 +11,7 @@ from benchmarks.server.programme import MEASURES, perform
 from benchmarks.server.report import print_measure
 
 EPILOG = """\
-With --quick, the small model keeps its size, so the figures of start, overhead and small-sampling count. The
+With --quick, the small model keeps its size, so the figures of start, overhead, small-sampling and neighbour count. The
 large models are replaced by small ones: their figures are printed with a ~ and fail the run only if they
 could not be measured at all.
 """

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from benchmarks.server import answering, memory, sampling, sharing, starting, stepping, training
+from benchmarks.server import answering, memory, neighbour, sampling, sharing, starting, stepping, training
 from benchmarks.server.results import Results
 
 Kind = Literal["at most", "at least"]
 Unit = Literal["×", "%", "s", "ms", "MB", "count"]
 
 MEMORY_TOLERANCE = 0.10  # of what a run is due: the allocator rounds, and the run's Python objects are small but there
+
+LEFT_BESIDE_A_NEIGHBOUR = 0.40  # of the speed alone: four fifths of the fair share, which is a half
+LEFT_ALONE = 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,43 @@ def _answering_figures(results: Results) -> list[Figure]:
     return [_ratio_figure(results, "answering", "API p99 during a save against idle", "at most", 2.0, value)]
 
 
+def _neighbour_figures(results: Results) -> list[Figure]:
+    """The small model keeps its size in a quick run, so what is left beside a neighbour counts there, too."""
+
+    def against(workload: str, company: str, other: str) -> float | None:
+        rows = neighbour.row(workload, company), neighbour.row(workload, other)
+        return results.ratio("neighbour", "tokens_per_second", *rows)
+
+    left = [
+        Figure(
+            "neighbour",
+            f"{workload}, tokens/s {company} against alone",
+            "at least",
+            LEFT_BESIDE_A_NEIGHBOUR,
+            "×",
+            against(workload, company, neighbour.ALONE),
+            counted=True,
+        )
+        for workload in neighbour.WORKLOADS
+        for company in (neighbour.BESIDE, neighbour.PINNED)
+    ]
+    if results.quick:
+        return left
+    title = "tokens/s alone against threads that always spin"
+    return left + [
+        Figure(
+            "neighbour",
+            f"{workload}, {title}",
+            "at least",
+            LEFT_ALONE,
+            "×",
+            against(workload, neighbour.ALONE, neighbour.SPINNING),
+            counted=True,
+        )
+        for workload in neighbour.WORKLOADS
+    ]
+
+
 def _memory_figures(results: Results) -> list[Figure]:
     value = results.ratio("memory", "bytes", memory.FURTHER, memory.DUE)
     title = "memory of a further run against its adapter, gradient and moments"
@@ -142,4 +182,5 @@ _OF_MEASURE: dict[str, Callable[[Results], list[Figure]]] = {
     "sampling": _sampling_figures,
     "small-sampling": _small_sampling_figures,
     "answering": _answering_figures,
+    "neighbour": _neighbour_figures,
 }

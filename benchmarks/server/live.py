@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -31,7 +31,8 @@ class ServerFailed(Exception):
 class LiveServer:
     """Runs from entering to leaving; on entering it answers, and its models may still be loading.
 
-    ``flags`` are added to the command line; ``program`` is what Python runs. A server that was killed may be started
+    ``flags`` are added to the command line; ``program`` is what Python runs;
+    ``environment`` is added to ours. A server that was killed may be started
     again, on its data and port.
     """
 
@@ -43,10 +44,12 @@ class LiveServer:
         threads: int,
         flags: Sequence[str] = (),
         program: Sequence[str] = PROGRAM,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._models = list(models)
         self._home = home
         self._program = program
+        self._environment = _environment() | dict(environment or {})
         self._flags = [f"--threads={threads}", *flags]
         self._log = home / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -83,7 +86,7 @@ class LiveServer:
         command += [f"--data={self.data}", *self._flags]
         command += [f"--model={model.name}={model.directory}" for model in self._models]
         with open(self._log, "wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._home, env=_environment())
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._home, env=self._environment)
         try:
             self.url = self._wait_for_address(self._process)
         except BaseException:

@@ -12,6 +12,7 @@ from benchmarks.server.answering import measure_answering
 from benchmarks.server.apart import Apart
 from benchmarks.server.live import LiveServer
 from benchmarks.server.memory import measure_memory
+from benchmarks.server.neighbour import measure_neighbour
 from benchmarks.server.results import Results
 from benchmarks.server.sampling import measure_sampling, measure_small_sampling
 from benchmarks.server.scale import CONCURRENT_RUNS, FULL, PROMPT_TOKENS, QUICK, RANK, SMALL_SEQUENCES
@@ -29,6 +30,7 @@ _ON_A_SERVER: dict[str, tuple[str, Callable[[Stage], dict[str, Series]]]] = {
     "sampling": (models.LARGE, measure_sampling),
     "small-sampling": (models.SMALL, measure_small_sampling),
     "answering": (models.WHOLE, measure_answering),
+    "neighbour": (models.SMALL, measure_neighbour),
 }
 MEASURES = ("start", *_ON_A_SERVER)
 
@@ -87,4 +89,5 @@ def _titles(results: Results, made: dict[str, models.Model]) -> dict[str, str]:
         f"× {scale.sampled_tokens} tokens",
         "small-sampling": f"{small} model, {SMALL_SEQUENCES} prompts of {PROMPT_TOKENS} tokens × 64 tokens",
         "answering": f"{whole} model trained whole, saved with its moments",
+        "neighbour": f"{small} model",
     }

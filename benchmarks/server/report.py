@@ -41,6 +41,7 @@ TITLES = {
     "sampling": "Sampling",
     "small-sampling": "Sampling from a small model",
     "answering": "API answers to another client",
+    "neighbour": "Beside a neighbour that takes half of the cores",
 }
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "start": (
@@ -54,6 +55,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "sharing": _RATES,
     "sampling": _RATES,
     "small-sampling": _RATES,
+    "neighbour": _RATES,
     "answering": (
         Column("p50", "p50", milliseconds),
         Column("p99", "p99", milliseconds),

@@ -28,6 +28,9 @@ class Scale:
     sharing_rounds: int
     saves: int
     further_runs: int  # whose memory is measured
+    neighbour_rounds: int
+    neighbour_seconds: float  # of one turn
+    compares_spinning: bool  # beside a second server whose threads always spin
 
 
 FULL = Scale(
@@ -48,6 +51,9 @@ FULL = Scale(
     sharing_rounds=5,
     saves=10,
     further_runs=3,
+    neighbour_rounds=15,
+    neighbour_seconds=1.0,
+    compares_spinning=True,
 )
 
 QUICK = Scale(
@@ -68,6 +74,9 @@ QUICK = Scale(
     sharing_rounds=2,
     saves=3,
     further_runs=1,
+    neighbour_rounds=2,
+    neighbour_seconds=0.4,
+    compares_spinning=False,
 )
 
 PIPELINED_OPERATIONS = 200

@@ -33,6 +33,7 @@ def main() -> None:
 
         from chockstone.backends.channel import BlockingChannel
         from chockstone.backends.process import WorkerConfig, log_to_stderr
+        from chockstone.backends.spinning import spinning_only_where_alone
         from chockstone.backends.workshop import Workshop
 
     config = WorkerConfig(**orjson.loads(os.environ.pop("CHOCKSTONE_WORKER")))
@@ -40,7 +41,8 @@ def main() -> None:
     report_choice(choice)
     if config.threads:
         torch.set_num_threads(config.threads)
-    Workshop(config, BlockingChannel(sock), on_orphaned=_end).run()
+    with spinning_only_where_alone(torch.get_num_threads()):
+        Workshop(config, BlockingChannel(sock), on_orphaned=_end).run()
     logging.shutdown()
     _end()  # all is written; to take torch apart would only take time
 

@@ -448,9 +448,13 @@ def base_url(host: str, port: int) -> str:
 def _chosen_here() -> list[tuple[str, str, str]]:
     """What a worker on this machine decides for itself."""
     from chockstone.backends.instruction_sets import choose_here
+    from chockstone.backends.spinning import describe_waiting
 
     instructions = choose_here()
-    return [("instruction_sets", instructions.value, instructions.reason)]
+    return [
+        ("instruction_sets", instructions.value, instructions.reason),
+        ("openmp_waiting", *describe_waiting(os.environ)),
+    ]
 
 
 def _settle(flags: Mapping[str, object], config: str | None, *, show: bool) -> Settings:

@@ -147,6 +147,14 @@ def test_show_config_says_which_instruction_sets_a_worker_would_use(
     assert re.search(line, result.stdout, re.MULTILINE)
 
 
+def test_show_config_says_how_openmp_waits(started: list[ServerConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+
+    result = run("--model", "tiny", "--show-config")
+
+    assert re.search(r"^openmp_waiting +OMP_WAIT_POLICY=PASSIVE +environment$", result.stdout, re.MULTILINE)
+
+
 def test_show_config_shows_also_what_cannot_start(started: list[ServerConfig]) -> None:
     result = run("--show-config", "--host", "0.0.0.0")
 

@@ -62,6 +62,7 @@ def _run(told: Mapping[str, Any]) -> None:
 
         from chockstone.backends.channel import BlockingChannel
         from chockstone.backends.ray.door import knock
+        from chockstone.backends.spinning import spinning_only_where_alone
         from chockstone.backends.workshop import Workshop
 
     config = WorkerConfig(**told["config"])
@@ -70,12 +71,13 @@ def _run(told: Mapping[str, Any]) -> None:
     torch.set_num_threads(config.threads)
     rank, world_size = told["rank"], told["world_size"]
     server = knock(told["host"], told["port"], told["token"]) if rank == 0 else None
-    if world_size > 1:
-        from chockstone.backends.sharded.rank import run_rank
+    with spinning_only_where_alone(config.threads):
+        if world_size > 1:
+            from chockstone.backends.sharded.rank import run_rank
 
-        run_rank(config, rank=rank, world_size=world_size, rendezvous=told["rendezvous"], server=server)
-    elif server is not None:
-        Workshop(config, BlockingChannel(server), on_orphaned=_end).run()
+            run_rank(config, rank=rank, world_size=world_size, rendezvous=told["rendezvous"], server=server)
+        elif server is not None:
+            Workshop(config, BlockingChannel(server), on_orphaned=_end).run()
     logging.shutdown()
     if server is not None:
         server.close()
