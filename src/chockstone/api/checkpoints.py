@@ -136,7 +136,7 @@ async def archive(
     path = str(TinkerPath.of(run_id, kind, name))
     row = (await context.checkpoint(path, caller)).row
     expires = context.now() + _URL_LIFETIME
-    url = download_url(context, request, row, None, expires)
+    url = download_url(context, request, caller, row, None, expires)
     context.audit_read(row, caller, purpose="download")
     headers = {"Location": url, "Expires": format_datetime(expires, usegmt=True), "Cache-Control": "no-store"}
     return Response(ArchiveUrlResponse(url=url, expires=expires).encode(), 302, headers, _JSON)
@@ -153,7 +153,7 @@ async def external_weights_urls(
     expires = context.now() + _URL_LIFETIME
     context.audit_read(row, caller, purpose="download")
     return ExternalWeightsUrlsResponse(
-        urls={file: download_url(context, request, row, file, expires) for file in files}, expires=expires
+        urls={file: download_url(context, request, caller, row, file, expires) for file in files}, expires=expires
     )
 
 

@@ -26,7 +26,9 @@ from chockstone.api.byte_ranges import ByteRange, RangeUnsatisfiable, asked_rang
 from chockstone.api.context import Context, ContextDep
 from chockstone.api.routes import Routes
 from chockstone.api.sending import ArchivePiece
+from chockstone.api.signed_urls import read_signed, sign_for
 from chockstone.api.signing import ForeignToken
+from chockstone.api.users import Caller
 from chockstone.catalog import CheckpointRow, RowMissing
 from chockstone.checkpoints import Archive
 from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing, DamagedArchive
@@ -49,7 +51,7 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {  # Any: as FastAPI has it
     206: {"description": "The range that was asked for"},
     302: {"description": "The store sends it, from a URL that is good for some minutes"},
     304: {"description": "The client has it already"},
-    403: {"description": "The URL is not one that this server signed"},
+    403: {"description": "The URL is not one that this server signed, or the API key that asked for it was revoked"},
     404: {"description": "The checkpoint was deleted, replaced or has expired"},
     410: {"description": "The URL has expired"},
     416: {"description": "The range begins behind the end"},
@@ -57,11 +59,14 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {  # Any: as FastAPI has it
 
 
 def download_url(
-    context: Context, request: Request, row: CheckpointRow, member: str | None, expires_at: datetime
+    context: Context, request: Request, caller: Caller, row: CheckpointRow, member: str | None, expires_at: datetime
 ) -> str:
-    """An absolute URL that whoever has it may fetch until then; ``member`` None: the whole archive."""
+    """An absolute URL that needs no credential until then, or until the caller's key is revoked.
+
+    ``member`` None: the whole archive.
+    """
     payload = {"save_id": row.save_id, "archive": _mark(row), "member": member}
-    token = context.signer.sign(payload, expires_at=expires_at)
+    token = sign_for(context, caller, payload, expires_at=expires_at)
     base = context.config.public_url or str(request.base_url)
     return f"{base.rstrip('/')}/api/v1{routes.prefix}/{token}/{quote(_filename(row, member), safe='')}"
 
@@ -85,7 +90,7 @@ async def describe_download(token: str, filename: str, request: Request, context
 
 
 async def _answer(token: str, filename: str, request: Request, context: Context) -> Response:
-    signed = context.signer.read(token, now=context.now())
+    signed = read_signed(context, token)
     if "save_id" not in signed:
         raise ForeignToken  # it was signed for something else
     row = await _published(context, signed["save_id"])

@@ -13,6 +13,7 @@ from fastapi import Request, Response
 
 from chockstone.api.context import Context, ContextDep
 from chockstone.api.routes import Routes
+from chockstone.api.signed_urls import read_signed, sign_for
 from chockstone.api.signing import ForeignToken
 from chockstone.api.users import CallerDep
 from chockstone.catalog import RunRow, SessionRow
@@ -31,7 +32,7 @@ async def trace_export(
 ) -> TraceExportResponse:
     """Where the trace can be fetched from without credentials, for an hour."""
     session = await context.session(session_id, caller)
-    token = context.signer.sign({"trace": session.session_id}, expires_at=context.now() + _LIFETIME)
+    token = sign_for(context, caller, {"trace": session.session_id}, expires_at=context.now() + _LIFETIME)
     return TraceExportResponse(
         status="ready", url=f"{context.base_url(request)}/api/v1/traces/{token}/{session.session_id}.pftrace"
     )
@@ -39,7 +40,7 @@ async def trace_export(
 
 @routes.get("/traces/{token}/{filename}", response_class=Response)
 async def trace(token: str, filename: str, context: ContextDep) -> Response:
-    session_id = context.signer.read(token, now=context.now()).get("trace")
+    session_id = read_signed(context, token).get("trace")
     if not isinstance(session_id, str):
         raise ForeignToken  # it was signed for something else
     session = await context.catalog.sessions.get(session_id)

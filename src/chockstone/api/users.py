@@ -95,6 +95,10 @@ class Users:
             raise HTTPException(401, "the key is not known to this server; ask its operator for one")
         return Caller(user_id, self._mark(digest))
 
+    def is_valid(self, user_id: str, *, key_mark: str | None) -> bool:
+        """Whether a key is still the user's. Where there were no keys when it was asked for, it has no mark."""
+        return self.is_open if key_mark is None else self._marks.get(key_mark) == user_id
+
     def token(self, caller: Caller) -> str:
         now = self._now()
         claims = {

@@ -25,6 +25,7 @@ from chockstone.api.config import ServerConfig
 from chockstone.api.context import ContextDep
 from chockstone.api.listening import HttpServer
 from chockstone.api.signing import Signer
+from chockstone.api.users import Caller, Users
 from chockstone.catalog import Catalog, CheckpointRow
 from chockstone.checkpoints import Checkpointer
 from chockstone.checkpoints.file_store import FileStore
@@ -177,6 +178,7 @@ class DownloadServer:
         app.state.context = SimpleNamespace(
             config=self._config,
             signer=Signer(b"s" * 32),
+            users=Users({}, secret=b"s" * 32, now=lambda: self.now),
             now=lambda: self.now,
             catalog=self.catalog,
             engine=SimpleNamespace(storage=storage, checkpoints=Found(self.catalog)),
@@ -191,7 +193,7 @@ class DownloadServer:
             row = await context.catalog.checkpoints.get_save(save_id)
             assert row is not None
             url = downloads.download_url(
-                context, request, row, member or None, expires_at=self.now + timedelta(hours=1)
+                context, request, Caller("local"), row, member or None, expires_at=self.now + timedelta(hours=1)
             )
             return downloads.Response(url)
 
