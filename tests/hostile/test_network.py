@@ -84,6 +84,23 @@ def test_a_body_to_a_public_route_may_be_small_only(network: Network) -> None:
         assert stranger.answer().status == 200
 
 
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("create_session", b"[" + b"[]," * 300_000 + b"[]]"),
+        ("create_session", b'{"tags": [' + b"{}," * 300_000 + b"{}]}"),
+        ("asample", b'{"prompt": [' + b"[]," * 300_000 + b"[]]}"),
+        ("forward_backward", b'{"a": [' + b"[]," * 300_000 + b"[]]}"),
+    ],
+)
+def test_json_that_takes_long_to_decode_is_refused_undecoded(network: Network, route: str, body: bytes) -> None:
+    with network.http() as http:
+        answer = http.post(route, content=body, headers={"Content-Type": "application/json"})
+
+    assert answer.status_code == 413
+    assert "lists and objects" in answer.json()["detail"]
+
+
 def test_one_callers_uploads_do_not_refuse_anothers(network: Network, bystander: Callable[[], None]) -> None:
     with ExitStack() as stack:
         uploads = [stack.enter_context(network.connect()) for _ in range(6)]
