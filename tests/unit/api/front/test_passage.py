@@ -361,3 +361,14 @@ async def test_where_no_key_was_ever_made_any_is_for_the_engine_to_judge(start: 
     front = await start(engine, keys={})
 
     assert (await front.http.get("/x", headers={"X-API-Key": "tml-any"})).status_code == 200
+
+
+async def test_where_no_key_was_ever_made_a_foreign_name_does_not_reach_the_engine(start: Start) -> None:
+    engine = Recorder(body=b'{"name": "local"}')
+    front = await start(engine, keys={})
+
+    misdirected = await front.http.get("/x", headers={"Host": "evil.example"})
+    refused = await front.http.get("/x", headers={"Origin": "https://evil.example"})
+
+    assert (misdirected.status_code, refused.status_code) == (421, 403)
+    assert engine.scopes == []
