@@ -19,6 +19,7 @@ from chockstone.backends.process import WorkerConfig, WorkerProcess, log_to_stde
 from chockstone.backends.ray.plan import RayPlan, spawn_driver
 from chockstone.engine.catalog_record import CatalogRefused, require_catalog_within
 from chockstone.engine.data_directory import ARCHIVES, STORE_RECORD, DirectoryInUse, owned
+from chockstone.engine.keys_record import KeysRecord
 
 log = logging.getLogger(__name__)
 _BACKLOG: Final = 4096
@@ -59,12 +60,26 @@ def prepared(config: ServerConfig) -> Iterator[Prepared]:
             worker.end()
 
 
-def refuse_open_door(config: ServerConfig, *, is_open: bool) -> None:
-    """Where other machines can reach it, some key must have been made. Raises CannotStart."""
-    if is_open and not config.is_local:
+def refuse_open_door(config: ServerConfig, *, has_keys: bool, keys: KeysRecord | None = None) -> None:
+    """Where other machines can reach the server, or where it had keys before, there must be one. Raises CannotStart."""
+    if has_keys:
+        return
+    make = "make one with `chockstone keys create USER`"
+    if not config.is_local:
         raise CannotStart(
-            f"the host {config.host!r} can be reached from other machines, and nobody has a key; make one with "
-            "`chockstone keys create USER`, or listen on 127.0.0.1"
+            f"the host {config.host!r} can be reached from other machines, and nobody has a key; {make}, or listen on "
+            "127.0.0.1"
+        )
+    if config.public_url is not None:
+        raise CannotStart(
+            f"clients on other machines reach the server at {config.public_url!r} (--public-url), and nobody has a "
+            f"key; {make}, or leave --public-url out"
+        )
+    if keys is not None and keys.is_there:
+        raise CannotStart(
+            f"the server on the data directory {str(config.data)!r} had API keys before, and has none now: no --key is "
+            f"given and the catalog holds none. Give the keys again, or {make}. To let everyone on this machine in "
+            f"without a key, as an administrator, remove {str(keys.path)!r}"
         )
 
 

@@ -26,10 +26,13 @@ from chockstone.backends.local import LocalBackend
 from chockstone.backends.ray.backend import RayBackend
 from chockstone.catalog import Catalog, CatalogError, EngineLock
 from chockstone.checkpoints import open_store
+from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.backend import Backend
 from chockstone.engine.catalog_claim import take_catalog
 from chockstone.engine.catalog_record import CatalogRefused
 from chockstone.engine.engine import Engine
+from chockstone.engine.keys_record import KeysRecord
+from chockstone.engine.lost_catalog import refuse_new_catalog
 from chockstone.engine.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -52,9 +55,11 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
     try:
         models = describe_models(config.models)
         secret = read_secret(config.data / "token-secret")
+        store = open_store(config.store_url)
         catalog = await Catalog.reach(config.database_url, wait_seconds=_DATABASE_SECONDS)
+        await refuse_new_catalog(catalog, store, data=config.data, is_elsewhere=config.database is not None)
         lock = await _take(catalog, config)
-    except (CatalogError, CatalogRefused, OSError, ValueError) as error:
+    except (CatalogError, CatalogRefused, StoreError, OSError, ValueError) as error:
         raise CannotStart(str(error)) from error
     stop = asyncio.Event()
     failures: list[str] = []
@@ -67,7 +72,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
         engine.worker_lost(reason)
 
     backend = _backend(config, prepared, on_lost=lost, on_hopeless=fail)
-    storage = Storage(open_store(config.store_url))
+    storage = Storage(store)
     engine = Engine(
         await _with_sampler(config, backend, storage),
         catalog,
@@ -77,7 +82,8 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
         limits=config.limits,
         rules=config.storage,
     )
-    users = Users(config.keys, secret=secret, now=lambda: datetime.now(UTC))
+    keys = KeysRecord(config.data)
+    users = Users(config.keys, secret=secret, now=lambda: datetime.now(UTC), keys_required=keys.is_there)
     context = Context(config, engine, users, models, signer=Signer(secret))
     app = create_app(context)
     get_ready(app)
@@ -85,12 +91,15 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
     watchdog.start(asyncio.get_running_loop())
     server = http_server(app)
     try:
-        users.reload(await catalog.keys.list())  # before the first request, which must not find the door open
-        refuse_open_door(config, is_open=users.is_open)
+        stored = await catalog.keys.list()
+        refuse_open_door(config, has_keys=bool(config.keys or stored), keys=keys)
+        users.reload(stored)  # before the first request, which must not find the door open
+        if not users.is_open:
+            keys.write()
         await engine.start()
-    except CatalogError as error:
+    except (CatalogError, OSError) as error:
         raise CannotStart(str(error)) from error
-    following = asyncio.create_task(follow_keys(users, catalog))
+    following = asyncio.create_task(follow_keys(users, catalog, remember=keys.write))
     reporting = asyncio.create_task(context.refused_keys.keep_reporting())
     keeping = asyncio.create_task(_keep(lock, at_once=backend.kill))
     serving = asyncio.create_task(server.serve(sockets=[sock]))

@@ -2,7 +2,8 @@
 
 A credential is a key (``tml-…``) or a token that this server signed. Keys are configured, or made by
 ``chockstone keys create`` and followed in the catalog. Where neither ever made one, every key is the
-local user's, which is why such a server listens on loopback only.
+local user's, which is why such a server listens on loopback only. A data directory remembers that its
+server had a key.
 """
 
 from __future__ import annotations
@@ -51,13 +52,16 @@ class StoredKey(Protocol):
 
 
 class Users:
-    def __init__(self, keys: Mapping[str, str], *, secret: bytes, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, keys: Mapping[str, str], *, secret: bytes, now: Callable[[], datetime], keys_required: bool = False
+    ) -> None:
+        """``keys_required``: nobody is let in without a key, though none is known yet."""
         self._configured = {digest_of(key): user_id for user_id, key in keys.items()}
         self._secret = secret
         self._now = now
         self._users: dict[str, str] = {}  # by digest of the key
         self._marks: dict[str, str] = {}  # the same by what tokens say of their key
-        self.is_open = not self._configured  # no key was ever made, so any will do
+        self.is_open = not (self._configured or keys_required)  # no key was ever made, so any will do
         self._take(self._configured)
 
     def reload(self, stored: Iterable[StoredKey]) -> None:
@@ -136,15 +140,18 @@ class Users:
         return hmac.digest(self._secret, digest.encode(), "sha256").hex()[:32]
 
 
-async def follow_keys(users: Users, catalog: Catalog) -> None:
+async def follow_keys(users: Users, catalog: Catalog, *, remember: Callable[[], None] = lambda: None) -> None:
     """Take keys as they are made and revoked in the catalog, until cancelled.
 
-    A catalog that cannot be read leaves everyone who they were.
+    A catalog that cannot be read leaves everyone who they were. ``remember`` is called in a thread, and again after
+    it raised, while keys are required.
     """
     is_away = False
     while True:
         try:
             users.reload(await catalog.keys.list())
+            if not users.is_open:
+                await asyncio.to_thread(remember)
         except Exception as error:  # noqa: BLE001  # whatever it is, a key that is revoked later must be refused
             if not is_away:
                 log.warning("the keys in the catalog cannot be read; those known stay valid error=%s", error)

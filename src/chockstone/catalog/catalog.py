@@ -126,6 +126,10 @@ class Catalog:
         """Of the SQLite file; None: it is none."""
         return self._database.path if self._database.is_sqlite else None
 
+    async def is_new(self) -> bool:
+        """Whether no tables were made yet. May be asked of one that was only reached."""
+        return await version_of(self._database) is None
+
     async def bring_up_to_date(self, *, may_migrate: bool = True) -> None:
         """As ``open`` does, for one that was reached."""
         await bring_up_to_date(self._database, may_migrate=may_migrate)

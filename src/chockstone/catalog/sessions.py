@@ -23,6 +23,10 @@ class Sessions:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    async def are_there(self) -> bool:
+        """Whether there ever was one. May be asked of a catalog of any version."""
+        return bool(await self._database.read(select(_SESSIONS.session_id).limit(1)))
+
     async def create(
         self,
         session_id: str,

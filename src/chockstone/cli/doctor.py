@@ -81,7 +81,7 @@ def doctor(
     --rebuild makes the catalog of checkpoints from the store alone. Lost the database? Rebuild, and every
     checkpoint lists and loads again; private and without expiry, for archives do not say. The
     checkpoints' sessions and runs come back as ended ones. Keys and policies are not in archives, either:
-    make keys with `chockstone keys create` before the server starts on any address but loopback.
+    make keys with `chockstone keys create` before the server starts: a server that had keys does not start without.
 
     \b
     Examples:

@@ -19,6 +19,7 @@ from chockstone.cli.reporting import FOUND, UNREACHABLE, CommandFailed
 from chockstone.cli.settings import Settings
 from chockstone.engine.catalog_record import CatalogRefused, require_catalog_within
 from chockstone.engine.data_directory import DATABASE
+from chockstone.engine.keys_record import KeysRecord
 from chockstone.wire.redaction import redact_url
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ def create_key(settings: Settings, user: str, *, note: str, now: datetime) -> tu
     _check_record(settings)
     if settings.scale.database is None:
         _make(settings.data)
+        _refuse_new_catalog(settings)
     row = _change(settings, lambda catalog: catalog.keys.add(user, digest, hint=key[-_HINT:], note=note, now=now))
+    if settings.scale.database is None:  # else the data may be on another machine, and its server remembers
+        _remember(settings.data)
     return row, key
 
 
@@ -103,6 +107,32 @@ def _make(data: Path) -> None:
         data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CatalogOutOfReach(f"the data directory {str(data)!r} cannot be made: {error.strerror or error}") from None
+
+
+def _refuse_new_catalog(settings: Settings) -> None:
+    """The first key makes the catalog, though not beside archives, which had one."""
+    if _exists(settings):
+        return
+    from chockstone.checkpoints import open_store
+    from chockstone.checkpoints.errors import StoreError
+    from chockstone.engine.lost_catalog import refuse_archives
+    from chockstone.engine.store_claim import StoreRefused, store_of
+
+    try:
+        store = open_store(settings.scale.store or store_of(settings.data))
+        refuse_archives(store, str(settings.data / DATABASE), data=settings.data, is_elsewhere=False)
+    except (CatalogRefused, StoreError, StoreRefused) as error:
+        raise CatalogOutOfReach(str(error)) from None
+
+
+def _remember(data: Path) -> None:
+    try:
+        KeysRecord(data).write()
+    except OSError as error:
+        raise CatalogOutOfReach(
+            f"the key is made, but {str(data)!r} cannot be written, where it is remembered that keys are required: "
+            f"{error.strerror or error}. The next server that starts there writes it"
+        ) from None
 
 
 def _place(settings: Settings) -> str:

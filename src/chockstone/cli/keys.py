@@ -40,7 +40,8 @@ def keys() -> None:
     not listed here and work besides.
 
     As soon as there is a key, all others are refused; what was made without keys belongs to the user
-    `local`, so `keys create local` keeps it in reach.
+    `local`, so `keys create local` keeps it in reach. The data directory remembers it, in its file
+    `keys-required`: a server that has lost its keys does not start until there is one again.
 
     \b
     Examples:

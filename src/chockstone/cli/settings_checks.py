@@ -63,12 +63,19 @@ def _check_front(settings: Settings) -> None:
 
 
 def _check_keys(settings: Settings) -> None:
-    if not is_loopback(settings.host) and not settings.keys and _stored_users(settings) == []:
-        raise SettingsError(
-            f"the host {settings.host!r} can be reached from other machines, and no keys are configured. Give each "
-            f"user one with `chockstone keys create USER`, or with --key USER=tml-…, CHOCKSTONE_KEYS or a [keys] table "
-            f"in chockstone.toml; or listen on 127.0.0.1"
-        )
+    is_local = is_loopback(settings.host)
+    if (is_local and settings.public_url is None) or settings.keys or _stored_users(settings) != []:
+        return
+    reached = (
+        f"clients on other machines reach the server at {settings.public_url!r} (--public-url)"
+        if is_local
+        else f"the host {settings.host!r} can be reached from other machines"
+    )
+    raise SettingsError(
+        f"{reached}, and no keys are configured. Give each user one with `chockstone keys create USER`, or with "
+        "--key USER=tml-…, CHOCKSTONE_KEYS or a [keys] table in chockstone.toml; or "
+        f"{'leave --public-url out' if is_local else 'listen on 127.0.0.1'}"
+    )
 
 
 def _check_store(settings: Settings) -> None:

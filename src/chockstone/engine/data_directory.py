@@ -21,6 +21,7 @@ RUN_JOURNALS: Final = Path(JOURNALS, "runs")  # a directory for each run, named 
 SAMPLE_JOURNAL: Final = Path(JOURNALS, "samples")
 STORE_RECORD: Final = "store.json"  # where archives are, if not here
 CATALOG_RECORD: Final = "catalog.json"  # where the catalog is, if not here
+KEYS_RECORD: Final = "keys-required"  # is there once the server had API keys
 ENGINE_ID: Final = "engine-id"  # what a catalog elsewhere knows this directory by
 _LOCK: Final = "lock"
 _CHECK_SECONDS: Final = 0.05

@@ -10,6 +10,7 @@ import pytest
 from chockstone.api import preparing
 from chockstone.api.config import ServerConfig
 from chockstone.api.preparing import CannotStart, prepared, refuse_open_door
+from chockstone.engine.keys_record import KeysRecord
 from loopback_s3 import set_environment
 from stores import BUCKET, S3Place, place_in, shared_endpoint
 
@@ -84,8 +85,33 @@ def test_the_catalog_is_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "is_open", "is_refused"), [("0.0.0.0", True, True), ("0.0.0.0", False, False), ("LocalHost", True, False)]
+    ("host", "has_keys", "is_refused"),
+    [("0.0.0.0", False, True), ("0.0.0.0", True, False), ("LocalHost", False, False)],
 )
-def test_a_door_that_others_can_reach_is_not_left_open(host: str, is_open: bool, is_refused: bool) -> None:
+def test_a_door_that_others_can_reach_is_not_left_open(host: str, has_keys: bool, is_refused: bool) -> None:
     with pytest.raises(CannotStart, match="nobody has a key") if is_refused else nullcontext():
-        refuse_open_door(ServerConfig(models={}, data=Path(), host=host), is_open=is_open)
+        refuse_open_door(ServerConfig(models={}, data=Path(), host=host), has_keys=has_keys)
+
+
+def test_a_public_url_needs_a_key() -> None:
+    config = ServerConfig(models={}, data=Path(), public_url="https://models.example.com")
+
+    with pytest.raises(CannotStart, match="'https://models.example.com' .--public-url., and nobody has a key"):
+        refuse_open_door(config, has_keys=False)
+
+    refuse_open_door(config, has_keys=True)
+
+
+def test_a_directory_whose_server_had_keys_needs_one(tmp_path: Path) -> None:
+    config, record = ServerConfig(models={}, data=tmp_path), KeysRecord(tmp_path)
+    refuse_open_door(config, has_keys=False, keys=record)
+
+    record.write()
+    record.write()  # again is once
+
+    refuse_open_door(config, has_keys=True, keys=record)
+    with pytest.raises(CannotStart, match="had API keys before, and has none now") as refusal:
+        refuse_open_door(config, has_keys=False, keys=record)
+    assert str(record.path) in str(refusal.value)
+    record.path.unlink()
+    refuse_open_door(config, has_keys=False, keys=record)

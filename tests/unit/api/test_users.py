@@ -173,3 +173,12 @@ async def _until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not is_so():
             await asyncio.sleep(0.005)
+
+
+def test_where_keys_are_required_nobody_is_let_in_before_there_is_one() -> None:
+    users = Users({}, secret=b"s" * 32, now=lambda: datetime.now(UTC), keys_required=True)
+    users.reload([])
+
+    with pytest.raises(HTTPException) as refusal:
+        users.identify("tml-any")
+    assert refusal.value.status_code == 401

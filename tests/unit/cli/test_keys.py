@@ -163,3 +163,21 @@ def test_a_database_that_does_not_let_us_in_is_told_without_the_password(monkeyp
     assert result.exit_code == 3
     assert "check the user and the password" in result.stderr
     assert "wrong-one" not in result.stderr + result.stdout
+
+
+def test_the_first_key_is_remembered_in_the_data_directory(tmp_path: Path) -> None:
+    run("create", "alice", "--data", tmp_path)
+
+    assert (tmp_path / "keys-required").exists()
+
+
+def test_no_catalog_is_made_beside_archives(tmp_path: Path) -> None:
+    archive = tmp_path / "checkpoints" / "run" / "weights" / "kept.tar"
+    archive.parent.mkdir(parents=True)
+    archive.write_bytes(b"\0" * 4096)
+
+    refused = run("create", "alice", "--data", tmp_path)
+
+    assert refused.exit_code == 3
+    assert "chockstone doctor --rebuild" in refused.stderr
+    assert not (tmp_path / "catalog.sqlite3").exists()

@@ -67,6 +67,7 @@ def test_rules_for_storage_reach_the_server(started: list[ServerConfig]) -> None
     words += ["--user-quota", "50GiB", "--run-quota", "500MB", "--disk-reserve", "0", "--trash", "1h"]
     words += ["--sweep-interval", "5s", "--scrub-rate", "off", "--scrub-every", "1d"]
     words += ["--admin", "ann", "--admin", "bob", "--public-url", "https://models.example.com"]
+    words += ["--key", "ann=tml-ann-00000001"]
 
     result = run("--model", "tiny", *words)
 

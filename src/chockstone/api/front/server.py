@@ -44,7 +44,7 @@ async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Anno
         raise CannotStart(str(error)) from error
     users = Users(config.keys, secret=secrets.token_bytes(32), now=lambda: datetime.now(UTC))
     users.reload(keys)  # before the first request, which must not find the door open
-    refuse_open_door(config, is_open=users.is_open)
+    refuse_open_door(config, has_keys=not users.is_open)
     link = EngineLink(engine)
     callers = Callers(users, link)
     context = FrontContext(catalog)
