@@ -11,11 +11,13 @@ import logging
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from chockstone.api.app import create_app
 from chockstone.api.config import ServerConfig
 from chockstone.api.context import Context
+from chockstone.api.file_watch import FileWatch
 from chockstone.api.listening import event_loop, get_ready, http_server, stop_on_signals
 from chockstone.api.models_served import describe_models
 from chockstone.api.preparing import Announce, CannotStart, Prepared, ray_plan, refuse_open_door
@@ -24,7 +26,7 @@ from chockstone.api.users import Users, follow_keys, read_secret
 from chockstone.backends.keeper import Keeper
 from chockstone.backends.local import LocalBackend
 from chockstone.backends.ray.backend import RayBackend
-from chockstone.catalog import Catalog, CatalogError, EngineLock
+from chockstone.catalog import Catalog, CatalogError, EngineLock, SqliteGuard
 from chockstone.checkpoints import open_store
 from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.backend import Backend
@@ -59,6 +61,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
         catalog = await Catalog.reach(config.database_url, wait_seconds=_DATABASE_SECONDS)
         await refuse_new_catalog(catalog, store, data=config.data, is_elsewhere=config.database is not None)
         lock = await _take(catalog, config)
+        guard = None if catalog.path is None else SqliteGuard(catalog.path)
     except (CatalogError, CatalogRefused, StoreError, OSError, ValueError) as error:
         raise CannotStart(str(error)) from error
     stop = asyncio.Event()
@@ -101,7 +104,10 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
         raise CannotStart(str(error)) from error
     following = asyncio.create_task(follow_keys(users, catalog, remember=keys.write))
     reporting = asyncio.create_task(context.refused_keys.keep_reporting())
-    keeping = asyncio.create_task(_keep(lock, at_once=backend.kill))
+    end = partial(_end, backend)
+    keeping = [asyncio.create_task(FileWatch(config.data, prepared.lock, guard).keep(end))]
+    if lock is not None:
+        keeping.append(asyncio.create_task(lock.keep(end)))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     stop_on_signals(stop, at_once=backend.kill)
     while not server.started and not serving.done():
@@ -116,10 +122,13 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
     await serving
     following.cancel()
     reporting.cancel()
-    keeping.cancel()
+    for task in keeping:
+        task.cancel()
     await asyncio.to_thread(storage.close)
     if lock is not None:
         await lock.release()
+    if guard is not None:
+        guard.close()
     await catalog.close()
     watchdog.stop()
     for reason in failures:
@@ -141,16 +150,11 @@ async def _take(catalog: Catalog, config: ServerConfig) -> EngineLock | None:
     )
 
 
-async def _keep(lock: EngineLock | None, *, at_once: Callable[[], None]) -> None:
-    """An engine whose catalog another one has taken must not do anything more, not even stop in good order."""
-
-    def end(reason: str) -> None:
-        log.critical("the server ends at once, and nothing acknowledged is lost: %s", reason)
-        at_once()
-        os._exit(1)
-
-    if lock is not None:
-        await lock.keep(end)
+def _end(backend: Keeper, reason: str) -> None:
+    """An engine whose data or catalog may be another's must not do anything more, not even stop in good order."""
+    log.critical("the server ends at once, and nothing acknowledged is lost: %s", reason)
+    backend.kill()
+    os._exit(1)
 
 
 def _backend(

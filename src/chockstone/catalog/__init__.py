@@ -33,6 +33,7 @@ from chockstone.catalog.runs import RunRow, RunState
 from chockstone.catalog.samplers import SamplerRow
 from chockstone.catalog.session_row import FinishReason, SessionRow
 from chockstone.catalog.session_search import Cursor, SessionPage, SessionQuery, SessionSummary, StatusFilter
+from chockstone.catalog.sqlite_guard import SqliteGuard
 from chockstone.catalog.trash_row import TrashRow
 from chockstone.catalog.usage import Use, UseType
 from chockstone.catalog.users import UserRow
@@ -72,6 +73,7 @@ __all__ = [
     "SessionQuery",
     "SessionRow",
     "SessionSummary",
+    "SqliteGuard",
     "StatusFilter",
     "TrashRow",
     "UnstorableValue",

@@ -1,7 +1,8 @@
 """The data directory: all that one server keeps, and the lock that says whose it is at the moment.
 
 The lock dies with the server that holds it, and with its worker, which inherits it: a new server must
-not begin while the old one's worker still writes.
+not begin while the old one's worker still writes. The directory itself is locked, too, so that deleting the
+lock file lets nobody in.
 """
 
 from __future__ import annotations
@@ -37,28 +38,62 @@ def owned(data: Path, *, wait_seconds: float = 0.0, on_wait: Callable[[], None] 
 
     Somebody else's lock is waited for; ``on_wait`` is called when that begins. Raises DirectoryInUse, OSError.
     """
-    descriptor = os.open(data / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        if not _lock(descriptor, fcntl.LOCK_EX) and not _wait(descriptor, wait_seconds, on_wait):
+    with _Locks(data) as locks:
+        if not locks.take() and not _wait(locks, wait_seconds, on_wait):
             raise DirectoryInUse(f"a server uses the data directory {str(data)!r}")
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        yield locks.descriptor
 
 
 def is_owned(data: Path) -> bool:
     """Whether another process owns the directory at this moment."""
-    try:
-        descriptor = os.open(data / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        return not _lock(descriptor, fcntl.LOCK_SH)
-    finally:
-        os.close(descriptor)
+    return any(_is_locked(path) for path in (data / _LOCK, data))
 
 
-def _wait(descriptor: int, seconds: float, on_wait: Callable[[], None]) -> bool:
+def is_lock_lost(data: Path, descriptor: int) -> bool:
+    """Whether the lock file that ``owned`` yielded is not the one in the directory any more. Raises OSError."""
+    try:
+        found = os.stat(data / _LOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    held = os.fstat(descriptor)
+    return (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino)
+
+
+class _Locks:
+    """On the lock file, and on the directory itself, which keeps others out when the file was deleted."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._directory = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.descriptor = -1
+
+    def __enter__(self) -> _Locks:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        os.close(self._directory)
+
+    def take(self) -> bool:
+        """Whether both are ours. Raises OSError."""
+        if self.descriptor >= 0 and is_lock_lost(self._data, self.descriptor):
+            os.close(self.descriptor)
+            self.descriptor = -1
+        if self.descriptor < 0:
+            self.descriptor = os.open(self._data / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not _lock(self.descriptor, fcntl.LOCK_EX) or is_lock_lost(self._data, self.descriptor):
+            return False
+        return self._lock_directory()
+
+    def _lock_directory(self) -> bool:
+        try:
+            return _lock(self._directory, fcntl.LOCK_EX)
+        except OSError:  # some network file systems cannot lock a directory; the file's lock has to do
+            return True
+
+
+def _wait(locks: _Locks, seconds: float, on_wait: Callable[[], None]) -> bool:
     """Whether the lock was ours in the end."""
     if not seconds:
         return False
@@ -66,9 +101,22 @@ def _wait(descriptor: int, seconds: float, on_wait: Callable[[], None]) -> bool:
     deadline_monotonic = time.monotonic() + seconds
     while time.monotonic() < deadline_monotonic:
         time.sleep(_CHECK_SECONDS)
-        if _lock(descriptor, fcntl.LOCK_EX):
+        if locks.take():
             return True
     return False
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _lock(descriptor, fcntl.LOCK_SH)
+    except OSError:  # as above
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _lock(descriptor: int, operation: int) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.engine.data_directory import DirectoryInUse, is_owned, owned
+from chockstone.engine.data_directory import DirectoryInUse, is_lock_lost, is_owned, owned
 
 
 def test_a_directory_has_one_owner(tmp_path: Path) -> None:
@@ -42,3 +42,29 @@ def test_nobody_is_told_to_wait_for_a_directory_that_is_free(tmp_path: Path) -> 
         pass
 
     assert said == []
+
+
+def test_deleting_the_lock_file_lets_nobody_in(tmp_path: Path) -> None:
+    with owned(tmp_path) as lock:
+        assert not is_lock_lost(tmp_path, lock)
+        (tmp_path / "lock").unlink()
+
+        assert is_lock_lost(tmp_path, lock)
+        assert is_owned(tmp_path)
+        with pytest.raises(DirectoryInUse), owned(tmp_path):
+            pass
+        assert is_lock_lost(tmp_path, lock), "another one made a new file"
+
+    assert not is_owned(tmp_path)
+
+
+def test_a_lock_file_that_was_replaced_while_it_was_waited_for_is_not_taken_for_the_lock(tmp_path: Path) -> None:
+    first = ExitStack()
+    first.enter_context(owned(tmp_path))
+
+    def replace() -> None:
+        (tmp_path / "lock").unlink()
+        first.close()
+
+    with owned(tmp_path, wait_seconds=30, on_wait=replace) as lock:
+        assert not is_lock_lost(tmp_path, lock)
