@@ -32,6 +32,7 @@ from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.backend import Backend
 from chockstone.engine.catalog_claim import take_catalog
 from chockstone.engine.catalog_record import CatalogRefused
+from chockstone.engine.clock import Clock
 from chockstone.engine.engine import Engine
 from chockstone.engine.keys_record import KeysRecord
 from chockstone.engine.lost_catalog import refuse_new_catalog
@@ -76,6 +77,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
 
     backend = _backend(config, prepared, on_lost=lost, on_hopeless=fail)
     storage = Storage(store)
+    clock = Clock(config.data)
     engine = Engine(
         await _with_sampler(config, backend, storage),
         catalog,
@@ -84,10 +86,13 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
         durability=config.durability,
         limits=config.limits,
         rules=config.storage,
+        now=clock.now,
+        monotonic=clock.elapsed,
+        trusts_ages=clock.trusts_ages,
     )
     keys = KeysRecord(config.data)
     users = Users(config.keys, secret=secret, now=lambda: datetime.now(UTC), keys_required=keys.is_there)
-    context = Context(config, engine, users, models, signer=Signer(secret))
+    context = Context(config, engine, users, models, signer=Signer(secret), now=clock.now)
     app = create_app(context)
     get_ready(app)
     watchdog = context.loop_health.watchdog()
@@ -105,7 +110,8 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
     following = asyncio.create_task(follow_keys(users, catalog, remember=keys.write))
     reporting = asyncio.create_task(context.refused_keys.keep_reporting())
     end = partial(_end, backend)
-    keeping = [asyncio.create_task(FileWatch(config.data, prepared.lock, guard).keep(end))]
+    watch = FileWatch(config.data, prepared.lock, guard)
+    keeping = [asyncio.create_task(watch.keep(end)), asyncio.create_task(clock.keep())]
     if lock is not None:
         keeping.append(asyncio.create_task(lock.keep(end)))
     serving = asyncio.create_task(server.serve(sockets=[sock]))

@@ -37,6 +37,7 @@ async def create_session(
         idempotency_key=x_idempotency_key,
         now=context.now(),
     )
+    context.engine.presence.saw_session(row.session_id)
     return wire.CreateSessionResponse(session_id=row.session_id)
 
 

@@ -80,7 +80,9 @@ class Checkpoints:
         audit: Audit,
         *,
         now: Callable[[], datetime],
+        trusts_ages: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._trusts_ages = trusts_ages
         self._catalog = catalog
         self._storage = storage
         self._rules = rules
@@ -145,7 +147,9 @@ class Checkpoints:
         return tuple(each for each in trashed if each.archive not in in_use and not self.is_needed(each.archive))
 
     async def purge_due(self, *, limit: int | None = None) -> tuple[TrashRow, ...]:
-        """Purge what the trash need not keep any longer, and return it."""
+        """Purge what the trash need not keep any longer, and return it; nothing while ages are not trusted."""
+        if not self._trusts_ages():
+            return ()
         purged: list[TrashRow] = []
         kept: set[int] = set()  # in use, or not to be deleted at the moment
         while limit is None or len(purged) < limit:

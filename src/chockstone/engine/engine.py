@@ -69,8 +69,11 @@ class Engine:
         limits: Limits | None = None,
         rules: StorageRules | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] | None = None,
+        trusts_ages: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Journals are kept below ``data``."""
+        """Journals are kept below ``data``. ``monotonic`` is how silence is measured; None: by ``now``. Nothing is
+        deleted by its age while it does not hold that ``trusts_ages``."""
         limits, rules, durability = limits or Limits(), rules or StorageRules(), durability or Durability()
         self.catalog = catalog
         self.storage = storage
@@ -79,12 +82,14 @@ class Engine:
         self.runs = Runs()
         self.audit = Audit(catalog, now=now)
         self.usage = UsageMeter(catalog, now=now)
-        self.presence = Presence(catalog, now=now)
+        self.presence = Presence(catalog, now=now, monotonic=monotonic or (lambda: now().timestamp()))
         self.policies = Policies(catalog, rules, now=now)
         quotas = Quotas(catalog, self.policies, now=now)
-        self.checkpoints = Checkpoints(catalog, storage, rules, quotas, self.audit, now=now)
+        self.checkpoints = Checkpoints(catalog, storage, rules, quotas, self.audit, now=now, trusts_ages=trusts_ages)
         leftovers = Leftovers(catalog, storage, journals=data / RUN_JOURNALS)
-        self.sweeper = Sweeper(catalog, storage, self.checkpoints, self.policies, leftovers, rules, now=now)
+        self.sweeper = Sweeper(
+            catalog, storage, self.checkpoints, self.policies, leftovers, rules, now=now, trusts_ages=trusts_ages
+        )
         self.scrub = Scrub(catalog, self.checkpoints, rules, now=now)
         self._saving = Saving(
             backend, catalog, storage, self.checkpoints, quotas, rules, self.usage, self.audit, now=now
@@ -108,6 +113,7 @@ class Engine:
             writer=self._writer,
             in_background=self._in_background,
             now=now,
+            trusts_ages=trusts_ages,
         )
         self.training = Training(self._lifecycle, self._performing)
         samples = None if self._writer is None else SampleJournal(data / SAMPLE_JOURNAL, self._writer)
@@ -130,6 +136,7 @@ class Engine:
         self._backend = backend
         self._limits = limits
         self._now = now
+        self._trusts_ages = trusts_ages
         self._started_at = now()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -289,6 +296,7 @@ class Engine:
         Returns at once; what its runs were given before is done first. May be told again.
         """
         self.on_session_end(session_id)
+        self.presence.forget_session(session_id)
         self._in_background(self._finish(session_id))
 
     async def end_silent_sessions(self) -> None:
@@ -302,8 +310,11 @@ class Engine:
         for session in unfinished.values():
             if session.session_id in busy:
                 continue
-            silent = (now - max(session.last_heartbeat_at, self._started_at)).total_seconds()
-            if silent >= self._limits.forget_seconds:
+            silent = min(
+                (now - max(session.last_heartbeat_at, self._started_at)).total_seconds(),
+                self.presence.silent_seconds(session.session_id),
+            )
+            if silent >= self._limits.forget_seconds and self._trusts_ages():
                 log.info("session ended after silence session=%s", session.session_id)
                 detail = f"nothing was heard of its client for {silent / 86400:.0f} days"
                 await self.catalog.sessions.finish(session.session_id, reason="cancelled", detail=detail, now=now)

@@ -53,6 +53,7 @@ class Lifecycle:
         in_background: Callable[[Coroutine[Any, Any, None]], None],
         now: Callable[[], datetime],
         monotonic: Callable[[], float] = time.monotonic,
+        trusts_ages: Callable[[], bool] = lambda: True,
     ) -> None:
         """``directory`` is where journals are; with no ``writer`` none are kept."""
         self._backend = backend
@@ -67,6 +68,7 @@ class Lifecycle:
         self._in_background = in_background
         self._now = now
         self._monotonic = monotonic
+        self._trusts_ages = trusts_ages
         self._doors: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by run
         self._coming = 0  # runs that are being made or woken at this moment
         self._is_surveyed = writer is None  # whether all runs of an earlier life that need something are at hand
@@ -215,7 +217,7 @@ class Lifecycle:
 
     async def sweep(self) -> None:
         """Remove the journals of runs that have been over for a while: nobody asks for their last results."""
-        if self._writer is None:
+        if self._writer is None or not self._trusts_ages():
             return
         run_ids = await asyncio.to_thread(_runs_in, self._directory, min_age_seconds=GRACE_SECONDS)
         over = await self._catalog.runs.are_over(run_ids)

@@ -19,14 +19,26 @@ _INTERVAL_SECONDS: Final = 15.0
 
 
 class Presence:
-    def __init__(self, catalog: Catalog, *, now: Callable[[], datetime]) -> None:
+    def __init__(self, catalog: Catalog, *, now: Callable[[], datetime], monotonic: Callable[[], float]) -> None:
         self._catalog = catalog
         self._now = now
+        self._monotonic = monotonic
+        self._started = monotonic()
+        self._heard: dict[str, float] = {}  # by session: when, while this process lives
         self._sessions: dict[str, datetime] = {}
         self._runs: dict[str, datetime] = {}
 
     def saw_session(self, session_id: str) -> None:
         self._sessions[session_id] = self._now()
+        self._heard[session_id] = self._monotonic()
+
+    def silent_seconds(self, session_id: str) -> float:
+        """For how long this process has not heard of a session, however its wall clock was set."""
+        return self._monotonic() - self._heard.get(session_id, self._started)
+
+    def forget_session(self, session_id: str) -> None:
+        """It is over."""
+        self._heard.pop(session_id, None)
 
     def saw_run(self, run_id: str) -> None:
         self._runs[run_id] = self._now()

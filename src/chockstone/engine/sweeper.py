@@ -86,7 +86,9 @@ class Sweeper:
         rules: StorageRules,
         *,
         now: Callable[[], datetime],
+        trusts_ages: Callable[[], bool] = lambda: True,
     ) -> None:
+        """While it does not hold that ``trusts_ages``, nothing goes because of its age."""
         self._catalog = catalog
         self._storage = storage
         self._checkpoints = checkpoints
@@ -94,6 +96,7 @@ class Sweeper:
         self._leftovers = leftovers
         self._rules = rules
         self._now = now
+        self._trusts_ages = trusts_ages
         self._changed: set[str] = set()  # runs with checkpoints that no sweep has seen
         self._due: dict[str, datetime] = {}  # by run: when a checkpoint gets too old, if within the hour
         self._all_after: datetime | None = None  # when every run is looked at again; None: the next time
@@ -164,20 +167,26 @@ class Sweeper:
         return sorted(changed.union(run_id for run_id, due in self._due.items() if due <= now))
 
     async def _tidy(self, now: datetime) -> None:
-        await self._catalog.audit.trim(now - _RECORDS)
-        await self._catalog.usage.trim(now - _RECORDS)
         try:
-            for partial in await self._storage.sweep_partials(min_age_seconds=_PARTIAL_SECONDS):
-                log.info("partial write swept place=%s bytes=%d", partial.place, partial.size)
             await self._leftovers.free()
-            await self._storage.prune(min_age_seconds=_PARTIAL_SECONDS)
+            if self._trusts_ages():
+                await self._tidy_by_age(now)
         except StoreError as error:
             log.warning("store not tidied error=%s", error)
+
+    async def _tidy_by_age(self, now: datetime) -> None:
+        await self._catalog.audit.trim(now - _RECORDS)
+        await self._catalog.usage.trim(now - _RECORDS)
+        for partial in await self._storage.sweep_partials(min_age_seconds=_PARTIAL_SECONDS):
+            log.info("partial write swept place=%s bytes=%d", partial.place, partial.size)
+        await self._storage.prune(min_age_seconds=_PARTIAL_SECONDS)
 
     async def _runs(self, owner: str | None) -> Sequence[str]:
         return sorted(await self._catalog.checkpoints.usage_by_run(self._now(), owner))
 
     async def _plan_expired(self, plan: _Plan, scope: _Scope) -> None:
+        if not self._trusts_ages():
+            return
         limit = _EXPIRED_AT_ONCE
         while True:
             found = await self._catalog.checkpoints.list_expired(now=self._now(), limit=limit)
@@ -220,6 +229,8 @@ class Sweeper:
         """Rows of one run and kind, by name."""
         restored = [name for name, row in rows.items() if self._checkpoints.is_restored_lately(row)]
         retention = _of_kind(policy.retention, next(iter(rows.values())).kind, spared=restored)
+        if not self._trusts_ages():
+            retention = replace(retention, ttl_seconds=None)
         decided = await self._decide(rows, retention)
         while (newest := _relied_on(rows, decided)) is not None and not await self._opens(newest):
             rows = {name: row for name, row in rows.items() if name != newest.name} | await self._again(newest)
@@ -252,7 +263,8 @@ class Sweeper:
         return {} if found is None else {found.name: found}
 
     async def _foretell(self, plan: _Plan, scope: _Scope) -> SweepReport:
-        due = await self._checkpoints.purgeable(await self._catalog.trash.due(now=self._now(), limit=_MANY))
+        trashed = await self._catalog.trash.due(now=self._now(), limit=_MANY) if self._trusts_ages() else ()
+        due = await self._checkpoints.purgeable(trashed)
         freed = [each.size_bytes for each in due if scope.holds(each.checkpoint)]
         if self._rules.trash_seconds <= 0 and plan.remove:
             in_use = await self._catalog.samplers.in_use([row.archive for row, _ in plan.remove])

@@ -126,6 +126,8 @@ async def started(
     clock: Callable[[], datetime] | None = None,
     limits: Limits | None = None,
     durability: Durability | None = None,
+    trusts_ages: Callable[[], bool] = lambda: True,
+    monotonic: Callable[[], float] | None = None,
     **rules: Any,
 ) -> AsyncIterator[Engine]:
     """An engine with storage rules of its own, whose background work happens only when a test asks for it."""
@@ -139,6 +141,8 @@ async def started(
         limits=limits,
         rules=StorageRules(**{**quiet, **rules}),
         now=clock or Clock(),
+        monotonic=monotonic,
+        trusts_ages=trusts_ages,
     )
     await engine.start()
     await settle_down()
