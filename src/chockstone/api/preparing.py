@@ -18,7 +18,14 @@ from chockstone.api.config import ServerConfig
 from chockstone.backends.process import WorkerConfig, WorkerProcess, log_to_stderr, spawn_worker
 from chockstone.backends.ray.plan import RayPlan, spawn_driver
 from chockstone.engine.catalog_record import CatalogRefused, require_catalog_within
-from chockstone.engine.data_directory import ARCHIVES, STORE_RECORD, DirectoryInUse, owned
+from chockstone.engine.data_directory import (
+    ARCHIVES,
+    STORE_RECORD,
+    DirectoryInUse,
+    is_open_to_others,
+    owned,
+    private_files,
+)
 from chockstone.engine.keys_record import KeysRecord
 
 log = logging.getLogger(__name__)
@@ -46,7 +53,8 @@ class Prepared:
 def prepared(config: ServerConfig) -> Iterator[Prepared]:
     """All of it is given up, and the worker ended, with the block. Raises CannotStart."""
     begin(config)
-    with _own(config.data) as lock, bind(config.host, config.port) as sock:
+    with private_files(), _own(config.data) as lock, bind(config.host, config.port) as sock:
+        _warn_of_readers(config)
         _check_catalog(config)
         _take_store(config)
         told = worker_config(config)
@@ -165,6 +173,19 @@ def _take_store(config: ServerConfig) -> None:
             log.info("unfinished upload discarded place=%s bytes=%d", partial.place, partial.size)
     except StoreError as error:
         log.warning("unfinished uploads not looked for error=%s", error)
+
+
+def _warn_of_readers(config: ServerConfig) -> None:
+    """Directories that an older version made, or that somebody opened."""
+    places = [config.data]
+    if config.store is not None and "://" not in config.store:
+        places.append(Path(config.store))
+    for place in places:
+        with contextlib.suppress(OSError):
+            if is_open_to_others(place):
+                log.warning(
+                    "other users of this machine can read %s; keep them out with `chmod -R go-rwx %s`", place, place
+                )
 
 
 def _raise_file_limit() -> None:

@@ -180,7 +180,13 @@ async def _with_sampler(config: ServerConfig, backend: Keeper, storage: Storage)
         return backend
     from chockstone.backends.vllm_backend import CannotSample, VllmBackend, VllmPlan  # late: most do without
 
-    plan = VllmPlan(config.vllm_urls, config.models, config.adapters, config.vllm_loras)
+    plan = VllmPlan(
+        config.vllm_urls,
+        config.models,
+        config.adapters,
+        config.vllm_loras,
+        are_shared=config.vllm_adapters is not None,
+    )
     try:
         return await VllmBackend.open(backend, plan, storage.store)
     except CannotSample as error:

@@ -37,12 +37,20 @@ class PublishedAdapters:
     """For one event loop; disk work is done in threads. ``on_leaving`` is awaited before an adapter's files go."""
 
     def __init__(
-        self, store: Store, directory: Path, *, most: int, on_leaving: Callable[[str], Awaitable[None]]
+        self,
+        store: Store,
+        directory: Path,
+        *,
+        most: int,
+        on_leaving: Callable[[str], Awaitable[None]],
+        is_shared: bool = False,
     ) -> None:
+        """``is_shared``: all users of the machine may read what is published, as far as the directory lets them in."""
         self._store = store
         self._directory = directory
         self._most = most
         self._on_leaving = on_leaving
+        self._is_shared = is_shared
         self._known: OrderedDict[str, asyncio.Task[AdapterFiles]] = OrderedDict()  # by archive, longest unused first
         self._users: Counter[str] = Counter()  # of archives
         self._leaving: dict[str, asyncio.Event] = {}  # set when the last user is gone
@@ -51,7 +59,10 @@ class PublishedAdapters:
 
     def open(self) -> None:
         """Take the directory, and remove what an earlier server left there. Raises OSError or DirectoryTaken."""
+        is_new = not self._directory.exists()
         self._directory.mkdir(parents=True, exist_ok=True)
+        if self._is_shared and is_new:
+            self._directory.chmod(0o755)
         descriptor = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -127,6 +138,8 @@ class PublishedAdapters:
                 target = self._directory / f"chockstone-{opened.seal}"
                 if not target.is_dir():
                     write_adapter(opened, target)
+                    if self._is_shared:
+                        _open_up(target)
                 return AdapterFiles(target.name, str(target), has_head=has_head(opened))
         except CheckpointError as error:
             raise explain_load(error) from error
@@ -147,3 +160,10 @@ class PublishedAdapters:
         if not publishing.done() or publishing.cancelled() or publishing.exception() is not None:
             return None
         return publishing.result().name
+
+
+def _open_up(directory: Path) -> None:
+    """Whatever the umask of the server is."""
+    for file in directory.iterdir():
+        file.chmod(0o644)
+    directory.chmod(0o755)

@@ -44,6 +44,7 @@ class VllmPlan:
     models: Mapping[str, Path]  # name → directory of the base model
     adapters: Path  # a directory that the servers see under the same path
     most_adapters: int  # on one server
+    are_shared: bool = False  # adapters, with servers that run as other users
 
 
 class VllmBackend:
@@ -54,7 +55,9 @@ class VllmBackend:
         facts = {name: read_facts(name, model) for name, model in plan.models.items()}
         self._fleet = Fleet(plan.urls, facts, directory=directory, most_adapters=plan.most_adapters)
         most_files = _FILES_PER_PLACE * plan.most_adapters * len(plan.urls)
-        self._published = PublishedAdapters(store, directory, most=most_files, on_leaving=self._fleet.unload)
+        self._published = PublishedAdapters(
+            store, directory, most=most_files, on_leaving=self._fleet.unload, is_shared=plan.are_shared
+        )
         self._under_way: dict[str, asyncio.Task[Message]] = {}
 
     @classmethod

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from chockstone.cli.reporting import FOUND, UNREACHABLE, CommandFailed
 from chockstone.cli.settings import Settings
 from chockstone.engine.catalog_record import CatalogRefused, require_catalog_within
-from chockstone.engine.data_directory import DATABASE
+from chockstone.engine.data_directory import DATABASE, private_files
 from chockstone.engine.keys_record import KeysRecord
 from chockstone.wire.redaction import redact_url
 
@@ -43,12 +43,13 @@ def create_key(settings: Settings, user: str, *, note: str, now: datetime) -> tu
     key = f"tml-{secrets.token_hex(24)}"
     digest = hashlib.sha256(key.encode()).hexdigest()
     _check_record(settings)
-    if settings.scale.database is None:
-        _make(settings.data)
-        _refuse_new_catalog(settings)
-    row = _change(settings, lambda catalog: catalog.keys.add(user, digest, hint=key[-_HINT:], note=note, now=now))
-    if settings.scale.database is None:  # else the data may be on another machine, and its server remembers
-        _remember(settings.data)
+    with private_files():
+        if settings.scale.database is None:
+            _make(settings.data)
+            _refuse_new_catalog(settings)
+        row = _change(settings, lambda catalog: catalog.keys.add(user, digest, hint=key[-_HINT:], note=note, now=now))
+        if settings.scale.database is None:  # else the data may be on another machine, and its server remembers
+            _remember(settings.data)
     return row, key
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,21 @@ CLOCK_CONFIRMED: Final = "clock-confirmed"  # put there by an operator
 ENGINE_ID: Final = "engine-id"  # what a catalog elsewhere knows this directory by
 _LOCK: Final = "lock"
 _CHECK_SECONDS: Final = 0.05
+
+
+@contextlib.contextmanager
+def private_files() -> Iterator[None]:
+    """What this process, and those that it starts, make inside is its user's alone: 0700 and 0600."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def is_open_to_others(directory: Path) -> bool:
+    """Whether other users of the machine can look into it. Raises OSError."""
+    return bool(os.stat(directory).st_mode & stat.S_IRWXO)
 
 
 class DirectoryInUse(Exception):

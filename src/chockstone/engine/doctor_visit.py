@@ -20,7 +20,7 @@ from chockstone.catalog import Catalog, CatalogUnavailable
 from chockstone.checkpoints import open_store
 from chockstone.engine.catalog_claim import take_catalog
 from chockstone.engine.catalog_record import require_catalog_within
-from chockstone.engine.data_directory import DATABASE, RUN_JOURNALS, is_owned, owned
+from chockstone.engine.data_directory import DATABASE, RUN_JOURNALS, is_owned, owned, private_files
 from chockstone.engine.doctor import Progress, examine, lasting
 from chockstone.engine.doctor_findings import Ailment, Examination
 from chockstone.engine.doctor_repairs import Orders, Repair, Repairs
@@ -96,7 +96,7 @@ async def treat(
     Raises DirectoryInUse, NoCatalog, CatalogError, CatalogRefused, StoreError, StoreRefused.
     """
     database = _database(data, database_url)
-    with owned(data):
+    with private_files(), owned(data):
         has_catalog = await Catalog.exists(database)
         if not (orders.may_create or has_catalog):
             raise NoCatalog(

@@ -115,3 +115,20 @@ def test_a_directory_whose_server_had_keys_needs_one(tmp_path: Path) -> None:
     assert str(record.path) in str(refusal.value)
     record.path.unlink()
     refuse_open_door(config, has_keys=False, keys=record)
+
+
+def test_a_directory_that_is_made_is_private_and_an_older_one_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Spawned):
+        start(tmp_path / "new", None)
+    assert {path.stat().st_mode & 0o077 for path in (tmp_path / "new", *(tmp_path / "new").rglob("*"))} == {0}
+    assert not caplog.messages
+
+    older = tmp_path / "older"
+    older.mkdir()
+    older.chmod(0o755)
+    with pytest.raises(Spawned):
+        start(older, None)
+    [said] = caplog.messages
+    assert f"chmod -R go-rwx {older}" in said

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,10 +27,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Publishing:
-    def __init__(self, store: Path, directory: Path, *, most: int = 2) -> None:
+    def __init__(self, store: Path, directory: Path, *, most: int = 2, is_shared: bool = False) -> None:
         self.directory = directory
         self.left: list[str] = []
-        self.adapters = PublishedAdapters(open_store(store), directory, most=most, on_leaving=self._leave)
+        self.adapters = PublishedAdapters(
+            open_store(store), directory, most=most, on_leaving=self._leave, is_shared=is_shared
+        )
         self.adapters.open()
 
     async def _leave(self, name: str) -> None:
@@ -128,3 +131,17 @@ async def test_what_a_killed_server_left_is_removed_and_what_is_others_stays(sto
 def test_a_directory_is_one_servers_at_a_time(publishing: Publishing, store: Path) -> None:
     with pytest.raises(DirectoryTaken, match="another server publishes"):
         Publishing(store, publishing.directory)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_only_a_shared_directory_is_for_other_users(store: Path, tmp_path: Path, is_shared: bool) -> None:
+    before = os.umask(0o077)  # as a server has it
+    try:
+        publishing = Publishing(store, tmp_path / "adapters", is_shared=is_shared)
+        published = tmp_path / "adapters" / await publishing.use("one")
+        modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "adapters", published, *published.iterdir())]
+        publishing.adapters.close()
+    finally:
+        os.umask(before)
+
+    assert modes == ([0o755, 0o755, 0o644, 0o644] if is_shared else [0o700, 0o700, 0o600, 0o600])

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.engine.data_directory import DirectoryInUse, is_lock_lost, is_owned, owned
+from chockstone.engine.data_directory import (
+    DirectoryInUse,
+    is_lock_lost,
+    is_open_to_others,
+    is_owned,
+    owned,
+    private_files,
+)
 
 
 def test_a_directory_has_one_owner(tmp_path: Path) -> None:
@@ -68,3 +75,16 @@ def test_a_lock_file_that_was_replaced_while_it_was_waited_for_is_not_taken_for_
 
     with owned(tmp_path, wait_seconds=30, on_wait=replace) as lock:
         assert not is_lock_lost(tmp_path, lock)
+
+
+def test_what_is_made_as_private_is_nobody_elses(tmp_path: Path) -> None:
+    with private_files():
+        (tmp_path / "made").mkdir()
+        (tmp_path / "made" / "file").write_text("")
+    (tmp_path / "after").mkdir()
+
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "made" / "file").stat().st_mode & 0o777 == 0o600
+    assert not is_open_to_others(tmp_path / "made")
+    (tmp_path / "after").chmod(0o755)
+    assert is_open_to_others(tmp_path / "after")

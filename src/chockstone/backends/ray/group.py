@@ -156,7 +156,7 @@ class Group:
                 object_store_memory=_OBJECT_STORE_BYTES,
                 logging_level=logging.ERROR,
                 log_to_driver=True,
-                _temp_dir=self._home.path,
+                _temp_dir=self._home.temporary,
             )
         except (OSError, RuntimeError, ValueError) as error:
             raise Lost(f"Ray could not be started on this machine: {error}") from error

@@ -21,6 +21,7 @@ class Home:
     def __init__(self) -> None:
         sweep_homes()
         self.path = tempfile.mkdtemp(prefix=_PREFIX)  # where names are short: sockets want that
+        self.temporary = os.path.join(self.path, "r")  # which Ray makes, and opens to everyone
         self._held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._held, fcntl.LOCK_EX)  # which the kernel lets go of when this process ends
 

@@ -53,3 +53,14 @@ def test_the_living_the_young_and_the_others_stay(temporary: Path) -> None:
 
     assert sorted(temporary.iterdir()) == before
     home.remove()
+
+
+def test_nobody_else_can_look_into_a_home_whatever_ray_opens(temporary: Path) -> None:
+    home = Home()
+    os.mkdir(home.temporary)
+    os.chmod(home.temporary, 0o777)  # as Ray does
+
+    assert Path(home.temporary).parent == Path(home.path)
+    assert os.stat(home.path).st_mode & 0o777 == 0o700
+    home.remove()
+    assert list(temporary.iterdir()) == []
