@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from chockstone.wire.plain_json import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,13 @@ def describe_models(models: Mapping[str, Path]) -> dict[str, ServedModel]:
 
 
 def _describe(name: str, directory: Path) -> ServedModel:
-    config = json.loads((directory / "config.json").read_text())
+    path = directory / "config.json"
+    try:
+        config = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} is not JSON of a model: {error}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{str(path)!r} holds no JSON object")
     context = config.get("max_position_embeddings")
     architectures = config.get("architectures") or [None]
     return ServedModel(name, directory.resolve(), architectures[0], context if isinstance(context, int) else None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from fastapi import Response
+
 from chockstone.api.context import ContextDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
@@ -12,6 +14,7 @@ from chockstone.wire.service import (
     ClientConfigResponse,
     ClientDynamicConfigResponse,
     HealthResponse,
+    ReadinessResponse,
     ServerCapabilitiesResponse,
     SupportedModel,
 )
@@ -24,6 +27,18 @@ routes = Routes(tags=["service"])
 @routes.get("/healthz")
 async def healthz() -> HealthResponse:
     return HealthResponse()
+
+
+@routes.get("/readyz", responses={503: {"model": ReadinessResponse, "description": "The worker is not ready"}})
+async def readyz(context: ContextDep, response: Response) -> ReadinessResponse:
+    """Whether the worker has loaded the models. Requests may be sent before: they wait for it."""
+    engine = context.engine
+    if engine.is_ready:
+        return ReadinessResponse(status="ready")
+    response.status_code = 503
+    if engine.trouble is not None:
+        return ReadinessResponse(status="failing", detail=engine.trouble)
+    return ReadinessResponse(status="starting", detail="the models are being loaded")
 
 
 @routes.get("/get_server_capabilities")

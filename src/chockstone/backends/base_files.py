@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from chockstone.backends.model_files import INDEX, WEIGHTS
 from chockstone.checkpoints.dtypes import STORED_ITEMSIZE
 from chockstone.checkpoints.errors import ExportRefused
+from chockstone.wire.plain_json import parse_json
 
 PIECE_BYTES: Final = 64 * 1024**2
 
@@ -70,7 +70,7 @@ class BaseFiles:
 
     def _paths(self) -> list[Path]:
         try:
-            index = json.loads((self._directory / INDEX).read_bytes())
+            index = parse_json((self._directory / INDEX).read_bytes())
             names = sorted({str(name) for name in index["weight_map"].values()})
         except FileNotFoundError:
             names = [WEIGHTS]

@@ -24,7 +24,7 @@ _FIRST_DELAY_SECONDS: Final = 0.1
 _LONGEST_DELAY_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 300.0  # to finish what is under way
 _LAST_WORDS_SECONDS: Final = 5.0
-_FIRST_ATTEMPTS: Final = 3  # to start, until one has ever been ready
+_LOUD_ATTEMPTS: Final = 3  # to start, after which more is said of each that fails
 _SIGNALS: Final[Mapping[int, str]] = {
     signal.SIGKILL: "killed by hand or for want of memory",
     signal.SIGILL: "illegal instruction: this CPU cannot run what it advertises; set ONEDNN_MAX_CPU_ISA=AVX2",
@@ -92,6 +92,8 @@ class Keeper(abc.ABC):
         self._is_stopping = False
         self._is_over = False  # nobody keeps a worker any more
         self._has_answered = False  # the present worker
+        self._was_ready = False  # the present worker
+        self.trouble: str | None = None  # why no worker gets ready, if several in a row did not
         self.generation = 0
         self.details: dict[str, Any] = {}  # Any: plain JSON; what the worker said when it was ready
 
@@ -185,21 +187,33 @@ class Keeper(abc.ABC):
         delay = _FIRST_DELAY_SECONDS
         attempts = 0
         while not self._is_stopping:
-            self._has_answered = False
+            self._has_answered = self._was_ready = False
             reason = await self._run_once()
             self._lose_calls(reason)
             if self._is_stopping:
                 return
             log.error("worker died reason=%s", reason)
             self._on_lost(reason)
-            attempts += 1
-            if not self.generation and attempts == _FIRST_ATTEMPTS:
-                self._is_stopping = True
-                self._on_hopeless(f"{reason}, {attempts} times before it was ready; its output above may say why")
-                return
             delay = _FIRST_DELAY_SECONDS if self._has_answered else delay
+            attempts = self._note_attempt(attempts, reason, delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
+
+    def _note_attempt(self, attempts: int, reason: str, delay: float) -> int:
+        """How many workers died before they were ready, since the last one that was."""
+        if self._was_ready:
+            return 0
+        attempts += 1
+        if attempts >= _LOUD_ATTEMPTS:
+            self.trouble = f"the worker died {attempts} times before it was ready, the last time because {reason}"
+            log.error(
+                "worker not ready attempts=%d retry_seconds=%.1f reason=%s; the worker's output above may say why. "
+                "The server goes on trying; requests that need the worker wait",
+                attempts,
+                delay,
+                reason,
+            )
+        return attempts
 
     def _lose_calls(self, reason: str) -> None:
         for pending in self._pending.values():
@@ -257,6 +271,7 @@ class Keeper(abc.ABC):
         if values["event"] == "ready":
             self.details = dict(values["details"])
             self.generation += 1
+            self._was_ready, self.trouble = True, None
             self._ready.set()
             return
         if values["event"] == BEAT:

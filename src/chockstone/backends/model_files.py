@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chockstone.wire.failures import ServerFailure
+from chockstone.wire.plain_json import parse_json
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "model.safetensors"
@@ -45,11 +46,11 @@ def read_config(directory: Path) -> dict[str, Any]:
     """``config.json``, parsed."""
     path = directory / CONFIG
     try:
-        config = json.loads(path.read_bytes())
+        config = parse_json(path.read_bytes())
     except OSError as error:
         raise _unreadable(path, error) from error
     except ValueError as error:
-        raise ServerFailure(f"{str(path)!r} of the base model is not JSON: {error}") from error
+        raise ServerFailure(f"{str(path)!r} of the base model is not JSON of a model: {error}") from error
     if not isinstance(config, dict):
         raise ServerFailure(f"{str(path)!r} of the base model is not a JSON object")
     return config

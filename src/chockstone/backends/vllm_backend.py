@@ -89,6 +89,10 @@ class VllmBackend:
         return self._worker.generation
 
     @property
+    def trouble(self) -> str | None:
+        return self._worker.trouble
+
+    @property
     def environment(self) -> Mapping[str, Any]:
         return self._worker.environment
 

@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
+from chockstone.wire.plain_json import parse_json
+
 _LONGEST_HEADER: Final = 100_000_000  # what the safetensors library accepts, too
 
 
@@ -15,13 +17,13 @@ def read_config(directory: Path) -> dict[str, Any]:  # Any: JSON
     if not directory.is_dir():
         raise ValueError(f"there is no directory {str(directory)!r}")
     try:
-        config = json.loads((directory / "config.json").read_bytes())
+        config = parse_json((directory / "config.json").read_bytes())
     except FileNotFoundError:
         raise ValueError(f"the directory {str(directory)!r} holds no config.json, so no Hugging Face model") from None
     except OSError as error:
         raise ValueError(f"cannot read config.json in {str(directory)!r}: {error.strerror or error}") from None
     except ValueError as error:
-        raise ValueError(f"config.json in {str(directory)!r} is not JSON: {error}") from None
+        raise ValueError(f"config.json in {str(directory)!r} is not JSON of a model: {error}") from None
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ValueError(f"config.json in {str(directory)!r} names no model_type")
     return config
@@ -31,7 +33,14 @@ def count_parameters(directory: Path) -> int | None:
     """From the headers of its safetensors files; None where they cannot be read. Tied weights count once."""
     try:
         counts = [_count(path) for path in directory.glob("*.safetensors")]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # what foreign bytes and JSON can bring
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):  # what foreign bytes and JSON can bring
         return None
     return sum(counts) or None
 

@@ -54,6 +54,10 @@ class Backend(Protocol):
         """How many workers have become ready so far: which one it is at present, or was last."""
 
     @property
+    def trouble(self) -> str | None:
+        """Why no worker gets ready, if several in a row died before they were."""
+
+    @property
     def environment(self) -> Mapping[str, Any]:
         """Plain JSON: all besides the operations that the bits of a result depend on. Empty before a worker is ready.
 

@@ -144,6 +144,11 @@ class Engine:
     def is_ready(self) -> bool:
         return self._backend.is_ready
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the worker does not get ready, if several in a row did not."""
+        return self._backend.trouble
+
     async def start(self) -> None:
         """Tidy up after the last life, and have the worker start. Returns before it is ready, or any run is back."""
         await self.policies.load()
@@ -209,6 +214,8 @@ class Engine:
         live = None if (run_id := run_of(request_id)) is None else self.runs.get(run_id)
         if live is not None and (reason := live.hold or live.pause) is not None:
             return reason
+        if not self._backend.is_ready and self._backend.trouble is not None:
+            return f"{self._backend.trouble}; it is started again, and the server's log may say more"
         if not self._backend.is_ready:
             return "the worker is being started again" if self._backend.generation else "the models are being loaded"
         return None

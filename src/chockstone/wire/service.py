@@ -13,6 +13,11 @@ class HealthResponse(Response):
     status: Literal["ok"] = "ok"
 
 
+class ReadinessResponse(Response):
+    status: Literal["ready", "starting", "failing"]  # failing: several workers in a row died before they were ready
+    detail: str | None = None
+
+
 class SupportedModel(Response):
     model_name: str
     max_context_length: int | None = None

@@ -405,16 +405,27 @@ async def test_the_delay_before_a_new_start_grows_while_workers_keep_dying(
     assert delays[:4] == [0.01, 0.02, 0.04, 0.04]
 
 
-async def test_a_worker_that_never_comes_up_is_given_up_after_a_few_attempts(rig: Rig) -> None:
+async def test_a_worker_that_does_not_come_up_is_tried_again_and_told_of(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     backend = rig.backend()
-    backend._command = ["/no/such/program"]
+    right, backend._command = backend._command, ["/no/such/program"]
     await backend.start()
+    asked = asyncio.create_task(echo(backend))
+    while backend.trouble is None:
+        await asyncio.sleep(0.01)
 
-    with pytest.raises(WorkerLost):
-        await echo(backend)
+    assert "died 3 times before it was ready" in backend.trouble
+    assert "could not be started" in backend.trouble
+    assert "worker not ready attempts=3" in caplog.text
+    assert not backend.is_ready and not asked.done()
+    assert rig.hopeless == []
 
-    assert "could not be started" in rig.hopeless[0]
-    assert "3 times" in rig.hopeless[0]
+    backend._command = right
+    await asked
+
+    assert backend.trouble is None
+    assert backend.is_ready
     await backend.stop()
 
 

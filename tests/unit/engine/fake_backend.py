@@ -46,6 +46,7 @@ class FakeBackend:
         self.losses: dict[str, Any] = {}
         self.custom: str | None = None  # the loss that every pass needs
         self.is_ready = False
+        self.trouble: str | None = None
         self.is_stopped = False
         self.is_slow = False  # it does not become ready by itself
         self.generation = 1

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
+
+from chockstone.wire.plain_json import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,10 @@ def _read_if_there(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:  # Any: plain JSON
-    value = json.loads(path.read_text())
+    try:
+        value = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} is not JSON of a model: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"{str(path)!r} holds no JSON object")
     return value
