@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from chockstone.wire import messages_pb2 as pb
-from hostile.strangers import PROTOBUF, Stranger, check_refusal, retrieve
+from hostile.strangers import PROTOBUF, Stranger, check_failure, check_refusal, check_unhappy, retrieve
 from live import LiveServer
 
 ANN, BOB = "tml-the-key-of-ann", "tml-the-key-of-bob"
@@ -116,3 +116,55 @@ def test_a_run_that_used_a_loss_of_another_session_survives_its_worker_bit_by_bi
         assert total(run, ask(run, loss_id)) == total(undisturbed, ask(undisturbed, loss_id))
         receipts = http.get(f"training_runs/{run.run_id}/recoveries").json()["recoveries"]
         assert [(each["replayed"], each["mismatched"]) for each in receipts] == [(4, 0)]
+
+
+ONES = ("a", "torch.ones", 1000, 1000)
+COSTLY: dict[str, tuple[tuple[tuple[Any, ...], ...], str]] = {
+    "hours of products": (
+        (ONES, *((f"x{i}", "torch.matmul", {"ref": "a"}, {"ref": "a"}) for i in range(1000))),
+        "'x7' (torch.matmul): it takes too long",
+    ),
+    "gigabytes of quantiles": (
+        (ONES, ("q", "torch.linspace", 0, 1, 10**6), ("x", "torch.quantile", {"ref": "a"}, {"ref": "q"}, 0)),
+        "'x' (torch.quantile): it makes more than 256 MiB",
+    ),
+    "a million parts": (
+        (("a", "torch.ones", 1 << 22), ("x", "torch.split", {"ref": "a"}, 1)),
+        "'x' (torch.split): it makes more than 256 MiB",
+    ),
+    "no gradient": (
+        (("x", "torch.heaviside", REF, REF), ("y", ".sum", {"ref": "x"})),
+        "the custom loss has no gradient, nodes 'x'",
+    ),
+    "a change in place": (
+        (("c", ".clone", REF), ("x", "torch.nn.functional.relu", {"ref": "c"}, True), ("y", ".sum", {"ref": "x"})),
+        "'x' (torch.nn.functional.relu): the argument 'inplace' is not allowed",
+    ),
+}
+
+
+def test_a_costly_or_broken_loss_is_its_owners_fault_and_others_go_on(
+    shared: LiveServer, ann: Stranger, bob: Stranger
+) -> None:
+    offset = len(shared.log())
+    losses = [upload(ann, *nodes, number=number) for number, (nodes, _) in enumerate(COSTLY.values())]
+
+    accepted = [ask(ann, loss_id, datums=16) for loss_id in losses]
+    assert bob.loss() > 0
+
+    for answer, (_, message) in zip(accepted, COSTLY.values(), strict=True):
+        assert message in check_failure(ann.http, answer)
+    assert ann.loss() > 0
+    assert "Traceback" not in shared.log()[offset:]
+
+
+def test_a_temperature_that_no_number_can_be_divided_by_is_refused(bob: Stranger) -> None:
+    wish = {
+        "sampling_session_id": bob.open_sampler(),
+        "seq_id": 1,
+        "num_samples": 1,
+        "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
+        "sampling_params": {"max_tokens": 2, "temperature": 1e-320},
+    }
+
+    assert "temperature must be 0 or at least" in check_unhappy(bob.http, bob.http.post("asample", json=wish))

@@ -19,6 +19,7 @@ class BatchResult:
     logprobs: list[torch.Tensor]  # per example, on the CPU, shaped like its targets
     losses: list[float]  # per example
     metrics: Mapping[str, float]  # summed over the examples
+    work: int  # that a custom loss took, by estimate
     terms: list[torch.Tensor]  # of the loss, as logprobs are; empty for a custom loss, which has none per position
 
 
@@ -28,27 +29,29 @@ def gather_results(crew: Crew, mine: BatchResult, shares: Sequence[Sequence[Exam
         return mine
     is_custom = isinstance(loss, CustomLoss)
     names = sorted(loss.metrics) if isinstance(loss, CustomLoss) else []
-    numbers = [*mine.losses, *(mine.metrics.get(name, 0.0) for name in names)]
+    numbers = [*mine.losses, *(mine.metrics.get(name, 0.0) for name in names), float(mine.work)]
     pieces = (one.flatten().double() for one in (*mine.logprobs, *mine.terms))
     flat = torch.cat([torch.tensor(numbers, dtype=torch.float64), *pieces])
     counts = [sum(math.prod(example.shape) for example in share) for share in shares]
     sizes = [
-        len(share) + len(names) + (count if is_custom else 2 * count)
+        len(share) + len(names) + 1 + (count if is_custom else 2 * count)
         for share, count in zip(shares, counts, strict=True)
     ]
     logprobs: list[torch.Tensor] = []
     terms: list[torch.Tensor] = []
     losses: list[float] = []
     metrics = dict.fromkeys(names, 0.0)
+    work = 0
     for share, count, theirs in zip(shares, counts, crew.gather(flat, sizes), strict=True):
         losses += theirs[: len(share)].tolist()
         for name, value in zip(names, theirs[len(share) : len(share) + len(names)].tolist(), strict=True):
             metrics[name] += value
-        positions = theirs[len(share) + len(names) :].float()
+        work += int(theirs[len(share) + len(names)])
+        positions = theirs[len(share) + len(names) + 1 :].float()
         logprobs += _split(positions[:count], share)
         if not is_custom:
             terms += _split(positions[count:], share)
-    return BatchResult(logprobs, losses, metrics, terms)
+    return BatchResult(logprobs, losses, metrics, work, terms)
 
 
 def _split(flat: torch.Tensor, share: Sequence[Example]) -> Iterator[torch.Tensor]:

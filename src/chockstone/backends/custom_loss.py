@@ -2,27 +2,29 @@
 
 A graph is data: nodes in order, each calling an allowed function on earlier nodes and constants. It
 runs once per datum, on that datum's log-probabilities and inputs, and returns a scalar loss with
-scalar metrics. How much memory and time it may take is bounded before each operation.
+scalar metrics. A meter bounds the memory and time that it and its gradient may take.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import torch
 
-from chockstone.backends.graph_operations import Operation, check_keywords, function, method
+from chockstone.backends.graph_operations import Function, check_keywords, function, method
+from chockstone.backends.loss_meter import OVERHEAD, LossMeter, find_tensors
 from chockstone.wire.failures import BadRequest
 
 MAX_NODES: Final = 1024
 MAX_INPUTS: Final = 16
 MAX_VALUES: Final = 20_000  # in all arguments of a graph together
 MAX_DEPTH: Final = 8  # of a nested argument
-MAX_ELEMENTS: Final = 2**25  # made while running on one datum
 
+_DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu)(:[0-9]{1,3})?\Z")
 _INPUT_NAME = re.compile(r"[a-z_][a-z0-9_]{0,63}\Z")
 _METRIC_NAME = re.compile(r"custom/[a-z0-9_./-]{1,64}:(sum|mean)\Z")
 _FLOATS: Final = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
@@ -40,6 +42,18 @@ _DTYPES: Final = {
 }
 
 
+_SERVER_ERRORS: Final = (torch.OutOfMemoryError, torch.AcceleratorError)
+_USER_ERRORS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
 class _Values(dict[str, Any]):
     """What each node came to."""
 
@@ -53,9 +67,18 @@ Argument = Callable[[_Values], Any]
 class _Node:
     name: str
     target: str
-    operation: Operation
+    operation: Function
     args: tuple[Argument, ...]
     kwargs: Mapping[str, Argument]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluated:
+    """What a loss came to for one datum."""
+
+    loss: torch.Tensor  # scalar
+    metrics: Mapping[str, torch.Tensor]  # scalars
+    gradient: torch.Tensor  # in the log-probabilities, and of their shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,37 +105,83 @@ class CustomLoss:
         parser = _Parser(ranks, graph["nodes"])
         return cls(ranks, parser.placeholders, tuple(parser.nodes), parser.loss, parser.metrics)
 
+    def differentiate(
+        self, logprobs: torch.Tensor, inputs: Mapping[str, torch.Tensor], meter: LossMeter | None
+    ) -> Evaluated:
+        """Raises BadRequest when it does not run, cannot be differentiated, is not finite or costs too much."""
+        leaf = logprobs.detach().requires_grad_()
+        with torch.enable_grad(), meter or nullcontext():
+            values = self._run(leaf, inputs, meter)
+            loss, metrics = self._returned(values)
+            if meter is not None:
+                meter.is_backward = True
+            gradient = _gradient(loss, leaf, values)
+        if not bool(torch.isfinite(loss.detach())):
+            raise BadRequest(f"the custom loss is {float(loss.detach())}; it must be finite.")
+        return Evaluated(loss.detach(), {name: value.detach() for name, value in metrics.items()}, gradient)
+
     def __call__(
         self, logprobs: torch.Tensor, inputs: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """``logprobs`` are [N, K], or [N, 1] if rank 1 was declared. Raises BadRequest when it does not run."""
+        """Whatever it costs. ``logprobs`` are [N, K], or [N, 1] if rank 1 was declared."""
+        return self._returned(self._run(logprobs, inputs, None))
+
+    def _run(self, logprobs: torch.Tensor, inputs: Mapping[str, torch.Tensor], meter: LossMeter | None) -> _Values:
         given = {**inputs, "logprobs": logprobs.squeeze(1) if self.ranks["logprobs"] == 1 else logprobs}
         values = _Values({node: given[name] for node, name in self.placeholders.items()})
         values.device = logprobs.device
-        left = MAX_ELEMENTS
-
-        def claim(elements: int) -> None:
-            nonlocal left
-            left -= elements
-            if left < 0:
-                raise BadRequest(f"the custom loss makes more than {MAX_ELEMENTS} numbers for one datum.")
-
         with torch.device(logprobs.device):
             for node in self.nodes:
                 args = [argument(values) for argument in node.args]
                 kwargs = {key: argument(values) for key, argument in node.kwargs.items()}
                 try:
-                    values[node.name] = node.operation(claim, args, kwargs)
+                    if meter is not None:
+                        meter.add_work(OVERHEAD)
+                    values[node.name] = node.operation(*args, **kwargs)
+                    _check_device(values[node.name], values.device)
                 except BadRequest as error:
-                    raise BadRequest(f"custom loss, node {node.name!r}: {error}") from error
-                except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+                    raise BadRequest(f"custom loss, node {node.name!r} ({node.target}): {error}") from error
+                except _SERVER_ERRORS:
+                    raise
+                except _USER_ERRORS as error:
                     raise BadRequest(
                         f"custom loss, node {node.name!r} ({node.target}): {type(error).__name__}: {str(error)[:300]}"
                     ) from error
+        return values
+
+    def _returned(self, values: _Values) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         loss = _scalar("its loss", values[self.loss])
         if not loss.is_floating_point():
             raise BadRequest(f"the custom loss returned a loss of {loss.dtype}; it must be floating point.")
         return loss, {name: _scalar(name, values[node]) for name, node in self.metrics.items()}
+
+
+def _gradient(loss: torch.Tensor, leaf: torch.Tensor, values: _Values) -> torch.Tensor:
+    if not loss.requires_grad:  # it may ignore the model
+        return torch.zeros_like(leaf)
+    try:
+        found: torch.Tensor | None = torch.autograd.grad(loss, leaf, allow_unused=True)[0]
+    except BadRequest as error:
+        raise BadRequest(f"the gradient of the custom loss: {error}") from error
+    except _SERVER_ERRORS:
+        raise
+    except RuntimeError as error:
+        without = [repr(name) for name, value in values.items() if any(map(_has_no_gradient, find_tensors(value)))]
+        where = f", nodes {', '.join(without[:5])}" if without else ""
+        raise BadRequest(
+            f"the custom loss has no gradient{where}: {str(error)[:300]}. Detach it where none is needed."
+        ) from error
+    return torch.zeros_like(leaf) if found is None else found
+
+
+def _has_no_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.grad_fn is not None and "NotImplemented" in tensor.grad_fn.name()
+
+
+def _check_device(value: Any, device: torch.device) -> None:  # Any: what an operation gave
+    for tensor in find_tensors(value):
+        if tensor.device != device:
+            raise BadRequest(f"it makes a tensor on {str(tensor.device)!r}; leave the device out.")
 
 
 def _scalar(what: str, value: object) -> torch.Tensor:
@@ -183,6 +252,10 @@ class _Parser:
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise BadRequest(f"node {node['name']!r:.80} needs a list of args and an object of kwargs.")
         check_keywords(list(kwargs))
+        moves = node["op"] == "call_method" and node["target"] == "to"
+        args = [{"device": value} if moves and isinstance(value, str) else value for value in args]
+        if isinstance(kwargs.get("device"), str):
+            kwargs = {**kwargs, "device": {"device": kwargs["device"]}}
         return _Node(
             name=node["name"],
             target=node["target"],
@@ -236,6 +309,8 @@ class _Parser:
             pairs = {key: self._argument(item, depth + 1) for key, item in content.items()}
             return lambda values: {key: item(values) for key, item in pairs.items()}
         if kind == "device" and isinstance(content, str):
+            if not _DEVICE.match(content):
+                raise BadRequest(f"a custom loss cannot use the device {content!r:.80}; leave the device out.")
             return lambda values: values.device  # wherever the client traced it, it runs beside the model
         constant = _constant(kind, content)
         return lambda _: constant

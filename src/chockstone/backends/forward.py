@@ -11,7 +11,8 @@ Shapes: B datums, T time, D hidden, R rows (all real positions of the batch), K 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Final
 
 import torch
@@ -21,35 +22,52 @@ from chockstone.backends.base_model import BaseModel
 from chockstone.backends.batch_result import BatchResult, gather_results
 from chockstone.backends.custom_loss import CustomLoss
 from chockstone.backends.examples import Example, concatenate
+from chockstone.backends.loss_meter import PassBudget
 from chockstone.backends.losses import Loss
 from chockstone.wire.failures import BadRequest
 
 _LOGITS_BYTES: Final = 64 << 20
 
 
-def run_shares(base: BaseModel, shares: Sequence[Sequence[Example]], loss: Loss) -> BatchResult:
+def run_shares(
+    base: BaseModel, shares: Sequence[Sequence[Example]], loss: Loss, budget: PassBudget
+) -> Generator[None, None, BatchResult]:
     """One micro-batch on each process of the crew, by rank; the results are everybody's, in the order of the shares.
 
     Where gradients are enabled, also the backward pass: each process adds those of its own examples to the weights'
-    leaves.
+    leaves. Yields where others may use the model meanwhile: between the datums of a custom loss that takes long, if
+    no other process has to keep step.
     """
     mine = shares[base.crew.rank]
+    if base.computing is nullcontext:
+        return (yield from _run_micro_batch(base, mine, loss, budget))
     with base.computing():
         if mine:
-            result = _run_micro_batch(base, mine, loss)
+            result = _finish(_run_micro_batch(base, mine, loss, budget))
         else:
             _take_part(base, next(share for share in shares if share)[0])
-            result = BatchResult([], [], {}, [])
+            result = BatchResult([], [], {}, 0, [])
     return gather_results(base.crew, result, shares, loss)
 
 
-def _run_micro_batch(base: BaseModel, examples: Sequence[Example], loss: Loss) -> BatchResult:
-    batch = _Batch(base, examples, loss)
+def _finish(steps: Generator[None, None, BatchResult]) -> BatchResult:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            result: BatchResult = ended.value
+            return result
+
+
+def _run_micro_batch(
+    base: BaseModel, examples: Sequence[Example], loss: Loss, budget: PassBudget
+) -> Generator[None, None, BatchResult]:
+    batch = _Batch(base, examples, loss, budget)
     hidden_RD = batch.hidden_states()
     grad_RD = torch.zeros_like(hidden_RD)
     refusal: BadRequest | None = None
     try:
-        batch.through_head(hidden_RD.detach(), grad_RD)
+        yield from batch.through_head(hidden_RD.detach(), grad_RD)
     except BadRequest as error:
         refusal = error
     base.crew.agree(refusal)  # no process goes back through the layers alone
@@ -67,10 +85,11 @@ def _take_part(base: BaseModel, example: Example) -> None:
 
 
 class _Batch:
-    def __init__(self, base: BaseModel, examples: Sequence[Example], loss: Loss) -> None:
+    def __init__(self, base: BaseModel, examples: Sequence[Example], loss: Loss, budget: PassBudget) -> None:
         self.base = base
         self.examples = examples
         self.loss = loss
+        self.budget = budget
         self.lengths = [len(example.tokens_N) for example in examples]
         self.targets_RK = torch.cat([example.targets_NK for example in examples]).to(base.device)
         self.logprobs_RK = torch.zeros(self.targets_RK.shape, device=base.device)
@@ -86,23 +105,30 @@ class _Batch:
             return hidden_BTD.flatten(0, 1)
         return torch.cat([hidden_TD[:length] for hidden_TD, length in zip(hidden_BTD, self.lengths, strict=True)])
 
-    def through_head(self, hidden_RD: torch.Tensor, grad_RD: torch.Tensor) -> None:
+    def through_head(self, hidden_RD: torch.Tensor, grad_RD: torch.Tensor) -> Generator[None, None, None]:
         """Fills in log-probabilities, loss and the gradient of the hidden states, where it is not zero."""
         chunks = list(self._chunks())
-        if self.loss.whole_datum and len(chunks) > 1:
-            with torch.no_grad():
-                for rows in chunks:
-                    _Chunk(self, hidden_RD, rows)
-            grad_RK = self._loss(slice(None))
+        if self.loss.whole_datum:
+            first = self._fill_logprobs(hidden_RD, chunks)
+            grad_RK = yield from self._by_datum()
             for rows in chunks:
                 if _is_wanted(grad_RK[rows]):
-                    grad_RD[rows] = _Chunk(self, hidden_RD, rows).backward(grad_RK[rows])
+                    grad_RD[rows] = (first or _Chunk(self, hidden_RD, rows)).backward(grad_RK[rows])
             return
         for rows in chunks:
             chunk = _Chunk(self, hidden_RD, rows)
-            grad_RK = self._loss(rows)
+            grad_RK = self._by_row(rows)
             if _is_wanted(grad_RK):
                 grad_RD[rows] = chunk.backward(grad_RK)
+
+    def _fill_logprobs(self, hidden_RD: torch.Tensor, chunks: Sequence[slice]) -> _Chunk | None:
+        """The only chunk, if there is one only; of several none is kept."""
+        if len(chunks) == 1:
+            return _Chunk(self, hidden_RD, chunks[0])
+        with torch.no_grad():
+            for rows in chunks:
+                _Chunk(self, hidden_RD, rows)
+        return None
 
     def _chunks(self) -> Iterator[slice]:
         height = max(1, _LOGITS_BYTES // (4 * self.base.head.out_features))
@@ -111,47 +137,71 @@ class _Batch:
         for part in range(parts):  # of equal height, give or take one
             yield slice(count * part // parts, count * (part + 1) // parts)
 
-    def _loss(self, rows: slice) -> torch.Tensor:
+    def _by_row(self, rows: slice) -> torch.Tensor:
         """Work out these rows' loss; returns its gradient in their log-probabilities."""
-        logprobs = self.logprobs_RK[rows].detach().requires_grad_()
-        with torch.enable_grad():
-            if self.loss.whole_datum:
-                total = self._by_datum(logprobs)
-            else:
-                terms, _ = self.loss(logprobs, {name: value[rows] for name, value in self.inputs.items()})
-                self.terms_RK[rows] = terms.detach()
-                total = terms.sum()
-            if not total.requires_grad:  # a custom loss may ignore the model
-                return torch.zeros_like(logprobs)
-            (grad,) = torch.autograd.grad(total, logprobs)
+        inputs = {name: value[rows] for name, value in self.inputs.items()}
+        terms, grad = _differentiate(self.loss, self.logprobs_RK[rows], inputs)
+        self.terms_RK[rows] = terms
         return grad
 
-    def _by_datum(self, logprobs_RK: torch.Tensor) -> torch.Tensor:
-        total = torch.zeros((), device=self.base.device)
-        pieces = zip(torch.split(logprobs_RK, self.lengths), torch.split(self.terms_RK, self.lengths), strict=True)
-        for example, (logprobs_NK, terms_NK) in zip(self.examples, pieces, strict=True):
+    def _by_datum(self) -> Generator[None, None, torch.Tensor]:
+        """Work out each datum's loss; returns the gradient in all log-probabilities."""
+        grad_RK = torch.zeros_like(self.logprobs_RK)
+        rows = (torch.split(values, self.lengths) for values in (self.logprobs_RK, self.terms_RK, grad_RK))
+        for example, logprobs_NK, terms_NK, grad_NK in zip(self.examples, *rows, strict=True):
             inputs = {name: value.to(self.base.device) for name, value in example.inputs.items()}
-            try:
-                terms, metrics = self.loss(logprobs_NK, inputs)
-            except BadRequest as error:
-                raise BadRequest(f"datum {example.index}: {error}") from error
-            if terms.ndim:
-                terms_NK.copy_(terms.detach())
-            total = total + terms.sum()
-            self.losses.append(float(terms.detach().sum(dtype=torch.float64)))
-            for name, value in metrics.items():
-                self.metrics[name] = self.metrics.get(name, 0.0) + float(value.detach())
-        return total
+            if isinstance(self.loss, CustomLoss):
+                grad_NK.copy_(self._custom(self.loss, example.index, logprobs_NK, inputs))
+                if self.budget.is_turn_over():
+                    yield
+                continue
+            terms, grad = _differentiate(self.loss, logprobs_NK, inputs)
+            terms_NK.copy_(terms)
+            grad_NK.copy_(grad)
+            self.losses.append(float(terms.sum(dtype=torch.float64)))
+        return grad_RK
+
+    def _custom(
+        self, loss: CustomLoss, index: int, logprobs_NK: torch.Tensor, inputs: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        is_trained = torch.is_grad_enabled()
+        meter = self.budget.meter()
+        try:
+            evaluated = loss.differentiate(logprobs_NK, inputs, meter)
+            if is_trained and not bool(torch.isfinite(evaluated.gradient).all()):
+                raise BadRequest(
+                    "the gradient of the custom loss is not finite. Look for a square root, logarithm, norm or "
+                    "quotient of 0, and for large exponents."
+                )
+        except BadRequest as error:
+            raise BadRequest(f"datum {index}: {error}") from error
+        self.budget.spend(0 if meter is None else meter.work)
+        self.losses.append(float(evaluated.loss.double()))
+        for name, value in evaluated.metrics.items():
+            self.metrics[name] = self.metrics.get(name, 0.0) + float(value)
+        return evaluated.gradient
 
     def result(self) -> BatchResult:
         terms = [] if isinstance(self.loss, CustomLoss) else self._by_example(self.terms_RK)
         if not self.loss.whole_datum:
             self.losses = [float(piece.sum(dtype=torch.float64)) for piece in terms]
-        return BatchResult(self._by_example(self.logprobs_RK), self.losses, self.metrics, terms)
+        logprobs = self._by_example(self.logprobs_RK)
+        return BatchResult(logprobs, self.losses, self.metrics, self.budget.work_here, terms)
 
     def _by_example(self, values_RK: torch.Tensor) -> list[torch.Tensor]:
         pieces = torch.split(values_RK.cpu(), self.lengths)
         return [piece.reshape(example.shape) for piece, example in zip(pieces, self.examples, strict=True)]
+
+
+def _differentiate(
+    loss: Loss, logprobs: torch.Tensor, inputs: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The terms of a built-in loss, and the gradient of their sum."""
+    leaf = logprobs.detach().requires_grad_()
+    with torch.enable_grad():
+        terms, _ = loss(leaf, inputs)
+        (grad,) = torch.autograd.grad(terms.sum(), leaf)
+    return terms.detach(), grad
 
 
 def _is_wanted(grad: torch.Tensor) -> bool:

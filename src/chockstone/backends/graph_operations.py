@@ -1,18 +1,13 @@
 # ruff: noqa: SIM905  # tables of words read better without quotes
-"""Graph operations: the functions an uploaded loss may call, and how large their results may be.
+"""Graph operations: the functions an uploaded loss may call.
 
-Nothing is looked up by a name from outside except in the tables below. Three kinds:
-
-    plain      elementwise functions and reductions: never larger than their tensors broadcast together
-    shaping    anything whose size depends on numbers: tried on the meta device first, where tensors have no data
-    python     arithmetic and indexing on whatever the operands are
-
-Absent on purpose: random numbers, changes in place, data-dependent sizes (but ``x[mask]``), anything
-that leaves torch.
+Nothing is looked up by a name from outside except in the tables below. What a call costs, ``loss_meter`` measures.
+Absent on purpose: random numbers, changes in place, anything that leaves torch.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +16,12 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
+from chockstone.backends.loss_meter import find_tensors
 from chockstone.wire.failures import BadRequest
 
 Function = Callable[..., Any]
-Claim = Callable[[int], None]  # told how many elements a result will have, before it is made
 
 _MAX_INT: Final = 2**63
-_MAX_PRODUCT: Final = 2**31  # multiplications in one matrix product
 _FORBIDDEN_KEYWORDS: Final = frozenset({"out", "generator", "pin_memory", "requires_grad", "inplace"})
 
 _PLAIN_TORCH: Final = """
@@ -85,25 +79,11 @@ _ATTRIBUTES: Final[Mapping[str, Function]] = {
 }
 
 
-class Operation:
-    """One allowed function. ``claim`` may refuse its result before it is made."""
-
-    def __init__(self, function: Function, measure: Callable[..., int | None]) -> None:
-        self._function = function
-        self._measure = measure
-
-    def __call__(self, claim: Claim, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        size = self._measure(self._function, args, kwargs)
-        if size:
-            claim(size)
-        return self._function(*args, **kwargs)
-
-
-def function(name: str) -> Operation:
+def function(name: str) -> Function:
     return _find(FUNCTIONS, name, "function")
 
 
-def method(name: str) -> Operation:
+def method(name: str) -> Function:
     return _find(METHODS, name, "tensor method")
 
 
@@ -113,60 +93,13 @@ def check_keywords(keywords: Sequence[str]) -> None:
             raise BadRequest(f"the argument {keyword!r} is not allowed in a custom loss.")
 
 
-def _find(table: Mapping[str, Operation], name: str, what: str) -> Operation:
+def _find(table: Mapping[str, Function], name: str, what: str) -> Function:
     if name not in table:
         raise BadRequest(
             f"the {what} {name!r:.80} is not allowed in a custom loss: it is random, works in place, leaves torch, "
             "or is not on this server's list. Run the loss on your side with forward_backward_custom(data, function)."
         )
     return table[name]
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:  # Any: arguments, nested
-    if isinstance(values, torch.Tensor):
-        return [values]
-    if isinstance(values, list | tuple):
-        return [tensor for value in values for tensor in _tensors(value)]
-    return [tensor for value in values.values() for tensor in _tensors(value)] if isinstance(values, dict) else []
-
-
-def _broadcast(_: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    shapes = {tensor.shape for tensor in _tensors([args, dict(kwargs)])}
-    if len(shapes) <= 1:
-        return math.prod(next(iter(shapes), ()))
-    try:
-        return math.prod(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]  # torch's
-    except RuntimeError:  # not elementwise after all, such as a concatenation: never more than all of it
-        return sum(math.prod(shape) for shape in shapes)
-
-
-def _trial(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    with torch.device("meta"):
-        result = function(*_to_meta(list(args)), **_to_meta(dict(kwargs)))
-    return sum(tensor.numel() for tensor in _tensors(result))
-
-
-def _to_meta(value: Any) -> Any:  # Any: arguments, nested
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("meta")
-    if isinstance(value, list | tuple):
-        items = [_to_meta(item) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    if isinstance(value, dict):
-        return {key: _to_meta(item) for key, item in value.items()}
-    return torch.device("meta") if isinstance(value, torch.device) else value
-
-
-def _product(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    size = _trial(function, args, kwargs)
-    inner = max((tensor.shape[-1] for tensor in _tensors(list(args)) if tensor.ndim), default=1)
-    if size * inner > _MAX_PRODUCT:
-        raise BadRequest(f"a matrix product of {size} × {inner} multiplications is too large for a custom loss.")
-    return size
-
-
-def _known(*_: Any) -> None:
-    return None
 
 
 def _arithmetic(function: Function) -> Function:
@@ -206,47 +139,56 @@ def _attribute(owner: Any, name: Any) -> Any:
 def _getitem(owner: Any, index: Any) -> Any:
     if not isinstance(owner, torch.Tensor | tuple | list):
         raise BadRequest(f"indexing a {type(owner).__name__} is not allowed in a custom loss.")
+    masks = [tensor for tensor in find_tensors(index) if tensor.dtype == torch.bool]
+    if masks and index is not masks[0]:
+        raise BadRequest("a mask must be the only index, as in x[mask].")
     return owner[index]
 
 
-def _item_size(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    owner, index = args
-    if not isinstance(owner, torch.Tensor):
-        return None
-    masks = [tensor for tensor in _tensors(index) if tensor.dtype == torch.bool]
-    if not masks:
-        return _trial(function, args, kwargs)
-    if index is not masks[0]:
-        raise BadRequest("a mask must be the only index, as in x[mask].")
-    return owner.numel()
+def _never_in_place(function: Function) -> Function:
+    """``inplace`` is refused as a keyword when the loss is uploaded; here it is found at its position."""
+    signature = inspect.signature(function)
+    if "inplace" not in signature.parameters:
+        return function
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if signature.bind(*args, **kwargs).arguments.get("inplace"):
+            raise BadRequest("the argument 'inplace' is not allowed in a custom loss; leave it out.")
+        return function(*args, **kwargs)
+
+    return checked
 
 
-def _functions() -> dict[str, Operation]:
-    table: dict[str, Operation] = {"getattr": Operation(_attribute, _known)}
-    for names, prefixes, home, measure in (
-        (_PLAIN_TORCH, ("torch", "torch.functional"), torch, _broadcast),
-        (_PLAIN_FUNCTIONAL, ("torch.nn.functional", "torch._C._nn"), functional, _broadcast),
-        (_SHAPING_TORCH, ("torch", "torch.functional"), torch, _trial),
-        (["pad"], ("torch.nn.functional", "torch._C._nn"), functional, _trial),
-        (_PRODUCTS, ("torch",), torch, _product),
-    ):
-        for prefix in prefixes:
-            table |= {f"{prefix}.{name}": Operation(getattr(home, name), measure) for name in names}
-    table |= {f"operator.{name}": Operation(_arithmetic(getattr(operator, name)), _broadcast) for name in _ARITHMETIC}
+def _functional(name: str) -> Function:
+    function: Function = getattr(functional, name)
+    return function if inspect.isbuiltin(function) else _never_in_place(function)
+
+
+def _functions() -> dict[str, Function]:
+    table: dict[str, Function] = {"getattr": _attribute}
+    for prefix in ("torch", "torch.functional"):
+        table |= {f"{prefix}.{name}": getattr(torch, name) for name in (*_PLAIN_TORCH, *_SHAPING_TORCH)}
+    for prefix in ("torch.nn.functional", "torch._C._nn"):
+        table |= {f"{prefix}.{name}": _functional(name) for name in (*_PLAIN_FUNCTIONAL, "pad")}
+    table |= {f"torch.{name}": getattr(torch, name) for name in _PRODUCTS}
+    table |= {f"operator.{name}": _arithmetic(getattr(operator, name)) for name in _ARITHMETIC}
     table["torch._C._nn.log_sigmoid"] = table["torch.nn.functional.logsigmoid"]
     table["torch.cosine_similarity"] = table["torch.nn.functional.cosine_similarity"]
-    table["operator.pow"] = Operation(_arithmetic(_power), _broadcast)
-    table["operator.matmul"] = Operation(torch.matmul, _product)
-    table["operator.getitem"] = Operation(_getitem, _item_size)
-    table |= {f"math.{name}": Operation(_math(getattr(math, name)), _known) for name in _MATH}
-    return table
+    table["operator.pow"] = _arithmetic(_power)
+    table["operator.matmul"] = torch.matmul
+    table["operator.getitem"] = _getitem
+    return table | {f"math.{name}": _math(getattr(math, name)) for name in _MATH}
 
 
-def _methods() -> dict[str, Operation]:
-    table = {name: Operation(getattr(torch.Tensor, name), _broadcast) for name in _PLAIN_METHODS}
-    table |= {name: Operation(getattr(torch.Tensor, name), _trial) for name in _SHAPING_METHODS}
-    return table | {name: Operation(getattr(torch.Tensor, name), _product) for name in _PRODUCTS}
+def _methods() -> dict[str, Function]:
+    names = (*_PLAIN_METHODS, *_SHAPING_METHODS, *_PRODUCTS)
+    return {name: getattr(torch.Tensor, name) for name in names} | {"cpu": _stay}
 
 
-FUNCTIONS: Final[Mapping[str, Operation]] = _functions()
-METHODS: Final[Mapping[str, Operation]] = _methods()
+def _stay(tensor: torch.Tensor) -> torch.Tensor:
+    """Wherever the client traced it, the loss runs beside the model."""
+    return tensor
+
+
+FUNCTIONS: Final[Mapping[str, Function]] = _functions()
+METHODS: Final[Mapping[str, Function]] = _methods()

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from chockstone.backends.base_model import BaseModel
+from chockstone.backends.batch_result import BatchResult
 from chockstone.backends.custom_loss import CustomLoss
 from chockstone.backends.examples import check_examples
 from chockstone.backends.flat import blank_like
 from chockstone.backends.forward import run_shares
 from chockstone.backends.full import ModelCopy, OwnWeights
 from chockstone.backends.lora import LoraWeights
+from chockstone.backends.loss_meter import Limits, PassBudget
 from chockstone.backends.losses import choose_loss
 from chockstone.backends.micro_batches import TOKENS_ON_CPU, TOKENS_ON_GPU, deal, plan_micro_batches
 from chockstone.backends.optimizers import Optimizer, OptimStep, clip
@@ -58,9 +60,14 @@ class Run:
         return self._optimizer.steps
 
     def apply(
-        self, request: Pass, losses: Mapping[str, CustomLoss], *, tokens_per_micro_batch: int = 0
+        self,
+        request: Pass,
+        losses: Mapping[str, CustomLoss],
+        *,
+        tokens_per_micro_batch: int = 0,
+        loss_limits: Limits = "enforced",
     ) -> Generator[None, None, PassResult]:
-        """One forward or forward-backward pass; yields after each micro-batch.
+        """One forward or forward-backward pass; yields after each micro-batch, and in between if its loss takes long.
 
         Its gradient is added to the accumulated one at the very end, when all of it is there and finite.
         """
@@ -71,9 +78,18 @@ class Run:
         gradient = None if request.forward_only else blank_like(parameters.flat)
         outcome = Outcome(request, loss)
         groups = plan_micro_batches([example.extent for example in examples], tokens=budget)
+        cost = PassBudget(loss_limits)
         for shares in deal(groups, processes=self.base.crew.size):
-            with parameters.accumulating(gradient), self._weights.applied():
-                result = run_shares(self.base, [[examples[index] for index in share] for share in shares], loss)
+            steps = run_shares(self.base, [[examples[index] for index in share] for share in shares], loss, cost)
+            while True:
+                with parameters.accumulating(gradient), self._weights.applied():
+                    try:
+                        next(steps)
+                    except StopIteration as ended:
+                        result: BatchResult = ended.value
+                        break
+                yield
+            cost.settle(result.work)
             outcome.add([index for share in shares for index in share], result)
             yield
         if gradient is not None:

@@ -25,6 +25,7 @@ from chockstone.backends.custom_loss import CustomLoss
 from chockstone.backends.environment import describe_environment
 from chockstone.backends.heartbeat import Heart
 from chockstone.backends.library import Library, State
+from chockstone.backends.loss_meter import Limits
 from chockstone.backends.optimizers import OptimStep
 from chockstone.backends.process import WorkerConfig
 from chockstone.backends.recipients import parse_recipients
@@ -208,11 +209,16 @@ class Workshop:
         self._snapshots.pop(run_id, None)
         return Message()
 
-    def _pass(self, *, run_id: str, body: bytes, elementwise_loss: bool = False) -> Call:
+    def _pass(
+        self, *, run_id: str, body: bytes, elementwise_loss: bool = False, loss_limits: Limits = "enforced"
+    ) -> Call:
         """``elementwise_loss``: whether the result has the loss per position, too."""
         request = decode_pass(body)
         result = yield from self._run(run_id).apply(
-            request, self._losses, tokens_per_micro_batch=self._config.tokens_per_micro_batch
+            request,
+            self._losses,
+            tokens_per_micro_batch=self._config.tokens_per_micro_batch,
+            loss_limits=loss_limits,
         )
         tokens = sum(len(datum.tokens) for datum in request.data)
         if not elementwise_loss:

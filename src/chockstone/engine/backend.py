@@ -6,8 +6,8 @@ several runs, and samples, may all be under way together.
 
     open_run    run_id, base_model, spec
     close_run   run_id
-    pass        run_id, elementwise_loss (whether the result has it); body: the request. Replies tokens,
-                seconds (of computing, not of waiting)
+    pass        run_id, elementwise_loss (whether the result has it), loss_limits (of a custom loss: enforced,
+                lifted or unmetered); body: the request. Replies tokens, seconds (of computing, not of waiting)
     optim_step  run_id, params. Replies metrics, seconds
     save        run_id, archive, kind, metadata, ttl_seconds, recipients, allowance_bytes (or None),
                 reserve_bytes; releases once the state is copied. Replies size_bytes, seconds (of

@@ -139,7 +139,9 @@ class Execution:
 
     async def _pass(self, live: LiveRun, operation: Operation, _: Release) -> Outcome:
         # A replay gives the bytes that were given before: versions before this one sent no losses per position.
-        values = {"elementwise_loss": operation.values.get("elementwise_loss", False)}
+        values = {"elementwise_loss": operation.values.get("elementwise_loss", False), "loss_limits": "enforced"}
+        if operation.trace is not None:  # it succeeded before, so it is not refused for its cost now
+            values["loss_limits"] = "lifted" if "loss_id" in operation.values else "unmetered"
         body = await live.journal.body(operation)
         loss_id = operation.loss_id if "loss_id" in operation.values else await _custom_loss(body)
         async with self._with_loss(live, operation, loss_id):

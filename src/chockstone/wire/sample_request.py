@@ -27,6 +27,7 @@ from chockstone.wire.values import (
 )
 
 MAX_NUM_SAMPLES: Final = 4096
+LOWEST_TEMPERATURE: Final = 1e-20  # logits divided by less are not finite in float32
 MAX_ALTERNATIVES: Final = 1024
 MAX_ALTERNATIVE_CELLS: Final = 1 << 24  # positions times alternatives: 8 bytes each in the answer
 MAX_STOPS: Final = 256
@@ -116,6 +117,10 @@ def _read_params(value: object) -> SamplingParams:
     temperature = read_number(_given(fields, "temperature", 1.0), "temperature")
     if temperature < 0:
         raise BadRequest(f"temperature must not be negative, not {temperature}. 0 takes the most likely token.")
+    if 0 < temperature < LOWEST_TEMPERATURE:
+        raise BadRequest(
+            f"temperature must be 0 or at least {LOWEST_TEMPERATURE}, not {temperature}. 0 takes the most likely token."
+        )
     top_p = read_number(_given(fields, "top_p", 1.0), "top_p")
     if not 0 < top_p <= 1:
         raise BadRequest(f"top_p must be above 0 and at most 1, not {top_p}. 1 turns it off.")

@@ -12,8 +12,9 @@ import torch
 from tinker.lib.public_interfaces.custom_loss import encode_graph, trace_loss
 from torch.fx.node import _get_qualified_name
 
-from chockstone.backends.custom_loss import MAX_ELEMENTS, CustomLoss
+from chockstone.backends.custom_loss import CustomLoss, Evaluated
 from chockstone.backends.graph_operations import FUNCTIONS, METHODS
+from chockstone.backends.loss_meter import DATUM_BYTES, PassBudget
 from chockstone.wire.failures import BadRequest
 from chockstone.wire.passes import Datum
 from tiny_models import (
@@ -53,9 +54,10 @@ REF = {"ref": "logprobs"}
 RANK_1 = [{"name": "logprobs", "rank": 1}]
 
 
-def run_graph(definition: dict[str, Any], positions: int = 5) -> torch.Tensor:
-    loss, _ = CustomLoss.parse(definition, RANK_1)(torch.zeros(positions, 1, requires_grad=True), {})
-    return loss
+def run_graph(definition: dict[str, Any], positions: int = 5) -> Evaluated:
+    """On as many logprobs from -1 up to 0."""
+    logprobs = torch.linspace(-1, 0, positions)[:, None]
+    return CustomLoss.parse(definition, RANK_1).differentiate(logprobs, {}, PassBudget().meter())
 
 
 def clipped(logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, beta: torch.Tensor) -> Returned:
@@ -167,7 +169,8 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "random": (graph(("x", "torch.rand_like", REF)), "not allowed"),
     "attribute": (graph(("x", "getattr", REF, "__class__")), "reading '__class__' of a Tensor is not allowed"),
     "attribute of an int": (graph(("n", ".numel", REF), ("x", "getattr", {"ref": "n"}, "shape")), "is not allowed"),
-    "large expansion": (graph(("x", ".expand", REF, 10**9, 5)), "more than"),
+    "large expansion": (graph(("a", ".expand", REF, 10**9, 5), ("x", ".sum", {"ref": "a"})), "takes too long"),
+    "copied expansion": (graph(("a", ".expand", REF, 10**9, 5), ("x", "torch.exp", {"ref": "a"})), "more than 256 MiB"),
     "large repeat": (graph(("x", ".repeat", REF, 10**15)), "more than"),
     "large zeros": (graph(("x", "torch.zeros", 10**12)), "more than"),
     "large range": (graph(("x", "torch.arange", 0, 10**13)), "more than"),
@@ -189,12 +192,12 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
         "more than",
     ),
     "many middling": (
-        graph(("a", "torch.ones", MAX_ELEMENTS // 4), *((f"x{i}", "torch.exp", {"ref": "a"}) for i in range(5))),
+        graph(("a", "torch.ones", DATUM_BYTES // 16), *((f"x{i}", "torch.exp", {"ref": "a"}) for i in range(5))),
         "more than",
     ),
     "large product": (
-        graph(("a", "torch.ones", 1500, 1500), ("x", "operator.matmul", {"ref": "a"}, {"ref": "a"})),
-        "matrix product of",
+        graph(("a", "torch.ones", 2500, 2500), ("x", "operator.matmul", {"ref": "a"}, {"ref": "a"})),
+        "node 'x' .operator.matmul.: it takes too long: more than 2 s by estimate",
     ),
     "long power": (
         graph(("n", ".numel", REF), ("x", "operator.pow", {"ref": "n"}, 10**9)),

@@ -76,6 +76,8 @@ async def test_the_next_worker_has_the_loss_of_another_session_before_the_pass_i
         assert await life.state() == before == (5, 7, 1)
         [receipt] = await life.receipts()
         assert (receipt.replayed, receipt.matched, receipt.mismatched) == (4, 3, 0)
+        limits = [values["loss_limits"] for values in life.backend.values_of("pass")]
+        assert limits == ["enforced"] * 2 + ["lifted"] * 2, "what was done before is not refused for its cost"
 
 
 async def test_a_worker_that_dies_while_it_is_sent_a_loss_costs_nothing(home: Path) -> None:
@@ -172,12 +174,12 @@ async def test_a_pass_of_an_earlier_version_is_replayed_with_its_loss_and_gives_
 ) -> None:
     message = pb.ForwardBackwardRequest(model_id=RUN, seq_id=1, loss_fn="custom")
     message.loss_fn_config_v2["loss_id"].text = LOSS
-    seen: list[tuple[bool, bool]] = []
+    seen: list[tuple[bool, bool, str]] = []
 
     async with lived(home) as life:
 
         def compute(values: dict[str, Any], body: bytes) -> Message:
-            seen.append((LOSS in life.backend.losses, values["elementwise_loss"]))
+            seen.append((LOSS in life.backend.losses, values["elementwise_loss"], values["loss_limits"]))
             return Message({"tokens": 1, "seconds": 0.0}, b"result")
 
         monkeypatch.setattr(life.backend, "_pass", compute)
@@ -189,7 +191,7 @@ async def test_a_pass_of_an_earlier_version_is_replayed_with_its_loss_and_gives_
         life.backend.die("signal 9")
         await life.state()
 
-    assert seen == [(True, False), (True, False)]
+    assert seen == [(True, False, "enforced"), (True, False, "unmetered")]
 
 
 async def test_losses_sent_and_dropped_at_once_are_there_for_the_pass(home: Path) -> None:

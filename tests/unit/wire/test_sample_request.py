@@ -157,6 +157,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"sampling_params": {"max_tokens": 1.5}}, "max_tokens must be an integer"),
     ({"sampling_params": {"seed": 2**64}}, "seed must be an integer"),
     ({"sampling_params": {"temperature": -0.1}}, "temperature must not be negative, not -0.1"),
+    ({"sampling_params": {"temperature": 1e-320}}, "temperature must be 0 or at least 1e-20, not 1e-320"),
     ({"sampling_params": {"temperature": float("inf")}}, "temperature must be finite, not inf"),
     ({"sampling_params": {"temperature": float("nan")}}, "temperature must be finite, not nan"),
     ({"sampling_params": {"temperature": True}}, "temperature must be a number, not true"),
