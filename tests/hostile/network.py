@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import socket
 import threading
 from collections.abc import Mapping
@@ -131,22 +132,15 @@ class Wire:
 
     def drip(self, data: bytes) -> bytes:
         """Send a byte now and then until the server ends the connection; what it answered."""
-        self.sock.settimeout(0.02)
         received = b""
         for at in range(3000):
             if not self.send(data[at % len(data) :][:1]):
-                break
-            try:
-                if not (piece := self.sock.recv(1 << 16)):
-                    break
+                return received + self.rest()
+            if select.select([self.sock], [], [], 0.02)[0]:
+                if not (piece := self._receive()):
+                    return received
                 received += piece
-            except TimeoutError:
-                continue
-            except ConnectionResetError:
-                break
-        else:
-            raise AssertionError("the server took 3000 single bytes")
-        return received
+        raise AssertionError("the server took 3000 single bytes")
 
     def _receive(self) -> bytes:
         try:
