@@ -6,6 +6,7 @@ from served import Served
 
 PUBLIC = {
     "/api/v1/healthz",
+    "/api/v1/readyz",
     "/metrics",
     "/api/v1/downloads/{token}/{filename}",
     "/api/v1/traces/{token}/{filename}",
