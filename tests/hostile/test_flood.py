@@ -17,7 +17,7 @@ from live import LiveServer
 from sdk.making import ADAM, MODEL, create, datum
 
 Connect = Callable[..., tinker.ServiceClient]
-LIMITS = {"--max-queued-operations": 3, "--max-queued-samples": 4, "--max-runs": 2}
+LIMITS = {"--max-queued-operations": 3, "--max-queued-samples": 6, "--max-runs": 2}
 LONG = {"max_tokens": 8000, "stop": []}
 
 
@@ -95,7 +95,7 @@ def test_too_many_samples(stranger: Stranger) -> None:
 
     answers = [stranger.http.post("asample", json=body | {"seq_id": number}) for number in range(7)]
 
-    assert [answer.status_code for answer in answers] == [200] * 4 + [429] * 3
+    assert [answer.status_code for answer in answers] == [200] * 4 + [429] * 3, "one user may queue four of six"
     assert "samples" in check_busy(answers[-1])
     assert stranger.http.post("asample", json=body | {"seq_id": 2}).json() == answers[2].json(), "a repeat is no more"
     assert stranger.http.get("healthz").status_code == 200

@@ -81,7 +81,12 @@ def serve(
         typer.Option(metavar="N", show_default=str(_LIMITS.max_queued_operations), help="Waiting in one run."),
     ] = None,
     max_queued_samples: Annotated[
-        int | None, typer.Option(metavar="N", show_default=str(_LIMITS.max_queued_samples), help="Waiting in all.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            show_default=str(_LIMITS.max_queued_samples),
+            help="Sample requests queued in all; one user, 3/4.",
+        ),
     ] = None,
     max_runs: Annotated[
         int | None, typer.Option(metavar="N", show_default=str(_LIMITS.max_runs), help="In training at once.")

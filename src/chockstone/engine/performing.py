@@ -25,6 +25,7 @@ from chockstone.engine.live_run import LiveRun
 from chockstone.engine.operations import CHANGES_STATE, Operation, Outcome, check_plain, request_id_of
 from chockstone.engine.recovery import Halted, NotRecovered, Postponed, Recovery
 from chockstone.engine.recovery_archives import RecoveryArchives
+from chockstone.engine.shares import Shares
 from chockstone.engine.suspects import Suspects
 from chockstone.wire.failures import RequestError, ServerFailure
 
@@ -52,7 +53,7 @@ class Performing:
         self._archives = archives
         self._suspects = suspects
         self._monotonic = monotonic
-        self._queued_bytes = 0
+        self._queued_bytes = Shares(limits.queued_bytes)
         self.is_stopping = False
         self.on_problem: Callable[[LiveRun], None] = lambda _: None  # it cannot go on, ever
         self.on_unmade: Callable[[LiveRun], None] = lambda _: None  # it could not even be opened
@@ -72,8 +73,8 @@ class Performing:
             raise Stalled(live.hold)  # the same request is taken by a server that serves the model
         check_plain(operation.values)
         size_bytes = len(operation.body or b"")
-        if self._queued_bytes + size_bytes > self._limits.queued_bytes:
-            raise Busy("the server holds as many request bytes as it may; try again in a moment")
+        if not self._queued_bytes.has_room(live.owner, size_bytes):
+            raise Busy("the server holds as many request bytes of yours as it may; try again in a moment")
         if live.lane.waiting >= self._limits.operations_per_run and not is_last:
             raise Busy(f"run {live.run_id!r} has {live.lane.waiting} operations waiting; wait for some to end")
         live.used_at = self._monotonic()
@@ -93,13 +94,13 @@ class Performing:
 
     def queue(self, live: LiveRun, operation: Operation) -> None:
         size_bytes = len(operation.body or b"")
-        self._queued_bytes += size_bytes
+        self._queued_bytes.add(live.owner, size_bytes)
 
         async def turn(release: Release) -> None:
             try:
                 await self._take_turn(live, operation, release)
             finally:
-                self._queued_bytes -= size_bytes
+                self._queued_bytes.remove(live.owner, size_bytes)
 
         live.lane.add(turn)
 

@@ -32,6 +32,7 @@ from chockstone.engine.sample_requests import (
     request_id_of,
     seed_of,
 )
+from chockstone.engine.shares import Shares
 from chockstone.engine.suspects import Suspects
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
@@ -71,7 +72,8 @@ class Sampling:
         self._seen: OrderedDict[str, Submitted] = OrderedDict()  # by request id
         self._under_way: dict[str, PendingSample] = {}  # by request id
         self._tasks: set[asyncio.Task[None]] = set()
-        self._queued_bytes = 0
+        self._queued = Shares(limits.samples)
+        self._queued_bytes = Shares(limits.queued_bytes)
         self._feeds: defaultdict[tuple[str, int], Feed] = defaultdict(self._new_feed)
         if journal is None:
             self.recovered.set()
@@ -188,8 +190,12 @@ class Sampling:
     def _take(
         self, source: SamplerSource, seq_id: int | None, request_id: str | None, body: bytes, num_samples: int
     ) -> Submitted:
-        if len(self._under_way) >= self._limits.samples or self._queued_bytes + len(body) > self._limits.queued_bytes:
-            raise Busy(f"{len(self._under_way)} samples are queued; the same request will be taken in a moment")
+        owner = source.owner
+        if not self._queued.has_room(owner, 1) or not self._queued_bytes.has_room(owner, len(body)):
+            raise Busy(
+                f"{self._queued.held_by(owner)} of your samples are queued, and {self._queued.total} in all; "
+                f"the same request will be taken in a moment"
+            )
         promise = self._futures.promise(source.owner, request_id)
         seed = seed_of(promise.request_id, source, seq_id)
         facts = SampleFacts(promise.request_id, source, seq_id, num_samples, seed)
@@ -234,7 +240,8 @@ class Sampling:
             self._archives.add(source.archive)
             self.on_used(source.sampling_session_id)
         self._under_way[request.request_id] = request
-        self._queued_bytes += len(request.body)
+        self._queued.add(source.owner, 1)
+        self._queued_bytes.add(source.owner, len(request.body))
         self._in_background(self._run(request, failure))
 
     def _new_feed(self) -> Feed:
@@ -260,7 +267,8 @@ class Sampling:
             log.exception("sample not ended request=%s", request.request_id)
             self._settle(request, Result.failed(error))
         finally:
-            self._queued_bytes -= len(request.body)
+            self._queued.remove(request.facts.source.owner, 1)
+            self._queued_bytes.remove(request.facts.source.owner, len(request.body))
             del self._under_way[request.request_id]
 
     async def _end(self, request: PendingSample, outcome: Outcome) -> None:

@@ -213,9 +213,10 @@ async def test_too_many_bytes_are_busy_until_some_were_worked_off() -> None:
     await stage.submit(live, 1, succeed, size_bytes=60)
 
     with pytest.raises(Busy):
-        await stage.submit(live, 2, succeed, size_bytes=41)
+        await stage.submit(live, 2, succeed, size_bytes=16)
 
-    await stage.submit(live, 3, succeed, size_bytes=40)
+    await stage.submit(live, 3, succeed, size_bytes=15)
+    await stage.submit(live, 4, succeed, size_bytes=0)
     await live.lane.drained()
     await stage.submit(live, 2, succeed, size_bytes=100)
     await live.lane.drained()

@@ -280,7 +280,7 @@ async def test_a_worker_that_died_need_not_be_told_of_a_cancellation(sampling: S
     await sampling.drained()
 
 
-@pytest.mark.parametrize("limits", [Limits(samples=2)])
+@pytest.mark.parametrize("limits", [Limits(samples=3)])
 async def test_too_many_samples_are_busy_until_some_are_done(
     sampling: Sampling, futures: Futures, backend: FakeBackend
 ) -> None:
@@ -288,13 +288,34 @@ async def test_too_many_samples_are_busy_until_some_are_done(
     first = await submit(sampling, 0)
     await submit(sampling, 1)
 
-    with pytest.raises(Busy, match="2 samples are queued"):
+    with pytest.raises(Busy, match="2 of your samples are queued, and 2 in all"):
         await submit(sampling, 2)
     assert await submit(sampling, 0) == first  # a repeat asks for nothing new
 
     backend.let_go("sample")
     await sampling.drained()
     assert not (await result_of(futures, await submit(sampling, 2))).is_failure
+
+
+@pytest.mark.parametrize("limits", [Limits(samples=16, queued_bytes=1000)])
+@pytest.mark.parametrize("size_bytes", [1, 200])
+async def test_one_user_does_not_fill_the_queue_for_another(
+    sampling: Sampling, backend: FakeBackend, size_bytes: int
+) -> None:
+    backend.hold("sample")
+    taken = 0
+    with pytest.raises(Busy):
+        while True:
+            await submit(sampling, taken, body=bytes(size_bytes))
+            taken += 1
+
+    bob = SamplerSource("b:sample:0", "bob", "tiny", None)
+    await submit(sampling, 0, source=bob, body=bytes(size_bytes))
+
+    assert taken == (12 if size_bytes == 1 else 3)
+    await until(lambda: len(backend.values_of("sample")) == taken + 1)
+    assert backend.values_of("sample")[-1]["owner"] == "bob"
+    backend.let_go("sample")
 
 
 @pytest.mark.parametrize("limits", [Limits(queued_bytes=10)])
