@@ -5,6 +5,10 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("busy machine", deadline=None)  # an example may take any time beside other work
+settings.load_profile("busy machine")
 
 from chockstone.backends.instruction_sets import limit_instruction_sets
 
