@@ -27,10 +27,12 @@ class SamplingSource:
         self._sampler = self._new_sampler()
         self._under_way: dict[str, Future[SampleResult | Failure]] = {}
 
-    def add(self, key: str, weights: Weights, request: SampleRequest, *, seed: int) -> Future[SampleResult | Failure]:
+    def add(
+        self, key: str, weights: Weights, request: SampleRequest, *, seed: int, owner: str = ""
+    ) -> Future[SampleResult | Failure]:
         """Raises BadRequest for what the caller must change."""
         _check_alternatives(request, weights.model)
-        self._sampler.add(key, weights.model, weights.adapter, request, seed=seed)
+        self._sampler.add(key, weights.model, weights.adapter, request, seed=seed, owner=owner)
         done = self._under_way[key] = Future()
         return done
 

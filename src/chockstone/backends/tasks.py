@@ -1,20 +1,21 @@
 """Tasks: many calls on one compute thread, taking turns.
 
 A task is a generator that does a bounded piece of work between yields. Yielding None means "there is
-more to do"; yielding a future means "go on when this is done", and other tasks run meanwhile. Tasks
-take turns round robin; generation is a source of work of its own, and gets as much time as all tasks
-together when both have something to do.
+more to do"; yielding a future means "go on when this is done", and other tasks run meanwhile. The
+parties that tasks belong to take turns round robin, and so do the tasks of a party; generation is a
+source of work of its own, and gets as much time as all tasks together when both have something to do.
 """
 
 from __future__ import annotations
 
 import queue
 import time
-from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from chockstone.sampling.rota import Rota
 
 Steps = Generator["Future[Any] | None", None, None]
 
@@ -22,6 +23,7 @@ Steps = Generator["Future[Any] | None", None, None]
 @dataclass(frozen=True, slots=True)
 class _Task:
     number: int
+    party: str
     steps: Steps
 
 
@@ -39,7 +41,8 @@ class Schedule(Protocol):
     def post(self, action: Callable[[], None]) -> None:
         """Have ``action`` called on the compute thread, soon. For any thread."""
 
-    def start(self, steps: Steps) -> None: ...
+    def start(self, steps: Steps, *, party: str = "") -> None:
+        """``party``: whom the task works for, and whose turns it takes."""
 
     def pulse(self) -> tuple[int, bool]:
         """How many turns were finished so far, and whether there is something to do. For any thread."""
@@ -67,7 +70,7 @@ class Turns:
         self._on_turn = on_turn
         self._started = 0
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._ready: deque[_Task] = deque()
+        self._ready: Rota[_Task] = Rota()
         self._waiting = 0  # tasks that wait for a future
         self._finished = 0  # turns
         self._is_busy = False
@@ -76,8 +79,8 @@ class Turns:
     def post(self, action: Callable[[], None]) -> None:
         self._inbox.put(action)
 
-    def start(self, steps: Steps) -> None:
-        self._ready.append(_Task(self._started, steps))
+    def start(self, steps: Steps, *, party: str = "") -> None:
+        self._ready.add(party, _Task(self._started, party, steps))
         self._started += 1
 
     def pulse(self) -> tuple[int, bool]:
@@ -117,7 +120,7 @@ class Turns:
             self._source.step()
             self._debt -= self._now() - started if both else 0.0
         else:
-            self._advance(self._ready.popleft())
+            self._advance(self._ready.take())
             self._debt += self._now() - started if both else 0.0
         self._finished += 1
 
@@ -128,11 +131,11 @@ class Turns:
         except StopIteration:
             return
         if awaited is None:
-            self._ready.append(task)
+            self._ready.add(task.party, task)
             return
         self._waiting += 1
         awaited.add_done_callback(lambda _: self.post(lambda: self._resume(task)))
 
     def _resume(self, task: _Task) -> None:
         self._waiting -= 1
-        self._ready.append(task)
+        self._ready.add(task.party, task)

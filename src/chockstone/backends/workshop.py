@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Final
@@ -78,6 +78,7 @@ class Workshop:
         self._bases: dict[str, BaseModel] = {}
         self._sampled: dict[str, SampledModel] = {}
         self._runs: dict[str, Run] = {}
+        self._owners: dict[str, str] = {}  # by run
         self._losses: dict[str, CustomLoss] = {}
         self._shelf = Shelf(_SHELF_BYTES)
         self._snapshots: dict[str, dict[str, Future[Saved]]] = {}  # by run, archives not known to be on disk
@@ -157,7 +158,11 @@ class Workshop:
             self._stop()
             return
         self._crew.tell(message)
-        self._turns.start(self._answer(message))
+        self._turns.start(self._answer(message), party=self._party(message.values["values"]))
+
+    def _party(self, values: Mapping[str, Any]) -> str:  # Any: plain JSON
+        """The user a call is for, as far as it is for one."""
+        return str(values.get("owner") or self._owners.get(values.get("run_id", ""), ""))
 
     def _answer(self, message: Message) -> Steps:
         number, word, values = message.values["id"], message.values["word"], dict(message.values["values"])
@@ -197,8 +202,9 @@ class Workshop:
 
     # The calls. Each takes its values by name.
 
-    def _open_run(self, *, run_id: str, base_model: str, spec: dict[str, Any]) -> Call:
+    def _open_run(self, *, run_id: str, base_model: str, spec: dict[str, Any], owner: str = "") -> Call:
         yield None
+        self._owners[run_id] = owner
         name = ModelName.parse(base_model)
         self._runs[run_id] = Run(self._bases[name.base].limited(name.max_context), RunSpec.from_json(spec))
         return Message()
@@ -206,6 +212,7 @@ class Workshop:
     def _close_run(self, *, run_id: str) -> Call:
         yield None
         self._runs.pop(run_id, None)
+        self._owners.pop(run_id, None)
         self._snapshots.pop(run_id, None)
         return Message()
 
@@ -330,7 +337,15 @@ class Workshop:
         return Message()
 
     def _sample(
-        self, *, key: str, base_model: str, archive: str | None, seed: int, body: bytes, seal: str | None = None
+        self,
+        *,
+        key: str,
+        base_model: str,
+        archive: str | None,
+        seed: int,
+        body: bytes,
+        owner: str = "",
+        seal: str | None = None,
     ) -> Call:
         name = ModelName.parse(base_model)
         request = limit_context(decode_sample(orjson.loads(body)), name.max_context)
@@ -343,7 +358,7 @@ class Workshop:
                     raise BadRequest("the sample was cancelled")
             finally:
                 self._fetching.discard(key)
-        done = self._sampling.add(key, weights, request, seed=seed)
+        done = self._sampling.add(key, weights, request, seed=seed, owner=owner)
         yield done
         outcome = done.result()
         if isinstance(outcome, Failure):

@@ -4,7 +4,7 @@ A call is a word, a few plain values and perhaps a body of bytes as the client s
 is a message of the same form. Calls of one run arrive in its lane's order, one at a time; calls of
 several runs, and samples, may all be under way together.
 
-    open_run    run_id, base_model, spec
+    open_run    run_id, owner (whose turns its calls take), base_model, spec
     close_run   run_id
     pass        run_id, elementwise_loss (whether the result has it), loss_limits (of a custom loss: enforced,
                 lifted or unmetered); body: the request. Replies tokens, seconds (of computing, not of waiting)
@@ -18,8 +18,8 @@ several runs, and samples, may all be under way together.
     load        run_id, archive, with_optimizer, seal (or None): that of the archive; another one is "damaged"
     add_loss    loss_id, definition
     drop_loss   loss_id
-    sample      key, base_model, archive (or None), seal (or None), seed; body: the request. Replies tokens,
-                prompt_tokens
+    sample      key, owner (whose turns it takes), base_model, archive (or None), seal (or None), seed; body: the
+                request. Replies tokens, prompt_tokens
     cancel      key
     forget      archive: nobody will ask for it again, and it is deleted
     written     archive: replies when nothing is being written under that name any more

@@ -123,7 +123,7 @@ class Execution:
         generation = self._backend.generation
         await self._backend.call(
             "open_run",
-            {"run_id": live.run_id, "base_model": live.base_model, "spec": dict(live.spec)},
+            {"run_id": live.run_id, "owner": live.owner, "base_model": live.base_model, "spec": dict(live.spec)},
             generation=generation,
         )
         live.generation = generation

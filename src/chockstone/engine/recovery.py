@@ -184,7 +184,12 @@ class Recovery:
         candidates = await self._archives.candidates(live.run_id)
         walk = WalkBack(candidates)
         then: Mapping[str, Any] = {}
-        values = {"run_id": live.run_id, "base_model": live.base_model, "spec": dict(live.spec)}
+        values = {
+            "run_id": live.run_id,
+            "owner": live.owner,
+            "base_model": live.base_model,
+            "spec": dict(live.spec),
+        }
         for candidate in walk:
             await self._backend.call("open_run", values, generation=generation)
             try:

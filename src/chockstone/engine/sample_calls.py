@@ -81,6 +81,7 @@ class SampleCalls:
             source = request.facts.source
             values = {
                 "key": request.request_id,
+                "owner": source.owner,
                 "base_model": source.base_model,
                 "archive": source.archive,
                 "seal": source.seal,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,6 +22,7 @@ from chockstone.sampling.adapter import Adapter
 from chockstone.sampling.fused_adapter import check_adapter
 from chockstone.sampling.network import LIGHT, Newcomers, Piece, count_tokens_per_reading
 from chockstone.sampling.prepared import PreparedAdapters
+from chockstone.sampling.rota import Rota
 from chockstone.sampling.sequence import Sequence
 
 _LOGITS: Final = 1 << 24  # elements of one reading's logits
@@ -40,6 +40,7 @@ class _Prefix:
 
 @dataclass(slots=True, eq=False)
 class _Group:
+    owner: str
     rows: list[Sequence]
     cache: DynamicCache
     adapter: HookedAdapter
@@ -115,20 +116,20 @@ class GenericNetwork:
 class GenericBatch:
     def __init__(self, network: GenericNetwork) -> None:
         self._network = network
-        self._groups: deque[_Group] = deque()
+        self._groups: Rota[_Group] = Rota()
 
     def join(self, newcomers: Many[Newcomers]) -> None:
         for some in newcomers:
             cache = copy.deepcopy(some.prefix.cache)
             _reorder(cache, [0] * len(some.sequences), self._network.device)
-            self._groups.append(_Group(list(some.sequences), cache, some.adapter))
+            self._groups.add(some.owner, _Group(some.owner, list(some.sequences), cache, some.adapter))
 
     def leave(self, sequences: Many[Sequence], *, tainted: bool = False) -> None:  # noqa: ARG002  # rows are apart
         gone = set(sequences)
         for group in list(self._groups):
             kept = [row for row, sequence in enumerate(group.rows) if sequence not in gone]
             if not kept:
-                self._groups.remove(group)
+                self._groups.remove(group.owner, group)
             elif len(kept) < len(group.rows):
                 group.rows = [group.rows[row] for row in kept]
                 _reorder(group.cache, kept, self._network.device)
@@ -137,11 +138,11 @@ class GenericBatch:
         return not self._groups
 
     def is_light(self) -> bool:
-        return len(self._groups[0].rows) * self._network.size <= LIGHT
+        return len(self._groups.first().rows) * self._network.size <= LIGHT
 
     def decode(self) -> tuple[list[Sequence], torch.Tensor]:
-        group = self._groups[0]
-        self._groups.rotate(-1)
+        group = self._groups.take()
+        self._groups.add(group.owner, group)
         tokens = torch.tensor([[sequence.tokens[-1]] for sequence in group.rows], device=self._network.device)
         logits = self._network.forward(tokens, group.cache, group.adapter, keep_all=False)
         return group.rows, logits[:, -1].float()

@@ -22,6 +22,7 @@ class Job:
     the first ``started`` a token."""
 
     key: str
+    owner: str  # whose turns it takes
     arrival: int
     model: SampledModel
     adapter: Prepared
@@ -60,6 +61,7 @@ class Job:
 
 def make_job(
     key: str,
+    owner: str,
     arrival: int,
     model: SampledModel,
     adapter: Prepared,
@@ -81,6 +83,7 @@ def make_job(
     decodes = max_tokens > 1
     return Job(
         key=key,
+        owner=owner,
         arrival=arrival,
         model=model,
         adapter=adapter,

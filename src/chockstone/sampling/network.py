@@ -38,6 +38,7 @@ class Piece:
 class Newcomers:
     """Samples of one prompt that begin to decode, each with its first token already picked."""
 
+    owner: str
     sequences: Many[Sequence]
     prefix: Prefix
     adapter: Prepared

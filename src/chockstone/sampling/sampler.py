@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from chockstone.sampling.job import Job, make_job
 from chockstone.sampling.model import SampledModel
 from chockstone.sampling.network import Batch, Newcomers, Piece, Reading
 from chockstone.sampling.picking import Rules, find_most_likely, gather_rules, pick
+from chockstone.sampling.reading_order import ReadingOrder
 from chockstone.sampling.sequence import Sequence
 from chockstone.sampling.turns import Turns
 from chockstone.wire.failures import Failure, RequestError, ServerFailure
@@ -44,7 +45,7 @@ class Finished:
 
 class Sampler:
     """``max_sequences`` samples decode at once, and what all requests keep cached is reserved out of ``cache_bytes``;
-    what does not fit waits its turn."""
+    what does not fit waits its turn. A quarter more of both is kept for owners who have nothing running."""
 
     def __init__(
         self, *, max_sequences: int = 256, cache_bytes: int = 2 << 30, agree: Agreement = lambda *picked: picked
@@ -55,7 +56,7 @@ class Sampler:
         self._turns = Turns(places=max_sequences, cache_bytes=cache_bytes)
         self._jobs: dict[str, Job] = {}
         self._owners: dict[Sequence, Job] = {}  # of the samples that decode
-        self._reading: deque[Job] = deque()  # prompts on their way, in the order of their next pieces
+        self._reading = ReadingOrder()  # prompts on their way
         self._starting: list[Job] = []  # prompts read, with samples granted but not started
         self._batches: OrderedDict[SampledModel, Batch] = OrderedDict()  # in the order of their next tokens
         self._rules: dict[SampledModel, tuple[Many[Sequence], Rules]] = {}
@@ -64,9 +65,19 @@ class Sampler:
         self._arrivals = 0
         self._has_decoded = False  # in the last step: then a prompt is due
 
-    def add(self, key: str, model: SampledModel, adapter: Adapter | None, request: SampleRequest, *, seed: int) -> None:
+    def add(
+        self,
+        key: str,
+        model: SampledModel,
+        adapter: Adapter | None,
+        request: SampleRequest,
+        *,
+        seed: int,
+        owner: str = "",
+    ) -> None:
         """Take a request; its outcome comes out of some later ``step``. ``seed`` is for one that names none.
 
+        Those of one ``owner`` take the same turns; the owners share places and reading steps equally.
         Raises BadRequest for what the caller must change. The adapter must not be modified afterwards.
         """
         if key in self._jobs:
@@ -78,7 +89,7 @@ class Sampler:
             self._finished.append(Finished(key, Failure.of(failure)))
             return
         self._arrivals += 1
-        job = make_job(key, self._arrivals, model, prepared, request, seed=seed, max_tokens=max_tokens)
+        job = make_job(key, owner, self._arrivals, model, prepared, request, seed=seed, max_tokens=max_tokens)
         self._jobs[key] = job
         self._turns.add(job)
         if request.topk_sample_logprobs:
@@ -97,7 +108,8 @@ class Sampler:
     def step(self) -> list[Finished]:
         """One bounded piece of work. Prompts and tokens alternate, so that neither waits long for the other."""
         admitted, widened = self._turns.admit()
-        self._reading.extend(admitted)
+        for job in admitted:
+            self._reading.add(job)
         self._starting.extend(widened)
         if self._starting:
             self._start()
@@ -112,11 +124,11 @@ class Sampler:
 
     def _read(self) -> None:
         """A piece of each of the next prompts of one model. A long prompt takes turns with those behind it."""
-        model = self._reading[0].model
+        model = next(self._reading.in_turn()).model
         network, space = model.network, model.network.tokens_per_reading
         jobs: list[Job] = []
         pieces: list[Piece] = []
-        for job in list(self._reading):
+        for job in self._reading.in_turn():
             if job.model is not model:
                 continue
             if not space or len(pieces) == network.pieces_per_reading:
@@ -128,7 +140,7 @@ class Sampler:
             is_scored = job.read + len(tokens) > job.scores.first
             pieces.append(Piece(tokens, job.read, job.prefix, job.adapter, is_scored=is_scored))
             space -= len(tokens)
-            self._reading.remove(job)
+        self._reading.take(jobs)
         try:
             for job, piece in zip(jobs, pieces, strict=True):
                 if job.prefix is None and job.prefix_bytes:
@@ -150,7 +162,7 @@ class Sampler:
                 continue
             job.read = piece.stop
             if job.read < len(job.tokens):
-                self._reading.append(job)
+                self._reading.add(job)
             else:
                 complete.append(number)
         if not complete:
@@ -186,7 +198,8 @@ class Sampler:
         rules = gather_rules([one.params for one in sequences], vocabulary=model.vocabulary, device=logits.device)
         self._give(sequences, logits, rules)
         newcomers = [
-            Newcomers([one for one in by_job[job] if one in self._owners], job.prefix, job.adapter) for job in counts
+            Newcomers(job.owner, [one for one in by_job[job] if one in self._owners], job.prefix, job.adapter)
+            for job in counts
         ]
         if staying := [some for some in newcomers if some.sequences]:
             if model not in self._batches:
@@ -279,8 +292,7 @@ class Sampler:
         del self._jobs[job.key]
         self._curious.discard(job)
         self._turns.remove(job)
-        if job in self._reading:
-            self._reading.remove(job)
+        self._reading.remove(job)
         self._starting = [other for other in self._starting if other is not job]
         job.prefix = job.first_logits = None
         rows = [sequence for sequence in job.sequences[: job.started] if self._owners.pop(sequence, None) is not None]

@@ -275,3 +275,46 @@ def test_generation_and_all_tasks_together_get_the_same_time(task_seconds: list[
 
     piece = max(*task_seconds, source_seconds)
     assert all(abs(difference) <= piece + 1e-6 for difference in differences)
+
+
+def test_parties_take_turns_however_many_tasks_they_have() -> None:
+    turns = Turns(Generation())
+    trace: list[str] = []
+
+    def task(name: str, pieces: int) -> Steps:
+        for _ in range(pieces):
+            trace.append(name)
+            yield None
+
+    for number in range(5):
+        turns.start(task(f"flood{number}", 4), party="ann")
+    turns.start(task("small", 4), party="bob")
+    run_to_the_end(turns)
+
+    assert [place for place, name in enumerate(trace) if name == "small"] == [1, 3, 5, 7]
+    assert trace[:8:2] == ["flood0", "flood1", "flood2", "flood3"], "tasks of a party take turns, too"
+
+
+def test_a_task_that_waited_goes_on_in_the_turns_of_its_party() -> None:
+    turns = Turns(Generation())
+    trace: list[str] = []
+    done: Future[None] = Future()
+    done.set_result(None)
+
+    def waits() -> Steps:
+        yield done
+        for _ in range(3):
+            trace.append("small")
+            yield None
+
+    def floods() -> Steps:
+        for _ in range(6):
+            trace.append("flood")
+            yield None
+
+    for _ in range(4):
+        turns.start(floods(), party="ann")
+    turns.start(waits(), party="bob")
+    run_to_the_end(turns)
+
+    assert max(place for place, name in enumerate(trace) if name == "small") <= 8

@@ -209,6 +209,78 @@ def test_a_small_request_is_not_shut_out_by_one_for_hundreds(lean: Served) -> No
     assert order == ["one", "hundreds"]
 
 
+def steps_until_done(sampler: Sampler, keys: set[str], *, most: int) -> int:
+    """Counts steps until all of them are done; fails if others are done before, or after too many steps."""
+    for count in range(1, most + 1):
+        done = {finished.key for finished in sampler.step()}
+        assert done <= keys
+        keys = keys - done
+        if not keys:
+            return count
+    raise AssertionError(f"after {most} steps {keys} still wait")
+
+
+@pytest.mark.parametrize("scored", [False, True], ids=["samples", "scores"])
+def test_sixteen_small_owners_wait_for_no_sample_of_one_who_floods(served: Served, scored: bool) -> None:
+    sampler, prompt = Sampler(max_sequences=64), random_prompt(10, 3)
+    for number in range(300):
+        sampler.add(f"flood {number}", served.sampled, None, request(prompt, 4, max_tokens=400), seed=1, owner="ann")
+    for _ in range(20):
+        sampler.step()
+    small = request(prompt, max_tokens=1 if scored else 5, ask={"prompt_logprobs": scored})
+    for number in range(16):
+        sampler.add(f"small {number}", served.sampled, None, small, seed=1, owner=f"user {number}")
+
+    steps = steps_until_done(sampler, {f"small {number}" for number in range(16)}, most=1000)
+
+    owners_per_step = served.sampled.network.pieces_per_reading
+    rounds = -(-17 // owners_per_step)  # steps until each of the owners had one
+    assert steps <= 2 * rounds * (1 + 5), "a round reads their prompts, and each token takes a round; two steps each"
+
+
+def test_more_small_owners_than_the_reserve_holds_wait_for_each_other_only(lean: Served) -> None:
+    sampler = Sampler(max_sequences=4)
+    for number in range(50):
+        sampler.add(f"flood {number}", lean.sampled, None, request(max_tokens=1500), seed=1, owner="ann")
+    for _ in range(10):
+        sampler.step()
+    keys = [f"small {number}" for number in range(8)]
+    for key in keys:
+        sampler.add(key, lean.sampled, None, request(max_tokens=5), seed=1, owner=key)
+
+    assert steps_until_done(sampler, set(keys), most=1000) <= 8 * 2 * (1 + 5)
+
+
+def test_an_owner_s_flood_of_prompts_does_not_delay_another_s_prompt(
+    lean: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lean.sampled.network, "tokens_per_reading", 1000)
+    monkeypatch.setattr(lean.sampled.network, "scored_per_reading", 1000)
+    sampler, prompt = Sampler(), random_prompt(1000, 5)
+    score = request(prompt, max_tokens=1, ask={"prompt_logprobs": True})
+    for number in range(100):
+        sampler.add(f"flood {number}", lean.sampled, None, score, seed=1, owner="ann")
+    sampler.step()
+    sampler.add("small", lean.sampled, None, request(max_tokens=1), seed=1, owner="bob")
+
+    done = [finished.key for _ in range(3) for finished in sampler.step()]
+
+    assert "small" in done
+    assert len(done) <= 4, "each step reads one prompt of the flood"
+
+
+def test_tokens_do_not_depend_on_whose_turn_it_was(served: Served) -> None:
+    wish = request(samples=3, max_tokens=12, temperature=1.2)
+    expected = tokens_of(served.sample(wish, seed=5)[0])
+    sampler = Sampler(max_sequences=2)
+    for number in range(9):
+        sampler.add(str(number), served.sampled, None, wish, seed=5, owner=str(number % 4))
+
+    outcomes = finish(sampler)
+
+    assert all(tokens_of(result_of(outcomes[str(number)])) == expected for number in range(9))
+
+
 def test_scoring_waits_for_no_place(lean: Served) -> None:
     sampler, done = Sampler(max_sequences=1), []
     sampler.add("long", lean.sampled, None, request(max_tokens=100), seed=1)
@@ -483,5 +555,5 @@ def test_nothing_is_left_behind(lean: Served) -> None:
     finish(sampler)
 
     turns = sampler._turns
-    assert (turns._places, turns._free_bytes) == (4, lean.sampled.network.bytes_per_token * 1000)
+    assert (turns._common.places, turns._common.cache_bytes) == (4, lean.sampled.network.bytes_per_token * 1000)
     assert not any((sampler._jobs, sampler._owners, sampler._reading, sampler._starting, sampler._batches))

@@ -37,7 +37,7 @@ class LedTurns:
     def post(self, action: Callable[[], None]) -> None:
         self._inbox.put(action)
 
-    def start(self, steps: Steps) -> None:
+    def start(self, steps: Steps, *, party: str = "") -> None:  # noqa: ARG002  # the leader knows whose turn it is
         self._tasks[self._started] = _Task(steps)
         self._started += 1
 

@@ -1,0 +1,103 @@
+"""Fairness: one user who floods the samplers keeps no other waiting. Counted in work of the flood, not in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+import tinker
+from tinker import types
+
+from hostile.strangers import Stranger, retrieve
+from live import LiveServer
+from sdk.making import MODEL
+
+Connect = Callable[..., tinker.ServiceClient]
+QUEUE, PLACES, SMALL = 64, 8, 16
+LONG = {"max_tokens": 8000, "stop": []}
+
+
+def key_of(user: str) -> str:
+    return f"tml-of-{user}"
+
+
+USERS = ["flood", *(f"user{number}" for number in range(SMALL))]
+
+
+@pytest.fixture(scope="module")
+def shared(models: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server with keys and a short queue."""
+    flags = [f"--max-queued-samples={QUEUE}", f"--max-sequences={PLACES}"]
+    flags += [f"--key={user}={key_of(user)}" for user in USERS]
+    with LiveServer(models, tmp_path_factory.mktemp("shared"), *flags, key=key_of("flood")) as server:
+        yield server
+        assert "Traceback" not in server.log()
+
+
+class Flood:
+    """Fills the queue as far as it may be filled, with samples of thousands of tokens."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+        body = {"sampling_session_id": Stranger.meet(http).open_sampler(), "sampling_params": LONG}
+        body["prompt"] = {"chunks": [{"tokens": [5, 6, 7]}]}
+        self.request_ids: list[str] = []
+        while (answer := http.post("asample", json=body | {"seq_id": len(self.request_ids)})).status_code == 200:
+            self.request_ids.append(answer.json()["request_id"])
+        assert answer.status_code == 429, answer.text
+        self.refusal = str(answer.json()["detail"])
+
+    def cancel(self) -> int:
+        """Returns how many were finished by then."""
+        for request_id in self.request_ids:
+            self._http.post("cancel_future", json={"request_id": request_id})
+        outcomes = [retrieve(self._http, request_id).text for request_id in self.request_ids]
+        return sum("cancelled" not in outcome for outcome in outcomes)
+
+
+@pytest.fixture
+def flood(shared: LiveServer) -> Iterator[Flood]:
+    with shared.http() as http:
+        flood = Flood(http)
+        yield flood
+        flood.cancel()
+
+
+def test_sixteen_small_clients_wait_for_no_sample_of_one_who_floods(
+    shared: LiveServer, connect: Connect, flood: Flood, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="tinker")
+    samplers = [connect(shared, key=key_of(user)).create_sampling_client(base_model=MODEL) for user in USERS[1:]]
+    params = types.SamplingParams(max_tokens=4, stop=[])
+
+    asked = [sampler.sample(types.ModelInput.from_ints([5, 6, 7]), 2, params) for sampler in samplers]
+    lengths = [len(sequence.tokens) for each in asked for sequence in each.result().sequences]
+
+    assert lengths == [4] * 2 * SMALL
+    assert "status code 429" not in caplog.text, "there was room for each at the first attempt"
+    assert flood.cancel() == 0, "all were answered before the first sample of the flood had its 8000 tokens"
+    assert len(flood.request_ids) == 3 * QUEUE // 4, "one user may fill three quarters of the queue"
+    assert f"{len(flood.request_ids)} of your samples are queued" in flood.refusal
+
+
+def test_small_clients_score_prompts_beside_a_flood(shared: LiveServer, flood: Flood) -> None:
+    def score(user: str) -> bool:
+        with shared.http(key_of(user)) as http:
+            body = {
+                "base_model": MODEL,
+                "prompt": {"chunks": [{"tokens": [5, 6, 7]}]},
+                "sampling_params": {"max_tokens": 1},
+                "prompt_logprobs": True,
+            }
+            accepted = http.post("asample", json=body)
+            assert accepted.status_code == 200, accepted.text
+            answer = retrieve(http, accepted.json()["request_id"])
+            return "error" not in answer.text
+
+    with ThreadPoolExecutor(SMALL) as pool:
+        assert all(pool.map(score, USERS[1:]))
+
+    assert flood.cancel() == 0
