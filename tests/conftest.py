@@ -7,12 +7,11 @@ import signal
 import pytest
 from hypothesis import settings
 
-settings.register_profile("busy machine", deadline=None)  # an example may take any time beside other work
-settings.load_profile("busy machine")
-
 from chockstone.backends.instruction_sets import limit_instruction_sets
 
 limit_instruction_sets()  # before any test imports torch; what tests start inherits it
+settings.register_profile("busy machine", deadline=None)  # an example may take any time beside other work
+settings.load_profile("busy machine")
 
 
 @pytest.fixture(autouse=True)
