@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Final
@@ -22,6 +23,7 @@ from chockstone.catalog import Catalog, CheckpointRow, RowMissing, RunRow, Sampl
 from chockstone.engine.checkpoints import Latest
 from chockstone.engine.engine import Engine
 from chockstone.engine.futures import Promise
+from chockstone.engine.operations import run_of
 from chockstone.engine.runs import LiveRun
 from chockstone.engine.sampling import SamplerSource
 from chockstone.wire.failures import BadRequest, ServerFailure
@@ -143,6 +145,16 @@ class Context(Lookup):
             self.refuse_when_stopping()  # the next server will know
             promise = await self.engine.find_promise(request_id)
         return promise if promise is not None and promise.owner == caller.user_id else None
+
+    async def why_lost(self, request_id: str, caller: Caller) -> str | None:
+        """Why the run that the request was made to cannot go on; None if it is not lost, or not the caller's."""
+        run_id = run_of(request_id)
+        if run_id is None or self.engine.runs.get(run_id) is not None:
+            return None
+        with suppress(RowMissing):
+            row = await self.catalog.runs.get(run_id)
+            return row.failure if row.owner == caller.user_id and row.state == "lost" else None
+        return None
 
     async def may_be_of(self, request_id: str, caller: Caller) -> bool:
         """Ids that outlive a server begin with their session."""

@@ -95,6 +95,9 @@ async def _result(context: Context, caller: Caller, request_id: str) -> tuple[Pr
         result = await promise.wait(_HOLD_SECONDS)
         return None if result is None else (promise, result)
     futures = context.engine.futures
+    if (failure := await context.why_lost(request_id, caller)) is not None:
+        refused = futures.get(context.engine.refuse(caller.user_id, ServerFailure(failure)))
+        return None if refused is None or refused.result is None else (refused, refused.result)
     is_anothers = futures.get(request_id) is not None or not await context.may_be_of(request_id, caller)
     if not is_anothers and futures.was_ours(request_id):
         raise HTTPException(410, f"the result of request {request_id!r} is not kept any longer; submit it again")

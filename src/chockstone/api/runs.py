@@ -101,6 +101,7 @@ def _recovery(row: RecoveryRow) -> Recovery:
         mismatched=row.mismatched,
         seconds=row.seconds,
         notes=list(row.notes),
+        lost=row.lost,
     )
 
 

@@ -22,6 +22,7 @@ from chockstone.cli.settings import (
     JournalMode,
     Limits,
     LogLevel,
+    OnJournalLoss,
     SamplerKind,
     Settings,
     SettingsError,
@@ -134,6 +135,13 @@ def serve(
     journal: Annotated[
         JournalMode | None,
         typer.Option(show_default="on", help="What runs survive: on, killed processes; synced, power loss too."),
+    ] = None,
+    on_journal_loss: Annotated[
+        OnJournalLoss | None,
+        typer.Option(
+            show_default="fail",
+            help="A run whose journal lost acknowledged operations: fail it, or continue it without them.",
+        ),
     ] = None,
     recovery_steps: Annotated[
         int | None,
@@ -257,6 +265,7 @@ def serve(
         "scrub_rate": scrub_rate,
         "scrub_every": scrub_every,
         "journal": journal,
+        "on_journal_loss": on_journal_loss,
         "recovery_steps": recovery_steps,
         "recovery_replay": recovery_replay,
         "park_after": park_after,
@@ -346,7 +355,10 @@ def _server_config(settings: Settings) -> ServerConfig:
             forget_seconds=survival.forget_after,
         ),
         durability=Durability(
-            journal=survival.journal, steps=survival.recovery_steps, replay_seconds=survival.recovery_replay
+            journal=survival.journal,
+            steps=survival.recovery_steps,
+            replay_seconds=survival.recovery_replay,
+            on_journal_loss=survival.on_journal_loss,
         ),
         storage=_storage_rules(settings.storage),
         admins=settings.admins,

@@ -17,6 +17,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 JournalMode = Literal["off", "on", "synced"]
+OnJournalLoss = Literal["fail", "continue"]
 BackendKind = Literal["local", "ray"]
 SamplerKind = Literal["local", "vllm"]
 DownloadsKind = Literal["redirect", "relay"]
@@ -66,6 +67,7 @@ class Survival:
     """What runs survive, and how soon they are back. Times are seconds."""
 
     journal: JournalMode = "on"  # on: the death of processes; synced: of the machine, too
+    on_journal_loss: OnJournalLoss = "fail"  # of a run whose journal lost acknowledged operations
     recovery_steps: int = 200  # between two recovery archives of a run, at most
     recovery_replay: float = 30.0  # what a recovery does over, at most
     park_after: float = 1800.0  # without a word from its client, a session's runs leave memory

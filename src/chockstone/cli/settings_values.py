@@ -22,6 +22,7 @@ from chockstone.cli.settings import (
     Dtype,
     JournalMode,
     LogLevel,
+    OnJournalLoss,
     SamplerKind,
     ServedModel,
 )
@@ -289,6 +290,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "scrub_rate": _size(0),
     "scrub_every": _duration(may_be_zero=False),
     "journal": _one_of(*get_args(JournalMode)),
+    "on_journal_loss": _one_of(*get_args(OnJournalLoss)),
     "recovery_steps": _whole(1, 2**31),
     "database": _optional(read_database),
     "store": _optional(read_store),

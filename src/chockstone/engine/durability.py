@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 JournalMode = Literal["off", "on", "synced"]
+OnJournalLoss = Literal["fail", "continue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +15,4 @@ class Durability:
     steps: int = 200  # optimizer steps between recovery archives, at most
     replay_seconds: float = 30.0  # replay takes about that long, at most
     journal_bytes: int = 4 << 30  # of one run's journal, at which it waits for a recovery archive
+    on_journal_loss: OnJournalLoss = "fail"  # of a run whose journal lost acknowledged operations

@@ -20,11 +20,13 @@ from chockstone.engine.audit import Audit
 from chockstone.engine.backend import Backend
 from chockstone.engine.checkpoints import Checkpoints
 from chockstone.engine.custom_losses import CustomLosses
-from chockstone.engine.data_directory import RUN_JOURNALS, SAMPLE_JOURNAL
+from chockstone.engine.data_directory import JOURNAL_MARKS, RUN_JOURNALS, SAMPLE_JOURNAL
 from chockstone.engine.durability import Durability
 from chockstone.engine.execution import Execution
 from chockstone.engine.futures import Futures, Promise, Result
 from chockstone.engine.journal import JournalError, JournalWriter
+from chockstone.engine.journal_losses import JournalLosses
+from chockstone.engine.journal_marks import JournalMarks
 from chockstone.engine.leftovers import Leftovers
 from chockstone.engine.lifecycle import Lifecycle
 from chockstone.engine.limits import Busy, Limits
@@ -101,6 +103,8 @@ class Engine:
         self._archives = RecoveryArchives(backend, storage, durability, rules)
         self._recovery = Recovery(backend, catalog, storage, self._execution, self._archives, limits, suspects, now=now)
         self._performing = Performing(self.futures, limits, self._execution, self._recovery, self._archives, suspects)
+        self._marks = JournalMarks(data / JOURNAL_MARKS, catalog, self.runs)
+        losses = JournalLosses(catalog, self._marks, self._archives, on_loss=durability.on_journal_loss, now=now)
         self._lifecycle = Lifecycle(
             backend,
             catalog,
@@ -111,6 +115,8 @@ class Engine:
             limits,
             directory=data / RUN_JOURNALS,
             writer=self._writer,
+            marks=self._marks,
+            losses=losses,
             in_background=self._in_background,
             now=now,
             trusts_ages=trusts_ages,
@@ -156,7 +162,7 @@ class Engine:
         await self._lifecycle.enter_unknown()
         await self._backend.start()
         self._in_background(self._bring_back())
-        for keeper in (self.presence, self.audit, self.usage, self.sweeper, self.scrub):
+        for keeper in (self.presence, self.audit, self.usage, self.sweeper, self.scrub, self._marks):
             self._in_background(keeper.keep())
         self._in_background(self._keep_tidy())
 
@@ -273,6 +279,7 @@ class Engine:
 
     async def _flush(self) -> None:
         try:
+            await self._marks.flush()
             await self.presence.flush()
             await self.audit.flush()
             await self.usage.count_storage()

@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +34,7 @@ from chockstone.engine.journal_format import (
 )
 from chockstone.engine.journal_scan import Place, Record, Scan, read_body, scan_all, segments_in
 from chockstone.engine.journal_writer import GIVE_UP_SECONDS, JournalWriter
+from chockstone.engine.mark_file import JournalMark, MarkFile
 from chockstone.engine.segment_file import Entry, SegmentFile
 
 __all__ = [
@@ -70,8 +71,11 @@ class _Segment:
 class Journal:
     """One journal, used by one event loop. ``open`` makes it."""
 
-    def __init__(self, directory: Path, writer: JournalWriter, *, segment_bytes: int) -> None:
+    def __init__(
+        self, directory: Path, writer: JournalWriter, *, segment_bytes: int, mark_file: MarkFile | None = None
+    ) -> None:
         self.directory = directory
+        self._mark_file = mark_file
         self.records: list[Record] = []
         self.next_sequence = 0
         self._writer = writer
@@ -82,15 +86,23 @@ class Journal:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_closed = False
+        self._is_skipping = False  # the next segment does not begin where the last one ends
 
     @classmethod
-    async def open(cls, directory: Path, writer: JournalWriter, *, segment_bytes: int = 64 << 20) -> Journal:
+    async def open(
+        cls,
+        directory: Path,
+        writer: JournalWriter,
+        *,
+        segment_bytes: int = 64 << 20,
+        mark_file: MarkFile | None = None,
+    ) -> Journal:
         """Read and check what is there; a torn tail of the newest segment is cut off. The directory is made by the
         first append. Raises JournalTooNew with nothing touched, JournalDamaged, JournalUnavailable.
 
         ``records`` are those found; those that were appended as held are so again. The caller may clear the list.
         """
-        journal = cls(directory, writer, segment_bytes=segment_bytes)
+        journal = cls(directory, writer, segment_bytes=segment_bytes, mark_file=mark_file)
         for scan in await asyncio.to_thread(_scan_and_cut, directory):
             journal._take(scan)
         return journal
@@ -100,10 +112,18 @@ class Journal:
         """Of all segments, with what is on its way."""
         return sum(segment.size_bytes for segment in self._segments)
 
-    def append(self, head: Mapping[str, Any], body: bytes = b"", *, held: bool = True) -> Appended:
+    def append(
+        self,
+        head: Mapping[str, Any],
+        body: bytes = b"",
+        *,
+        held: bool = True,
+        mark: Callable[[int], JournalMark] | None = None,
+    ) -> Appended:
         """Add a record behind all others, and return before it is written. Raises JournalError once closed.
 
         A record of kind "head" is never held; the last one is repeated at the start of each later segment.
+        ``mark`` makes what the mark file holds, from the record's number, once the record is durable.
         """
         if self._is_closed:
             raise JournalError(f"journal {str(self.directory)!r} is closed")
@@ -114,7 +134,14 @@ class Journal:
             segment = self._begin_segment()
             if self._head is not None and head.get("kind") != "head":
                 self._add(segment, self._head, orjson.dumps(self._head), b"", held=False)
-        return self._add(segment, head, encoded, body, held=held)
+        return self._add(segment, head, encoded, body, held=held, mark=mark)
+
+    def skip_to(self, sequence: int) -> None:
+        """Number what is appended next from here on: earlier numbers were used, by records that are lost."""
+        assert sequence >= self.next_sequence
+        assert all(segment.file is None for segment in self._segments)
+        self.next_sequence = sequence
+        self._is_skipping = True
 
     def rotate(self, head: Mapping[str, Any]) -> None:
         """Start a new segment with this head, of kind "head". Segments with nothing held go once it is durable."""
@@ -151,6 +178,8 @@ class Journal:
                 break
         why = f"journal {str(self.directory)!r} was closed before this was written: {self._writer.trouble}"
         await self._writer.do(partial(self._writer.abandon, self.directory, why))
+        if self._mark_file is not None:
+            await self._writer.do(self._mark_file.close)
         self._segments.clear()  # another Journal may have them now
 
     async def remove(self) -> None:
@@ -177,15 +206,25 @@ class Journal:
         file = SegmentFile(
             path,
             first=self.next_sequence,
-            previous=last.first if last else None,
+            previous=last.first if last and not self._is_skipping else None,
             mark=secrets.randbits(64) or 1,
             replaces=last.file if last else None,
         )
         segment = _Segment(path, self.next_sequence, SEGMENT_BYTES, is_there=False, file=file)
         self._segments.append(segment)
+        self._is_skipping = False
         return segment
 
-    def _add(self, segment: _Segment, head: Mapping[str, Any], encoded: bytes, body: bytes, *, held: bool) -> Appended:
+    def _add(
+        self,
+        segment: _Segment,
+        head: Mapping[str, Any],
+        encoded: bytes,
+        body: bytes,
+        *,
+        held: bool,
+        mark: Callable[[int], JournalMark] | None = None,
+    ) -> Appended:
         assert segment.file is not None
         head = dict(head)
         held = held and head.get("kind") != "head"
@@ -203,7 +242,10 @@ class Journal:
                 durable.set_exception(error)
                 durable.exception()  # nobody has to look
 
-        self._writer.submit(Entry(segment.file, offset, sequence, encoded, body, held, end, on_end))
+        told = None if mark is None else mark(sequence)
+        mark_file = None if told is None else self._mark_file
+        entry = Entry(segment.file, offset, sequence, encoded, body, held, end, on_end, told, mark_file)
+        self._writer.submit(entry)
         self.next_sequence += 1
         segment.size_bytes = end
         self._waiting[sequence] = body
@@ -234,6 +276,10 @@ class Journal:
     def _remove(self) -> None:
         """Oldest first: what a crash leaves is the end of the journal, as if it had been trimmed."""
         self._writer.abandon(self.directory, f"journal {str(self.directory)!r} was removed")
+        if self._mark_file is not None:
+            self._mark_file.close()
+            with suppress(FileNotFoundError):
+                os.unlink(self._mark_file.path)
         for path in segments_in(self.directory):
             os.unlink(path)
         with suppress(FileNotFoundError):

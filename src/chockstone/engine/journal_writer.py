@@ -188,10 +188,12 @@ class JournalWriter:
                 written.append(entry)
         except Exception as error:  # noqa: BLE001  # becomes the trouble
             failure = _cause(error, batch[len(written)])
-        if self.synced and written:
+        if written:
             try:
-                for file in dict.fromkeys(entry.file for entry in written):
-                    file.sync()
+                if self.synced:
+                    for file in dict.fromkeys(entry.file for entry in written):
+                        file.sync()
+                _write_marks(written)
             except Exception as error:  # noqa: BLE001  # becomes the trouble
                 # What the kernel could not write it may have dropped: another sync would say nothing. Write it anew.
                 failure = _cause(error, written[0])
@@ -235,6 +237,14 @@ class JournalWriter:
     def _set_trouble(self, failure: str | None) -> None:
         self.trouble = failure
         self.on_trouble(failure)
+
+
+def _write_marks(written: list[Entry]) -> None:
+    """The last one of each journal. They are not synced: one that is too old finds less, and never too much."""
+    newest = {entry.mark_file: entry.mark for entry in written if entry.mark_file is not None}
+    for file, mark in newest.items():
+        if mark is not None:
+            file.write(mark)
 
 
 def _cause(error: Exception, entry: Entry) -> str:

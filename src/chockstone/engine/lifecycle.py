@@ -22,6 +22,9 @@ from chockstone.engine.archives import run_of_stored, stored_session
 from chockstone.engine.backend import Backend
 from chockstone.engine.futures import GRACE_SECONDS, Futures
 from chockstone.engine.journal import JournalDamaged, JournalError, JournalTooNew, JournalUnavailable, JournalWriter
+from chockstone.engine.journal_losses import REASON as LOST_END
+from chockstone.engine.journal_losses import JournalLosses
+from chockstone.engine.journal_marks import JournalMarks
 from chockstone.engine.lanes import Lane
 from chockstone.engine.limits import Busy, Limits
 from chockstone.engine.live_run import LiveRun, RunFacts
@@ -50,6 +53,8 @@ class Lifecycle:
         *,
         directory: Path,
         writer: JournalWriter | None,
+        marks: JournalMarks,
+        losses: JournalLosses,
         in_background: Callable[[Coroutine[Any, Any, None]], None],
         now: Callable[[], datetime],
         monotonic: Callable[[], float] = time.monotonic,
@@ -65,6 +70,8 @@ class Lifecycle:
         self._limits = limits
         self._directory = directory
         self._writer = writer
+        self._marks = marks
+        self._losses = losses
         self._in_background = in_background
         self._now = now
         self._monotonic = monotonic
@@ -122,6 +129,7 @@ class Lifecycle:
                             row.run_id, "lost", failure=_lost_without_journal(row.run_id)
                         )
                 return
+            await self._take_up_lost()
             rows = await self._catalog.runs.list_in_state("active")
             over = await self._catalog.runs.are_over([row.run_id for row in rows])
             for row in sorted(rows, key=lambda row: row.last_request_at, reverse=True):
@@ -136,6 +144,22 @@ class Lifecycle:
                     log.warning("run not woken run=%s error=%s", row.run_id, error)
         finally:
             self._is_surveyed = True
+
+    async def _take_up_lost(self) -> None:
+        """Runs whose journal had lost its end go on if that was put back, or if they are to go on without."""
+        assert self._writer is not None
+        for row in await self._catalog.runs.list_in_state("lost"):
+            receipts = await self._catalog.recoveries.list(row.run_id, limit=1)
+            if not receipts or receipts[0].reason != LOST_END or not receipts[0].lost:
+                continue  # it is lost for another reason
+            async with self._door(row.run_id):
+                try:
+                    journal, past = await RunJournal.reopen(self._journal_of(row.run_id), self._writer)
+                    await journal.close()
+                    if await self._losses.is_over(RunFacts.from_json(past.facts), journal):
+                        await self._catalog.runs.set_state(row.run_id, "active")
+                except (JournalError, Busy, KeyError, TypeError, ValueError) as error:
+                    log.warning("lost run not taken up run=%s error=%s", row.run_id, error)
 
     async def _has_nothing_to_do(self, run_id: str) -> bool:
         """Whether it would be brought back only to be closed. One whose journal cannot be read may have more to do."""
@@ -178,6 +202,7 @@ class Lifecycle:
             self._runs.remove(live)
             await live.journal.close()
             with suppress(CatalogError):
+                await self._marks.flush([live])
                 await self._catalog.runs.set_state(live.run_id, "parked")
             log.info("run parked run=%s", live.run_id)
             return True
@@ -203,6 +228,7 @@ class Lifecycle:
             if self._runs.get(run_id) is None:
                 await self._catalog.runs.set_state(run_id, "unloaded")
                 await asyncio.to_thread(shutil.rmtree, self._journal_of(run_id), ignore_errors=True)
+                await self._marks.forget(run_id)
                 await self._archives.drop_all(run_id)
 
     async def results_of(self, run_id: str) -> None:
@@ -220,11 +246,14 @@ class Lifecycle:
         if self._writer is None or not self._trusts_ages():
             return
         run_ids = await asyncio.to_thread(_runs_in, self._directory, min_age_seconds=GRACE_SECONDS)
-        over = await self._catalog.runs.are_over(run_ids)
+        journals = set(await asyncio.to_thread(_runs_in, self._directory))
+        marked = await asyncio.to_thread(self._marks.list_runs)
+        over = await self._catalog.runs.are_over([*run_ids, *(run_id for run_id in marked if run_id not in journals)])
         for run_id in [run_id for run_id, is_over in over.items() if is_over]:
             async with self._door(run_id):
                 if self._runs.get(run_id) is None:
                     await asyncio.to_thread(shutil.rmtree, self._journal_of(run_id), ignore_errors=True)
+                    await self._marks.forget(run_id)
                     await self._archives.drop_all(run_id)
 
     async def _create(self, facts: RunFacts) -> LiveRun:
@@ -232,7 +261,9 @@ class Lifecycle:
         if self._writer is not None:
             await self._archives.drop_all(facts.run_id)  # of a run that had this id before and is lost
             try:
-                live.journal = await RunJournal.create(self._journal_of(facts.run_id), self._writer, live.head())
+                live.journal = await RunJournal.create(
+                    self._journal_of(facts.run_id), self._writer, live.head(), self._marks.file_of(facts.run_id)
+                )
             except (JournalError, OSError) as error:
                 raise ServerFailure(f"no journal can be made for run {facts.run_id!r}: {error}") from error
         self._runs.add(live)
@@ -241,7 +272,8 @@ class Lifecycle:
     async def _wake(self, row: RunRow) -> LiveRun:
         assert self._writer is not None
         try:
-            journal, past = await RunJournal.reopen(self._journal_of(row.run_id), self._writer)
+            marks = self._marks.file_of(row.run_id)
+            journal, past = await RunJournal.reopen(self._journal_of(row.run_id), self._writer, marks)
             facts = RunFacts.from_json(past.facts)
         except JournalTooNew as error:
             raise ServerFailure(
@@ -256,6 +288,11 @@ class Lifecycle:
             await self._catalog.runs.set_state(row.run_id, "lost", failure=failure)
             raise ServerFailure(failure) from error
         live = LiveRun(facts, Lane(), journal, past.numbers, used_at=self._monotonic(), seals=dict(past.seals))
+        try:
+            live.lost = await self._losses.check(facts, journal)
+        except BaseException:
+            await journal.close()
+            raise
         if row.state == "parked":
             live.restore_reason = _PARKED
             await self._catalog.runs.set_state(row.run_id, "active")
@@ -412,6 +449,7 @@ class Lifecycle:
             row = await self._find(live.run_id)
             if self._runs.get(live.run_id) is None and (row is None or row.state == "unloaded"):  # not made anew
                 await live.journal.remove()
+                await self._marks.forget(live.run_id)
 
     def _journal_of(self, run_id: str) -> Path:
         return self._directory / stored_session(run_id)

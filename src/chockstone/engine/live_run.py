@@ -65,6 +65,7 @@ class LiveRun:
     archives: list[int] = field(default_factory=list)  # up to which operation each recovery archive goes, oldest first
     seals: dict[str, str] = field(default_factory=dict)  # of recovery archives, by name, as far as they are known
     restore_reason: str = "the server was started again"  # why the present worker does not have it, if it does not
+    lost: int = 0  # acknowledged operations that its journal did not have any more; until a receipt says so
     restore_deaths: int = 0  # of workers, while they brought it back
     used_at: float = 0.0  # by a monotonic clock
     _writing: set[Operation] = field(default_factory=set)  # saves that go on while the lane does

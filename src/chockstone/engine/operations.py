@@ -52,6 +52,7 @@ class Operation:
     request_id: str
     seq_id: int | None  # None: from a client that does not number its requests
     sequence: int = 0  # in the journal
+    after: int | None = None  # the sequence of the operation before it; None: a journal of before does not say
     body: bytes | None = None  # None: it has to be read again
     loss: Mapping[str, Any] | None = None  # definition of the custom loss it uses; None: it uses none, or as for body
     record: Record | None = None

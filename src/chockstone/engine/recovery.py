@@ -75,6 +75,7 @@ class Receipt:
     mismatched: int = 0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    lost: int = 0  # acknowledged operations that the journal does not have any more
 
 
 class Recovery:
@@ -161,6 +162,10 @@ class Recovery:
         for each in receipt.skipped:
             log.warning("recovery archive passed over archive=%s error=%s", each["archive"], each["reason"])
         live.debt = Debt()
+        _refuse_gaps(live, through)
+        receipt.lost = live.lost
+        if live.lost:
+            receipt.notes.append(f"the journal had lost its end: {live.lost} acknowledged operations are missing")
         await self._give_up_results(live, through)
         pending = [
             operation
@@ -350,9 +355,27 @@ class Recovery:
                 mismatched=receipt.mismatched,
                 seconds=receipt.seconds,
                 notes=receipt.notes,
+                lost=receipt.lost,
             )
+            live.lost = 0
         except CatalogError as error:
             log.warning("receipt not kept run=%s error=%s", live.run_id, error)
+
+
+def _refuse_gaps(live: LiveRun, through: int) -> None:
+    """Every operation names the one before it. Raises NotRecovered where that is neither there nor in the archive."""
+    before = through
+    for operation in live.journal.operations:
+        if operation.sequence <= through:
+            continue
+        if operation.after is not None and operation.after > before:
+            raise NotRecovered(
+                f"the journal of run {live.run_id!r} lacks operations between {before} and {operation.sequence}: a "
+                "file of it is missing or is an older copy. Put it back and start the server again, or resume the run "
+                "from its last checkpoint.",
+                is_final=False,
+            )
+        before = operation.sequence
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], base_model: str) -> list[str]:

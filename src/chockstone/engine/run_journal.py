@@ -20,6 +20,7 @@ from chockstone.engine.futures import Result
 from chockstone.engine.journal import Journal, JournalDamaged, JournalWriter, Record
 from chockstone.engine.journal_stall import wait_until_durable
 from chockstone.engine.kept_losses import LOSS, KeptLosses
+from chockstone.engine.mark_file import JournalMark, MarkFile
 from chockstone.engine.numbers import Numbers
 from chockstone.engine.operations import Operation, Outcome, Trace
 
@@ -40,6 +41,8 @@ class Past:
     loose: list[int] = field(default_factory=list)  # what else is there
     has_gaps: bool = False  # some of it was covered, and deleted
     seals: Mapping[str, str] = field(default_factory=dict)  # of recovery archives, by name
+    acknowledged_operations: int = 0  # as far as records tell: those of before were not counted
+    newest_operation: int = 0  # the number of its record, which may be gone
 
 
 class RunJournal:
@@ -56,24 +59,36 @@ class RunJournal:
         self._losses = KeptLosses()
         self._has_gaps = False
         self._is_closed = False
+        self._birth = ""
+        self._newest_operation = 0
+        self.acknowledged_operations = 0  # since the run was made
+        self.acknowledged: JournalMark | None = None  # the last operation that was, in this life of the server
 
     @classmethod
-    async def create(cls, directory: Path, writer: JournalWriter, head: Json) -> RunJournal:
+    async def create(
+        cls, directory: Path, writer: JournalWriter, head: Json, mark_file: MarkFile | None = None
+    ) -> RunJournal:
         """Anew: what was there under this name is of a run that never came to be. Raises JournalError, OSError."""
-        journal = await Journal.open(directory, writer)
+        journal = await Journal.open(directory, writer, mark_file=mark_file)
         if journal.records:
             await journal.remove()
-            journal = await Journal.open(directory, writer)
+            journal = await Journal.open(directory, writer, mark_file=mark_file)
         made = cls(journal, writer)
+        made._birth = head["run"]["birth"]
         made.rotate(head)
         return made
 
     @classmethod
-    async def reopen(cls, directory: Path, writer: JournalWriter) -> tuple[RunJournal, Past]:
+    async def reopen(
+        cls, directory: Path, writer: JournalWriter, mark_file: MarkFile | None = None
+    ) -> tuple[RunJournal, Past]:
         """Raises JournalError when it cannot be read at all."""
-        journal = await Journal.open(directory, writer)
+        journal = await Journal.open(directory, writer, mark_file=mark_file)
         made = cls(journal, writer)
         past = _read_past(journal.records)
+        made._birth = past.facts.get("birth", "")
+        made._newest_operation = past.newest_operation
+        made.acknowledged_operations = past.acknowledged_operations
         made.operations = past.operations
         made._loose = past.loose
         made._losses = KeptLosses(past.losses)
@@ -92,6 +107,19 @@ class RunJournal:
     @property
     def is_closed(self) -> bool:
         return self._is_closed
+
+    @property
+    def next_sequence(self) -> int:
+        return 0 if self._journal is None else self._journal.next_sequence
+
+    def go_on_after(self, loss: JournalMark, *, archived: int) -> None:
+        """The journal lost its end, and goes on without. No number of an operation in an archive is used again."""
+        assert self._journal is not None
+        self.acknowledged_operations = loss.operations
+        if archived >= self._journal.next_sequence:
+            self._journal.skip_to(archived + 1)
+            self._newest_operation = archived
+            self._has_gaps = True
 
     def first_of_all(self) -> Operation | None:
         """The opening of the run, if the journal has everything since."""
@@ -113,12 +141,25 @@ class RunJournal:
             "seq_id": operation.seq_id,
             "request_id": operation.request_id,
             "values": dict(operation.values),
+            "count": self.acknowledged_operations + 1,
+            "after": self._newest_operation,
         }
-        appended = self._journal.append(head, operation.body or b"")
+        self.acknowledged_operations += 1
+        operation.after = self._newest_operation
+        count = self.acknowledged_operations
+        appended = self._journal.append(
+            head, operation.body or b"", mark=lambda sequence: JournalMark(self._birth, sequence, count)
+        )
         operation.record, operation.sequence = appended.record, appended.record.sequence
+        self._newest_operation = operation.sequence
         self._unwritten[operation.request_id] = self._last = appended.durable
-        appended.durable.add_done_callback(lambda _: self._unwritten.pop(operation.request_id, None))
+        appended.durable.add_done_callback(lambda durable: self._was_written(operation, count, durable))
         self.operations.append(operation)
+
+    def _was_written(self, operation: Operation, count: int, durable: asyncio.Future[None]) -> None:
+        self._unwritten.pop(operation.request_id, None)
+        if not durable.cancelled() and durable.exception() is None:
+            self.acknowledged = JournalMark(self._birth, operation.sequence, count)
 
     async def written(self, request_id: str) -> None:
         """Until the operation is durable. Raises Stalled when that takes too long."""
@@ -216,7 +257,8 @@ class RunJournal:
     def rotate(self, head: Json) -> None:
         if self._journal is not None:
             self._losses.begin()
-            self._journal.rotate({"kind": "head", **head})
+            counts = {"count": self.acknowledged_operations, "newest": self._newest_operation}
+            self._journal.rotate({"kind": "head", **head, **counts})
 
     async def close(self) -> None:
         self._is_closed = True
@@ -271,6 +313,10 @@ def _read_past(records: list[Record]) -> Past:
                 "?", {}, "", None, sequence=record.sequence, damage=record.damage or "it cannot be read"
             )
     past.has_gaps = any(_lacks_operations(earlier, later) for earlier, later in pairwise(records))
+    for record in records:
+        past.acknowledged_operations = max(past.acknowledged_operations, record.head.get("count", 0))
+        newest_told = record.sequence if record.head.get("kind") == "operation" else record.head.get("newest", 0)
+        past.newest_operation = max(past.newest_operation, newest_told)
     past.operations = [by_sequence[sequence] for sequence in sorted(by_sequence)]
     _mark_begun(past.operations)
     return past
@@ -293,6 +339,7 @@ def _operation_of(record: Record) -> Operation:
         record=record,
         damage=record.damage,
         is_old=True,
+        after=head.get("after"),
     )
 
 

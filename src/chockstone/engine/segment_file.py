@@ -11,6 +11,7 @@ from pathlib import Path
 
 from chockstone.checkpoints.posix import fsync_directory
 from chockstone.engine.journal_format import SEGMENT_BYTES, JournalError, pack_record, pack_segment
+from chockstone.engine.mark_file import JournalMark, MarkFile
 
 
 @dataclass(slots=True, eq=False)
@@ -114,3 +115,5 @@ class Entry:
     is_held: bool
     end: int
     on_end: Callable[[Exception | None], None]  # on the loop: durable, or never to be
+    mark: JournalMark | None = None  # to be put into the file below once this is durable, before anybody is told
+    mark_file: MarkFile | None = None

@@ -23,6 +23,7 @@ class Recovery(Response):
     mismatched: int
     seconds: float
     notes: list[str]  # what may have made numbers differ
+    lost: int = 0  # operations that were acknowledged and are missing from the journal
 
 
 class RecoveriesResponse(Response):

@@ -73,6 +73,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
         "public_url": "https://models.example.com/",
         "keep_best": "loss:max:17",
         "journal": "synced",
+        "on_journal_loss": "continue",
         **dict.fromkeys(("checkpoint_ttl", "trash", "sweep_interval", "scrub_every"), "17h"),
         **dict.fromkeys(("recovery_replay", "park_after", "forget_after"), "17h"),
         **dict.fromkeys(("user_quota", "run_quota"), "17GiB"),

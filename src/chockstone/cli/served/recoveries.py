@@ -32,7 +32,7 @@ def list_recoveries(server: Server, run_id: str, *, now: datetime, as_json: bool
         )
         for each in recoveries
     ]
-    alarming = {index for index, each in enumerate(recoveries) if each["mismatched"]}
+    alarming = {index for index, each in enumerate(recoveries) if each["mismatched"] or each.get("lost")}
     columns = ("WHEN", "WHY", "FROM", "REPLAYED", "REDONE", "TOOK", "RESULT")
     print_table(columns, rows, right=("WHEN", "REPLAYED", "REDONE", "TOOK"), alarming=alarming)
     for each in recoveries:
@@ -49,6 +49,8 @@ def _start(recovery: Json) -> str:
 
 
 def _verdict(recovery: Json) -> str:
+    if recovery.get("lost"):
+        return f"{spell_count(recovery['lost'], 'operation')} lost"
     if recovery["mismatched"]:
         return f"{recovery['mismatched']:,} of {spell_count(recovery['replayed'], 'result')} differ"
     return "the same" if recovery["matched"] else "nothing to compare"

@@ -1,0 +1,63 @@
+"""A journal that loses its end while the server is down: the client is told so, and gets no older state as if new."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tinker
+
+from chockstone.engine.journal_scan import scan, segments_in
+from faults.crashes import RestartedServer, until
+from live import LiveServer
+from sdk.making import batch, create, step
+from sdk.recoveries import _of
+
+
+@pytest.fixture
+def server(models: dict[str, Path], tmp_path: Path) -> Iterator[RestartedServer]:
+    with RestartedServer(models, tmp_path / "server", "--recovery-steps=1000", "--recovery-replay=1h") as server:
+        yield server
+
+
+def cut_last_operation(server: LiveServer) -> None:
+    """As a disk does that lost its last blocks, or a copy that is some seconds old."""
+    [folder] = (server.data / "journal" / "runs").iterdir()
+    path = segments_in(folder)[-1]
+    last = [record for record in scan(path).records if record.head["kind"] == "operation"][-1]
+    assert last._place is not None
+    with path.open("r+b") as file:
+        file.truncate(last._place.offset)
+
+
+def test_a_run_whose_journal_lost_its_end_fails_by_name_and_its_receipt_says_how_much(server: RestartedServer) -> None:
+    service = tinker.ServiceClient(base_url=server.url, api_key=server.key)
+    run = create(service)
+    step(run, batch(1))
+    path = run.save_state("kept").result().path
+    step(run, batch(2))  # delivered, the client goes on from here
+    server.hold()
+    server.kill_both()
+    until(lambda: bool(server.deaths), "the server is down")
+    cut_last_operation(server)
+    server.release()
+    server.wait_for_next(1)
+
+    with pytest.raises(tinker.RequestFailedError, match="lost its end: 1 operation") as refused:
+        run.forward_backward(batch(3), "cross_entropy").result()
+
+    assert path in str(refused.value)
+    with server.http() as http:
+        [receipt] = _of(http.get(f"training_runs/{run.model_id}/recoveries"))
+        lost = http.post("retrieve_future", json={"request_id": f"{run.model_id}:5"}).json()
+    assert (receipt["lost"], receipt["replayed"], receipt["matched"]) == (1, 0, 0)
+    assert "lost its end" in lost["error"] and lost["category"] == "server"
+    resumed = service.create_training_client_from_state_with_optimizer(path)
+    step(resumed, batch(2))
+    command = [sys.executable, "-m", "chockstone.cli", "runs", "recoveries", run.model_id]
+    told = subprocess.run(command, env=server.env(), capture_output=True, text=True, timeout=60)
+    assert "1 operation lost" in told.stdout, told.stdout + told.stderr
+    service.close("success").result()
