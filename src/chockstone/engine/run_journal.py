@@ -120,6 +120,8 @@ class RunJournal:
             self._journal.skip_to(archived + 1)
             self._newest_operation = archived
             self._has_gaps = True
+            for operation in self.operations:  # the archive holds them all, also one whose result is lost
+                operation.is_begun = operation.is_begun or operation.sequence <= archived
 
     def first_of_all(self) -> Operation | None:
         """The opening of the run, if the journal has everything since."""

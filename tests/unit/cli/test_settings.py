@@ -104,7 +104,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
     assert from_file.storage == Storage(
         17, 17, ("loss", "max", 17), hours, gib, gib, 17, hours, hours, scrub_rate=17, scrub_every=hours
     )
-    assert from_file.survival == Survival("synced", 17, hours, hours, hours)
+    assert from_file.survival == Survival("synced", "continue", 17, hours, hours, hours)
 
 
 def test_rules_can_be_switched_off_over_another_source(tmp_path: Path) -> None:

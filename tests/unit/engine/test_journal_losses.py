@@ -6,6 +6,8 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import pytest
+
 from chockstone.catalog import Catalog, RunRow, RunState
 from chockstone.engine.data_directory import JOURNAL_MARKS
 from chockstone.engine.durability import Durability
@@ -145,11 +147,7 @@ async def test_the_catalog_knows_it_where_the_data_directory_is_an_older_copy(tm
 
 async def test_a_result_that_is_lost_alone_is_found_out_again(tmp_path: Path) -> None:
     left, life = await crashed_after(tmp_path / "a", 1, 2)
-    path = segments_in(left / FOLDER)[-1]
-    last = scan(path).records[-1]
-    assert last.head["kind"] == "result" and last._place is not None
-    with path.open("r+b") as file:
-        file.truncate(last._place.offset)
+    cut_last_result(left / FOLDER)
 
     async with lived(left, after=life) as second:
         assert await second.state() == (3, 0, 2)
@@ -174,12 +172,23 @@ async def test_operations_that_are_missing_behind_the_archive_are_not_skipped(tm
         assert "lacks operations between" in str(live.problem)
 
 
+def cut_last_result(folder: Path) -> None:
+    path = segments_in(folder)[-1]
+    last = scan(path).records[-1]
+    assert last.head["kind"] == "result"
+    assert last._place is not None
+    with path.open("r+b") as file:
+        file.truncate(last._place.offset)
+
+
+@pytest.mark.parametrize("has_all_results", [True, False])
 async def test_an_archive_that_is_newer_than_the_journal_is_gone_on_from_and_its_numbers_are_not_used_again(
-    tmp_path: Path,
+    tmp_path: Path, has_all_results: bool
 ) -> None:
     async with lived(tmp_path / "a", durability=Durability(steps=2, replay_seconds=1e9)) as life:
         await life.make()
         await life.train_slowly(1)
+        await life.written()
         early = shutil.copytree(tmp_path / "a" / FOLDER, tmp_path / "early")
         await life.train_slowly(2, 3)
         await until(lambda: len(life.recovery_archives()) == 1)
@@ -187,6 +196,8 @@ async def test_an_archive_that_is_newer_than_the_journal_is_gone_on_from_and_its
         left = life.crash()
     shutil.rmtree(left / FOLDER)
     shutil.copytree(early, left / FOLDER)
+    if not has_all_results:
+        cut_last_result(left / FOLDER)
 
     async with lived(left, after=life) as refused:
         await lost_row(refused)
