@@ -131,7 +131,9 @@ class Users:
             return caller
         if caller.user_id not in self._users.values():
             raise HTTPException(401, f"user {caller.user_id!r} has no key on this server any more")
-        if caller.key_mark is not None and self._marks.get(caller.key_mark) != caller.user_id:
+        if caller.key_mark is None:
+            raise HTTPException(401, "the token was made when the server had no API keys; make a new client with a key")
+        if self._marks.get(caller.key_mark) != caller.user_id:
             raise HTTPException(401, f"the key of user {caller.user_id!r} that the token was made with is revoked")
         return caller
 

@@ -82,6 +82,16 @@ def test_a_server_that_starts_with_revoked_keys_only_is_not_open() -> None:
     assert "not known" in refusal(users, "tml-of-bob")
 
 
+def test_a_token_of_the_time_without_keys_is_not_that_of_a_key_which_its_user_got_later() -> None:
+    users = make_users()
+    token = users.token(users.identify("tml-whatever"))
+
+    users.reload([stored("local", "tml-of-local")])
+
+    assert "had no API keys" in refusal(users, token)
+    assert users.identify(users.token(users.identify("tml-of-local"))) == Caller("local")
+
+
 def test_a_revoked_key_takes_its_tokens_with_it() -> None:
     users = make_users(ann="tml-of-ann")
     users.reload([stored("bob", "tml-of-bob"), stored("bob", "tml-second")])
