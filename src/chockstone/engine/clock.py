@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ _TOLERANCE_SECONDS: Final = 300.0  # by which a wall clock may be corrected with
 _DAY_SECONDS: Final = 86400.0  # that a server may have been off, and that an unconfirmed time has to last
 _LOOK_SECONDS: Final = 15.0  # between two looks
 _WRITTEN_SECONDS: Final = 60.0  # between two records
+_LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC).timestamp()  # that a record may say; later ones cannot be dates
 
 
 def wall_seconds() -> float:
@@ -56,7 +58,8 @@ class ClockRecord:
             record = cls(float(trusted), None if doubted is None else float(doubted), float(waited))
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
-        return record if math.isfinite(record.trusted_at) else None
+        times = (record.trusted_at, record.doubted_at or 0.0, record.waited_seconds)
+        return record if all(0 <= each <= _LATEST for each in times) else None  # neither infinite nor not a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +93,14 @@ class Clock:
         self._trusted = _Trusted(wall(), steady())
         self._offset = self._trusted.wall - self._trusted.steady  # of the time that we go by, from the steady clock
         self._doubt: _Doubt | None = None
+        self._lock = threading.RLock()  # the event loop asks for the time while a thread writes the record
         self._written_at = -math.inf
         if (last := ClockRecord.read(self._record)) is not None:
             self._compare_with(last)
 
     def now(self) -> datetime:
-        return datetime.fromtimestamp(self._look(), UTC)
+        with self._lock:
+            return datetime.fromtimestamp(self._look(), UTC)
 
     def elapsed(self) -> float:
         """Seconds that no setting of the wall clock changes."""
@@ -103,12 +108,14 @@ class Clock:
 
     def trusts_ages(self) -> bool:
         """Whether what looks too old may be deleted."""
-        self._look()
-        return self._doubt is None
+        with self._lock:
+            self._look()
+            return self._doubt is None
 
     def confirm(self) -> None:
         """The wall clock is right: go by it from now on."""
-        self._trust(self._wall(), self._steady(), why="is confirmed")
+        with self._lock:
+            self._trust(self._wall(), self._steady(), why="is confirmed")
 
     async def keep(self) -> None:
         """Watch the clock, for ever."""
@@ -127,11 +134,12 @@ class Clock:
 
     def write(self) -> None:
         """Raises OSError."""
-        self._look()
-        steady, doubt = self._steady(), self._doubt
-        record = ClockRecord(self._known(steady))
-        if doubt is not None:
-            record = ClockRecord(self._known(steady), self._wall(), steady - doubt.since)
+        with self._lock:
+            self._look()
+            steady, doubt = self._steady(), self._doubt
+            record = ClockRecord(self._known(steady))
+            if doubt is not None:
+                record = ClockRecord(self._known(steady), self._wall(), steady - doubt.since)
         put_file(self._record, json.dumps(asdict(record)).encode() + b"\n", may_replace=True)
         self._written_at = steady
 

@@ -163,7 +163,15 @@ def test_a_machine_that_boots_in_the_past_goes_on_from_the_last_known_time_until
     assert clock.now().timestamp() == true + HOUR + MINUTE
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"trusted_at": NaN}', b"[" * 100_000, b'{"trusted_at": "x"}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[]", b"{}", b'{"trusted_at": NaN}', b"[" * 100_000, b'{"trusted_at": "x"}'),
+        b'{"trusted_at": 1e300, "doubted_at": null, "waited_seconds": 0}',
+        b'{"trusted_at": 0, "doubted_at": 0, "waited_seconds": NaN}',
+        b'{"trusted_at": 0, "doubted_at": Infinity, "waited_seconds": 0}',
+    ],
+)
 def test_a_record_that_cannot_be_understood_is_none(machine: Machine, content: bytes) -> None:
     (machine.data / "clock.json").write_bytes(content)
 
