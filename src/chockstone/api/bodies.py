@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 import orjson
 from fastapi import HTTPException, Request
 
-from chockstone.wire.compression import decompress
+from chockstone.api.admission.uploads import UPLOAD, Upload
+from chockstone.wire.compression import decompress, unpacked_bytes
 from chockstone.wire.failures import BadRequest
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ def refuse_many_containers(body: bytes) -> None:
 
 
 async def read_body(request: Request) -> bytes:
-    """The body, decompressed if the client compressed it."""
+    """The body, decompressed if the client compressed it. The unpacked bytes count as bytes that the caller holds."""
     body = await request.body()
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding == "identity":
@@ -45,6 +46,8 @@ async def read_body(request: Request) -> bytes:
     if encoding != "zstd":
         raise HTTPException(415, f"Content-Encoding {encoding!r} is not understood; send 'zstd' or none")
     limit = request.app.state.context.config.max_body_bytes
+    upload: Upload = getattr(request.state, UPLOAD)
+    upload.hold(unpacked_bytes(body, limit))
     return await off_loop(lambda: decompress(body, limit), size_bytes=_LARGE_BYTES)
 
 

@@ -11,8 +11,8 @@ import zstandard
 from chockstone.wire.failures import BadRequest
 
 
-def decompress(body: bytes, limit_bytes: int) -> bytes:
-    """The content of ``body``, a single whole frame of at most ``limit_bytes``, in a buffer of just its size."""
+def unpacked_bytes(body: bytes, limit_bytes: int) -> int:
+    """How large the frame in ``body`` says its content is. Raises BadRequest if that is more than ``limit_bytes``."""
     try:
         frame = zstandard.get_frame_parameters(body)
     except zstandard.ZstdError as error:
@@ -26,10 +26,16 @@ def decompress(body: bytes, limit_bytes: int) -> bytes:
             f"the body unpacks to {frame.content_size} bytes, more than the {limit_bytes} that one request may have. "
             f"Send fewer datums per request."
         )
+    return frame.content_size
+
+
+def decompress(body: bytes, limit_bytes: int) -> bytes:
+    """The content of ``body``, a single whole frame of at most ``limit_bytes``, in a buffer of just its size."""
+    size_bytes = unpacked_bytes(body, limit_bytes)
     try:
         content = zstandard.ZstdDecompressor().decompress(body, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise BadRequest(f"the zstd body of {len(body)} bytes is damaged or not a single frame: {error}.") from error
-    if len(content) != frame.content_size:
-        raise BadRequest(f"the zstd body unpacks to {len(content)} bytes, not to the {frame.content_size} it claims.")
+    if len(content) != size_bytes:
+        raise BadRequest(f"the zstd body unpacks to {len(content)} bytes, not to the {size_bytes} it claims.")
     return content

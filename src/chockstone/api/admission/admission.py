@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from chockstone.api.admission.hosts import Hosts, name_of
 from chockstone.api.admission.protocol import CONNECTION
 from chockstone.api.admission.refusals import RefusedKeys
-from chockstone.api.admission.uploads import Uploads
+from chockstone.api.admission.uploads import UPLOAD, Uploads
 from chockstone.api.users import Caller
 
 _PUBLIC: Final = re.compile(  # needs no credential; every other path does, also one that does not exist
@@ -57,6 +57,7 @@ class Admission:
         except HTTPException as error:
             await JSONResponse({"detail": error.detail}, error.status_code, error.headers)(scope, receive, send)
             return
+        scope.setdefault("state", {})[UPLOAD] = upload
         try:
             await self._app(scope, upload.receive, send)
         finally:

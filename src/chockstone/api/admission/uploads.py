@@ -11,7 +11,8 @@ from starlette.types import Message, Receive, Scope
 
 from chockstone.api.admission.limits import UploadLimits
 
-_LARGE_ROUTES: Final = ("/forward_backward", "/forward", "/asample")
+UPLOAD: Final = "upload"  # in the scope's state
+_LARGE_ROUTES: Final = frozenset({"/api/v1/forward_backward", "/api/v1/forward", "/api/v1/asample"})
 
 
 class HeldBytes:
@@ -57,7 +58,7 @@ class Uploads:
         """Raises HTTPException 413 for a body that says it is too large. ``caller`` None: the request has no key."""
         if caller is None:
             limit = min(self._limits.public_bytes, self._limits.body_bytes)
-        elif scope["path"].endswith(_LARGE_ROUTES):
+        elif scope["path"] in _LARGE_ROUTES:
             limit = self._limits.body_bytes
         else:
             limit = min(self._limits.json_bytes, self._limits.body_bytes)
@@ -80,6 +81,7 @@ class Upload:
         self._caller = caller
         self._limit = limit_bytes
         self._received = 0
+        self._held_bytes = 0
         self._waited_seconds = 0.0
         self._is_whole = False
 
@@ -91,14 +93,19 @@ class Upload:
         self._is_whole = not message.get("more_body", False)
         size = len(message.get("body", b""))
         self._received += size
-        self._held.add(self._caller, size)
         if self._received > self._limit:
             raise self.too_large()
+        self.hold(size)
+        return message
+
+    def hold(self, size: int) -> None:
+        """Count bytes of the body as in memory until ``close``. Raises HTTPException 429 when they are too many."""
+        self._held_bytes += size
+        self._held.add(self._caller, size)
         if self._held.is_too_much(self._caller):
             raise HTTPException(
                 429, "too many request bodies of yours arrive at once; send it again", {"Retry-After": "1"}
             )
-        return message
 
     async def _receive_in_time(self) -> Message:
         loop = asyncio.get_running_loop()
@@ -118,5 +125,5 @@ class Upload:
         return HTTPException(413, f"the request body is larger than {self._limit} bytes; send less at a time")
 
     def close(self) -> None:
-        self._held.remove(self._caller, self._received)
-        self._received = 0
+        self._held.remove(self._caller, self._held_bytes)
+        self._held_bytes = 0

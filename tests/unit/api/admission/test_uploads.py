@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,8 +26,9 @@ class SkippingLoop(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]  # asyncio's own
-        if not ready and scheduled:
-            self._skipped += max(0.0, heapq.nsmallest(1, scheduled)[0].when() - self.time())
+        waiting = [timer.when() for timer in scheduled if not timer.cancelled()]  # the others are not waited for
+        if not ready and waiting:
+            self._skipped += max(0.0, min(waiting) - self.time())
         super()._run_once()  # type: ignore[misc]  # asyncio's own
 
 
@@ -92,6 +92,7 @@ def test_a_body_that_grows_too_large_is_refused_while_it_is_read() -> None:
     [
         ("/api/v1/forward_backward", "ann", 1 << 20),
         ("/api/v1/optim_step", "ann", 1 << 10),
+        ("/api/v1/policies/forward", "ann", 1 << 10),  # a name that ends like a route of tensors
         ("/metrics", None, 64 << 10),
     ],
 )
