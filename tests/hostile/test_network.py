@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
+import zstandard
 
 from chockstone.api.admission.limits import ConnectionLimits, UploadLimits
 from hostile.network import KEYS, Network, head
@@ -18,7 +19,8 @@ from hostile.network import KEYS, Network, head
 KIB = 1 << 10
 ANN = f"X-API-Key: {KEYS['ann']}"
 JSON = "Content-Type: application/json"
-SHORT = ConnectionLimits(head_seconds=0.3, idle_seconds=1, linger_seconds=0.3, write_seconds=1.0)
+# Heads have time enough for a client on a busy machine that connects, and sends a moment later.
+SHORT = ConnectionLimits(head_seconds=3.0, idle_seconds=1, linger_seconds=0.3, write_seconds=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,17 @@ def test_one_callers_uploads_do_not_refuse_anothers(network: Network, bystander:
         assert {upload.answer().status for upload in uploads if upload.sock in refused} == {429}
         bystander()
     _until(lambda: network.uploads.held.total == 0)
+
+
+def test_what_a_compressed_body_unpacks_to_counts_as_held(tmp_path_factory: pytest.TempPathFactory) -> None:
+    limits = UploadLimits(body_bytes=1 << 20, json_bytes=64 * KIB, at_once=0)  # 64 KiB for each caller
+    fields = {"Content-Type": "application/json", "Content-Encoding": "zstd"}
+    with Network(tmp_path_factory.mktemp("compressed"), limits=limits) as network, network.http() as http:
+        bomb = http.post("asample", content=zstandard.compress(bytes(1 << 20)), headers=fields)
+        small = http.post("asample", content=zstandard.compress(bytes(32 * KIB)), headers=fields)
+
+        assert (bomb.status_code, small.status_code) == (429, 400)
+        assert network.uploads.held.total == 0
 
 
 @pytest.mark.parametrize(
@@ -223,6 +236,21 @@ def test_too_many_idle_connections_push_out_each_other_and_nobody_else(
         for client in known:
             client.send(head("GET /api/v1/training_runs", ANN))
             assert client.answer().status == 200
+
+
+def test_strangers_that_take_their_responses_slowly_do_not_keep_others_out(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    limits = replace(ConnectionLimits(), connections=4)
+    with Network(tmp_path_factory.mktemp("slow"), connections=limits) as network, ExitStack() as stack:
+        for _ in range(4):
+            stranger = stack.enter_context(network.connect())
+            stranger.send(head("GET /openapi.json") * 500)
+            stranger.answer()  # and no other, so the requests stay in progress
+
+        for _ in range(3):
+            with network.http() as http:
+                assert http.get("training_runs").status_code == 200
 
 
 def test_a_client_that_vanishes_in_the_middle_of_its_upload_is_one_line_in_the_log(

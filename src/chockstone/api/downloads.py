@@ -90,7 +90,7 @@ async def describe_download(token: str, filename: str, request: Request, context
 
 
 async def _answer(token: str, filename: str, request: Request, context: Context) -> Response:
-    signed = read_signed(context, token)
+    signed = read_signed(context, token, request)
     if "save_id" not in signed:
         raise ForeignToken  # it was signed for something else
     row = await _published(context, signed["save_id"])

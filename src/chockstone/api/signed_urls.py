@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from fastapi import HTTPException
+from fastapi import HTTPException, Request
 
+from chockstone.api.admission.protocol import recognize_connection
 from chockstone.api.context import Context
 from chockstone.api.users import Caller
 
@@ -32,9 +33,13 @@ def sign_for(
     return context.signer.sign({**payload, _USER: caller.user_id, _KEY: caller.key_mark}, expires_at=expires_at)
 
 
-def read_signed(context: Context, token: str) -> dict[str, Any]:  # Any: plain JSON
-    """What was signed. Raises ForeignToken, ExpiredToken, or RevokedUrl when the key is revoked."""
+def read_signed(context: Context, token: str, request: Request) -> dict[str, Any]:  # Any: plain JSON
+    """What was signed. The connection of ``request`` is then no stranger's any more.
+
+    Raises ForeignToken, ExpiredToken, or RevokedUrl when the key is revoked.
+    """
     signed = context.signer.read(token, now=context.now())
     if not context.users.is_valid(str(signed.get(_USER)), key_mark=signed.get(_KEY)):
         raise RevokedUrl
+    recognize_connection(request.scope)
     return signed

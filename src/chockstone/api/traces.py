@@ -39,8 +39,8 @@ async def trace_export(
 
 
 @routes.get("/traces/{token}/{filename}", response_class=Response)
-async def trace(token: str, filename: str, context: ContextDep) -> Response:
-    session_id = read_signed(context, token).get("trace")
+async def trace(token: str, filename: str, request: Request, context: ContextDep) -> Response:
+    session_id = read_signed(context, token, request).get("trace")
     if not isinstance(session_id, str):
         raise ForeignToken  # it was signed for something else
     session = await context.catalog.sessions.get(session_id)

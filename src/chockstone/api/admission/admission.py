@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from chockstone.api.admission.hosts import Hosts, name_of
-from chockstone.api.admission.protocol import CONNECTION
+from chockstone.api.admission.protocol import recognize_connection
 from chockstone.api.admission.refusals import RefusedKeys
 from chockstone.api.admission.uploads import UPLOAD, Uploads
 from chockstone.api.users import Caller
@@ -93,10 +93,8 @@ class Admission:
             if error.status_code == 401 and credential:
                 self._refused.record(credential, source=_source(scope))
             raise
-        state = scope.setdefault("state", {})
-        state["caller"] = caller
-        if (connection := state.get(CONNECTION)) is not None:
-            connection.recognize()
+        scope.setdefault("state", {})["caller"] = caller
+        recognize_connection(scope)
         return caller
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import httptools
 import uvicorn
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -40,6 +41,12 @@ class HttpConfig(uvicorn.Config):
         super().__init__(app, http=LimitedProtocol, ws="none", timeout_keep_alive=limits.idle_seconds, **options)
         self.limits = limits
         self.open_connections = Connections(limits.connections)
+
+
+def recognize_connection(scope: Scope) -> None:
+    """A request had a valid credential or a valid signed URL. Does nothing where there is no socket, as in tests."""
+    if (connection := scope.get("state", {}).get(CONNECTION)) is not None:
+        connection.recognize()
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -70,7 +77,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def recognize(self) -> None:
-        """A request on this connection had a valid credential."""
+        """A request on this connection had a valid credential or a valid signed URL."""
         self._open.recognize(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it

@@ -32,6 +32,15 @@ def test_the_oldest_idle_stranger_gives_way() -> None:
     assert connections.count == 4
 
 
+def test_where_all_strangers_are_busy_the_oldest_gives_way_and_the_newcomer_stays() -> None:
+    connections = Connections(3)
+    busy = entered(connections, 3, is_busy=True)
+
+    [last] = entered(connections, 1)
+
+    assert [each.is_aborted for each in (*busy, last)] == [True, False, False, False]
+
+
 def test_a_connection_with_a_valid_credential_does_not_give_way() -> None:
     connections = Connections(2)
     known = entered(connections, 2)
