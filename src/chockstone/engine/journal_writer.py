@@ -193,12 +193,18 @@ class JournalWriter:
                 if self.synced:
                     for file in dict.fromkeys(entry.file for entry in written):
                         file.sync()
-                _write_marks(written)
             except Exception as error:  # noqa: BLE001  # becomes the trouble
                 # What the kernel could not write it may have dropped: another sync would say nothing. Write it anew.
                 failure = _cause(error, written[0])
                 for file in dict.fromkeys(entry.file for entry in written):
                     file.cut(file.size)
+                written = []
+        if written:
+            try:
+                _write_marks(written)
+            except Exception as error:  # noqa: BLE001  # becomes the trouble
+                # The records stay: a mark of another journal may be written already, and is never ahead of its records.
+                failure = _cause(error, written[0])
                 written = []
         self._retry_at = monotonic() + RETRY_SECONDS
         self._say(failure)

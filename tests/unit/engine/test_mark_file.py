@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -79,4 +81,41 @@ async def test_what_cannot_be_marked_is_not_acknowledged_until_it_can(tmp_path: 
     assert file.read() == JournalMark("b", 0, 1)
     assert await journal.read(appended.record) == b"body"
     await journal.close()
+    await writer.close()
+
+
+async def test_no_mark_is_ahead_of_its_journal_while_another_one_cannot_be_written(tmp_path: Path) -> None:
+    """A server that is killed while the disk takes no new file must not find that it lost something."""
+    writer = JournalWriter(synced=False)
+    (tmp_path / "full").write_bytes(b"in the way")
+    good, bad = MarkFile(tmp_path / "good.mark"), MarkFile(tmp_path / "full" / "bad.mark")
+    first = await Journal.open(tmp_path / "first", writer, mark_file=good)
+    second = await Journal.open(tmp_path / "second", writer, mark_file=bad)
+    both_wait = threading.Event()
+
+    def hold() -> None:
+        both_wait.wait(60)
+
+    writer.soon(hold)  # so that both are in one batch
+    appends = [
+        journal.append({"kind": "operation"}, b"body", mark=lambda at: JournalMark("b", at, 1))
+        for journal in (first, second)
+    ]
+    both_wait.set()
+    while writer.trouble is None:
+        await asyncio.sleep(0.005)
+
+    left = await Journal.open(shutil.copytree(tmp_path / "first", tmp_path / "left"), writer)
+    mark = good.read()
+    assert mark is None or mark.sequence < left.next_sequence
+    (tmp_path / "full").unlink()
+    for appended in appends:
+        await appended.durable
+    assert [await each.read(appended.record) for each, appended in zip((first, second), appends, strict=True)] == [
+        b"body",
+        b"body",
+    ]
+    for journal in (first, second):
+        await journal.close()
+        assert [record.damage for record in (await Journal.open(journal.directory, writer)).records] == [None]
     await writer.close()
