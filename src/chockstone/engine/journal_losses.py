@@ -15,7 +15,7 @@ from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.durability import OnJournalLoss
 from chockstone.engine.journal_marks import JournalLoss, JournalMarks
 from chockstone.engine.limits import Busy
-from chockstone.engine.live_run import RunFacts
+from chockstone.engine.live_run import LiveRun, RunFacts
 from chockstone.engine.mark_file import JournalMark
 from chockstone.engine.recovery_archives import RecoveryArchives
 from chockstone.engine.run_journal import RunJournal
@@ -41,16 +41,16 @@ class JournalLosses:
         self._on_loss = on_loss
         self._now = now
 
-    async def check(self, facts: RunFacts, journal: RunJournal) -> int:
+    async def check(self, live: LiveRun) -> int:
         """How many acknowledged operations the journal lacks, if the run is to go on without them: 0 as a rule.
 
         To be called when the journal was opened, before anything is added. Raises ServerFailure, with the run marked
         as lost and the journal as it was, where it must not go on; Busy when the store cannot be asked.
         """
+        facts, journal, run_id = live.facts, live.journal, live.run_id
         loss = await self._find(facts, journal)
         if loss is None:
             return 0
-        run_id = facts.run_id
         log.error(
             "journal lost its end run=%s last_record=%d acknowledged=%d operations_lost=%d",
             *(run_id, loss.last_sequence, loss.mark.sequence, loss.operations),
@@ -62,6 +62,7 @@ class JournalLosses:
             raise ServerFailure(failure)
         archived = await self._archived(run_id)
         journal.go_on_after(loss.mark, archived=archived)
+        journal.rotate(live.head())  # or the next server finds the same loss in a run that wrote nothing since
         covered = f"; recovery archive {archived} holds those up to it" if archived > loss.last_sequence else ""
         await self._write_down(facts, loss, f"the run goes on without them, by --on-journal-loss continue{covered}")
         await self._marks.forget(run_id)

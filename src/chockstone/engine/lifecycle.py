@@ -289,7 +289,7 @@ class Lifecycle:
             raise ServerFailure(failure) from error
         live = LiveRun(facts, Lane(), journal, past.numbers, used_at=self._monotonic(), seals=dict(past.seals))
         try:
-            live.lost = await self._losses.check(facts, journal)
+            live.lost = await self._losses.check(live)
         except BaseException:
             await journal.close()
             raise

@@ -211,6 +211,28 @@ async def test_an_archive_that_is_newer_than_the_journal_is_gone_on_from_and_its
         assert await third.state() == (13, 0, 3)
 
 
+async def test_a_run_that_continued_without_its_end_is_not_refused_again_by_the_next_server(tmp_path: Path) -> None:
+    """Also when nobody asked the run for anything meanwhile."""
+    async with lived(tmp_path / "a", durability=Durability(steps=2, replay_seconds=1e9)) as life:
+        await life.make()
+        early = shutil.copytree(tmp_path / "a" / FOLDER, tmp_path / "early")
+        await life.train_slowly(1, 2)
+        await until(lambda: len(life.recovery_archives()) == 1)
+        await life.written()
+        left = life.crash()
+    shutil.rmtree(left / FOLDER)
+    shutil.copytree(early, left / FOLDER)
+
+    async with lived(left, after=life, durability=CONTINUE) as second:
+        assert await second.state() == (3, 0, 2)
+        await second.written()
+        again = second.crash()
+    async with lived(again, after=second, durability=RARELY) as third:
+        assert await third.state() == (3, 0, 2)
+        await third.train(10)
+        assert await third.state() == (13, 0, 3)
+
+
 async def test_a_journal_of_before_that_ends_before_its_archive_has_lost_its_end(tmp_path: Path) -> None:
     async with lived(tmp_path / "a", durability=Durability(steps=1, replay_seconds=1e9)) as life:
         await life.make()
