@@ -59,6 +59,12 @@ class Flood:
 
 
 @pytest.fixture
+def samplers(shared: LiveServer, connect: Connect) -> list[tinker.SamplingClient]:
+    """Of the small clients, connected before the flood: only their samples are counted against it."""
+    return [connect(shared, key=key_of(user)).create_sampling_client(base_model=MODEL) for user in USERS[1:]]
+
+
+@pytest.fixture
 def flood(shared: LiveServer) -> Iterator[Flood]:
     with shared.http() as http:
         flood = Flood(http)
@@ -67,10 +73,9 @@ def flood(shared: LiveServer) -> Iterator[Flood]:
 
 
 def test_sixteen_small_clients_wait_for_no_sample_of_one_who_floods(
-    shared: LiveServer, connect: Connect, flood: Flood, caplog: pytest.LogCaptureFixture
+    samplers: list[tinker.SamplingClient], flood: Flood, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", logger="tinker")
-    samplers = [connect(shared, key=key_of(user)).create_sampling_client(base_model=MODEL) for user in USERS[1:]]
     params = types.SamplingParams(max_tokens=4, stop=[])
 
     asked = [sampler.sample(types.ModelInput.from_ints([5, 6, 7]), 2, params) for sampler in samplers]
