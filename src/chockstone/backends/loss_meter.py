@@ -219,8 +219,11 @@ def _measure(
         count = args[0].numel() * max(args[0].ndim, 1)
     elif name == "index" and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors[1:]):
         count = args[0].numel()
-    elif name == "repeat_interleave" and kwargs.get("output_size") is None:
-        count = int(args[0].sum())
+    elif name == "repeat_interleave":
+        # torch writes beyond its result when the sum of the repeats overflows, or when negative ones make it smaller.
+        if bool((args[0] < 0).any()):
+            raise BadRequest(f"repeats must not be negative. Clamp them, {_ADVICE}")
+        count = int(args[0].double().sum())
     else:
         count = _broadcast(tensors) if kind.bound == "broadcast" else sum(tensor.numel() for tensor in tensors)
         if kind.bound is None or count > _SMALL:

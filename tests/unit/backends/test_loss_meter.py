@@ -28,6 +28,14 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], str]] = {
         graph(("n", "torch.full", [5], 10**12), ("x", "torch.repeat_interleave", REF, {"ref": "n"})),
         "'x' .torch.repeat_interleave.: it makes more",
     ),
+    "repetitions whose sum overflows": (
+        graph(
+            ("a", "torch.ones", 4),
+            ("n", "torch.full", [4], 2**62),
+            ("x", "torch.repeat_interleave", {"ref": "a"}, {"ref": "n"}),
+        ),
+        "'x' .torch.repeat_interleave.: it makes more",
+    ),
     "differences": (
         graph(("a", "torch.ones", 10**5), ("x", "torch.diff", {"ref": "a"}, 10**5)),
         "'x' .torch.diff.: it",
@@ -90,6 +98,14 @@ def test_what_costs_too_much_is_the_users_to_change_and_the_node_is_named(name: 
             "'inplace' is not allowed",
         ),
         (graph(("a", ".clone", REF), ("x", "torch.nn.functional.elu", {"ref": "a"}, 1.0, True)), "'inplace' is not"),
+        (  # with which torch writes beyond its result
+            graph(
+                ("n", "torch.linspace", 10**6, -(10**6), 2),
+                ("m", ".to", {"ref": "n"}, {"dtype": "int64"}),
+                ("x", "torch.repeat_interleave", {"ref": "n"}, {"ref": "m"}),
+            ),
+            "'x' .torch.repeat_interleave.: repeats must not be negative",
+        ),
         (graph(("x", ".to", REF, "meta")), "cannot use the device 'meta'"),
         (graph(("x", ".to", REF, {"device": "meta"})), "cannot use the device 'meta'"),
         (graph(("x", "torch.log", REF), ("y", ".sum", {"ref": "x"})), "the custom loss is nan; it must be finite"),
