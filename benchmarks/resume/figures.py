@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.resume import forwarding, saving, walking
+from benchmarks.resume import attempts, forwarding, saving, walking
 from benchmarks.server.figures import Figure
 from benchmarks.server.results import Results
 
@@ -45,8 +45,24 @@ def _forwarding_figures(results: Results) -> list[Figure]:
     ]
 
 
+def _attempts_figures(results: Results) -> list[Figure]:
+    found: list[Figure] = []
+    for row in attempts.OURS:
+        most = results.median("attempts", row, "most")
+        states = results.median("attempts", row, "states")
+        wanted = attempts.KEPT + 2
+        found += [
+            Figure(
+                "attempts", f"requests of an attempt besides files, {row}", "at most", 40, "count", most, counted=True
+            ),
+            Figure("attempts", f"states on the store, {row}", "at most", wanted, "count", states, counted=True),
+        ]
+    return found
+
+
 _OF_MEASURE: dict[str, Callable[[Results], list[Figure]]] = {
     "walk": _walking_figures,
     "saving": _saving_figures,
     "forward": _forwarding_figures,
+    "attempts": _attempts_figures,
 }

@@ -7,6 +7,7 @@ from functools import partial
 
 from benchmarks.benchmark import Programme
 from benchmarks.checkpoints.rounds import Series
+from benchmarks.resume.attempts import measure_attempts
 from benchmarks.resume.forwarding import measure_forwarding
 from benchmarks.resume.loopback import loopback
 from benchmarks.resume.saving import measure_saving
@@ -18,6 +19,7 @@ _MEASURES: dict[str, Callable[[Stage], dict[str, Series]]] = {
     "walk": measure_walking,
     "saving": measure_saving,
     "forward": measure_forwarding,
+    "attempts": measure_attempts,
 }
 MEASURES = tuple(_MEASURES)
 
@@ -29,6 +31,7 @@ def perform(programme: Programme, results: Results) -> None:
         "walk": f"attempt {scale.attempts - 1} of a chain, the first one's is the only good one, loopback S3",
         "saving": "500 tensors, 60 MB",
         "forward": "500 tensors, 60 MB",
+        "attempts": f"{scale.resumed} attempts, each resumes and saves one file, loopback S3",
     }
     with loopback() as s3:
         for name in (name for name in MEASURES if name in programme.wanted):

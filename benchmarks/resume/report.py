@@ -15,7 +15,12 @@ def number(value: float) -> str:
     return f"{value:.0f}"
 
 
-TITLES = {"walk": "Finding the one checkpoint", "saving": "Saving until durable", "forward": "Restoring"}
+TITLES = {
+    "walk": "Finding the one checkpoint",
+    "saving": "Saving until durable",
+    "forward": "Restoring",
+    "attempts": "Attempts",
+}
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "walk": (
         Column("seconds", "until restored", milliseconds, judged=True),
@@ -26,6 +31,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("seconds", "each", milliseconds, judged=True),
         Column("added", "added to it", milliseconds),
         Column("share", "of it", percent),
+    ),
+    "attempts": (
+        Column("requests", "requests each, besides files", number),
+        Column("most", "at most", number),
+        Column("states", "states on the store", number),
     ),
     "forward": (
         Column("seconds", "each", milliseconds, judged=True),

@@ -19,10 +19,11 @@ class Scale:
     saves: int
     keeping: bool  # whether saves with retention are measured, too
     restores: int
+    resumed: int  # attempts that each resume and save
 
 
-FULL = Scale(attempts=100, walks=5, saves=15, keeping=True, restores=9)
-QUICK = Scale(attempts=100, walks=1, saves=2, keeping=False, restores=1)
+FULL = Scale(attempts=100, walks=5, saves=15, keeping=True, restores=9, resumed=40)
+QUICK = Scale(attempts=100, walks=1, saves=2, keeping=False, restores=1, resumed=10)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ class Bucket(Protocol):
     def below(self, key: str) -> Iterator[ObjectFacts]:
         """Objects whose key starts with ``key`` and a slash; all of them for an empty key."""
 
-    def delete(self, key: str) -> bool: ...
+    def delete(self, key: str, found: ObjectFacts | None = None) -> bool:
+        """``found``: what a listing or ``find`` saw there, which saves the question where the store has conditions."""
 
     def copy(self, facts: ObjectFacts, target: str, *, overwrite: bool) -> None: ...
 

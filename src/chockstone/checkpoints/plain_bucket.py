@@ -96,7 +96,7 @@ class PlainBucket:
             for batch in obstore.list(self._store, key or None, chunk_size=1000):
                 yield from map(_facts, batch)
 
-    def delete(self, key: str) -> bool:
+    def delete(self, key: str, _found: ObjectFacts | None = None) -> bool:
         with self._explained("delete", key, "the right to delete objects"):
             try:
                 with obstore_requests():

@@ -46,6 +46,9 @@ def local_trouble(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            advice = "no space is left on a disk of this machine; free some, or set TMPDIR to a larger disk"
+            raise LocalTrouble(f"{doing}: {advice}") from error
         raise LocalTrouble(str(explain(error, doing))) from error
 
 

@@ -5,6 +5,7 @@ abort uploads, or list a bucket in which one foreign key is not a clean path. Ra
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -25,6 +26,7 @@ _COPY_THREADS: Final = 8
 _COPIED_BY_RANGE_BYTES: Final = 5 * 1024**2  # S3 copies ranges only of objects that are larger
 _SMALL_BYTES: Final = 1024**2
 _DELETE_ATTEMPTS: Final = 10
+_SEEN_SECONDS: Final = 10.0  # for which a bucket that was listed counts as there
 _READ: Final = "s3:GetObject and s3:ListBucket (without the latter, S3 answers 403 for what is not there)"
 
 
@@ -32,6 +34,7 @@ class S3Bucket:
     def __init__(self, connection: S3Connection) -> None:
         self._s3 = connection
         self._under_way: set[str] = set()
+        self._seen_monotonic: float | None = None  # when a listing last showed that the bucket is there
 
     @property
     def url(self) -> str:
@@ -82,6 +85,8 @@ class S3Bucket:
 
     def _check_bucket(self) -> None:
         """An answer to HEAD has no body to say whether the key or the whole bucket is missing."""
+        if self._seen_monotonic is not None and time.monotonic() - self._seen_monotonic < _SEEN_SECONDS:
+            return
         try:
             self._s3.request("head_bucket")
         except RequestFailed as failure:
@@ -93,10 +98,11 @@ class S3Bucket:
     def below(self, key: str) -> Iterator[ObjectFacts]:
         with self._explained("list", key, "s3:ListBucket"):
             for page in self._s3.pages("list_objects_v2", Prefix=f"{key}/" if key else ""):
+                self._seen_monotonic = time.monotonic()
                 for item in page.get("Contents", []):
                     yield ObjectFacts(item["Key"], item["Size"], item["LastModified"], item["ETag"])
 
-    def delete(self, key: str) -> bool:
+    def delete(self, key: str, found: ObjectFacts | None = None) -> bool:
         """Delete what stands there, under the condition that it is still what was found.
 
         Of concurrent calls one returns True where S3 heeds If-Match on DELETE, as AWS does since 2025;
@@ -105,7 +111,7 @@ class S3Bucket:
         """
         with self._explained("delete", key, "s3:DeleteObject, s3:GetObject and s3:ListBucket"):
             for _ in range(_DELETE_ATTEMPTS):
-                if (found := self._find(key)) is None:
+                if found is None and (found := self._find(key)) is None:
                     return False
                 try:
                     self._s3.request("delete_object", Key=key, IfMatch=found.etag)
@@ -118,6 +124,7 @@ class S3Bucket:
                         return True
                     if failure.status not in {409, 412}:  # replaced since; look again
                         raise
+                    found = None
         raise StoreUnreachable(f"cannot delete {self.url}/{key}: it is replaced again and again; try again later")
 
     def lend(self, key: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:

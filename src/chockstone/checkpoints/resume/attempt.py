@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive
@@ -17,6 +17,14 @@ R = TypeVar("R")
 _MOST_ASKED: Final = 16  # records of a place that holds nothing else
 
 
+@dataclass(slots=True)
+class _Memory:
+    """What was read of a place once and cannot change: entries are never written twice."""
+
+    claims: dict[int, Claim] = field(default_factory=dict)
+    superseded: set[Generation] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One place after one listing. ``generations`` are all that were committed, newest first."""
@@ -26,6 +34,7 @@ class Attempt:
     log: Log
     generations: tuple[Generation, ...]
     stock: tuple[StockFile, ...] = ()  # what a stock writer may have left, where there is no generation
+    _memory: _Memory = field(default_factory=_Memory, compare=False, repr=False)
 
     @classmethod
     def look(cls, place: Place, stock: StockForm | None = None) -> Attempt:
@@ -37,7 +46,12 @@ class Attempt:
         return cls(place, listing, Log.of(list(listing.records)), generations, files)
 
     def voids(self) -> set[Generation]:
-        """Generations that were committed after their incarnation had lost its right. Reads what it must."""
+        """Generations that were committed after their incarnation had lost its right. Reads what it must, once."""
+        if self._memory.superseded is None:
+            self._memory.superseded = self._superseded()
+        return self._memory.superseded
+
+    def _superseded(self) -> set[Generation]:
         if not self.generations or self.log.last <= min(each.incarnation for each in self.generations):
             return set()
         seen = self._seen()
@@ -68,7 +82,32 @@ class Attempt:
         return next((view.newest for view in views if view is not None and view.newest is not None), None)
 
     def claim(self, number: int) -> Claim | None:
-        return self._decoded(claim_record(number), Claim.decode)
+        if (known := self._memory.claims.get(number)) is not None:
+            return known
+        claim = self._decoded(claim_record(number), Claim.decode)
+        if claim is not None:
+            self._memory.claims[number] = claim
+        return claim
+
+    def is_settled(self, references: Container[tuple[str, str]] = ()) -> bool:
+        """Whether nothing that counts is here, or ever will be: a later attempt shut the place, and it is empty.
+
+        Or holds nothing but ``references``, to archives that are looked at where they are.
+        """
+        if not self.log.is_fenced:
+            return False
+        real = (each for each in self.generations if (self.place.uri, each.name) not in references)
+        if any(each not in self.voids() for each in real):
+            return False
+        return not self.stock or not self.has_stock_that_counts()
+
+    def has_stock_that_counts(self) -> bool:
+        """Whether files of the stock view were left by a stock writer, and not by an attempt of a chain."""
+        claims = self.log.claims
+        if not self.stock or not claims:
+            return bool(self.stock)
+        first = self.claim(claims[0])
+        return first is not None and (first.had_stock or first.kind == "fence")
 
     def _decoded(self, record: str, decode: Callable[..., R]) -> R | None:
         """None where it is gone meanwhile. Damage is looked at twice: it may have been on the way."""

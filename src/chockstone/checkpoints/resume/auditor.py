@@ -118,6 +118,14 @@ def exhausted(report: Report) -> ResumeExhausted:
 def blocked(report: Report, verdict: Verdict) -> ResumeBlocked:
     worst = next((each for each in report.looked if each.verdict.stops), None)
     what = f"{worst.uri}: {worst.verdict}, {worst.reason}" if worst else "the walk broke off"
+    if verdict is Verdict.LOCAL and worst is not None:
+        return ResumeBlocked(
+            f"this machine cannot restore the checkpoint at {worst.uri}: {worst.reason}. The checkpoint is not at "
+            "fault and stays the one to resume from. Free the space or raise the limit that is named, and restore "
+            "again, here or in the next attempt.",
+            verdict=verdict,
+            report=report,
+        )
     return ResumeBlocked(
         f"cannot tell what to resume from, so nothing older is taken and nothing starts at zero: {what}. "
         "Mend that and try again; `chockstone resume explain` shows all that was looked at.",

@@ -9,12 +9,14 @@ anew, or the next save would bury what could not be read.
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+from chockstone.checkpoints.archive import Head
 from chockstone.checkpoints.errors import (
     RestoreFailed,
     RestoreMismatch,
@@ -28,11 +30,11 @@ from chockstone.checkpoints.errors import (
 from chockstone.checkpoints.resume.attempt import Attempt
 from chockstone.checkpoints.resume.auditor import Auditor, blocked, broken_off, exhausted, unfit
 from chockstone.checkpoints.resume.candidates import Candidate, Origin
-from chockstone.checkpoints.resume.claims import Claim, Generation, Kind
+from chockstone.checkpoints.resume.claims import SETTLED, Claim, Generation, Kind, Settled
 from chockstone.checkpoints.resume.fencing import FencedStore, Tenure, new_claim
-from chockstone.checkpoints.resume.generations import CHAIN, Found
+from chockstone.checkpoints.resume.generations import CHAIN, Found, read_head_of
 from chockstone.checkpoints.resume.lookout import Item, Lookout, generations_of
-from chockstone.checkpoints.resume.places import Places, normalise
+from chockstone.checkpoints.resume.places import BucketPlace, Place, Places, normalise
 from chockstone.checkpoints.resume.probing import Deadline
 from chockstone.checkpoints.resume.report import RECORD, Outcome, Report
 from chockstone.checkpoints.resume.rules import Rules
@@ -71,6 +73,7 @@ class Chain:
         self.rules = rules
         self.report: Report | None = None
         self.on_commit: Callable[[], object] = lambda: None  # after each save that counts
+        self._heads: dict[tuple[str, str], Head] = {}
         self.held: set[tuple[str, str]] = set()  # places and generations that something under way will refer to
         self._meanwhile = meanwhile
         self._is_looking_only = is_looking_only
@@ -81,6 +84,7 @@ class Chain:
         self._block: ResumeError | None = None
         self._is_fresh = False
         self._is_undecided = False  # a restore is under way, or was broken off
+        self._told_settled: list[str] = []
         self._items: list[Item] = []  # in the order of the walk, from the choice on once there is one
         self._auditor = Auditor(notes)
         self._lookout = Lookout(
@@ -125,6 +129,11 @@ class Chain:
         """For generations of this attempt; commits only while the place is ours."""
         return FencedStore(self.place.store, self.claim(), self._committed)
 
+    @property
+    def quiet_store(self) -> FencedStore:
+        """As ``store``, for what does not count as a save: nothing is tidied after its commit."""
+        return FencedStore(self.place.store, self.claim())
+
     def _committed(self) -> None:
         self.on_commit()
 
@@ -151,6 +160,15 @@ class Chain:
         """What was chosen."""
         return self._trial.found
 
+    def head(self, place: Place, name: str) -> Head:
+        """Of a committed archive, which never changes: each is read once. Raises what reading it raises."""
+        key = place.uri, name
+        if key not in self._heads:
+            found = self._trial.found
+            is_found = found is not None and found.generation is not None and (found.place.uri, found.name) == key
+            self._heads[key] = found.head if found and is_found and found.head else read_head_of(place, name)
+        return self._heads[key]
+
     def earlier(self) -> list[Attempt]:
         """Earlier attempts of this chain that were looked at, newest first; those of others are not ours to tidy.
 
@@ -160,6 +178,18 @@ class Chain:
             if self._is_fresh:
                 return []
             return [each for each in self._lookout.earlier() if each.place.uri != self.place.uri]
+
+    def to_sweep(self) -> list[Place]:
+        """Places of this chain where killed writers may have left something: all of them, or a few in a bucket.
+
+        There each costs a request, so that an attempt takes one of them, any one.
+        """
+        with self._lock:
+            others = [] if self._is_fresh else self._lookout.claimed_places()
+            is_restarted = self._tenure is None or self._tenure.number > 1
+        if isinstance(self.place, BucketPlace) and others:
+            others = [secrets.choice(others)]
+        return [self.place, *others] if is_restarted else others
 
     def acknowledge_fresh_start(self) -> None:
         """Begin at zero although something could not be read: what is saved from now on comes before it."""
@@ -184,16 +214,19 @@ class Chain:
     def walk(self, load: Callable[[Found], T], *, outcome: Outcome = "restored") -> T | None:
         """What ``load`` returned for the newest candidate it accepts, or None: nothing was ever committed.
 
-        Once decided it stays so: called again, ``load`` gets the same candidate, or the same error is raised.
+        Once decided it stays so: called again, ``load`` gets the same candidate, or the same error is raised. Only
+        what our own disk refused is tried again; until that succeeds nothing can be saved.
         """
         with self._lock:
-            if self._block is not None:
+            if self._block is not None and not _is_local(self._block):
                 raise self._block
             if self._is_fresh or self.rules.fresh_start:
                 self._is_fresh = True
                 if self.report is None:
                     self._finish(WalkBack[Item](), "fresh")
                 return None
+            if self._block is not None:
+                self._items, self._unclaimed = [], None  # what failed at our own disk is looked at anew
             if outcome == "restored":
                 self._is_undecided = True  # Ctrl-C may end it: a save then would bury what it was looking for
             try:
@@ -201,6 +234,7 @@ class Chain:
             except (ResumeBlocked, ResumeExhausted, Superseded, RestoreMismatch, RestoreFailed) as error:
                 self._block = error if isinstance(error, ResumeError) else unfit(error)
                 raise
+            self._block = None
             if outcome == "restored" or self._is_fresh:
                 self._is_undecided = False
             return loaded
@@ -224,6 +258,10 @@ class Chain:
                 items += more
                 last_resorts += [item for item in more if item.is_void]
                 walk.add(more)
+            elif settled := self._lookout.set_aside(deadline):
+                items += settled
+                last_resorts += [item for item in settled if item.is_void]
+                walk.add(settled)
             elif last_resorts:
                 walk.add(replace(item, is_void=False, is_last_resort=True) for item in last_resorts)
                 last_resorts = []
@@ -244,6 +282,8 @@ class Chain:
         if self._is_looking_only:
             return self._lookout.items(self._lookout.candidates, deadline)
         look = self._own()
+        if isinstance(look, Attempt):
+            self._lookout.read_settled([look])  # of an earlier process of this attempt
         own, *others = self._lookout.candidates
         items = generations_of(own, look) if isinstance(look, Attempt) else [Item(own, None, error=look)]
         return items + self._lookout.items(others, deadline)
@@ -274,6 +314,7 @@ class Chain:
         match walk.ending:
             case Ending.TAKEN:
                 self._finish(walk, outcome)
+                self._write_settled()
             case Ending.FRESH:
                 self._is_fresh = True
                 self._finish(walk, "fresh")
@@ -295,6 +336,15 @@ class Chain:
         self._write_report()
         return self.report
 
+    def _write_settled(self) -> None:
+        """Tell the next attempt which places it need not ask."""
+        places = self._lookout.settled_now(self._trial.references)
+        if self._is_looking_only or self._tenure is None or not places or places == self._told_settled:
+            return
+        self._told_settled = places
+        with suppress(Exception):  # best effort, as the report
+            self.place.put(SETTLED, Settled(self.identity, tuple(places)).encode())
+
     def note(self, text: str) -> None:
         """Add to the audit what became of something after the decision."""
         with self._lock:
@@ -309,3 +359,7 @@ class Chain:
             return
         with suppress(Exception):  # best effort: the decision stands without it
             self.place.put(RECORD, self.report.as_json().encode())
+
+
+def _is_local(error: ResumeError) -> bool:
+    return isinstance(error, ResumeBlocked) and error.verdict == Verdict.LOCAL

@@ -20,6 +20,7 @@ from chockstone.checkpoints.errors import DamagedArchive, InvalidName, Unsupport
 
 FORMAT: Final = 1
 CLAIMS: Final = "claims"  # the folder of the log
+SETTLED: Final = "settled.json"
 REFERRERS: Final = "referrers"  # the folder of records of attempts of other chains that refer to an archive here
 MAX_GIVEN: Final = 1000
 MAX_GIVEN_BYTES: Final = 160 * 1024  # of all of them, so that the whole stays a record that can be read
@@ -119,6 +120,28 @@ class Seen:
         if newest is not None and generation is None:
             raise DamagedArchive(f"{what} names no generation")
         return cls(generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Earlier attempts that an attempt found shut and empty, so that those after it need not ask them again.
+
+    A hint that saves requests: where nothing else is found, they are looked at all the same.
+    """
+
+    identity: Mapping[str, str]
+    places: tuple[str, ...]  # newest first
+
+    def encode(self) -> bytes:
+        return _encode({"identity": dict(self.identity), "places": _fitting(self.places)})
+
+    @classmethod
+    def decode(cls, content: bytes, *, what: str) -> Settled:
+        values = _decode(content, what)
+        identity, places = values.get("identity"), values.get("places")
+        if not isinstance(identity, dict) or not isinstance(places, list) or not _are_uris(places):
+            raise DamagedArchive(f"{what} is no list of attempts")
+        return cls(identity, tuple(places))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from chockstone.checkpoints.errors import DamagedArchive, StoreUnreachable, Superseded
@@ -53,10 +54,16 @@ class Tenure:
         return Log.of(self.place.records(CLAIMS)).last > self.number
 
 
-def fence(attempt: Attempt, claim: Claim) -> None:
-    """Shut an earlier attempt: nothing that is committed there from now on counts. Raises StoreError."""
+def fence(attempt: Attempt, claim: Claim) -> Attempt:
+    """Shut an earlier attempt: nothing that is committed there from now on counts. Raises StoreError.
+
+    Returns the attempt as it is from now on: what was listed once the entry was in force, which the fence has seen.
+    """
     number = _enter(attempt, claim)
-    _record_seen(Attempt.look(attempt.place), number, "fence")
+    found = Attempt.look(attempt.place)
+    _record_seen(found, number, "fence")
+    stock = () if found.generations else attempt.stock
+    return replace(found, log=replace(found.log, is_fenced=True), stock=stock)
 
 
 def _enter(attempt: Attempt, claim: Claim) -> int:

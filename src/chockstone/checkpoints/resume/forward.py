@@ -78,7 +78,7 @@ class Forward:
             self._tell_the_source()
         source = {"uri": found.place.uri, "generation": found.name, "seal": found.seal}
         write_files(
-            self._chain.store,
+            self._chain.quiet_store,
             generation.name,
             {},
             kind=FORWARD,
@@ -107,7 +107,7 @@ class Forward:
             chain.claim().check()
             return copied
         source = found.open()
-        sink = chain.store.begin(generation.name, source.size)
+        sink = chain.quiet_store.begin(generation.name, source.size)
         try:
             _stream(source, sink)
             sink.commit(overwrite=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,8 +25,9 @@ from chockstone.checkpoints.resume.attempt import Attempt
 from chockstone.checkpoints.resume.chain import Chain
 from chockstone.checkpoints.resume.claims import Generation
 from chockstone.checkpoints.resume.dependents import Key, references_of
-from chockstone.checkpoints.resume.generations import FORWARD, identity_of, read_head_of
+from chockstone.checkpoints.resume.generations import FORWARD, identity_of
 from chockstone.checkpoints.resume.places import Place
+from chockstone.checkpoints.resume.stock import StockFile, StockForm, check_stock, clear_stock
 from chockstone.checkpoints.resume.verdicts import Verdict
 from chockstone.checkpoints.retention import Best, Retention
 
@@ -65,6 +66,7 @@ class Keeper:
         self._policy = policy
         self._heads: dict[Key, Head | None] = {}  # None: not to be read
         self._has_swept = False
+        self._cleared: set[str] = set()  # places whose copies for stock readers are gone
         self._damaged: set[tuple[str, str | None]] = set()  # as the restore found, whatever their heads say
 
     def tidy(self) -> list[Key]:
@@ -74,20 +76,56 @@ class Keeper:
             return []  # then all stay, and nobody need look
         held = set(self._chain.held)  # before looking: what it was held for is either still to come, or listed
         try:
-            doomed = [each for each in plan(self._good(), self._policy) if each.key not in held]
+            good = self._good()
+            doomed = [each for each in plan(good, self._policy) if each.key not in held]
             if doomed:
                 self._chain.claim().check()  # a later attempt may go by what we would remove
+            self._clear_views(good, {each.key for each in doomed})
             return [each.key for each in doomed if self._removed(each)]
         except Exception as error:  # noqa: BLE001  # the save has succeeded, and must not look as if it had not
             log.warning("resume retention failed place=%s error=%s", self._chain.place.uri, error)
             return []
+
+    def _clear_views(self, good: Sequence[Kept], doomed: Container[Key]) -> None:
+        """Remove the copies for stock readers from earlier attempts, but for the newest one that keeps a state.
+
+        Each attempt that saves comes past the one that was the newest before it, so copies do not pile up.
+        """
+        if (form := self._chain.rules.stock) is None:
+            return
+        real = [each for each in good if not each.is_forward and each.place.uri != self._chain.place.uri]
+        newest: dict[str, Kept] = {}  # of each place
+        for each in real:
+            newest.setdefault(each.place.uri, each)
+        staying = [uri for uri in newest if any(e.place.uri == uri and e.key not in doomed for e in real)]
+        emptied = [uri for uri in newest if uri not in staying]
+        for uri in (*staying[1:2], *emptied):
+            if uri not in self._cleared:
+                self._cleared.add(uri)
+                self._clear_view(newest[uri], form)
+
+    def _clear_view(self, shown: Kept, form: StockForm) -> None:
+        manifest = shown.head.manifest
+        files = {member.name: member.size for member in shown.head.layout.members}
+        inherited = manifest.metadata.get("inherited")
+        for each in inherited if isinstance(inherited, list) else []:
+            if isinstance(each, dict) and isinstance(each.get("size"), int):
+                files.setdefault(str(each.get("name")), each["size"])
+        try:
+            check_stock([StockFile(name, size) for name, size in files.items()])
+            count = clear_stock(shown.place, form, files)
+        except CheckpointError as error:
+            log.warning("resume stock view not cleared place=%s error=%s", shown.place.uri, error)
+            return
+        if count:
+            log.info("resume stock view cleared place=%s files=%d", shown.place.uri, count)
 
     def _sweep(self) -> None:
         """Once: what killed writers of the chain left behind, where they can no longer be writing."""
         if self._has_swept:
             return
         self._has_swept = True
-        for place in (self._chain.place, *(attempt.place for attempt in self._chain.earlier() if attempt.log.claims)):
+        for place in self._chain.to_sweep():
             try:
                 for partial in place.store.sweep(min_age_seconds=_ORPHAN_SECONDS):
                     log.info("resume partial write swept place=%s bytes=%d", partial.place, partial.size)
@@ -116,14 +154,14 @@ class Keeper:
         key = place.uri, generation.name
         if key not in self._heads:
             try:
-                self._heads[key] = read_head_of(place, generation.name)
+                self._heads[key] = self._chain.head(place, generation.name)
             except (CheckpointMissing, DamagedArchive, ForeignArchive, UnsupportedArchive):
                 self._heads[key] = None  # also where somebody else removed it
         return self._heads[key]
 
     def _removed(self, doomed: Kept) -> bool:
         try:
-            removed = doomed.place.store.delete(doomed.generation.name)
+            removed = doomed.place.remove(doomed.generation.name)
         except CheckpointError as error:
             log.warning("resume generation not removed place=%s name=%s error=%s", *doomed.key, error)
             return False

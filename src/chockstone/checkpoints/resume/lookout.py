@@ -7,7 +7,7 @@ unnoticed. What they were given is looked at only where the rest holds nothing: 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,9 +16,9 @@ from typing import Final
 from chockstone.checkpoints.errors import DamagedArchive, StoreUnreachable
 from chockstone.checkpoints.resume.attempt import Attempt
 from chockstone.checkpoints.resume.candidates import MAX_CANDIDATES, Candidate, Origin, ranked
-from chockstone.checkpoints.resume.claims import Claim, Generation
+from chockstone.checkpoints.resume.claims import SETTLED, Claim, Generation, Settled
 from chockstone.checkpoints.resume.fencing import fence
-from chockstone.checkpoints.resume.places import Places, normalise
+from chockstone.checkpoints.resume.places import Place, Places, normalise
 from chockstone.checkpoints.resume.probing import Deadline, probe
 from chockstone.checkpoints.resume.stock import StockForm
 from chockstone.checkpoints.resume.walking import Ending, WalkBack
@@ -26,6 +26,7 @@ from chockstone.checkpoints.resume.walking import Ending, WalkBack
 log = logging.getLogger(__name__)
 _MOST_FENCED: Final = 16  # in one start; each attempt fences those before it, so there are few to do
 _FENCES_AT_ONCE: Final = 8
+_FIRST_LOOKS: Final = 2  # and twice as many each time, until one tells which are settled
 _MOST_ASKED: Final = 3  # claims of one place, for whose it is
 
 
@@ -65,6 +66,8 @@ class Lookout:
         self.add(candidates)
         self.looked: dict[str, Attempt] = {}  # by place
         self._traced: set[str] = set()  # places whose lineage was followed
+        self.settled: dict[str, None] = {}  # places, as the newest attempt that recorded any found them
+        self._aside: list[Candidate] = []
 
     def add(self, candidates: Sequence[Candidate]) -> None:
         everything = ranked([*self.candidates, *candidates])
@@ -80,7 +83,7 @@ class Lookout:
 
     def items(self, candidates: Sequence[Candidate], deadline: Deadline) -> list[Item]:
         """Everything to be walked past in these places, newest first."""
-        looks = probe(self._places, candidates, deadline, self._stock)
+        candidates, looks = self._probed(candidates, deadline)
         fenced = self._fence_all(candidates, looks)
         items: list[Item] = []
         for candidate, look in zip(candidates, looks, strict=True):
@@ -90,6 +93,74 @@ class Lookout:
             attempt = self.looked[look.place.uri] = fenced.get(look.place.uri, look)
             items += generations_of(candidate, attempt)
         return items
+
+    def _probed(
+        self, candidates: Sequence[Candidate], deadline: Deadline
+    ) -> tuple[list[Candidate], list[Attempt | Exception]]:
+        """Those that are looked at, in their order: the newest few at first, which may tell that others are settled."""
+        asked: list[Candidate] = []
+        looks: list[Attempt | Exception] = []
+        left, width = self._unsettled(candidates), _FIRST_LOOKS
+        while left:
+            page, left = left[:width], left[width:]
+            found = probe(self._places, page, deadline, self._stock)
+            asked += page
+            looks += found
+            if not self.settled:
+                self.read_settled([each for each in found if isinstance(each, Attempt)])
+            left = self._unsettled(left)
+            width = len(left) if self.settled else 2 * width
+        return asked, looks
+
+    def read_settled(self, attempts: Sequence[Attempt]) -> None:
+        """What the newest of these attempts found settled. A record that cannot be read is ignored: all are asked."""
+        for attempt in attempts:
+            if SETTLED in attempt.listing.records:
+                with suppress(Exception):
+                    record = Settled.decode(attempt.place.read(SETTLED), what=f"{SETTLED} of {attempt.place.uri}")
+                    if dict(record.identity) == self._identity:
+                        self.settled = dict.fromkeys(record.places)
+                        return
+
+    def _unsettled(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Those to look at; the others are set aside for ``set_aside``."""
+        if not self.settled:
+            return list(candidates)
+        left: list[Candidate] = []
+        for candidate in candidates:
+            is_ours = candidate.origin is not Origin.USER and not candidate.may_be_foreign
+            if is_ours and normalise(candidate.uri) in self.settled:
+                self._aside.append(candidate)
+            else:
+                left.append(candidate)
+        return left
+
+    def set_aside(self, deadline: Deadline) -> list[Item]:
+        """What is in the places that were not asked so far, because an earlier attempt found them settled."""
+        candidates, self._aside, self.settled = self._aside, [], {}
+        return self.items(candidates, deadline) if candidates else []
+
+    @property
+    def aside(self) -> list[Candidate]:
+        """Places that are not asked, because an earlier attempt found them settled."""
+        return list(self._aside)
+
+    def claimed_places(self) -> list[Place]:
+        """Of earlier attempts of this chain that ever began, newest first."""
+        looked = [each.place for each in self.earlier() if each.log.claims]
+        return [*looked, *(self._places.open(each.uri) for each in self._aside)]
+
+    def settled_now(self, references: Container[tuple[str, str]]) -> list[str]:
+        """Earlier attempts of this chain that need not be asked again, newest first.
+
+        ``references``: generations by place that only name another one.
+        """
+        found = [
+            each.place.uri
+            for each in self.earlier()
+            if each.place.uri in self.settled or _is_settled(each, references)  # it was one of the first to be asked
+        ]
+        return [*found, *(normalise(each.uri) for each in self._aside)]
 
     def _fence_all(self, candidates: Sequence[Candidate], looks: Sequence[Attempt | Exception]) -> dict[str, Attempt]:
         """Those of this chain, as they are once nobody can add to them unnoticed, by place."""
@@ -112,8 +183,7 @@ class Lookout:
         if self._new_fence is None or not self._is_ours(attempt):
             return attempt
         try:
-            fence(attempt, self._new_fence())
-            return Attempt.look(attempt.place, self._stock)
+            return fence(attempt, self._new_fence())
         except Exception as error:  # noqa: BLE001  # recorded
             self._warn(f"{attempt.place.uri} could not be fenced: {error}")
             return attempt
@@ -201,3 +271,9 @@ def generations_of(candidate: Candidate, attempt: Attempt) -> list[Item]:
     except Exception as error:  # noqa: BLE001  # judged where the walk comes to it
         return [Item(candidate, attempt, error=error)]
     return [Item(candidate, attempt, each, is_void=each in voids) for each in attempt.generations]
+
+
+def _is_settled(attempt: Attempt, references: Container[tuple[str, str]]) -> bool:
+    with suppress(Exception):  # then the next attempt looks there, too
+        return attempt.is_settled(references)
+    return False

@@ -71,6 +71,9 @@ class Place(Protocol):
 
     def delete(self, record: str) -> bool: ...
 
+    def remove(self, name: str) -> bool:
+        """An archive, as the last listing saw it where there was one. Whether this call removed it."""
+
 
 class Places:
     """Opens places; one connection for each bucket, whatever is asked of it. Thread-safe."""
@@ -248,6 +251,10 @@ class FilePlace:
             raise
         return spare
 
+    def remove(self, name: str) -> bool:
+        with self.cost.request():
+            return self.store.delete(name)
+
     def delete(self, record: str) -> bool:
         path = self.folder / record
         with self.cost.request(), explained(f"cannot delete {path}"):
@@ -291,12 +298,17 @@ class BucketPlace:
             return {facts.key[len(self._folder) + 1 :]: facts for facts in self.bucket.below(self._folder)}
 
     def open(self, name: str) -> Source:
+        return MeteredSource(self.bucket.source(self.facts(name)), self.cost, is_remote=True)
+
+    def facts(self, name: str) -> ObjectFacts:
+        """Of an archive, as the last listing saw it where there was one. ``CheckpointMissing`` where there is none."""
         if (facts := self._facts.get(name + SUFFIX)) is None:
             with self.cost.request():
                 facts = self.bucket.find(f"{self._folder}/{name}{SUFFIX}")
         if facts is None:
             raise CheckpointMissing(f"checkpoint {name!r} is not in {self.store.url}")
-        return MeteredSource(self.bucket.source(facts), self.cost, is_remote=True)
+        self._facts[name + SUFFIX] = facts  # it stays as it is, or reading it fails
+        return facts
 
     def read(self, record: str, limit: int = MAX_RECORD_BYTES) -> bytes:
         place = f"{self.bucket.url}/{self._folder}/{record}"
@@ -333,6 +345,11 @@ class BucketPlace:
             sink = self.bucket.begin(f"{self._folder}/{record}", len(content))
             sink.write_at(0, memoryview(content))
             sink.commit(overwrite=overwrite)
+
+    def remove(self, name: str) -> bool:
+        key = f"{self._folder}/{name}{SUFFIX}"
+        with self.cost.request():
+            return self.bucket.delete(key, self._facts.pop(name + SUFFIX, None))
 
     def delete(self, record: str) -> bool:
         with self.cost.request():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from chockstone.checkpoints.layout import MAX_MEMBERS, Member
 from chockstone.checkpoints.posix import ensure_directory, explained, fsync_directory, local_trouble
 from chockstone.checkpoints.resume.cost import MeteredSource
 from chockstone.checkpoints.resume.places import FOLDER, BucketPlace, FilePlace, Place
-from chockstone.checkpoints.store import SUFFIX, Source
+from chockstone.checkpoints.store import Source
 from chockstone.checkpoints.tar import PAGE
 
 StockForm = Literal["tree", "object"]
@@ -125,6 +125,40 @@ def refresh_stock(
     if replace and form == "tree":
         wanted = {member.name for member in members}
         _remove(place, [file.name for file in list_stock(place, form) if file.name not in wanted])
+
+
+def clear_stock(place: Place, form: StockForm, files: Mapping[str, int]) -> int:
+    """Remove these files of a view, by name and size, and say how many there were. Files of another size stay.
+
+    To be called before the archive that they are copies of is removed, so that a kill in between leaves an archive
+    that is cleared with its view another time.
+    """
+    if isinstance(place, BucketPlace):
+        keys = {place.key if form == "object" else f"{place.key}/{name}": size for name, size in files.items()}
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            return sum(pool.map(lambda pair: _clear_object(place, *pair), keys.items()))
+    directory = _directory(place)
+    listed = {file.name: file.size for file in _list_directory(directory, form)}
+    if form == "object":
+        wanted = set(files.values())
+        if listed.get(PAYLOAD) not in wanted:
+            return 0
+        with explained(f"cannot remove {directory.path}"), suppress(FileNotFoundError):
+            os.unlink(directory.path)
+        return 1
+    copies = [name for name, size in files.items() if listed.get(name) == size]
+    if copies:
+        _remove(place, copies)
+    return len(copies)
+
+
+def _clear_object(place: BucketPlace, key: str, size: int) -> bool:
+    with place.cost.request():
+        facts = place.bucket.find(key)
+    if facts is None or facts.size != size:
+        return False
+    with place.cost.request():
+        return place.bucket.delete(key, facts)
 
 
 def _why_not(name: str) -> str | None:
@@ -244,11 +278,7 @@ def _stream(read_into: ReadInto, size: int, target: FileIO, on_bytes: Callable[[
 
 
 def _refresh_bucket(place: BucketPlace, name: str, members: Sequence[Member], form: StockForm) -> None:
-    key = f"{place.key}{FOLDER}/{name}{SUFFIX}"
-    with place.cost.request():
-        facts = place.bucket.find(key)
-    if facts is None:
-        raise CheckpointMissing(f"checkpoint {name!r} is not in {place.store.url}")
+    facts = place.facts(name)
 
     def copy(member: Member) -> None:
         target = place.key if form == "object" else f"{place.key}/{member.name}"

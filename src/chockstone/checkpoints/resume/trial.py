@@ -37,6 +37,7 @@ class Trial:
         self._warn = warn
         self._is_looking_only = is_looking_only
         self.found: Found | None = None
+        self.references: set[tuple[str, str]] = set()  # places and generations that name another one, which is there
         self.trouble: Exception | None = None
 
     def run(self, item: Item, walk: WalkBack[Item], load: Callable[[Found], T], deadline: Deadline) -> T | None:
@@ -93,18 +94,19 @@ class Trial:
             why = f"it is of another chain: {identity or 'it does not say which'}"
             walk.saw(Verdict.FOREIGN, why, step=head.manifest.step)
             return None
-        return follow(self._places, attempt.place, generation, head)
+        found = follow(self._places, attempt.place, generation, head)
+        if found.head is not head:
+            self.references.add((attempt.place.uri, generation.name))
+        return found
 
     def _stock(self, attempt: Attempt, walk: WalkBack[Item]) -> Found | None:
         """A place without generations: what a stock writer left there, or nothing."""
-        claims, files = attempt.log.claims, attempt.stock
-        first = attempt.claim(claims[0]) if files and claims else None
-        if files and (not claims or (first is not None and (first.had_stock or first.kind == "fence"))):
+        if files := attempt.stock if attempt.has_stock_that_counts() else ():
             if self._rules.legacy == "reject":
                 walk.saw(Verdict.UNVERIFIED, "files without digests, and legacy='reject'")
                 return None
             return Found(attempt.place, None, stock=files)
-        if claims or attempt.listing.records:
+        if attempt.log.claims or attempt.listing.records:
             walk.saw(Verdict.PARTIAL, "an attempt began here and committed nothing")
         elif attempt.listing.exists:
             walk.saw(Verdict.EMPTY, "the place is there, and nothing is in it")

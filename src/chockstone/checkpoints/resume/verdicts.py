@@ -43,6 +43,11 @@ class Verdict(StrEnum):
         return self in _STOPS
 
     @property
+    def may_pass(self) -> bool:
+        """Whether another attempt may succeed with nothing changed: the store may answer, or its disk have room."""
+        return self in (Verdict.UNREACHABLE, Verdict.LOCAL)
+
+    @property
     def was_committed(self) -> bool:
         """Whether it shows that the chain had saved something: then zero is no place to start from."""
         return self in _COMMITTED

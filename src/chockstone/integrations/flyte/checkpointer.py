@@ -231,7 +231,7 @@ class Checkpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no types
     def _refresh(self, chain: Chain, name: str, *, replace: bool) -> None:
         """Show it to flytekit's own checkpoint. It is saved already, so a failure here is only reported."""
         try:
-            head = read_head_of(chain.place, name)
+            head = chain.head(chain.place, name)
             self._state = state_of(head, name)
             refresh_stock(chain.place, name, head.layout.members, form=_FORM, replace=replace)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not look like a failed save

@@ -4,10 +4,11 @@ Each is what the checkpoint library raises, too. Only what may pass by itself is
 task at the others, because the next attempt would find the same.
 
 FreshStart            nothing was ever committed (flytekit's FlyteDataNotFoundException)
-ResumeBlockedForNow   ResumeBlocked, recoverable: the store could not be reached
-ResumeBlockedForGood  ResumeBlocked: denied, of a newer version, or our own disk
+ResumeBlockedForNow   ResumeBlocked, recoverable: the store could not be reached, or our own disk is full
+ResumeBlockedForGood  ResumeBlocked: denied, or of a newer version
 NothingUsable         ResumeExhausted: something was committed, and none of it can be used
 StoreAway             StoreUnreachable while saving, recoverable
+DiskAway              LocalTrouble before or after the decision, recoverable
 HostChanged           this flytekit is not the one that is known here
 """
 
@@ -20,6 +21,7 @@ from flytekit.exceptions.user import FlyteDataNotFoundException, FlyteRecoverabl
 
 from chockstone.checkpoints.errors import (
     CheckpointError,
+    LocalTrouble,
     ResumeBlocked,
     ResumeExhausted,
     StoreUnreachable,
@@ -63,6 +65,10 @@ class StoreAway(_PlainlySaid, FlyteRecoverableException, StoreUnreachable):  # t
     _ERROR_CODE = "USER:StoreUnreachable"
 
 
+class DiskAway(_PlainlySaid, FlyteRecoverableException, LocalTrouble):  # type: ignore[misc]
+    _ERROR_CODE = "USER:LocalDisk"
+
+
 class HostChanged(CheckpointError):
     pass
 
@@ -77,7 +83,7 @@ class Translator:
     def translated(self) -> Iterator[None]:
         try:
             yield
-        except (ResumeBlocked, ResumeExhausted, StoreUnreachable) as error:
+        except (ResumeBlocked, ResumeExhausted, StoreUnreachable, LocalTrouble) as error:
             if isinstance(error, FlyteUserException):
                 raise
             if id(error) not in self._known:
@@ -85,14 +91,17 @@ class Translator:
             raise self._known[id(error)][1] from error
 
 
-def _translate(error: ResumeBlocked | ResumeExhausted | StoreUnreachable) -> Exception:
+def _translate(error: ResumeBlocked | ResumeExhausted | StoreUnreachable | LocalTrouble) -> Exception:
     if isinstance(error, StoreUnreachable):
         return StoreAway(str(error))
+    if isinstance(error, LocalTrouble):
+        return DiskAway(str(error))
     if isinstance(error, ResumeExhausted):
         exhausted = NothingUsable(str(error))
         exhausted.report = error.report
         return exhausted
-    kind = ResumeBlockedForNow if error.verdict == Verdict.UNREACHABLE else ResumeBlockedForGood
+    may_pass = error.verdict != "" and Verdict(error.verdict).may_pass
+    kind = ResumeBlockedForNow if may_pass else ResumeBlockedForGood
     blocked = kind(str(error))
     blocked.verdict, blocked.report = error.verdict, error.report
     return blocked

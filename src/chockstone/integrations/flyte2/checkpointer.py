@@ -29,7 +29,7 @@ from chockstone.checkpoints.resume.candidates import Candidate, Origin
 from chockstone.checkpoints.resume.chain import Chain
 from chockstone.checkpoints.resume.claims import Generation
 from chockstone.checkpoints.resume.forward import Forward, Mode
-from chockstone.checkpoints.resume.generations import Found, read_head_of
+from chockstone.checkpoints.resume.generations import Found
 from chockstone.checkpoints.resume.keeping import Keeper
 from chockstone.checkpoints.resume.places import Places
 from chockstone.checkpoints.resume.report import Report
@@ -238,7 +238,7 @@ class Checkpoint(StockCheckpoint):
     def _show(self, chain: Chain, generation: Generation) -> None:
         """For stock flyte. What was saved is saved without it, so a failure is told and no more."""
         try:
-            members = read_head_of(chain.place, generation.name).layout.members
+            members = chain.head(chain.place, generation.name).layout.members
             refresh_stock(chain.place, generation.name, members, form="object")
         except (StoreError, DamagedArchive, OSError) as error:
             log.warning(

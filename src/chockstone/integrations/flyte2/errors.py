@@ -1,7 +1,7 @@
 """Errors that are both ours and Flyte's: the platform tells from the class whether another attempt can help.
 
-What cannot be reached now may be there at the next attempt. What is denied, damaged or too new is the same
-then, and so many attempts later too.
+What cannot be reached now may be there at the next attempt, and the disk may have room then. What is denied, damaged
+or too new is the same then, and so many attempts later too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def told_to_flyte() -> Iterator[None]:
     except (CheckpointUnreachable, CheckpointBlocked, CheckpointsExhausted):
         raise
     except ResumeBlocked as error:
-        kind = CheckpointUnreachable if error.verdict == Verdict.UNREACHABLE else CheckpointBlocked
+        may_pass = error.verdict != "" and Verdict(error.verdict).may_pass
+        kind = CheckpointUnreachable if may_pass else CheckpointBlocked
         raise kind(str(error), verdict=error.verdict, report=error.report) from error
     except ResumeExhausted as error:
         raise CheckpointsExhausted(str(error), report=error.report) from error

@@ -66,7 +66,7 @@ def test_F23_a_full_disk_is_our_own_trouble(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(module.os, "replace", full)
 
-    with pytest.raises(LocalTrouble, match="full"):
+    with pytest.raises(LocalTrouble, match="no space"):
         move_into(staged, target)
 
 

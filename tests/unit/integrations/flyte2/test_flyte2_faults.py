@@ -330,10 +330,14 @@ def test_f23_a_full_disk_of_our_own_is_not_blamed_on_the_checkpoint(
 
     with monkeypatch.context() as patch:
         patch.setattr("chockstone.integrations.flyte2.checkpointer.mkdtemp", full)
-        with pytest.raises(CheckpointBlocked) as caught:
+        with pytest.raises(CheckpointUnreachable, match="no space is left on a disk of this machine") as caught:
             resumed.load_sync()
+        with pytest.raises(CheckpointUnreachable):
+            resumed.save_sync(b"instead")  # nothing is saved before what could not be restored
 
+    assert not isinstance(caught.value, NonRecoverableError)  # so that Flyte tries again
     assert caught.value.verdict == Verdict.LOCAL
+    assert loaded(resumed) == b"newer"  # once there is room
     assert (2, Verdict.CORRUPT) not in verdicts(resumed)
     assert loaded(storage.attempt(3)) == b"newer"
 
