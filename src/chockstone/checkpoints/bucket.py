@@ -89,13 +89,14 @@ class Bucket(Protocol):
         """Discard uploads below ``key`` that nobody finished, of keys that ``is_ours`` knows."""
 
 
-class Repeats(threading.local):
-    """How many requests of this thread had to be sent again, as far as the client that did so tells."""
+class Traffic(threading.local):
+    """Requests that this thread sent to stores."""
 
-    count = 0
+    sent = 0
+    repeated = 0  # those of them that were sent again
 
 
-repeats: Final = Repeats()
+traffic: Final = Traffic()
 
 
 class RequestFailed(Exception):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,7 +21,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from chockstone.checkpoints.bucket import ObjectFacts, Patience, RequestFailed, explained
+from chockstone.checkpoints.bucket import ObjectFacts, Patience, RequestFailed, explained, traffic
 from chockstone.checkpoints.errors import CheckpointMissing, StoreError, TruncatedArchive
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 RANGE_BYTES: Final = 8 * 1024**2  # a request this long ends in time on slow lines too
 _WINDOW_BYTES: Final = 256 * 1024  # smaller reads share one request
 _WINDOWS: Final = 4
+_FIRST_PAUSE: Final = 0.1  # in seconds, before a request is sent again
+_LONGEST_PAUSE: Final = 2.0
 _SMALL_BYTES: Final = 1024**2  # objects that are read in one request, whatever of them is asked for
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -50,13 +54,22 @@ _SILENT: Final = {
 
 class ObjectSource:
     def __init__(
-        self, store: ObjectStore, facts: ObjectFacts, *, url: str, permission: str, patience: Patience
+        self,
+        store: ObjectStore,
+        facts: ObjectFacts,
+        *,
+        url: str,
+        permission: str,
+        patience: Patience,
+        repeats: bool = False,
     ) -> None:
+        """``repeats``: whether to send again what failed for the time being; else ``store`` does that by itself."""
         self._store = store
         self._facts = facts
         self._url = url
         self._permission = permission
         self._attempts = patience.attempts
+        self._patience = patience if repeats else None
         self._windows: dict[int, memoryview] = {}  # those read last
         self._lock = threading.Lock()
 
@@ -121,6 +134,25 @@ class ObjectSource:
         raise RequestFailed(f"it sent {len(content)} bytes where {len(target)} were asked for")
 
     def _fetch(self, start: int, end: int, place: str) -> memoryview:
+        """As often as our patience has it, where the store does not see to that."""
+        if self._patience is None:
+            return self._fetch_once(start, end, place)
+        retries = retry_config(self._patience)
+        ends = time.monotonic() + retries["retry_timeout"].total_seconds()
+        pause = _FIRST_PAUSE
+        for left in reversed(range(retries["max_retries"] + 1)):
+            try:
+                return self._fetch_once(start, end, place)
+            except RequestFailed as failure:
+                if not left or not failure.is_outage or time.monotonic() + pause > ends:
+                    raise
+            time.sleep(random.uniform(pause / 2, pause))  # noqa: S311  # so that not all come back at once
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            traffic.repeated += 1
+        raise AssertionError("the last one returns or raises")
+
+    def _fetch_once(self, start: int, end: int, place: str) -> memoryview:
+        traffic.sent += 1
         options: GetOptions = {"range": (start, end)}
         if self._facts.etag is not None:
             options["if_match"] = self._facts.etag

@@ -57,7 +57,9 @@ class S3Bucket:
         put(self._s3, key, content, overwrite=overwrite)
 
     def source(self, facts: ObjectFacts) -> Source:
-        return ObjectSource(self._s3.reader, facts, url=self.url, permission=_READ, patience=self._s3.patience)
+        return ObjectSource(
+            self._s3.reader, facts, url=self.url, permission=_READ, patience=self._s3.patience, repeats=True
+        )
 
     def find(self, key: str) -> ObjectFacts | None:
         with self._explained("look at", key, _READ):

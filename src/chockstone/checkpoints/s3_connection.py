@@ -26,9 +26,9 @@ from botocore.exceptions import (
 from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.store import S3Store
 
-from chockstone.checkpoints.bucket import Patience, RequestFailed, S3Access, explained, repeats
+from chockstone.checkpoints.bucket import Patience, RequestFailed, S3Access, explained, traffic
 from chockstone.checkpoints.errors import StoreDenied, StoreError
-from chockstone.checkpoints.object_source import client_config, obstore_requests, retry_config
+from chockstone.checkpoints.object_source import client_config, obstore_requests
 
 _REQUEST_SECONDS: Final = 300.0  # for one range
 _CONNECTIONS: Final = 32
@@ -62,6 +62,7 @@ class S3Connection:
             region = told.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
             settings = _client_settings(patience)
             client = session.client("s3", region_name=region, config=settings, endpoint_url=told.endpoint_url)
+            client.meta.events.register("before-send.s3", _count_request)
             if (credentials := session.get_credentials()) is None:
                 raise NoCredentialsError
             credentials.get_frozen_credentials()  # asks whoever gives them out
@@ -83,7 +84,7 @@ class S3Connection:
                 bucket,
                 config={"endpoint": endpoint, "region": region},
                 client_options=client_config(patience, request_seconds=_REQUEST_SECONDS, allow_http=plain_http),
-                retry_config=retry_config(patience),
+                retry_config={"max_retries": 0},  # a source does that, which counts them
                 credential_provider=Boto3CredentialProvider(session, ttl=_CREDENTIAL_LIFE),
             )
         return cls(client, reader, bucket, patience=patience)
@@ -106,15 +107,18 @@ class S3Connection:
 
     def request_now(self, operation: str, **parameters: object) -> Answer:
         """The same, but an outage is not waited for."""
-        with _boto_requests():
+        with _boto_requests(), _one_answer():
             answer: Answer = getattr(self._client, operation)(Bucket=self.bucket, **parameters)
-            repeats.count += answer["ResponseMetadata"].get("RetryAttempts", 0)
             return answer
 
     def pages(self, operation: str, **parameters: object) -> Iterator[Answer]:
         with _boto_requests():
-            for answer in self._client.get_paginator(operation).paginate(Bucket=self.bucket, **parameters):
-                repeats.count += answer["ResponseMetadata"].get("RetryAttempts", 0)
+            answers = iter(self._client.get_paginator(operation).paginate(Bucket=self.bucket, **parameters))
+            while True:
+                with _one_answer():
+                    answer: Answer | None = next(answers, None)
+                if answer is None:
+                    return
                 yield answer
 
     def presigned(self, operation: str, seconds: int, **parameters: object) -> str:
@@ -159,6 +163,20 @@ def _client_settings(patience: Patience) -> Config:
         max_pool_connections=_CONNECTIONS,
         s3={"addressing_style": "path"},  # as obstore does, and servers without wildcard DNS need
     )
+
+
+def _count_request(**_: object) -> None:
+    """Called by botocore, in the thread that asks, for each request and each time that one is sent again."""
+    traffic.sent += 1
+
+
+@contextmanager
+def _one_answer() -> Iterator[None]:
+    before = traffic.sent
+    try:
+        yield
+    finally:
+        traffic.repeated += max(0, traffic.sent - before - 1)
 
 
 @contextmanager

@@ -169,6 +169,7 @@ class World(ABC):
         return [
             (f"{each.uri.rpartition('/')[2]}{f':{each.generation}' if each.generation else ''}", each.verdict)
             for each in report.looked
+            if each.reached
         ]
 
     # -- chains of a platform

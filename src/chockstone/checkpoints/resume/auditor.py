@@ -7,31 +7,36 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from chockstone.checkpoints.errors import ResumeBlocked, ResumeExhausted
-from chockstone.checkpoints.resume.cost import Cost
+from chockstone.checkpoints.errors import ResumeBlocked, ResumeExhausted, StoreUnreachable
+from chockstone.checkpoints.resume.attempt import Attempt
+from chockstone.checkpoints.resume.candidates import Candidate
+from chockstone.checkpoints.resume.cost import Cost, Spent
 from chockstone.checkpoints.resume.lookout import Item
 from chockstone.checkpoints.resume.places import Place, normalise, status_of
 from chockstone.checkpoints.resume.report import Looked, Outcome, Report
 from chockstone.checkpoints.resume.rules import Rules
-from chockstone.checkpoints.resume.verdicts import Verdict
+from chockstone.checkpoints.resume.trial import nothing_in
+from chockstone.checkpoints.resume.verdicts import Verdict, judge
 from chockstone.checkpoints.resume.walking import WalkBack
 
 log = logging.getLogger(__name__)
 
 
 class Auditor:
-    """Of one chain. Warnings and notes stay; lines and cost are those of the walk that was begun last."""
+    """Of one chain. Warnings, notes and cost are of all walks; lines are those of the walk that was begun last."""
 
-    def __init__(self, notes: Sequence[str] = ()) -> None:
+    def __init__(self, notes: Sequence[str], total: Cost, since: Spent | None) -> None:
+        """``total``: of all places, which counts from ``since`` on; None: from now on."""
         self.notes = list(notes)
         self.warnings: list[str] = []
-        self._charged: dict[int, tuple[int, int, int, float]] = {}
+        self._total = total
+        self._since = total.spent if since is None else since
         self.begin()
 
     def begin(self) -> None:
         self._started = time.perf_counter()
-        self._cost = Cost()
         self._lines: list[Looked] = []
+        self._charged: dict[int, Spent] = {}
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
@@ -40,32 +45,62 @@ class Auditor:
     def record(self, item: Item, walk: WalkBack[Item], trouble: Exception | None) -> None:
         """What was said last of a candidate."""
         look = walk.looked[-1]
-        requests, retries, size, seconds = self._charge(item.attempt.place) if item.attempt else (0, 0, 0, 0.0)
-        self._cost.add(requests, size, seconds, retries=retries)
+        reason = look.reason if look.readings == 1 else f"{look.reason} (read twice)"
+        self._add(item, look.verdict, reason, step=look.step, status=status_of(trouble))
+
+    def _record_untried(self, items: Sequence[Item]) -> None:
+        """Places that were asked and that the walk did not come to, each once."""
+        known = {line.uri for line in self._lines}
+        for item in items:
+            uri = normalise(item.candidate.uri)
+            if uri in known:
+                continue
+            known.add(uri)
+            if item.error is not None or item.attempt is None:
+                error = item.error or StoreUnreachable("it was not looked at")
+                verdict, reason, status = judge(error), str(error), status_of(error)
+            elif item.generation is None:
+                (verdict, reason), status = _nothing_there(item.attempt), None
+            else:
+                count = len(item.attempt.generations)
+                what = "a generation" if count == 1 else f"{count} generations"
+                verdict, reason, status = Verdict.UNTRIED, f"{what}, not opened: the decision was made before", None
+            self._add(item, verdict, reason, status=status, reached=False)
+
+    def _add(
+        self,
+        item: Item,
+        verdict: Verdict,
+        reason: str,
+        *,
+        step: int | None = None,
+        status: int | None = None,
+        reached: bool = True,
+    ) -> None:
+        spent = self._charge(item.attempt.place) if item.attempt else Spent()
         self._lines.append(
             Looked(
                 uri=normalise(item.candidate.uri),
                 origin=item.candidate.origin,
-                verdict=look.verdict,
-                reason=look.reason if look.readings == 1 else f"{look.reason} (read twice)",
+                verdict=verdict,
+                reason=reason,
                 attempt=item.candidate.attempt,
                 generation=item.generation.name if item.generation else None,
-                step=look.step,
-                status=status_of(trouble),
-                requests=requests,
-                retries=retries,
-                size_bytes=size,
-                milliseconds=round(seconds * 1000, 1),
+                step=step,
+                status=status,
+                requests=spent.requests,
+                retries=spent.retries,
+                size_bytes=spent.bytes,
+                milliseconds=round(spent.seconds * 1000, 1),
+                reached=reached,
             )
         )
 
-    def _charge(self, place: Place) -> tuple[int, int, int, float]:
+    def _charge(self, place: Place) -> Spent:
         """What the place has cost since it was last asked for it."""
-        cost = place.cost
-        now = (cost.requests, cost.retries, cost.bytes, cost.seconds)
-        before = self._charged.get(id(place), (0, 0, 0, 0.0))
-        self._charged[id(place)] = now
-        return now[0] - before[0], now[1] - before[1], now[2] - before[2], now[3] - before[3]
+        now, before = place.cost.spent, self._charged.get(id(place.cost), Spent())
+        self._charged[id(place.cost)] = now
+        return now - before
 
     def report(
         self,
@@ -76,8 +111,18 @@ class Auditor:
         attempt: int | None,
         identity: Mapping[str, str],
         rules: Rules,
+        untried: Sequence[Item] = (),
+        settled: Sequence[Candidate] = (),
+        more_requests: int = 0,
     ) -> Report:
+        """``untried``: asked, and not come to. ``settled``: not asked. ``more_requests``: to write this down."""
         chosen = self._lines[-1] if walk.choice is not None and self._lines else None
+        self._record_untried(untried)
+        for candidate in settled:
+            self._add(
+                Item(candidate, None), Verdict.SETTLED, "not asked: fenced, with nothing to restore", reached=False
+            )
+        spent = self._total.spent - self._since
         lost = walk.steps_lost
         if chosen is not None and lost:
             self.warn(f"{lost} steps are lost: newer ones could not be used")
@@ -91,9 +136,9 @@ class Auditor:
             looked=tuple(self._lines),
             choice=chosen,
             steps_lost=lost,
-            requests=self._cost.requests,
-            retries=self._cost.retries,
-            size_bytes=self._cost.bytes,
+            requests=spent.requests + more_requests,
+            retries=spent.retries,
+            size_bytes=spent.bytes,
             milliseconds=round((time.perf_counter() - self._started) * 1000, 1),
             warnings=tuple(self.warnings),
             notes=tuple(self.notes),
@@ -103,6 +148,13 @@ class Auditor:
         if outcome == "fresh":
             log.info("resume fresh start looked_at=%s", [each.uri for each in report.looked])
         return report
+
+
+def _nothing_there(attempt: Attempt) -> tuple[Verdict, str]:
+    """Of a place without generations, as a walk would say."""
+    if attempt.stock:
+        return Verdict.UNTRIED, f"{len(attempt.stock)} files of a stock writer or copies for one, not opened"
+    return nothing_in(attempt)
 
 
 def exhausted(report: Report) -> ResumeExhausted:

@@ -14,6 +14,7 @@ from chockstone.checkpoints.resume.attempt import Attempt
 from chockstone.checkpoints.resume.candidates import Candidate, Origin
 from chockstone.checkpoints.resume.chain import Chain
 from chockstone.checkpoints.resume.claims import Claim
+from chockstone.checkpoints.resume.cost import Spent
 from chockstone.checkpoints.resume.generations import CHAIN
 from chockstone.checkpoints.resume.places import FOLDER, PATIENCE, Place, Places, normalise
 from chockstone.checkpoints.resume.report import MAX_BYTES, RECORD, Report
@@ -65,6 +66,7 @@ def explain(
         rules=told.rules,
         notes=notes,
         is_looking_only=True,
+        since=Spent(),
     )
     return chain.explain()
 

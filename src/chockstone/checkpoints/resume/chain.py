@@ -31,6 +31,7 @@ from chockstone.checkpoints.resume.attempt import Attempt
 from chockstone.checkpoints.resume.auditor import Auditor, blocked, broken_off, exhausted, unfit
 from chockstone.checkpoints.resume.candidates import Candidate, Origin
 from chockstone.checkpoints.resume.claims import SETTLED, Claim, Generation, Kind, Settled
+from chockstone.checkpoints.resume.cost import Spent
 from chockstone.checkpoints.resume.fencing import FencedStore, Tenure, new_claim
 from chockstone.checkpoints.resume.generations import CHAIN, Found, read_head_of
 from chockstone.checkpoints.resume.lookout import Item, Lookout, generations_of
@@ -61,11 +62,14 @@ class Chain:
         notes: Sequence[str] = (),
         meanwhile: Callable[[], Sequence[Candidate]] = lambda: (),
         is_looking_only: bool = False,
+        since: Spent | None = None,
     ) -> None:
         """``is_looking_only``: claims and fences nothing; for those who only want to know.
 
         ``meanwhile`` is asked once the place is claimed, for attempts that have begun since ``candidates`` were
         listed; it raises Superseded for one that is later than this. So of two that start at once one sees the other.
+
+        ``since``: what ``places`` had cost before anything was asked for this chain; None: until now.
         """
         self.place = places.open(own)
         self.identity = dict(identity)
@@ -86,7 +90,7 @@ class Chain:
         self._is_undecided = False  # a restore is under way, or was broken off
         self._told_settled: list[str] = []
         self._items: list[Item] = []  # in the order of the walk, from the choice on once there is one
-        self._auditor = Auditor(notes)
+        self._auditor = Auditor(notes, places.cost, since)
         self._lookout = Lookout(
             places,
             self.identity,
@@ -274,7 +278,7 @@ class Chain:
         if walk.ending is not Ending.BLOCKED and self._tenure is not None:
             with suppress(StoreError):  # whoever has taken over may have tidied away what should have been found
                 self._tenure.check()
-        self._conclude(walk, outcome)
+        self._conclude(walk, outcome, items)
         return loaded
 
     def _first_items(self, deadline: Deadline) -> list[Item]:
@@ -309,22 +313,22 @@ class Chain:
             self._auditor.warn(f"{self.place.uri} could not be claimed, so nothing can be saved there: {error}")
             return attempt
 
-    def _conclude(self, walk: WalkBack[Item], outcome: Outcome) -> None:
+    def _conclude(self, walk: WalkBack[Item], outcome: Outcome, items: Sequence[Item]) -> None:
         """Report how the walk ended, and raise where it ended badly."""
         match walk.ending:
             case Ending.TAKEN:
-                self._finish(walk, outcome)
-                self._write_settled()
+                self._write_settled()  # before the report, which counts it
+                self._finish(walk, outcome, items)
             case Ending.FRESH:
                 self._is_fresh = True
-                self._finish(walk, "fresh")
+                self._finish(walk, "fresh", items)
             case Ending.EXHAUSTED:
-                raise exhausted(self._finish(walk, "exhausted"))
+                raise exhausted(self._finish(walk, "exhausted", items))
             case Ending.BLOCKED:
                 verdict = walk.blocked.verdict if walk.blocked else Verdict.UNREACHABLE
-                raise blocked(self._finish(walk, "blocked"), verdict) from self._trial.trouble
+                raise blocked(self._finish(walk, "blocked", items), verdict) from self._trial.trouble
 
-    def _finish(self, walk: WalkBack[Item], outcome: Outcome) -> Report:
+    def _finish(self, walk: WalkBack[Item], outcome: Outcome, items: Sequence[Item] = ()) -> Report:
         self.report = self._auditor.report(
             walk,
             outcome,
@@ -332,6 +336,9 @@ class Chain:
             attempt=self.attempt,
             identity=self.identity,
             rules=self.rules,
+            untried=items,
+            settled=self._lookout.aside,
+            more_requests=int(self._tenure is not None and not self._is_looking_only),
         )
         self._write_report()
         return self.report

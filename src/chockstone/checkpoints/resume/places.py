@@ -82,19 +82,22 @@ class Places:
         self._patience = patience
         self._access = access
         self._buckets: dict[tuple[str, str], Bucket] = {}
+        self.cost = Cost()  # of all that were opened here
         self._lock = threading.Lock()
 
     def open(self, uri: str | os.PathLike[str]) -> Place:
         scheme, bucket, path = split(uri)
-        return BucketPlace(self._bucket(scheme, bucket), path) if scheme else FilePlace(Path(path))
+        cost = Cost(self.cost)
+        return BucketPlace(self._bucket(scheme, bucket), path, cost) if scheme else FilePlace(Path(path), cost)
 
     def names(self, uri: str | os.PathLike[str]) -> list[str]:
         """What stands directly below a folder or prefix, files and folders alike; nothing where it is not there."""
         scheme, bucket, path = split(uri)
         if scheme:
-            below = self._bucket(scheme, bucket).below(path)
-            return sorted({facts.key[len(path) + 1 :].partition("/")[0] for facts in below})
-        with explained(f"cannot list {path}"):
+            with self.cost.request():
+                below = self._bucket(scheme, bucket).below(path)
+                return sorted({facts.key[len(path) + 1 :].partition("/")[0] for facts in below})
+        with self.cost.request(), explained(f"cannot list {path}"):
             try:
                 return sorted(os.listdir(path))
             except (FileNotFoundError, NotADirectoryError):
@@ -143,11 +146,11 @@ def split(uri: str | os.PathLike[str]) -> tuple[str, str, str]:
 
 
 class FilePlace:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, cost: Cost | None = None) -> None:
         self.path = path
         self.folder = path.with_name(path.name + FOLDER)
         self.store = FileStore(self.folder)
-        self.cost = Cost()
+        self.cost = cost or Cost()
 
     @property
     def uri(self) -> str:
@@ -191,7 +194,7 @@ class FilePlace:
 
     def open(self, name: str) -> Source:
         with self.cost.request():
-            return MeteredSource(self.store.open(name), self.cost, is_remote=False)
+            return MeteredSource(self.store.open(name), self.cost)
 
     def read(self, record: str, limit: int = MAX_RECORD_BYTES) -> bytes:
         path = self.folder / record
@@ -266,12 +269,12 @@ class FilePlace:
 
 
 class BucketPlace:
-    def __init__(self, bucket: Bucket, key: str) -> None:
+    def __init__(self, bucket: Bucket, key: str, cost: Cost | None = None) -> None:
         self.bucket = bucket
         self.key = key
         self._folder = key + FOLDER
         self.store = ObjectStore(bucket, self._folder)
-        self.cost = Cost()
+        self.cost = cost or Cost()
         self._facts: dict[str, ObjectFacts] = {}
 
     @property
@@ -298,7 +301,7 @@ class BucketPlace:
             return {facts.key[len(self._folder) + 1 :]: facts for facts in self.bucket.below(self._folder)}
 
     def open(self, name: str) -> Source:
-        return MeteredSource(self.bucket.source(self.facts(name)), self.cost, is_remote=True)
+        return MeteredSource(self.bucket.source(self.facts(name)), self.cost)
 
     def facts(self, name: str) -> ObjectFacts:
         """Of an archive, as the last listing saw it where there was one. ``CheckpointMissing`` where there is none."""
@@ -321,7 +324,7 @@ class BucketPlace:
             raise DamagedArchive(f"{place} has {facts.size} bytes, and may have no more than {limit}")
         content = bytearray(facts.size)
         if content:
-            source = MeteredSource(self.bucket.source(facts), self.cost, is_remote=True)
+            source = MeteredSource(self.bucket.source(facts), self.cost)
             source.read_into(0, memoryview(content))
         return bytes(content)
 

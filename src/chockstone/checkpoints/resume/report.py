@@ -16,6 +16,7 @@ _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("place", "outcome", "version", "uri", "origin", "reason", "generation"), (str,)),
     **dict.fromkeys(("attempt", "steps_lost", "requests", "retries", "size_bytes", "step", "status"), (int,)),
     "milliseconds": (int, float),
+    "reached": (bool,),
     **dict.fromkeys(("identity", "settings"), (dict,)),
     **dict.fromkeys(("looked", "warnings", "notes"), (list,)),
 }
@@ -35,10 +36,11 @@ class Looked:
     generation: str | None = None
     step: int | None = None
     status: int | None = None  # of HTTP, where one came
-    requests: int = 0
-    retries: int = 0  # requests that a busy store made us send again, beyond those
+    requests: int = 0  # all that were sent, as the store counts them
+    retries: int = 0  # those of them that were sent again
     size_bytes: int = 0
     milliseconds: float = 0.0
+    reached: bool = True  # False: the place was asked, or is known, and the walk ended before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Report:
     attempt: int | None
     identity: Mapping[str, str]
     outcome: Outcome
-    looked: tuple[Looked, ...]
+    looked: tuple[Looked, ...]  # in the order of the walk, and then those that it did not come to
     choice: Looked | None = None
     steps_lost: int | None = None  # the newest commit seen less the chosen one
     requests: int = 0

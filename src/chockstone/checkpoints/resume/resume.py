@@ -264,6 +264,7 @@ class Resume:
         )
 
     def _made(self) -> Chain:
+        since = self._places.cost.spent
         existing = attempts_in(self._places, self.root, is_only_chain=True)
         numbered = number_attempt(existing, self._wanted)
         others = named_places(self._places, self._sources, are_only_chains=True)
@@ -276,6 +277,7 @@ class Resume:
             rules=self._rules,
             notes=[*self._notes, *filter(None, [numbered.note])],
             meanwhile=lambda: self._begun_meanwhile(numbered.attempt),
+            since=since,
         )
 
     def _begun_meanwhile(self, attempt: int) -> list[Candidate]:

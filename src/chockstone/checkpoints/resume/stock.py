@@ -221,7 +221,7 @@ def _opened(place: Place, form: StockForm, file: StockFile) -> Iterator[ReadInto
     if isinstance(place, BucketPlace):
         key = place.key if form == "object" else f"{place.key}/{file.name}"
         facts = ObjectFacts(key, file.size, _UNKNOWN, file.etag)
-        yield MeteredSource(place.bucket.source(facts), place.cost, is_remote=True).read_into
+        yield MeteredSource(place.bucket.source(facts), place.cost).read_into
         return
     path = _directory(place).path
     doing = f"cannot read {file.name!r} of {path}"

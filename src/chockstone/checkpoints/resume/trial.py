@@ -106,12 +106,7 @@ class Trial:
                 walk.saw(Verdict.UNVERIFIED, "files without digests, and legacy='reject'")
                 return None
             return Found(attempt.place, None, stock=files)
-        if attempt.log.claims or attempt.listing.records:
-            walk.saw(Verdict.PARTIAL, "an attempt began here and committed nothing")
-        elif attempt.listing.exists:
-            walk.saw(Verdict.EMPTY, "the place is there, and nothing is in it")
-        else:
-            walk.saw(Verdict.ABSENT, "nothing was ever written here")
+        walk.saw(*nothing_in(attempt))
         return None
 
     def _loaded(self, item: Item, found: Found, load: Callable[[Found], T]) -> T:
@@ -130,6 +125,15 @@ class Trial:
         except CheckpointError as error:
             self._warn(f"a restore from {place.uri} that ended well is counted as if it had not: {error}")
         return loaded
+
+
+def nothing_in(attempt: Attempt) -> tuple[Verdict, str]:
+    """What to say of a place that has nothing to restore."""
+    if attempt.log.claims or attempt.listing.records:
+        return Verdict.PARTIAL, "an attempt began here and committed nothing"
+    if attempt.listing.exists:
+        return Verdict.EMPTY, "the place is there, and nothing is in it"
+    return Verdict.ABSENT, "nothing was ever written here"
 
 
 def _why(item: Item, found: Found) -> str:

@@ -36,6 +36,8 @@ class Verdict(StrEnum):
     DENIED = "denied"
     UNREACHABLE = "unreachable"
     LOCAL = "local"  # our own disk; the candidate is not to blame
+    SETTLED = "settled"  # not asked: an earlier attempt found it fenced, and with nothing to restore
+    UNTRIED = "untried"  # something was committed there, and the walk ended before it
 
     @property
     def stops(self) -> bool:

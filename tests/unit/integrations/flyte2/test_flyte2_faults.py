@@ -38,7 +38,7 @@ def proxy(s3: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 def verdicts(checkpoint: Checkpoint) -> list[tuple[int | None, Verdict]]:
     assert checkpoint.report is not None
-    return [(each.attempt, each.verdict) for each in checkpoint.report.looked]
+    return [(each.attempt, each.verdict) for each in checkpoint.report.looked if each.reached]
 
 
 # F08
