@@ -23,7 +23,7 @@ class Scale:
 
 
 FULL = Scale(attempts=100, walks=5, saves=15, keeping=True, restores=9, resumed=40)
-QUICK = Scale(attempts=100, walks=1, saves=2, keeping=False, restores=1, resumed=10)
+QUICK = Scale(attempts=100, walks=1, saves=2, keeping=False, restores=1, resumed=8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,20 +75,21 @@ def quiet(s3_world: S3World) -> S3World:
     return s3_world
 
 
+@pytest.mark.parametrize("words", [2_000, WORDS], ids=["one request reads an archive", "several do"])
 @pytest.mark.parametrize("busy", [(), ("list-type",), (".tar",), ("list-type", ".tar", "claims")])
-def test_requests_are_counted_as_the_store_counts_them(quiet: S3World, busy: tuple[str, ...]) -> None:
+def test_requests_are_counted_as_the_store_counts_them(quiet: S3World, busy: tuple[str, ...], words: int) -> None:
     root = quiet.root
     for attempt in range(4):
         with Resume(root, attempt=attempt, forward="off") as resume:
-            resume.restore(state(0, words=WORDS))
-            resume.save(state(attempt + 1, words=WORDS), step=attempt + 1).result()
+            resume.restore(state(0, words=words))
+            resume.save(state(attempt + 1, words=words), step=attempt + 1).result()
     quiet.proxy.heal()
     for mark in busy:
         for method in ("GET", "PUT"):
             quiet.proxy.inject(BUSY, method=method, containing=mark, times=1, after=1)
 
     with Resume(root, attempt=4, forward="off") as resume:
-        assert resume.restore(state(0, words=WORDS)) is not None
+        assert resume.restore(state(0, words=words)) is not None
         seen = len(quiet.proxy.requests)
         report = resume.report
 
