@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from chockstone.checkpoints.errors import CheckpointExists, CheckpointMissing, StoreUnreachable
+from chockstone.checkpoints.resume.claims import SETTLED
 from chockstone.checkpoints.resume.cost import Cost
 from chockstone.checkpoints.resume.places import Listing
 from chockstone.checkpoints.store import SUFFIX, Entry, Partial
@@ -117,6 +118,7 @@ class MemoryPlaces:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.cost = Cost()
 
     def open(self, uri: str) -> MemoryPlace:
         return MemoryPlace(self._world, uri)
@@ -172,7 +174,12 @@ class MemoryPlace:
         return True
 
     def put(self, record: str, content: bytes) -> None:
-        self._world.objects[self._folder + record] = content  # the audit only, which nobody reads: no call of its own
+        if record == SETTLED:  # the other one is the audit, which nobody reads: no call of its own
+            self._world.call()
+        self._world.objects[self._folder + record] = content
+
+    def remove(self, name: str) -> bool:
+        return self.store.delete(name)
 
     def delete(self, record: str) -> bool:
         self._world.call()

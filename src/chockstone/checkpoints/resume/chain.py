@@ -30,7 +30,7 @@ from chockstone.checkpoints.errors import (
 from chockstone.checkpoints.resume.attempt import Attempt
 from chockstone.checkpoints.resume.auditor import Auditor, blocked, broken_off, exhausted, unfit
 from chockstone.checkpoints.resume.candidates import Candidate, Origin
-from chockstone.checkpoints.resume.claims import SETTLED, Claim, Generation, Kind, Settled
+from chockstone.checkpoints.resume.claims import SETTLED, Claim, Generation, Kind, Reference, Settled
 from chockstone.checkpoints.resume.cost import Spent
 from chockstone.checkpoints.resume.fencing import FencedStore, Tenure, new_claim
 from chockstone.checkpoints.resume.generations import CHAIN, Found, read_head_of
@@ -71,6 +71,7 @@ class Chain:
 
         ``since``: what ``places`` had cost before anything was asked for this chain; None: until now.
         """
+        self._places = places
         self.place = places.open(own)
         self.identity = dict(identity)
         self.attempt = attempt
@@ -88,7 +89,7 @@ class Chain:
         self._block: ResumeError | None = None
         self._is_fresh = False
         self._is_undecided = False  # a restore is under way, or was broken off
-        self._told_settled: list[str] = []
+        self._told_settled: Settled | None = None
         self._items: list[Item] = []  # in the order of the walk, from the choice on once there is one
         self._auditor = Auditor(notes, places.cost, since)
         self._lookout = Lookout(
@@ -182,6 +183,23 @@ class Chain:
             if self._is_fresh:
                 return []
             return [each for each in self._lookout.earlier() if each.place.uri != self.place.uri]
+
+    def references_aside(self) -> list[Reference]:
+        """References in earlier attempts that were not asked, because nothing else is there."""
+        with self._lock:
+            return [] if self._is_fresh else self._lookout.references_aside()
+
+    def remove_aside(self, references: Sequence[Reference]) -> None:
+        """Remove such references, and tell the next attempt. Raises StoreError at the first that cannot be removed."""
+        gone: list[Reference] = []
+        try:
+            for each in references:
+                self._places.open(each.place).remove(each.generation)
+                gone.append(each)
+        finally:
+            with self._lock:
+                self._lookout.forget_references(gone)
+                self._write_settled()
 
     def to_sweep(self) -> list[Place]:
         """Places of this chain where killed writers may have left something: all of them, or a few in a bucket.
@@ -345,12 +363,12 @@ class Chain:
 
     def _write_settled(self) -> None:
         """Tell the next attempt which places it need not ask."""
-        places = self._lookout.settled_now(self._trial.references)
-        if self._is_looking_only or self._tenure is None or not places or places == self._told_settled:
+        settled = self._lookout.settled_now(self._trial.references)
+        if self._is_looking_only or self._tenure is None or not settled.places or settled == self._told_settled:
             return
-        self._told_settled = places
+        self._told_settled = settled
         with suppress(Exception):  # best effort, as the report
-            self.place.put(SETTLED, Settled(self.identity, tuple(places)).encode())
+            self.place.put(SETTLED, settled.encode())
 
     def note(self, text: str) -> None:
         """Add to the audit what became of something after the decision."""

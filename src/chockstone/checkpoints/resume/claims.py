@@ -122,6 +122,15 @@ class Seen:
         return cls(generation)
 
 
+class Reference(NamedTuple):
+    """A generation that only names another one."""
+
+    place: str
+    generation: str
+    target: str  # the place of the other
+    target_generation: str
+
+
 @dataclass(frozen=True, slots=True)
 class Settled:
     """Earlier attempts that an attempt found shut and empty, so that those after it need not ask them again.
@@ -131,17 +140,30 @@ class Settled:
 
     identity: Mapping[str, str]
     places: tuple[str, ...]  # newest first
+    references: tuple[Reference, ...] = ()  # that these places still hold
 
     def encode(self) -> bytes:
-        return _encode({"identity": dict(self.identity), "places": _fitting(self.places)})
+        """As many places as there is room for; all that is said of the others is left out, and they are asked again."""
+        places = _fitting(self.places, copies=6)  # with their references, each is there several times
+        references = [list(each) for each in self.references if each.place in places]
+        return _encode({"identity": dict(self.identity), "places": places, "references": references})
 
     @classmethod
     def decode(cls, content: bytes, *, what: str) -> Settled:
         values = _decode(content, what)
-        identity, places = values.get("identity"), values.get("places")
-        if not isinstance(identity, dict) or not isinstance(places, list) or not _are_uris(places):
+        identity, places, references = (values.get(name) for name in ("identity", "places", "references"))
+        sound = (
+            isinstance(identity, dict)
+            and isinstance(places, list)
+            and _are_uris(places)
+            and isinstance(references, list)
+            and all(isinstance(each, list) and len(each) == 4 for each in references)
+            and all(isinstance(part, str) for each in references for part in each)
+            and all(Generation.parse(each[1]) and Generation.parse(each[3]) for each in references)
+        )
+        if not sound:
             raise DamagedArchive(f"{what} is no list of attempts")
-        return cls(identity, tuple(places))
+        return cls(identity, tuple(places), tuple(Reference(*each) for each in references))  # type: ignore[union-attr, arg-type]  # checked above
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +234,8 @@ def _are_uris(values: object) -> bool:
     return isinstance(values, list) and len(values) <= MAX_GIVEN and all(isinstance(uri, str) for uri in values)
 
 
-def _fitting(uris: Sequence[str]) -> list[str]:
-    ends = accumulate(2 * len(json.dumps(uri)) for uri in uris)  # it may be listed twice
+def _fitting(uris: Sequence[str], *, copies: int = 2) -> list[str]:
+    ends = accumulate(copies * len(json.dumps(uri)) for uri in uris)  # so often it may be listed
     return [uri for uri, end in zip(uris[:MAX_GIVEN], ends, strict=False) if end <= MAX_GIVEN_BYTES]
 
 

@@ -33,6 +33,7 @@ from chockstone.checkpoints.retention import Best, Retention
 
 log = logging.getLogger(__name__)
 LEAST: Final = 2  # good ones that always stay
+_REFERENCES_AT_ONCE: Final = 4  # of attempts that were not asked; the next save removes as many
 _ORPHAN_SECONDS: Final = 3600.0  # locks tell orphans from writes, age does where locks do not reach
 
 
@@ -80,11 +81,21 @@ class Keeper:
             doomed = [each for each in plan(good, self._policy) if each.key not in held]
             if doomed:
                 self._chain.claim().check()  # a later attempt may go by what we would remove
+            doomed = self._unreferred(doomed)
             self._clear_views(good, {each.key for each in doomed})
             return [each.key for each in doomed if self._removed(each)]
         except Exception as error:  # noqa: BLE001  # the save has succeeded, and must not look as if it had not
             log.warning("resume retention failed place=%s error=%s", self._chain.place.uri, error)
             return []
+
+    def _unreferred(self, doomed: Sequence[Kept]) -> list[Kept]:
+        """Those that no reference in an attempt that was not asked leads to, once some such references are removed."""
+        keys = {each.key for each in doomed}
+        leading = [each for each in self._chain.references_aside() if (each.target, each.target_generation) in keys]
+        if leading:
+            self._chain.remove_aside(leading[:_REFERENCES_AT_ONCE])
+        needed = {(each.target, each.target_generation) for each in leading[_REFERENCES_AT_ONCE:]}
+        return [each for each in doomed if each.key not in needed]
 
     def _clear_views(self, good: Sequence[Kept], doomed: Container[Key]) -> None:
         """Remove the copies for stock readers from earlier attempts, but for the newest one that keeps a state.

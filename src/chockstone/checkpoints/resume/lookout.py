@@ -7,7 +7,7 @@ unnoticed. What they were given is looked at only where the rest holds nothing: 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from typing import Final
 from chockstone.checkpoints.errors import DamagedArchive, StoreUnreachable
 from chockstone.checkpoints.resume.attempt import Attempt
 from chockstone.checkpoints.resume.candidates import MAX_CANDIDATES, Candidate, Origin, ranked
-from chockstone.checkpoints.resume.claims import SETTLED, Claim, Generation, Settled
+from chockstone.checkpoints.resume.claims import SETTLED, Claim, Generation, Reference, Settled
 from chockstone.checkpoints.resume.fencing import fence
 from chockstone.checkpoints.resume.places import Place, Places, normalise
 from chockstone.checkpoints.resume.probing import Deadline, probe
@@ -67,6 +67,7 @@ class Lookout:
         self.looked: dict[str, Attempt] = {}  # by place
         self._traced: set[str] = set()  # places whose lineage was followed
         self.settled: dict[str, None] = {}  # places, as the newest attempt that recorded any found them
+        self._references: dict[tuple[str, str], Reference] = {}  # that those still hold, by place and generation
         self._aside: list[Candidate] = []
 
     def add(self, candidates: Sequence[Candidate]) -> None:
@@ -120,6 +121,7 @@ class Lookout:
                     record = Settled.decode(attempt.place.read(SETTLED), what=f"{SETTLED} of {attempt.place.uri}")
                     if dict(record.identity) == self._identity:
                         self.settled = dict.fromkeys(record.places)
+                        self._references = {each[:2]: each for each in record.references}
                         return
 
     def _unsettled(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -137,7 +139,7 @@ class Lookout:
 
     def set_aside(self, deadline: Deadline) -> list[Item]:
         """What is in the places that were not asked so far, because an earlier attempt found them settled."""
-        candidates, self._aside, self.settled = self._aside, [], {}
+        candidates, self._aside, self.settled, self._references = self._aside, [], {}, {}
         return self.items(candidates, deadline) if candidates else []
 
     @property
@@ -150,17 +152,29 @@ class Lookout:
         looked = [each.place for each in self.earlier() if each.log.claims]
         return [*looked, *(self._places.open(each.uri) for each in self._aside)]
 
-    def settled_now(self, references: Container[tuple[str, str]]) -> list[str]:
-        """Earlier attempts of this chain that need not be asked again, newest first.
+    def settled_now(self, references: Mapping[tuple[str, str], Reference]) -> Settled:
+        """Earlier attempts of this chain that need not be asked again.
 
-        ``references``: generations by place that only name another one.
+        ``references``: what is known to be one, by place and generation.
         """
         found = [
             each.place.uri
             for each in self.earlier()
             if each.place.uri in self.settled or _is_settled(each, references)  # it was one of the first to be asked
         ]
-        return [*found, *(normalise(each.uri) for each in self._aside)]
+        places = (*found, *(normalise(each.uri) for each in self._aside))
+        known = {**self._references, **references}
+        live = (each for each in known.values() if each.place in places and each.target not in places)
+        return Settled(self._identity, places, tuple(live))
+
+    def references_aside(self) -> list[Reference]:
+        """Those in places that are not asked."""
+        aside = {normalise(each.uri) for each in self._aside}
+        return [each for each in self._references.values() if each.place in aside]
+
+    def forget_references(self, gone: Iterable[Reference]) -> None:
+        for each in gone:
+            self._references.pop(each[:2], None)
 
     def _fence_all(self, candidates: Sequence[Candidate], looks: Sequence[Attempt | Exception]) -> dict[str, Attempt]:
         """Those of this chain, as they are once nobody can add to them unnoticed, by place."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from chockstone.checkpoints.errors import CheckpointError, RestoreFailed, RestoreMismatch
 from chockstone.checkpoints.resume.attempt import Attempt
+from chockstone.checkpoints.resume.claims import Reference
 from chockstone.checkpoints.resume.generations import Found, follow, identity_of, read_head_of
 from chockstone.checkpoints.resume.lookout import Item
 from chockstone.checkpoints.resume.places import Places
@@ -37,7 +38,7 @@ class Trial:
         self._warn = warn
         self._is_looking_only = is_looking_only
         self.found: Found | None = None
-        self.references: set[tuple[str, str]] = set()  # places and generations that name another one, which is there
+        self.references: dict[tuple[str, str], Reference] = {}  # by place and generation; what they name is there
         self.trouble: Exception | None = None
 
     def run(self, item: Item, walk: WalkBack[Item], load: Callable[[Found], T], deadline: Deadline) -> T | None:
@@ -96,7 +97,8 @@ class Trial:
             return None
         found = follow(self._places, attempt.place, generation, head)
         if found.head is not head:
-            self.references.add((attempt.place.uri, generation.name))
+            key = attempt.place.uri, generation.name
+            self.references[key] = Reference(*key, found.place.uri, found.name)
         return found
 
     def _stock(self, attempt: Attempt, walk: WalkBack[Item]) -> Found | None:

@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 
 from chockstone.checkpoints import Checkpointer
+from chockstone.checkpoints.archive import read_head
 from chockstone.checkpoints.errors import LocalTrouble, ResumeBlocked, ResumeExhausted
+from chockstone.checkpoints.file_source import open_file
 from chockstone.checkpoints.posix import local_trouble
 from chockstone.checkpoints.resume.attempt import Attempt
 from chockstone.checkpoints.resume.candidates import Candidate, Origin
 from chockstone.checkpoints.resume.chain import Chain
 from chockstone.checkpoints.resume.claims import SETTLED, Settled
 from chockstone.checkpoints.resume.forward import Forward
-from chockstone.checkpoints.resume.generations import Found
+from chockstone.checkpoints.resume.generations import FORWARD, Found
 from chockstone.checkpoints.resume.keeping import Keeper
 from chockstone.checkpoints.resume.places import Places
 from chockstone.checkpoints.resume.verdicts import Verdict
@@ -47,6 +49,14 @@ def run(folder: Path, attempts: int) -> None:
         chain.walk(lambda found: found)
         save(chain, 10 * attempt + 1)
         save(chain, 10 * attempt + 2)
+
+
+def is_reference(path: Path) -> bool:
+    source = open_file(path)
+    try:
+        return read_head(source).manifest.kind == FORWARD
+    finally:
+        source.close()
 
 
 def asked(chain: Chain) -> list[str]:
@@ -146,6 +156,33 @@ def test_attempts_that_only_restored_and_died_are_not_asked_again(tmp_path: Path
     assert chain.found is not None
     assert chain.found.step == 2
     assert set(looked_at) == {"a9", "a8", "a7", "a0"}  # the newest two, and the one that holds the state
+
+
+def test_references_in_attempts_that_are_not_asked_go_before_what_they_refer_to(tmp_path: Path) -> None:
+    run(tmp_path, 1)
+    for attempt in range(1, 12):
+        chain = chain_of(tmp_path, attempt)
+        chain.walk(lambda found: found)
+        forward = Forward.begin(chain, "reference")
+        assert forward is not None
+        forward.wait()
+
+    chain = chain_of(tmp_path, 12)
+    chain.walk(lambda found: found)
+    left: list[int] = []
+    for step in range(100, 108):
+        save(chain, step)
+        references = [path for path in tmp_path.glob("*.ckpt/000001-0001.tar") if is_reference(path)]
+        left.append(len(references))
+        if references:
+            assert (tmp_path / "a0.ckpt/000002-0001.tar").exists(), "references lead somewhere"
+
+    assert left[-1] == 0
+    assert sorted(path.parent.name for path in tmp_path.glob("*.ckpt/*.tar")) == ["a12.ckpt", "a12.ckpt"]
+    for attempt in (13, 14):
+        chain_of(tmp_path, attempt).walk(lambda found: found)
+    record = Settled.decode((tmp_path / "a14.ckpt" / SETTLED).read_bytes(), what="the record")
+    assert record.references == ()  # nothing is left that they could refer to
 
 
 def test_places_of_attempts_that_never_began_are_asked_each_time(tmp_path: Path, looked_at: list[str]) -> None:
