@@ -83,7 +83,7 @@ class Keeper:
                 self._chain.claim().check()  # a later attempt may go by what we would remove
             doomed = self._unreferred(doomed)
             self._clear_views(good, {each.key for each in doomed})
-            return [each.key for each in doomed if self._removed(each)]
+            return self._remove(doomed)
         except Exception as error:  # noqa: BLE001  # the save has succeeded, and must not look as if it had not
             log.warning("resume retention failed place=%s error=%s", self._chain.place.uri, error)
             return []
@@ -170,15 +170,22 @@ class Keeper:
                 self._heads[key] = None  # also where somebody else removed it
         return self._heads[key]
 
-    def _removed(self, doomed: Kept) -> bool:
-        try:
-            removed = doomed.place.remove(doomed.generation.name)
-        except CheckpointError as error:
-            log.warning("resume generation not removed place=%s name=%s error=%s", *doomed.key, error)
-            return False
-        self._heads[doomed.key] = None  # listings of earlier attempts are older than this
-        if removed:
-            log.info("resume generation removed place=%s name=%s", *doomed.key)
+    def _remove(self, doomed: Sequence[Kept]) -> list[Key]:
+        """In this order. What one that cannot be removed refers to stays with it."""
+        removed: list[Key] = []
+        needed: set[Key] = set()
+        for each in doomed:
+            if each.key in needed:
+                needed |= each.refers_to
+                continue
+            try:
+                if each.place.remove(each.generation.name):
+                    removed.append(each.key)
+                    log.info("resume generation removed place=%s name=%s", *each.key)
+                self._heads[each.key] = None  # listings of earlier attempts are older than this
+            except CheckpointError as error:
+                needed |= each.refers_to
+                log.warning("resume generation not removed place=%s name=%s error=%s", *each.key, error)
         return removed
 
 
