@@ -32,7 +32,7 @@ from chockstone.checkpoints.retention import Retention
 from hostile_archives import CREATED_AT
 from loopback_s3 import Fault, Kind, Proxy
 
-PATIENCE = Patience(attempts=2, connect_seconds=2.0, silence_seconds=1.0)
+PATIENCE = Patience(attempts=2, connect_seconds=3.0, silence_seconds=3.0)  # a busy machine takes more than one
 IDENTITY = {CHAIN: "run"}  # what a Resume of ``World.root`` says of itself
 WORDS = 40_000  # of the largest tensor: several blocks
 DENIED = Fault(Kind.STATUS, 403, "AccessDenied")
