@@ -42,6 +42,7 @@ async def test_receipts_are_told_newest_first_to_the_owner_and_to_admins(
             "mismatched": 2,
             "seconds": 0.0,
             "notes": ["n"],
+            "lost": 0,
         },
         {
             "at": "2030-01-01T12:00:00Z",
@@ -53,6 +54,7 @@ async def test_receipts_are_told_newest_first_to_the_owner_and_to_admins(
             "mismatched": 0,
             "seconds": 0.5,
             "notes": [],
+            "lost": 0,
         },
     ]
     assert (await users["root"].http.get(f"training_runs/{run_id}/recoveries")).json() == told

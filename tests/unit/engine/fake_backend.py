@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,8 +120,12 @@ class FakeBackend:
 
     @property
     def archives(self) -> dict[str, int]:
-        """The weight in each archive of the store."""
-        return {entry.name: self._read(entry.name).weight for entry in self.store.entries()}
+        """The weight in each archive of the store, without those that are deleted while they are read."""
+        weights = {}
+        for entry in self.store.entries():
+            with suppress(BadRequest):
+                weights[entry.name] = self._read(entry.name).weight
+        return weights
 
     def words(self) -> list[str]:
         return [word for word, _, _ in self.calls]
