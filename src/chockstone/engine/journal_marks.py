@@ -40,15 +40,17 @@ class JournalMarks:
         self._catalog = catalog
         self._runs = runs
         self._written: dict[str, JournalMark] = {}  # what the catalog has, by run
+        self._order = asyncio.Lock()  # rows are written or removed, one after the other
 
     def file_of(self, run_id: str) -> MarkFile:
         return MarkFile(self._directory / f"{stored_session(run_id)}{_SUFFIX}")
 
     async def forget(self, run_id: str) -> None:
-        """The run is over, or goes on from another mark."""
-        self._written.pop(run_id, None)
+        """The run is over, or goes on from another mark; it is not at hand any more, or not yet."""
         await asyncio.to_thread(self.file_of(run_id).path.unlink, missing_ok=True)
-        await self._catalog.journal_marks.remove(run_id)
+        async with self._order:
+            self._written.pop(run_id, None)
+            await self._catalog.journal_marks.remove(run_id)
 
     def list_runs(self) -> list[str]:
         """Those with a mark file."""
@@ -63,8 +65,12 @@ class JournalMarks:
 
     async def flush(self, runs: Iterable[LiveRun] | None = None) -> None:
         """Tell the catalog what it does not know yet; of all runs at hand, or of these."""
+        async with self._order:
+            await self._put(self._runs if runs is None else runs)
+
+    async def _put(self, runs: Iterable[LiveRun]) -> None:
         news: dict[str, JournalMark] = {}
-        for live in self._runs if runs is None else runs:
+        for live in runs:
             mark = live.journal.acknowledged
             if mark is not None and self._written.get(live.run_id) != mark:
                 news[live.run_id] = mark

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from chockstone.catalog import Catalog, RunRow, RunState
+from chockstone.catalog.journal_marks import JournalMarkRow
 from chockstone.engine.data_directory import JOURNAL_MARKS
 from chockstone.engine.durability import Durability
 from chockstone.engine.journal_scan import Record, scan, segments_in
@@ -260,4 +262,32 @@ async def test_the_mark_of_a_run_that_is_over_goes(tmp_path: Path) -> None:
         await life.engine._lifecycle.discard(await life.run())
 
         assert list((tmp_path / "a" / JOURNAL_MARKS).iterdir()) == []
+        assert await life.catalog.journal_marks.get(RUN) is None
+
+
+async def test_a_mark_on_its_way_to_the_catalog_does_not_outlive_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lived(tmp_path / "a") as life:
+        await life.make()
+        await life.train(1)
+        marks, live = life.engine._marks, await life.run()
+        put_many = life.catalog.journal_marks.put_many
+        is_on_its_way, may_arrive = asyncio.Event(), asyncio.Event()
+
+        async def put_slowly(rows: Mapping[str, JournalMarkRow]) -> None:
+            is_on_its_way.set()
+            await may_arrive.wait()
+            await put_many(rows)
+
+        monkeypatch.setattr(life.catalog.journal_marks, "put_many", put_slowly)
+        marks._written.clear()
+        flushing = asyncio.create_task(marks.flush([live]))
+        await is_on_its_way.wait()
+        discarding = asyncio.create_task(life.engine._lifecycle.discard(live))
+        await until(lambda: life.engine.runs.get(RUN) is None)
+        await asyncio.wait({discarding}, timeout=0.3)  # it ends, unless it waits for the mark as it should
+        may_arrive.set()
+        await asyncio.gather(flushing, discarding)
+
         assert await life.catalog.journal_marks.get(RUN) is None
