@@ -30,7 +30,7 @@ def tinker_command(server: LiveServer, home: Path) -> Tinker:
 
 def said(result: subprocess.CompletedProcess[str]) -> str:
     """What it printed, once it is known to have succeeded."""
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == 0, f"exit code {result.returncode}\n{result.stdout}{result.stderr}"
     return result.stdout
 
 
