@@ -27,7 +27,8 @@ VARIABLES: Final = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # with which users dec
 _LIBRARY: Final = "libgomp.so.1"
 _TASKS: Final = Path("/proc/self/task")
 _INTERVAL_SECONDS: Final = 0.1
-_IN_THE_WAY: Final = 0.25  # of the time a thread was ready to run and did not
+_IN_THE_WAY: Final = 0.3  # of the last second a thread was ready to run and did not
+_WINDOW_SECONDS: Final = 1.0  # clients and the API take a core for moments, which is no reason to sleep
 _FREE: Final = 0.08
 _AT_WORK: Final = 0.2  # of the time; a thread that hardly ran tells nothing
 _QUIET_SECONDS: Final = 1.0  # before it spins again
@@ -54,6 +55,7 @@ class Rule:
     """Whether to sleep early, from how the threads fared in the last interval."""
 
     sleeps: bool = False
+    _waited: float = 0.0  # of the time, averaged over the last second or so
     _quiet: float = 0.0  # seconds without anybody in the way
     _patience: float = _QUIET_SECONDS
     _since: float = field(default=float("inf"))  # seconds since it spins again
@@ -66,7 +68,8 @@ class Rule:
             self._consider_spinning(waited, ran, seconds)
         else:
             self._since += seconds
-            if waited >= _IN_THE_WAY:
+            self._waited += (waited - self._waited) * min(1.0, seconds / _WINDOW_SECONDS)
+            if self._waited >= _IN_THE_WAY:
                 too_early = self._since < _SOON_SECONDS
                 self._patience = min(2 * self._patience, _LONGEST_QUIET_SECONDS) if too_early else _QUIET_SECONDS
                 self.sleeps, self._quiet = True, 0.0
@@ -78,7 +81,7 @@ class Rule:
         elif ran >= _AT_WORK:
             self._quiet += seconds
         if self._quiet >= self._patience:
-            self.sleeps, self._since = False, 0.0
+            self.sleeps, self._since, self._waited = False, 0.0, 0.0
 
 
 class OpenMP(Protocol):

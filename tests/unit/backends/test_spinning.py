@@ -16,6 +16,7 @@ ALONE = [Reading(ran=0.1, waited=0.0), Reading(ran=0.1, waited=0.002)]
 SHARED = [Reading(ran=0.1, waited=0.0), Reading(ran=0.05, waited=0.05)]
 IDLE = [Reading(ran=0.0, waited=0.0)]
 INTERVAL = 0.1
+SECOND = 10  # intervals
 # Two threads on one core are in each other's way, whatever else the machine does.
 PREAMBLE = """
 import json, os, threading, time, torch
@@ -76,13 +77,23 @@ def test_threads_that_have_their_cores_to_themselves_spin() -> None:
     assert not any(fare(Rule(), ALONE, 100))
 
 
-def test_one_thread_that_waits_for_a_core_is_enough_to_sleep() -> None:
-    assert fare(Rule(), SHARED, 3) == [True, True, True]
+def test_one_thread_that_waits_for_a_core_for_a_second_is_enough_to_sleep() -> None:
+    fared = fare(Rule(), SHARED, SECOND + 3)
+
+    assert SECOND // 2 <= fared.index(True) <= SECOND and all(fared[SECOND:])
+
+
+def test_a_client_that_takes_a_core_for_a_moment_is_no_neighbour() -> None:
+    rule = Rule()
+
+    fared = [fare(rule, SHARED, 2) + fare(rule, ALONE, 3) for _ in range(100)]
+
+    assert not any(any(each) for each in fared)
 
 
 def test_they_spin_again_after_a_second_of_work_with_nobody_in_the_way() -> None:
     rule = Rule()
-    fare(rule, SHARED, 1)
+    fare(rule, SHARED, SECOND)
 
     fared = fare(rule, ALONE, 15)
 
@@ -91,7 +102,7 @@ def test_they_spin_again_after_a_second_of_work_with_nobody_in_the_way() -> None
 
 def test_idle_threads_tell_nothing() -> None:
     rule = Rule()
-    fare(rule, SHARED, 1)
+    fare(rule, SHARED, SECOND)
 
     assert all(fare(rule, IDLE, 1000))
     assert not any(fare(Rule(), IDLE, 10))
@@ -101,13 +112,13 @@ def test_a_neighbour_that_comes_and_goes_is_waited_for_longer_and_longer() -> No
     rule = Rule()
     waits = []
     for _ in range(10):
-        fare(rule, SHARED, 1)
+        fare(rule, SHARED, SECOND)
         waits.append(next(count for count in range(1, 1000) if not rule.decide(ALONE, INTERVAL)) * INTERVAL)
 
     assert waits[:4] == pytest.approx([1, 2, 4, 8], abs=0.2)
     assert waits[-1] == pytest.approx(60, abs=0.2)
     fare(rule, ALONE, 100)  # ten seconds of peace
-    fare(rule, SHARED, 1)
+    fare(rule, SHARED, SECOND)
     assert 9 <= fare(rule, ALONE, 15).index(False) <= 11
 
 
