@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chockstone.wire.plain_json import parse_json
+from chockstone.wire.plain_json import read_model_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,7 @@ def describe_models(models: Mapping[str, Path]) -> dict[str, ServedModel]:
 
 
 def _describe(name: str, directory: Path) -> ServedModel:
-    path = directory / "config.json"
-    try:
-        config = parse_json(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{str(path)!r} is not JSON of a model: {error}") from None
-    if not isinstance(config, dict):
-        raise ValueError(f"{str(path)!r} holds no JSON object")
+    config = read_model_object(directory / "config.json")
     context = config.get("max_position_embeddings")
     architectures = config.get("architectures") or [None]
     return ServedModel(name, directory.resolve(), architectures[0], context if isinstance(context, int) else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 MAX_DEPTH: Final = 64  # no configuration of a model is nested nearly as deep
@@ -21,6 +22,17 @@ def parse_json(content: bytes) -> Any:  # Any: plain JSON
         if not layer:
             return document
     raise ValueError(_TOO_DEEP)
+
+
+def read_model_object(path: Path) -> dict[str, Any]:  # Any: plain JSON
+    """The JSON object in a file of a model's directory. Raises OSError, or ValueError that names the file."""
+    try:
+        value = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} is not JSON of a model: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{str(path)!r} holds no JSON object")
+    return value
 
 
 def _children(value: Any) -> list[Any]:  # Any: plain JSON

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from chockstone.wire.plain_json import parse_json
+from chockstone.wire.plain_json import read_model_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class ModelFacts:
 
 def read_facts(name: str, directory: Path) -> ModelFacts:
     """Raises OSError or ValueError for a directory that holds no such model."""
-    config = _read(directory / "config.json")
+    config = read_model_object(directory / "config.json")
     text_config = {**config, **(config.get("text_config") or {})}
     found: set[int] = set()
     for source in (text_config, _read_if_there(directory / "generation_config.json")):
@@ -47,14 +47,4 @@ def _tokenizer_eos(directory: Path) -> int | None:
 
 
 def _read_if_there(path: Path) -> dict[str, Any]:
-    return _read(path) if path.is_file() else {}
-
-
-def _read(path: Path) -> dict[str, Any]:  # Any: plain JSON
-    try:
-        value = parse_json(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{str(path)!r} is not JSON of a model: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{str(path)!r} holds no JSON object")
-    return value
+    return read_model_object(path) if path.is_file() else {}
