@@ -155,7 +155,12 @@ def _neighbour_figures(results: Results) -> list[Figure]:
             "at least",
             LEFT_ALONE,
             "×",
-            against(workload, neighbour.ALONE, neighbour.SPINNING),
+            results.paired_ratio(
+                "neighbour",
+                "tokens_per_second",
+                neighbour.row(workload, neighbour.ALONE),
+                neighbour.row(workload, neighbour.SPINNING),
+            ),
             counted=True,
         )
         for workload in neighbour.WORKLOADS

@@ -41,7 +41,6 @@ def measure_neighbour(stage: Stage) -> dict[str, Series]:
     rows: dict[str, Series] = {}
     with ExitStack() as stack:
         works = _workloads(stage, stack.enter_context(session(stage.server.url)))
-        alone = {row(name, ALONE): work for name, work in works.items()}
         if stage.scale.compares_spinning:
             spinning = LiveServer(
                 [stage.models[SMALL]],
@@ -50,8 +49,12 @@ def measure_neighbour(stage: Stage) -> dict[str, Series]:
                 environment=_AS_LIBGOMP,
             )
             theirs = _workloads(stage, stack.enter_context(session(stack.enter_context(spinning).url)))
-            alone |= {row(name, SPINNING): work for name, work in theirs.items()}
-        rows |= stage.run_rounds(alone, repeats=stage.scale.neighbour_rounds)
+            for name in WORKLOADS:  # the two servers take turns, so that both see the same moments of the machine
+                pair = {row(name, ALONE): works[name], row(name, SPINNING): theirs[name]}
+                rows |= stage.run_rounds(pair, repeats=stage.scale.spinning_rounds)
+        else:
+            alone = {row(name, ALONE): work for name, work in works.items()}
+            rows |= stage.run_rounds(alone, repeats=stage.scale.neighbour_rounds)
         for company in (BESIDE, PINNED):
             with _neighbours(are_pinned=company == PINNED):
                 actions = {row(name, company): work for name, work in works.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from benchmarks.checkpoints.rounds import Series
@@ -27,6 +28,13 @@ class Results:
     def ratio(self, measure: str, metric: str, above: str, below: str) -> float | None:
         mine, theirs = self.median(measure, above, metric), self.median(measure, below, metric)
         return None if mine is None or not theirs else mine / theirs
+
+    def paired_ratio(self, measure: str, metric: str, above: str, below: str) -> float | None:
+        """The median of the ratios of each round: what slows down a whole round cancels out."""
+        rows = self.measured.get(measure, {})
+        if self.median(measure, above, metric) is None or not self.median(measure, below, metric):
+            return None
+        return median(a / b for a, b in zip(rows[above].samples[metric], rows[below].samples[metric], strict=True))
 
     def as_json(self) -> dict[str, Any]:  # Any: JSON
         return {

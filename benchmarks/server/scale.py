@@ -30,6 +30,7 @@ class Scale:
     further_runs: int  # whose memory is measured
     neighbour_rounds: int
     neighbour_seconds: float  # of one turn
+    spinning_rounds: int  # many, because a difference of 2 % is asked for where single turns differ by 20 %
     compares_spinning: bool  # beside a second server whose threads always spin
 
 
@@ -53,6 +54,7 @@ FULL = Scale(
     further_runs=3,
     neighbour_rounds=15,
     neighbour_seconds=1.0,
+    spinning_rounds=80,
     compares_spinning=True,
 )
 
@@ -76,6 +78,7 @@ QUICK = Scale(
     further_runs=1,
     neighbour_rounds=2,
     neighbour_seconds=0.4,
+    spinning_rounds=0,
     compares_spinning=False,
 )
 
