@@ -29,8 +29,8 @@ from rich.console import Console
 from train_and_sample import ANSWERS, MODEL, Lesson, Server, sparkline
 
 from chockstone.checkpoints import Archive
-from chockstone.checkpoints.diff import compare
-from chockstone.checkpoints.file_store import FileStore
+from chockstone.checkpoints.restoring.diff import compare
+from chockstone.checkpoints.stores.file_store import FileStore
 
 STEPS = 48
 KILLS = {7: "worker", 14: "server", 21: "both", 28: "both, and again", 35: "worker", 42: "both"}  # after which step

@@ -20,14 +20,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the tokenizer is in the model's 
 
 from rich.console import Console
 
-from chockstone.cli.model_making import make_model
-from chockstone.cli.settings import ServedModel
-from chockstone.cli.train_report import sparkline
-from chockstone.cli.train_server import KEY, OwnServer
+from chockstone.cli.models.making import make_model
+from chockstone.cli.settings.settings import ModelSetting
+from chockstone.cli.training.report import sparkline
+from chockstone.cli.training.server import KEY, OwnServer
 from chockstone.trainers import Completion, Problem, Trainer, TrainerConfig
-from chockstone.trainers.console import ConsoleReport
-from chockstone.trainers.jsonl import METRICS, JsonLines, read_rows
-from chockstone.trainers.plot import draw_rewards
+from chockstone.trainers.reports.console import ConsoleReport
+from chockstone.trainers.reports.jsonl import METRICS, JsonLines, read_rows
+from chockstone.trainers.reports.plot import draw_rewards
 
 GOOD = 0.8
 
@@ -72,7 +72,7 @@ def settings(steps: int, staleness: int) -> TrainerConfig:
 
 def learn(out: Path, steps: int, staleness: int) -> list[float]:
     """The mean reward of every step, those of earlier lives included."""
-    model = ServedModel("tiny", out / "model")
+    model = ModelSetting("tiny", out / "model")
     if not (model.directory / "config.json").exists():
         make_model(model.directory, vocab_size=265, force=True)  # few tokens: a good one is found sooner
     with OwnServer(model, out / "server", threads=1) as server:

@@ -7,7 +7,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-from chockstone.backends.instruction_sets import limit_instruction_sets
+from chockstone.backends.supervision.instruction_sets import limit_instruction_sets
 
 limit_instruction_sets()  # before any test imports torch; what tests start inherits it
 settings.register_profile("busy machine", deadline=None)  # an example may take any time beside other work

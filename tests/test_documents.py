@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from live import LiveServer, make_model
-from loopback_s3 import make_bucket, s3_server, set_environment
+from support.live import LiveServer, make_model
+from support.loopback_s3 import make_bucket, s3_server, set_environment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

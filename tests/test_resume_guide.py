@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chockstone.checkpoints.resume.environment import Surroundings
+from chockstone.checkpoints.resume.platforms import JobIdentity
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "docs" / "guides" / "resume-anywhere.md"
@@ -164,7 +164,7 @@ def test_the_script_for_slurm_goes_on_in_its_next_attempt_and_asks_for_it_when_t
     assert where(second) >= 15
     assert result(second) == undisturbed
     root = tmp_path / "runs" / "run-7-4700_3"
-    assert root.name.endswith(Surroundings.read(environ).job or "none"), "as the library names the job"
+    assert root.name.endswith(JobIdentity.read(environ).job or "none"), "as the library names the job"
     assert sorted(path.name.partition(".")[0] for path in root.iterdir()) == ["attempt-00000", "attempt-00001"]
 
 
@@ -224,7 +224,7 @@ def test_manifests_hand_on_what_the_library_reads() -> None:
     (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
     names = {each["name"]: f"value of {each['name']}" for each in container["env"]}
     assert set(names) == {"JOBSET_RESTART_ATTEMPT", "JOBSET_NAME"}
-    seen = Surroundings.read({"JOBSET_RESTART_ATTEMPT": "1", "JOBSET_NAME": job_set["metadata"]["name"]})
+    seen = JobIdentity.read({"JOBSET_RESTART_ATTEMPT": "1", "JOBSET_NAME": job_set["metadata"]["name"]})
     assert (seen.platform, seen.attempt, seen.job) == ("jobset", 1, "run-7")
     assert sky["resources"]["use_spot"] is True
     assert "$SKYPILOT_TASK_ID" in sky["run"]
@@ -235,6 +235,6 @@ def test_manifests_hand_on_what_the_library_reads() -> None:
 def test_every_variable_on_the_page_is_one_that_is_read_or_set_by_its_platform() -> None:
     """A name with a slip in it would be silently ignored by all."""
     names = set(re.findall(r"\b(?:SLURM|SKYPILOT|JOBSET|TORCHELASTIC)_[A-Z_]+", GUIDE.read_text()))
-    read = set(re.findall(r"\b[A-Z]+_[A-Z_]+", (ROOT / "src/chockstone/checkpoints/resume/environment.py").read_text()))
+    read = set(re.findall(r"\b[A-Z]+_[A-Z_]+", (ROOT / "src/chockstone/checkpoints/resume/platforms.py").read_text()))
 
     assert names - read == {"SLURM_JOB_NAME", "SLURM_NTASKS", "SKYPILOT_NUM_GPUS_PER_NODE"} - read

@@ -11,8 +11,8 @@ from benchmarks.server.client import sample_all, session
 from benchmarks.server.live import LiveServer
 from benchmarks.server.models import Model
 from benchmarks.server.results import Results
-from chockstone.checkpoints.threads import answer_promptly
-from chockstone.cli.model_making import make_model
+from chockstone.checkpoints.runtime.threads import answer_promptly
+from chockstone.cli.models.making import make_model
 
 from .generating import measure_generating
 from .loop import Traffic

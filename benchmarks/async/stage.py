@@ -11,7 +11,7 @@ from benchmarks.checkpoints.rounds import Action, Series
 from benchmarks.checkpoints.rounds import run_rounds as run_prepared_rounds
 from benchmarks.server.live import LiveServer
 from benchmarks.server.models import Model
-from chockstone.cli.model_making import make_model
+from chockstone.cli.models.making import make_model
 
 from .loop import Traffic
 from .scale import Scale

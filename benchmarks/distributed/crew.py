@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.distributed.world import END_SECONDS, REPOSITORY
 from chockstone.backends.channel import BlockingChannel, Message
-from chockstone.backends.process import WorkerConfig
+from chockstone.backends.supervision.process import WorkerConfig
 
 
 class CrewOfRanks:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from chockstone.checkpoints.tar import PAGE
+from chockstone.checkpoints.format.tar import PAGE
 
 PIECE_BYTES = 1024**2  # from 256 KiB to 32 MiB, and with more threads, it was slower
 

@@ -9,8 +9,8 @@ import sys
 
 import torch
 
-from chockstone.backends.process import WorkerConfig
-from chockstone.backends.sharded.rank import run_rank
+from chockstone.backends.fsdp.rank import run_rank
+from chockstone.backends.supervision.process import WorkerConfig
 
 
 def main() -> None:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import torch.distributed as distributed
 
-from chockstone.backends.optimizers import OptimStep
-from chockstone.backends.run import Run, RunSpec
-from chockstone.backends.sharded.base import load_sharded_base
-from chockstone.backends.sharded.ranks import Ranks
-from chockstone.wire.pass_request import decode_pass
+from chockstone.backends.fsdp.base_model import load_sharded_base
+from chockstone.backends.fsdp.process_group import DistributedProcessGroup
+from chockstone.backends.training.optimizers import OptimStep
+from chockstone.backends.training.run import RunSpec, TrainedRun
+from chockstone.wire.codecs.pass_request import decode_pass
 
 
 class OwnLoop:
     def __init__(self, directory: Path, *, learning_rate: float) -> None:
-        base = load_sharded_base("model", directory, device="cpu", dtype="auto", crew=Ranks(None))
-        self._run = Run(base, RunSpec(rank=0, seed=1))
+        base = load_sharded_base("model", directory, device="cpu", dtype="auto", crew=DistributedProcessGroup(None))
+        self._run = TrainedRun(base, RunSpec(rank=0, seed=1))
         self._params = OptimStep(learning_rate=learning_rate)
 
     def train(self, body: str, *, steps: int) -> dict[str, float]:

@@ -15,10 +15,10 @@ from benchmarks.distributed.crew import CrewOfRanks
 from benchmarks.distributed.stage import Stage
 from benchmarks.distributed.world import World, slowest
 from benchmarks.server.models import Model
-from chockstone.backends.process import WorkerConfig
-from chockstone.cli.model_making import make_model
-from chockstone.wire.pass_request import pass_from_json
-from chockstone.wire.pass_result import pass_result_json
+from chockstone.backends.supervision.process import WorkerConfig
+from chockstone.cli.models.making import make_model
+from chockstone.wire.codecs.pass_request import pass_from_json
+from chockstone.wire.codecs.pass_result import pass_result_json
 
 OURS = "our backend, two ranks"
 OWN = "our arithmetic in a bare loop, two ranks"

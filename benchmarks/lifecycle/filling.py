@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.lifecycle.stage import Stage
 from chockstone.catalog import Catalog, CheckpointRow
 from chockstone.checkpoints import Checkpointer
-from chockstone.checkpoints.file_store import FileStore
+from chockstone.checkpoints.stores.file_store import FileStore
 
 OWNER = "local"
 PER_RUN = 500

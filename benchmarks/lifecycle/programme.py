@@ -17,7 +17,7 @@ from benchmarks.lifecycle.stage import Stage
 from benchmarks.server.live import LiveServer
 from benchmarks.server.models import Model
 from benchmarks.server.results import Results
-from chockstone.cli.model_making import make_model
+from chockstone.cli.models.making import make_model
 
 _MEASURES: dict[str, Callable[[Stage], dict[str, Series]]] = {
     "saving": measure_saving,

@@ -15,7 +15,7 @@ from benchmarks.recovery.scale import FULL, QUICK, RANK, REPLAYED_STEPS, Scale
 from benchmarks.recovery.stage import Stage
 from benchmarks.server.models import LARGE, SMALL, Model
 from benchmarks.server.results import Results
-from chockstone.cli.model_making import make_model
+from chockstone.cli.models.making import make_model
 
 _MEASURES: dict[str, tuple[str, Callable[[Stage], dict[str, Series]]]] = {
     "journal": (SMALL, measure_journalling),

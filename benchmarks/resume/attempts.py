@@ -59,13 +59,13 @@ def _measured(stage: Stage, attempt: Callable[[str, int, bytes], bytes | None]) 
 
 
 def _flyte1(base: str, number: int, content: bytes) -> bytes | None:
-    from chockstone.integrations.flyte import Checkpoint
+    from chockstone.integrations.flyte import Flyte2Checkpoint
 
     def place(attempt: int) -> str:
         uid = f"{_STEM}-{attempt}"
         return f"{base}/{shard(uid)}/{uid}/{LEAF}"
 
-    checkpoint = Checkpoint(checkpoint_dest=place(number), checkpoint_src=place(number - 1) if number else None)
+    checkpoint = Flyte2Checkpoint(checkpoint_dest=place(number), checkpoint_src=place(number - 1) if number else None)
     restored: bytes | None = checkpoint.read() if checkpoint.prev_exists() else None
     checkpoint.close()
     checkpoint.write(content)
@@ -73,13 +73,13 @@ def _flyte1(base: str, number: int, content: bytes) -> bytes | None:
 
 
 def _flyte2(base: str, number: int, content: bytes) -> bytes | None:
-    from chockstone.integrations.flyte2 import Checkpoint
+    from chockstone.integrations.flyte2 import Flyte2Checkpoint
 
     def place(attempt: int) -> str:
         return f"{base}/r1/a0/{attempt}/{LEAF}"
 
     source = place(number) if number else None
-    checkpoint = Checkpoint(place(number + 1), source, identity={"run": "r1", "action": "a0"})
+    checkpoint = Flyte2Checkpoint(place(number + 1), source, identity={"run": "r1", "action": "a0"})
     found = checkpoint.load_sync()
     for thread in threading.enumerate():
         if thread.name == "chockstone-forward":  # it would be counted with the next one

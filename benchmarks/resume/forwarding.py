@@ -12,10 +12,10 @@ from benchmarks.checkpoints.rounds import Metrics, Series
 from benchmarks.checkpoints.states import State, small_tensors
 from benchmarks.resume.stage import Stage
 from chockstone.checkpoints import Archive, Resume, restore_state
-from chockstone.checkpoints.resume.candidates import Candidate, Origin
-from chockstone.checkpoints.resume.chain import Chain
-from chockstone.checkpoints.resume.generations import Found
-from chockstone.checkpoints.resume.places import Places
+from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.attempts.generations import FoundGeneration
+from chockstone.checkpoints.resume.attempts.places import AttemptPlaces
+from chockstone.checkpoints.resume.walk.chain import Chain
 
 STORES = ("file", "s3")
 DIRECT = {store: f"{store}: directly" for store in STORES}
@@ -56,7 +56,7 @@ def _make(root: str, state: State, target: State) -> tuple[str, str]:
 
 
 def _restoring(uris: list[str], target: State, state: State) -> Callable[[], Metrics]:
-    def load(found: Found) -> bool:
+    def load(found: FoundGeneration) -> bool:
         with Archive(found.open()) as archive:
             restore_state(archive, target.tree)
         return True
@@ -64,7 +64,11 @@ def _restoring(uris: list[str], target: State, state: State) -> Callable[[], Met
     def restore() -> Metrics:
         candidates = [Candidate(uri, Origin.USER, may_be_foreign=True) for uri in uris]
         chain = Chain(
-            Places(), f"{uris[-1]}-next", identity={"chain": "forward"}, candidates=candidates, is_looking_only=True
+            AttemptPlaces(),
+            f"{uris[-1]}-next",
+            identity={"chain": "forward"},
+            candidates=candidates,
+            is_looking_only=True,
         )
         began = time.perf_counter()
         chain.walk(load)

@@ -19,10 +19,10 @@ from benchmarks.checkpoints.rounds import Metrics, Series
 from benchmarks.resume.loopback import BUCKET
 from benchmarks.resume.stage import Stage
 from chockstone.checkpoints import Archive, Checkpointer, restore_state
-from chockstone.checkpoints.resume.candidates import Candidate, Origin
-from chockstone.checkpoints.resume.chain import Chain
-from chockstone.checkpoints.resume.generations import Found
-from chockstone.checkpoints.resume.places import Places
+from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.attempts.generations import FoundGeneration
+from chockstone.checkpoints.resume.attempts.places import AttemptPlaces
+from chockstone.checkpoints.resume.walk.chain import Chain
 
 NEVER = "ours, attempts that never wrote"
 DIED = "ours, attempts that claimed and died"
@@ -90,7 +90,7 @@ class _Walk:
 
 class _Ours(_Walk):
     def prepare(self) -> None:
-        self.places = Places()  # one for all who were there before: connecting takes longer than a request
+        self.places = AttemptPlaces()  # one for all who were there before: connecting takes longer than a request
         first = _chain(self.places, self.uris, 0)
         first.walk(lambda found: found)
         with Checkpointer(first.store) as checkpointer:
@@ -100,12 +100,12 @@ class _Ours(_Walk):
     def walk(self) -> None:
         state = {"w": np.zeros(_VALUES, dtype=np.float32)}
 
-        def load(found: Found) -> bool:
+        def load(found: FoundGeneration) -> bool:
             with Archive(found.open()) as archive:
                 restore_state(archive, state)
             return True
 
-        chain = _chain(Places(), self.uris, len(self.uris) - 1)
+        chain = _chain(AttemptPlaces(), self.uris, len(self.uris) - 1)
         chain.walk(load)
         if chain.found is None or chain.found.step != STEP or not state["w"].all():
             raise WentWrong(f"restored {chain.found}")
@@ -163,7 +163,7 @@ class _Flytekit(_Stock):
             self.check(target)
 
 
-def _chain(places: Places, uris: list[str], attempt: int) -> Chain:
+def _chain(places: AttemptPlaces, uris: list[str], attempt: int) -> Chain:
     older = [Candidate(uris[number], Origin.DERIVED, number) for number in reversed(range(attempt))]
     return Chain(places, uris[attempt], identity=IDENTITY, attempt=attempt, candidates=older)
 

@@ -114,7 +114,7 @@ class LiveServer:
 
     def worker(self) -> psutil.Process:
         """The one that computes."""
-        workers = [child for child in self.process.children() if "chockstone.backends.worker" in child.cmdline()]
+        workers = [child for child in self.process.children() if "chockstone.backends.worker.main" in child.cmdline()]
         if len(workers) != 1:
             raise ServerFailed(f"the server has {len(workers)} workers instead of one; see {str(self._log)!r}")
         return workers[0]

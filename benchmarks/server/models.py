@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.server.scale import Scale
-from chockstone.cli.model_making import make_model
-from chockstone.cli.model_shape import Shape
+from chockstone.cli.models.making import make_model
+from chockstone.cli.models.shape import ModelShape
 
 Tokens = list[int]
 SMALL, LARGE, WHOLE = "small", "large", "whole"
@@ -18,7 +18,7 @@ SMALL, LARGE, WHOLE = "small", "large", "whole"
 class Model:
     name: str  # the server's name for it
     directory: Path
-    shape: Shape
+    shape: ModelShape
 
     @property
     def title(self) -> str:

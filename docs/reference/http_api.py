@@ -9,8 +9,8 @@ from typing import get_args, get_type_hints
 
 from fastapi.routing import APIRoute
 
-from chockstone.api import metrics
 from chockstone.api.app import RESOURCES
+from chockstone.api.operations import metrics
 
 PAGE = Path(__file__).with_name("http-api.md")
 ANSWERS = {"AcceptedResponse": "a future", "Response": ""}  # else the name of a message in ``wire``

@@ -25,18 +25,17 @@ from typing import Any
 
 import orjson
 
-from chockstone.backends.spec import RunSpec
+from chockstone.backends.run_spec import RunSpec
 from chockstone.catalog import Catalog
-from chockstone.catalog.database import Database
+from chockstone.catalog.database.database import Database
 from chockstone.checkpoints import open_store
-from chockstone.engine.durability import Durability
+from chockstone.engine.config import Durability, StorageRules
 from chockstone.engine.engine import Engine
-from chockstone.engine.runs import LiveRun
-from chockstone.engine.storage import Storage
-from chockstone.engine.storage_rules import StorageRules
+from chockstone.engine.runs.live_runs import Run
+from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.paths import Kind, TinkerPath
-from unit.engine.fake_backend import FakeBackend
-from unit.engine.patients import NOON
+from support.engine.damaged_data_dirs import NOON
+from support.engine.fake_backend import FakeBackend
 
 SESSION, RUN = "s", "s:train:0"
 BUCKET = os.environ.get("CHOCKSTONE_SWEEP_BUCKET")  # in which archives are; else in a directory
@@ -113,7 +112,7 @@ class Killer:
         for name in (*CALLS, *SYNCS):
             setattr(os, name, self._watched(getattr(os, name)))
         if BUCKET is not None:
-            from chockstone.checkpoints.s3_connection import S3Connection
+            from chockstone.checkpoints.stores.s3_connection import S3Connection
 
             S3Connection.request_now = self._watched(S3Connection.request_now)  # type: ignore[method-assign]  # that is the point
 
@@ -173,7 +172,7 @@ class Client:
         row = await self._engine.catalog.checkpoints.get(RUN, "weights", value, now=NOON)
         return await training.load(live, place, row, with_optimizer=True)
 
-    async def _live(self) -> LiveRun:
+    async def _live(self) -> Run:
         live = await self._engine.wake(RUN)
         assert live is not None, "the run was acknowledged and is gone"
         return live
@@ -193,7 +192,7 @@ async def live(data: Path, memory: Memory, step: int, say: Callable[[object], No
     killer = Killer(step)
     killer.watch()
     store = open_store(data / "checkpoints" if BUCKET is None else (data / "prefix").read_text())
-    storage = Storage(store)
+    storage = ArchiveStorage(store)
     async with await Catalog.open(f"sqlite:///{data}/catalog.sqlite3") as catalog:
         backend = FakeBackend(store)
         engine = Engine(
@@ -308,7 +307,7 @@ def stumble(data: Path, *, rounds: int, seed: int) -> tuple[int, list[str]]:
 
 def main(home: Path, how: str, first: int, second: int) -> int:
     if BUCKET is not None:
-        import chockstone.checkpoints.s3_bucket  # noqa: F401  # once, for all children
+        import chockstone.checkpoints.stores.s3_bucket  # noqa: F401  # once, for all children
     if how == "every":
         kills, failures = sweep(home / "data", first=first, stride=second)
     else:

@@ -23,9 +23,9 @@ from types import TracebackType
 from typing import Any
 
 from chockstone.checkpoints import Archive, Store
-from chockstone.checkpoints.diff import compare
-from live import LiveServer
-from stores import S3Place
+from chockstone.checkpoints.restoring.diff import compare
+from support.live import LiveServer
+from support.stores import S3Place
 
 SCRIPT = Path(__file__).with_name("crash_scripts.py")
 CLIENT_SECONDS = 150.0  # without a word, and then it hangs

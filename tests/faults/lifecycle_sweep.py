@@ -28,23 +28,23 @@ from typing import Any
 
 import orjson
 
-from chockstone.backends.spec import RunSpec
+from chockstone.backends.run_spec import RunSpec
 from chockstone.catalog import Catalog, CheckpointRow
-from chockstone.catalog.database import Database
+from chockstone.catalog.database.database import Database
 from chockstone.checkpoints import Archive, Retention, Store, load_state, open_store, verify_archive
-from chockstone.checkpoints.file_store import FileStore
-from chockstone.engine.archives import recovered_run
-from chockstone.engine.data_directory import RUN_JOURNALS
-from chockstone.engine.doctor import examine
-from chockstone.engine.doctor_repairs import Orders
-from chockstone.engine.doctor_visit import look, treat
+from chockstone.checkpoints.stores.file_store import FileStore
+from chockstone.engine.config import StorageRules
+from chockstone.engine.doctor.examination import examine
+from chockstone.engine.doctor.repairs import Orders
+from chockstone.engine.doctor.visit import look, repair
 from chockstone.engine.engine import Engine
-from chockstone.engine.runs import LiveRun
-from chockstone.engine.storage import Storage
-from chockstone.engine.storage_rules import StorageRules
+from chockstone.engine.ownership.data_directory import RUN_JOURNALS
+from chockstone.engine.runs.live_runs import Run
+from chockstone.engine.storage.archive_names import recovered_run
+from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.paths import Kind, TinkerPath
-from unit.engine.fake_backend import FakeBackend
-from unit.engine.patients import silent
+from support.engine.damaged_data_dirs import silent
+from support.engine.fake_backend import FakeBackend
 
 BUCKET = os.environ.get("CHOCKSTONE_SWEEP_BUCKET")  # in which archives are; else in a directory
 RUN = "s:train:0"
@@ -69,7 +69,7 @@ class Server:
 
     engine: Engine
     clock: Clock
-    live: LiveRun | None = None
+    live: Run | None = None
     seq_id: int = 0
 
     async def result(self, request_id: str) -> Any:
@@ -319,7 +319,7 @@ class Killer:
         for name in CALLS:
             setattr(os, name, self._watched(getattr(os, name)))
         if BUCKET is not None:
-            from chockstone.checkpoints.s3_connection import S3Connection
+            from chockstone.checkpoints.stores.s3_connection import S3Connection
 
             S3Connection.request_now = self._watched(S3Connection.request_now)  # type: ignore[method-assign]  # that is the point
 
@@ -334,7 +334,7 @@ class Killer:
 @asynccontextmanager
 async def served(data: Path, scenario: Scenario, clock: Clock) -> Any:
     store = store_of(data)
-    storage = Storage(store)
+    storage = ArchiveStorage(store)
     async with await Catalog.open(f"sqlite:///{data}/catalog.sqlite3") as catalog:
         engine = Engine(FakeBackend(store), catalog, storage, data=data, rules=scenario.rules, now=clock)
         await engine.start()
@@ -357,7 +357,7 @@ async def live_and_die(data: Path, scenario: Scenario, step: int, say: Callable[
             os.kill(os.getpid(), signal.SIGKILL)
     scenario.hurt(data)
     killer.arm()
-    await treat(data, scenario.orders, now=Clock().at, is_full=True, progress=silent, store_url=url_of(data))
+    await repair(data, scenario.orders, now=Clock().at, is_full=True, progress=silent, store_url=url_of(data))
     say(killer.count)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -378,7 +378,7 @@ async def restart_and_fix(data: Path, scenario: Scenario, say: Callable[[object]
 async def fix(data: Path, scenario: Scenario, say: Callable[[object], None]) -> None:
     """The doctor alone; then a server starts as if nothing had been."""
     now = Clock().at + timedelta(seconds=scenario.elapsed_seconds)
-    visit = await treat(data, scenario.orders, now=now, is_full=True, progress=silent, store_url=url_of(data))
+    visit = await repair(data, scenario.orders, now=now, is_full=True, progress=silent, store_url=url_of(data))
     assert visit.examination.problems == (), visit
     async with served(data, scenario, Clock(now)) as server:
         await server.come_back()
@@ -476,11 +476,11 @@ def store_of(data: Path) -> Store:
 
 def copy_objects(data: Path, copy: Path) -> None:
     """All that is below the prefix of ``data``, its claim, too, as if the bucket had been copied with the directory."""
-    from chockstone.checkpoints.bucket import Patience
-    from chockstone.checkpoints.object_store import connect
+    from chockstone.checkpoints.stores.bucket import RetryPolicy
+    from chockstone.checkpoints.stores.object_store import connect
 
     (name, before), (_, after) = (str(url_of(each)).removeprefix("s3://").split("/", 1) for each in (data, copy))
-    bucket = connect("s3", name, Patience())
+    bucket = connect("s3", name, RetryPolicy())
     for facts in bucket.below(before):
         bucket.copy(facts, after + facts.key[len(before) :], overwrite=True)
 
@@ -511,7 +511,7 @@ def sweep(data: Path, scenario: Scenario) -> int:
 
 def main(home: Path, name: str) -> None:
     if BUCKET is not None:
-        import chockstone.checkpoints.s3_bucket  # noqa: F401  # once, for all children
+        import chockstone.checkpoints.stores.s3_bucket  # noqa: F401  # once, for all children
     steps = sweep(home / "data", SCENARIOS[name])
     print(f"{name}: killed at {steps} steps")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stores import S3Place, place_in, shared_endpoint
+from support.stores import S3Place, place_in, shared_endpoint
 
 SCRIPT = Path(__file__).with_name("crash_sweep.py")
 STRIDE = 14  # of the steps that are tried in the suite

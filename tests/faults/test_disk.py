@@ -15,8 +15,8 @@ import torch
 
 from chockstone.checkpoints import Checkpointer
 from chockstone.checkpoints.errors import AdmissionRefused, StoreDenied, StoreError, StoreFull, StoreUnreachable
-from chockstone.checkpoints.file_store import FileStore
-from chockstone.checkpoints.store import Sink
+from chockstone.checkpoints.stores.file_store import FileStore
+from chockstone.checkpoints.stores.store import Sink
 
 MEGABYTE = 1024**2
 

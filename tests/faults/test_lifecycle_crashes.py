@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from faults.lifecycle_sweep import SCENARIOS
-from stores import place_in, shared_endpoint
+from support.stores import place_in, shared_endpoint
 
 SCRIPT = Path(__file__).with_name("lifecycle_sweep.py")
 

@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Any
 
 from chockstone.trainers import Completion, Problem, StepRecord, Trainer, TrainerConfig
-from chockstone.trainers.jsonl import SAMPLES, JsonLines, read_rows
-from chockstone.trainers.reports import Level
+from chockstone.trainers.reports.jsonl import SAMPLES, JsonLines, read_rows
+from chockstone.trainers.reports.reports import Level
 from chockstone.trainers.saves import Saves
 
 

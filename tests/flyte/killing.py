@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from chockstone.integrations.flyte import Checkpoint, FreshStart
+from chockstone.integrations.flyte import FlyteCheckpoint, FreshStart
 from chockstone.integrations.flyte.layouts import LEAF, shard
 
 
@@ -24,7 +24,7 @@ def path(raw: str, attempt: int) -> str:
 
 
 def attempt_to_train(raw: str, attempt: int, told: Path) -> None:
-    checkpoint = Checkpoint(path(raw, attempt), path(raw, attempt - 1) if attempt else None)
+    checkpoint = FlyteCheckpoint(path(raw, attempt), path(raw, attempt - 1) if attempt else None)
     step = 0
     try:
         found = checkpoint.restore()

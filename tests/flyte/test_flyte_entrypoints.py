@@ -18,7 +18,7 @@ pytest.importorskip("flytekit")
 from flyteidl.core import errors_pb2, literals_pb2
 
 from chockstone.integrations.flyte.layouts import LEAF, shard
-from loopback_s3 import ENVIRONMENT, Fault, Kind, faulty_proxy, make_bucket, s3_server
+from support.loopback_s3 import ENVIRONMENT, Fault, Kind, faulty_proxy, make_bucket, s3_server
 
 HERE = Path(__file__).parent
 EXECUTE = ["task-module", "chain_task", "task-name"]

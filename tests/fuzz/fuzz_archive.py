@@ -29,15 +29,15 @@ if __name__ == "__main__":
 else:
     watched = contextlib.nullcontext()
 with watched:  # what is imported first in here reports which branches it takes
-    importlib.import_module("chockstone.checkpoints.restore")
+    importlib.import_module("chockstone.checkpoints.restoring.restore")
 
 from mutations import reseal
 
-from archives import BytesSource
 from chockstone.checkpoints import Archive, verify_archive
 from chockstone.checkpoints.errors import CheckpointError
-from chockstone.checkpoints.restore import load_state
-from hostile_archives import GOOD_STATE, GOOD_TENSORS, forge, pad_manifest, with_state, with_tensors
+from chockstone.checkpoints.restoring.restore import load_state
+from support.archives import BytesSource
+from support.hostile_archives import GOOD_STATE, GOOD_TENSORS, forge, pad_manifest, with_state, with_tensors
 
 MODES: Final[dict[int, Callable[[bytes], bytes]]] = {
     0: lambda content: content,

@@ -9,10 +9,10 @@ from typing import Final
 
 import xxhash
 
-from chockstone.checkpoints.layout import plan_layout
-from chockstone.checkpoints.manifest import render_head, render_tail
-from chockstone.checkpoints.tar import BLOCK, PAGE
-from hostile_archives import MTIME, fix_checksum
+from chockstone.checkpoints.format.layout import plan_layout
+from chockstone.checkpoints.format.manifest import render_head, render_tail
+from chockstone.checkpoints.format.tar import BLOCK, PAGE
+from support.hostile_archives import MTIME, fix_checksum
 
 FIELDS: Final = {  # of a tar header: (offset, length)
     "name": (0, 100),

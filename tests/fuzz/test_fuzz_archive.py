@@ -12,13 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mutations import KINDS, Mutation, reseal
 
-from archives import BytesSource, assert_same, small_state, write_archive
 from chockstone.checkpoints import Archive, verify_archive
-from chockstone.checkpoints.archive import Verify
 from chockstone.checkpoints.errors import CheckpointError
-from chockstone.checkpoints.restore import load_state
-from chockstone.checkpoints.tree import Reference
-from hostile_archives import forge, tensor_file, with_tensors
+from chockstone.checkpoints.format.tree import TensorReference
+from chockstone.checkpoints.reading.archive import Verify
+from chockstone.checkpoints.restoring.restore import load_state
+from support.archives import BytesSource, assert_same, small_state, write_archive
+from support.hostile_archives import forge, tensor_file, with_tensors
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "250"))  # per test; raise it to go hunting
 QUICK = settings(derandomize=EXAMPLES == 250, deadline=None, max_examples=EXAMPLES, database=None)
@@ -67,7 +67,7 @@ def load_or_refuse(content: bytes, *, verify: Verify = "full") -> Any:
 def holds_reference(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(holds_reference, value)) or any(map(holds_reference, value.values()))
-    return isinstance(value, Reference) or (
+    return isinstance(value, TensorReference) or (
         isinstance(value, list | tuple | set | frozenset) and any(map(holds_reference, value))
     )
 

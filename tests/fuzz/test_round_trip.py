@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from states import Case, arrays, cases, tensors
 
-from archives import assert_same
 from chockstone.checkpoints import Checkpointer
+from support.archives import assert_same
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))  # per test; raise it to go hunting
 QUICK = settings(derandomize=EXAMPLES == 150, deadline=None, max_examples=EXAMPLES, database=None)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from live import LiveServer
 from sdk.conftest import connect, live, models, start_server
+from support.live import LiveServer
 
 __all__ = ["connect", "live", "models", "start_server"]
 

@@ -17,9 +17,9 @@ import httpx
 from chockstone.api.admission.limits import ConnectionLimits, UploadLimits
 from chockstone.api.admission.uploads import Uploads
 from chockstone.api.context import Context
-from chockstone.api.listening import HttpServer, http_config
-from chockstone.api.preparing import bind
-from served import serve_in_process
+from chockstone.api.serving.listening import HttpServer, http_config
+from chockstone.api.serving.preparing import bind
+from support.served import serve_in_process
 
 KEYS = {"ann": "tml-of-ann", "bob": "tml-of-bob", "root": "tml-of-root"}
 _WAIT_SECONDS = 60.0  # for what should happen at once

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from chockstone.wire import messages_pb2 as pb
+from chockstone.wire.codecs import messages_pb2 as pb
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 TOKENS = list(range(10, 30))

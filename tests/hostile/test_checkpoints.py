@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from hostile.strangers import Stranger, retrieve
-from live import LiveServer
+from support.live import LiveServer
 
 NAMES = [
     "..", ".", "%2e%2e", "%2e", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "..%2f..%2f..%2fcatalog.sqlite3", "..%5c..", "%00",

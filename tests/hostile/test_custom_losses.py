@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from chockstone.wire import messages_pb2 as pb
+from chockstone.wire.codecs import messages_pb2 as pb
 from hostile.strangers import PROTOBUF, Stranger, check_failure, check_refusal, check_unhappy, retrieve
-from live import LiveServer
+from support.live import LiveServer
 
 ANN, BOB = "tml-the-key-of-ann", "tml-the-key-of-bob"
 REF = {"ref": "logprobs"}

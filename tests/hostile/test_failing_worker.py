@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from hostile.strangers import Stranger
-from live import LiveServer
+from support.live import LiveServer
 
 DIES = """
 import os, sys
 from pathlib import Path
 
-if "chockstone.backends.worker" in sys.orig_argv and Path({file!r}).exists():
+if "chockstone.backends.worker.main" in sys.orig_argv and Path({file!r}).exists():
     os._exit(66)
 """
 

@@ -12,8 +12,8 @@ import tinker
 from tinker import types
 
 from hostile.strangers import Stranger, retrieve
-from live import LiveServer
 from sdk.making import MODEL
+from support.live import LiveServer
 
 Connect = Callable[..., tinker.ServiceClient]
 QUEUE, PLACES, SMALL = 64, 8, 16

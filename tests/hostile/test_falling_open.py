@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from hostile.strangers import Stranger, check_refusal, retrieve
-from live import SERVER_PYTHON, LiveServer
+from support.live import SERVER_PYTHON, LiveServer
 
 
 def chockstone(server: LiveServer, *words: str, code: int = 0) -> str:

@@ -13,8 +13,8 @@ import tinker
 from tinker import types
 
 from hostile.strangers import PROTOBUF, Stranger, retrieve
-from live import LiveServer
 from sdk.making import ADAM, MODEL, create, datum
+from support.live import LiveServer
 
 Connect = Callable[..., tinker.ServiceClient]
 LIMITS = {"--max-queued-operations": 3, "--max-queued-samples": 6, "--max-runs": 2}

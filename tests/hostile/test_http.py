@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from chockstone.wire import messages_pb2 as pb
+from chockstone.wire.codecs import messages_pb2 as pb
 from hostile.strangers import (
     PROTOBUF,
     TOKENS,
@@ -24,7 +24,7 @@ from hostile.strangers import (
     retrieve,
     tensor,
 )
-from live import LiveServer
+from support.live import LiveServer
 
 CONTEXT = 8192  # of the made models
 

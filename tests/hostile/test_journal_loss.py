@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import tinker
 
-from chockstone.engine.journal_scan import scan, segments_in
+from chockstone.engine.journal.scan import scan, segments_in
 from faults.crashes import RestartedServer, until
-from live import LiveServer
 from sdk.making import batch, create, step
 from sdk.recoveries import _of
+from support.live import LiveServer
 
 
 @pytest.fixture

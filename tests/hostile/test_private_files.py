@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 from hostile.strangers import Stranger, retrieve
-from live import LiveServer
+from support.live import LiveServer
 
 
 def test_what_a_server_keeps_is_its_users_alone(live: LiveServer) -> None:

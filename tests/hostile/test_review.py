@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from hostile.strangers import Stranger, check_failure, check_refusal
-from live import LiveServer
+from support.live import LiveServer
 
 
 def test_a_worker_does_not_outlive_its_server_for_work_that_nobody_waits_for(

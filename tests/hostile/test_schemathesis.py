@@ -16,7 +16,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
 from hostile.strangers import Stranger, check_refusal, retrieve
-from live import LiveServer
+from support.live import LiveServer
 
 EXAMPLES = 3  # of each operation and each kind
 SOAK_EXAMPLES = 150

@@ -8,9 +8,9 @@ import httpx
 import pytest
 import tinker
 
-from live import LiveServer
 from sdk.checkpoints import Stored, archive_of, signed_url, url_of
 from sdk.making import batch, create, step
+from support.live import LiveServer
 
 PLACE = "another archive is in its place"
 

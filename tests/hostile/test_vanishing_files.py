@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from live import LiveServer
-from postgres import IS_POSTGRES
+from support.live import LiveServer
+from support.postgres import IS_POSTGRES
 
 
 def test_a_server_whose_lock_was_deleted_stops(models: dict[str, Path], tmp_path: Path) -> None:

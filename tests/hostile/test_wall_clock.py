@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from hostile.strangers import Stranger, retrieve
-from live import LiveServer
+from support.live import LiveServer
 
 CLOCK = Path(__file__).parents[1] / "faults" / "shifted_clock"
 

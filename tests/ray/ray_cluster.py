@@ -12,7 +12,7 @@ from types import TracebackType
 
 import pytest
 
-from live import descendants
+from support.live import descendants
 
 SCRIPT = Path(__file__).with_name("cluster_process.py")
 

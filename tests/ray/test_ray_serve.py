@@ -13,8 +13,8 @@ import tinker
 from ray_cluster import RayCluster, need_ray, ray_processes
 
 from faults.crashes import until
-from live import LiveServer, descendants, is_alive, make_model
 from sdk.making import create, train
+from support.live import LiveServer, descendants, is_alive, make_model
 
 need_ray()
 STEPS = 3  # before and after a death

@@ -10,8 +10,8 @@ import tinker
 
 from chockstone.checkpoints import Store
 from chockstone.checkpoints.errors import CheckpointMissing
-from chockstone.checkpoints.file_store import FileStore
-from live import LiveServer
+from chockstone.checkpoints.stores.file_store import FileStore
+from support.live import LiveServer
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from live import LiveServer
+from support.live import LiveServer
 
 Tinker = Callable[..., "subprocess.CompletedProcess[str]"]
 

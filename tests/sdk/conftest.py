@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 import tinker
 
-from live import KEY, LiveServer, make_models
 from sdk.making import rest_client
+from support.live import KEY, LiveServer, make_models
 
 CLOSE_SECONDS: Final = 15.0
 

@@ -8,7 +8,7 @@ from typing import Any
 import tinker
 from tinker import types
 
-from live import LiveServer
+from support.live import LiveServer
 
 VOCABULARY = 512
 MODEL = "tiny-qwen3"

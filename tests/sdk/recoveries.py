@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from faults.crashes import Heard
-from live import LiveServer
+from support.live import LiveServer
 
 
 def recoveries(server: LiveServer, heard: Heard) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ import pytest
 import tinker
 from safetensors.numpy import load_file
 
-from live import LiveServer
 from sdk.checkpoints import archives, entry, listed
 from sdk.commands import Tinker, parsed, said, tinker_command
 from sdk.making import batch, create, step
+from support.live import LiveServer
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ import pytest
 import tinker
 from safetensors.numpy import load as load_tensors
 
-from live import LiveServer
 from sdk.checkpoints import archive_of, signed_url, url_of
 from sdk.making import batch, create, step
-from stores import IS_S3
+from support.live import LiveServer
+from support.stores import IS_S3
 
 
 def fetched(url: str) -> bytes:
@@ -174,7 +174,7 @@ def test_a_download_outlives_the_deletion_of_what_it_loads(
 
 def test_a_url_that_has_expired_says_so(live: LiveServer, service: tinker.ServiceClient, tmp_path: Path) -> None:
     """Signed by the server's own secret, an hour ago."""
-    from chockstone.api.signing import Signer
+    from chockstone.api.downloads.signing import Signer
 
     path = create(service).save_state("late").result().path
     with live.http() as http, httpx.Client() as plain:

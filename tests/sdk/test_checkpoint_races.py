@@ -10,9 +10,9 @@ import httpx
 import pytest
 import tinker
 
-from live import LiveServer
 from sdk.checkpoints import archive_of, archives, listed, signed_url, url_of
 from sdk.making import batch, create, step
+from support.live import LiveServer
 
 Connect = Callable[..., tinker.ServiceClient]
 

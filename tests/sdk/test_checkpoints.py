@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import tinker
 
-from live import LiveServer
 from sdk.checkpoints import archive_of, archives, entry, listed, url_of
 from sdk.making import batch, create, step, train
+from support.live import LiveServer
 
 Connect = Callable[..., tinker.ServiceClient]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import tinker
 
-from live import LiveServer
 from sdk.commands import Tinker, parsed, tinker_command
 from sdk.making import MODEL, create
+from support.live import LiveServer
 
 
 @pytest.fixture

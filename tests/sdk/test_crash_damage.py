@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.engine.journal_format import SEGMENT_BYTES, pack_record, unpack_segment
-from chockstone.engine.journal_scan import scan
+from chockstone.engine.journal.format import SEGMENT_BYTES, pack_record, unpack_segment
+from chockstone.engine.journal.scan import scan
 from faults.crashes import OFTEN, Client, Heard, RestartedServer, assert_same, until
-from live import SERVER_PYTHON, LiveServer
 from sdk.checkpoints import Stored
 from sdk.recoveries import recoveries
-from stores import IS_S3
+from support.live import SERVER_PYTHON, LiveServer
+from support.stores import IS_S3
 
 SCRIPT = "sft:12"
 SELDOM = ("--recovery-steps=1000", "--recovery-replay=1h")  # the journal is all there is

@@ -11,8 +11,8 @@ import pytest
 
 from faults.crashes import OFTEN, Client, Heard, Killer, RestartedServer, assert_same
 from faults.doubling_proxy import DoublingProxy
-from live import LiveServer
 from sdk.recoveries import recoveries
+from support.live import LiveServer
 
 Undisturbed = Callable[..., Heard]
 Serve = Callable[..., RestartedServer]

@@ -13,10 +13,10 @@ import tinker
 from tinker import types
 
 from faults.crashes import RestartedServer, until
-from fronts import Balancer, LiveFront
-from live import LiveServer
 from sdk.checkpoints import archive_of, listed, signed_url
 from sdk.making import ADAM, batch, create, numbers, rest_client, tokens, train
+from support.api_replicas import Balancer, LiveFront
+from support.live import LiveServer
 
 STEPS = 6
 Fronts = tuple[LiveFront, LiveFront]

@@ -13,10 +13,10 @@ import httpx
 import numpy as np
 import pytest
 
-from chockstone.wire import messages_pb2 as pb
+from chockstone.wire.codecs import messages_pb2 as pb
 from hostile.strangers import PROTOBUF, Stranger, retrieve
-from live import LiveServer
-from served import Served, serve_in_process
+from support.live import LiveServer
+from support.served import Served, serve_in_process
 
 PROMPT = {"chunks": [{"type": "encoded_text", "tokens": list(range(10, 30))}]}
 
@@ -35,7 +35,7 @@ def stranger(http: httpx.Client) -> Stranger:
 @pytest.fixture
 async def served(tmp_path: Path, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     """The app on a backend that a test can hold back, and polls that end soon."""
-    monkeypatch.setattr("chockstone.api.futures._HOLD_SECONDS", 0.2)
+    monkeypatch.setattr("chockstone.api.tinker.futures._HOLD_SECONDS", 0.2)
     async with serve_in_process(tmp_path, models) as served:
         yield served
 
@@ -90,7 +90,7 @@ async def test_a_feed_without_news_answers_its_cursor_again(served: Served) -> N
 
 
 async def test_a_poll_is_answered_as_soon_as_there_is_a_result(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chockstone.api.futures._HOLD_SECONDS", 60)
+    monkeypatch.setattr("chockstone.api.tinker.futures._HOLD_SECONDS", 60)
     served.backend.hold("open_run")
     wish = {"session_id": await served.session(), "model_seq_id": 0, "base_model": "tiny-qwen3"}
     request_id = (await served.http.post("create_model", json=wish)).json()["request_id"]

@@ -11,8 +11,8 @@ import tinker
 from tinker import types
 from tinker.lib.api_future_impl import _APIFuture
 
-from live import LiveServer
 from sdk.making import rest_client
+from support.live import LiveServer
 
 SECRET = "tml-a-key-that-nobody-may-see"
 

@@ -13,8 +13,8 @@ import tinker
 import torch
 from tinker import types
 
-from plain import LOSSES, PlainModel, total
 from sdk.making import ADAM, MODEL, batch, create, datum, numbers, tokens
+from support.plain_model import LOSSES, PlainModel, total
 
 LENGTHS = (9, 17, 30)
 POLICY = ("logprobs", "advantages")

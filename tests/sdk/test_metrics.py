@@ -3,7 +3,7 @@ from __future__ import annotations
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from live import LiveServer
+from support.live import LiveServer
 
 
 def test_a_server_measures_its_event_loop(live: LiveServer) -> None:

@@ -15,10 +15,10 @@ import pytest
 import tinker
 from tinker import types
 
-from live import SERVER_PYTHON, LiveServer
-from postgres import PASSWORD, PostgresServer, stoppable_postgres
 from sdk.checkpoints import listed
 from sdk.making import ADAM, batch, create, rest_client, train
+from support.live import SERVER_PYTHON, LiveServer
+from support.postgres import PASSWORD, PostgresServer, stoppable_postgres
 
 Connect = Callable[..., tinker.ServiceClient]
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'chockstone'"

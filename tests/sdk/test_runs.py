@@ -9,8 +9,8 @@ import pytest
 import tinker
 from tinker import types
 
-from live import LiveServer
 from sdk.making import MODEL, batch, create, datum, step, tokens
+from support.live import LiveServer
 
 Connect = Callable[..., tinker.ServiceClient]
 

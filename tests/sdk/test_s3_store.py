@@ -21,12 +21,12 @@ import tinker
 from safetensors.numpy import load_file
 
 from faults.crashes import OFTEN, Client, RestartedServer, assert_same, until
-from live import LiveServer
-from loopback_s3 import ENVIRONMENT, Fault, Kind, Proxy, faulty_proxy, make_bucket, s3_server
 from sdk.checkpoints import archive_of, archives, entry, listed, signed_url, url_of
 from sdk.commands import said, tinker_command
 from sdk.making import batch, create, rest_client, step, train
-from stores import BUCKET, S3Place, place_in
+from support.live import LiveServer
+from support.loopback_s3 import ENVIRONMENT, Fault, Kind, Proxy, faulty_proxy, make_bucket, s3_server
+from support.stores import BUCKET, S3Place, place_in
 
 SCRIPT = "sft:6"
 DOWN = (Fault(Kind.STATUS, 503, "SlowDown"), pytest.param(Fault(Kind.RESET), marks=pytest.mark.soak))

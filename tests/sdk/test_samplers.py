@@ -13,8 +13,8 @@ import tinker
 import torch
 from tinker import types
 
-from live import LiveServer
 from sdk.making import ADAM, MODEL, batch, create, datum, numbers, step, tokens
+from support.live import LiveServer
 
 TOLERANCE = 1e-4
 TEXT = tokens(3, 17)

@@ -13,9 +13,9 @@ import torch
 from tinker import types
 from transformers import AutoTokenizer
 
-from live import LiveServer
-from plain import PlainModel
 from sdk.making import VOCABULARY, tokens
+from support.live import LiveServer
+from support.plain_model import PlainModel
 
 TOLERANCE = 1e-4
 PROMPT = tokens(7, 24)

@@ -11,8 +11,8 @@ import pytest
 import tinker
 from tinker import types
 
-from live import LiveServer
 from sdk.making import MODEL, create, rest_client
+from support.live import LiveServer
 
 Connect = Callable[..., tinker.ServiceClient]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import tinker
 
-from live import LiveServer
 from sdk.making import ADAM, create, datum, train
+from support.live import LiveServer
 
 Connect = Callable[..., tinker.ServiceClient]
 LONG = [datum(number, length=500) for number in range(48)]  # seconds of work, in several micro-batches

@@ -11,9 +11,9 @@ import pytest
 import tinker
 from tinker import types
 
-from live import SERVER_PYTHON, LiveServer
 from sdk.checkpoints import archive_of, archives, listed, url_of
 from sdk.making import batch, create, rest_client, step, train
+from support.live import SERVER_PYTHON, LiveServer
 
 Connect = Callable[..., tinker.ServiceClient]
 Start = Callable[..., LiveServer]

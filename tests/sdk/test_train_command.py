@@ -49,7 +49,7 @@ def server_process(out: Path) -> int:
         int(entry.name)
         for entry in Path("/proc").iterdir()
         if entry.name.isdigit()
-        and (line := _command_line(entry)).find(b"chockstone.cli.train_server") >= 0
+        and (line := _command_line(entry)).find(b"chockstone.cli.training.server") >= 0
         and str(out).encode() in line
     ]
     assert len(found) == 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from faults.trainer_life import Nursery, ledger, live_with_kills
-from live import LiveServer
+from support.live import LiveServer
 
 SETTINGS: dict[str, Any] = {
     "base_model": "tiny-qwen3",

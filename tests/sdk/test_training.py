@@ -13,9 +13,9 @@ import tinker
 import torch
 from tinker import types
 
-from live import LiveServer
-from plain import PlainModel
 from sdk.making import ADAM, MODEL, VOCABULARY, batch, create, datum, numbers, step, tokens, train
+from support.live import LiveServer
+from support.plain_model import PlainModel
 
 Connect = Callable[..., tinker.ServiceClient]
 NAN = float("nan")

@@ -9,8 +9,8 @@ import httpx
 import pytest
 import tinker
 
-from live import LiveServer
 from sdk.making import MODEL, create, rest_client
+from support.live import LiveServer
 
 Connect = Callable[..., tinker.ServiceClient]
 ANN, BOB = "tml-the-key-of-ann", "tml-the-key-of-bob"

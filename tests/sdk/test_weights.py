@@ -11,8 +11,8 @@ import pytest
 import tinker
 from tinker import types
 
-from live import LiveServer
 from sdk.making import ADAM, MODEL, batch, create, numbers, step, train
+from support.live import LiveServer
 
 Connect = Callable[..., tinker.ServiceClient]
 describes = pytest.mark.skipif(

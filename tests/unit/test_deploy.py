@@ -21,7 +21,7 @@ import yaml
 from typer.testing import CliRunner
 
 from chockstone.cli.app import app
-from chockstone.cli.settings import NAMES
+from chockstone.cli.settings.settings import NAMES
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from programs import PACKAGES, find_program
+from support.programs import PACKAGES, find_program
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -78,7 +78,7 @@ def test_torch_is_imported_only_when_it_is_needed(path: Path) -> None:
         ("chockstone.integrations.flyte.checkpointer", {"torch"}),
         ("chockstone.integrations.flyte.layouts", {"torch", "numpy", "flytekit"}),
         ("chockstone.api.app", {"torch", "transformers", "alembic"}),
-        ("chockstone.backends.vllm_backend", {"torch", "transformers"}),
+        ("chockstone.backends.supervision.vllm_backend", {"torch", "transformers"}),
     ],
 )
 def test_importing_a_room_loads_only_what_it_needs(module: str, absent: set[str]) -> None:

@@ -18,9 +18,9 @@ import tinker
 from engines import Engine
 from tinker import types
 
-from live import LiveServer, make_models
 from sdk.making import ADAM, batch, tokens
 from sdk.test_sampling import *  # noqa: F403  # the suite
+from support.live import LiveServer, make_models
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 TOLERANCE = 1e-4

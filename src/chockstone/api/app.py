@@ -7,32 +7,28 @@ from typing import Final
 from fastapi import APIRouter, FastAPI
 
 import chockstone
-from chockstone.api import (
-    audit,
-    auth,
-    billing,
-    checkpoints,
-    downloads,
-    errors,
-    futures,
-    metrics,
-    models,
-    policies,
-    runs,
-    samplers,
-    service,
-    sessions,
-    storage,
-    traces,
-    training,
-    trash,
-    weights,
-)
-from chockstone.api.admission.admission import Admission
+from chockstone.api import errors
+from chockstone.api.admission.admission import AdmissionMiddleware
 from chockstone.api.admission.hosts import Hosts
 from chockstone.api.admission.limits import UploadLimits
 from chockstone.api.admission.uploads import Uploads
 from chockstone.api.context import Context
+from chockstone.api.downloads import routes as downloads
+from chockstone.api.operations import audit, metrics, policies, storage, trash
+from chockstone.api.tinker import (
+    auth,
+    billing,
+    checkpoints,
+    futures,
+    models,
+    runs,
+    samplers,
+    service,
+    sessions,
+    traces,
+    training,
+    weights,
+)
 
 RESOURCES: Final = (
     *(service, auth, sessions, models, training, weights, samplers, futures, runs, checkpoints, downloads),
@@ -55,7 +51,7 @@ def create_app(context: Context, *, uploads: Uploads | None = None) -> FastAPI:
     app.include_router(routes)
     app.include_router(metrics.routes)
     app.add_middleware(
-        Admission,
+        AdmissionMiddleware,
         callers=context,
         hosts=Hosts(context.config.public_url),
         uploads=uploads or Uploads(UploadLimits(context.config.max_body_bytes)),

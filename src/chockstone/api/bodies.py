@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 import orjson
 from fastapi import HTTPException, Request
 
-from chockstone.api.admission.uploads import UPLOAD, Upload
-from chockstone.wire.compression import decompress, unpacked_bytes
+from chockstone.api.admission.uploads import UPLOAD, RequestUpload
+from chockstone.wire.codecs.compression import decompress, unpacked_bytes
 from chockstone.wire.failures import BadRequest
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ async def read_body(request: Request) -> bytes:
     if encoding != "zstd":
         raise HTTPException(415, f"Content-Encoding {encoding!r} is not understood; send 'zstd' or none")
     limit = request.app.state.context.config.max_body_bytes
-    upload: Upload = getattr(request.state, UPLOAD)
+    upload: RequestUpload = getattr(request.state, UPLOAD)
     upload.hold(unpacked_bytes(body, limit))
     return await off_loop(lambda: decompress(body, limit), size_bytes=_LARGE_BYTES)
 

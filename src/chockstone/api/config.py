@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chockstone.engine.data_directory import ARCHIVES, DATABASE
-from chockstone.engine.durability import Durability
-from chockstone.engine.limits import Limits
-from chockstone.engine.storage_rules import StorageRules
+from chockstone.engine.config import Durability, EngineLimits, StorageRules
+from chockstone.engine.ownership.data_directory import ARCHIVES, DATABASE
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,7 @@ class ServerConfig:
     max_body_bytes: int = 512 << 20
     max_sequences: int = 256
     tokens_per_micro_batch: int = 0  # 0: what suits the device
-    limits: Limits = field(default_factory=Limits)
+    limits: EngineLimits = field(default_factory=EngineLimits)
     durability: Durability = field(default_factory=Durability)
     storage: StorageRules = field(default_factory=StorageRules)
     admins: frozenset[str] = frozenset()  # users who may see and change what is everyone's

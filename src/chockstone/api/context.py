@@ -13,19 +13,19 @@ from fastapi import Depends, HTTPException, Request
 
 from chockstone.api.admission.refusals import RefusedKey, RefusedKeys
 from chockstone.api.config import ServerConfig
+from chockstone.api.downloads.signing import Signer
 from chockstone.api.lookup import Lookup, not_there, one_absence, owned
 from chockstone.api.loop_health import LoopHealth
-from chockstone.api.models_served import ServedModel
+from chockstone.api.model_descriptions import ModelDescription
 from chockstone.api.polls import Polls
-from chockstone.api.signing import Signer
-from chockstone.api.users import Caller, Users
+from chockstone.api.users import Caller, UserDirectory
 from chockstone.catalog import Catalog, CheckpointRow, RowMissing, RunRow, SamplerRow, SessionRow
-from chockstone.engine.checkpoints import Latest
 from chockstone.engine.engine import Engine
 from chockstone.engine.futures import Promise
-from chockstone.engine.operations import run_of
-from chockstone.engine.runs import LiveRun
-from chockstone.engine.sampling import SamplerSource
+from chockstone.engine.runs.live_runs import Run
+from chockstone.engine.runs.operations import run_of
+from chockstone.engine.samples.sampling import SamplerSource
+from chockstone.engine.storage.checkpoints import Latest
 from chockstone.wire.failures import BadRequest, ServerFailure
 from chockstone.wire.model_names import ModelName
 from chockstone.wire.paths import Kind, TinkerPath, check_name
@@ -51,8 +51,8 @@ class SessionFinished(HTTPException):
 class Context(Lookup):
     config: ServerConfig
     engine: Engine
-    users: Users
-    models: dict[str, ServedModel]
+    users: UserDirectory
+    models: dict[str, ModelDescription]
     signer: Signer = field(default_factory=lambda: Signer(secrets.token_bytes(32)))  # of URLs that need no key
     polls: Polls = field(default_factory=Polls)
     loop_health: LoopHealth = field(default_factory=LoopHealth)
@@ -97,7 +97,7 @@ class Context(Lookup):
         if self.engine.is_stopping:
             raise HTTPException(503, "the server is shutting down", {"Retry-After": "5"})
 
-    def model(self, name: str) -> ServedModel:
+    def model(self, name: str) -> ModelDescription:
         """The served model that a client means by ``name``, which may end in ``:peft:N``."""
         if (model := self.models.get(ModelName.parse(name).base)) is None:
             raise BadRequest(f"base model {name!r} is not served here; there are {', '.join(sorted(self.models))}")
@@ -111,7 +111,7 @@ class Context(Lookup):
             raise SessionFinished(session_id)
         return row
 
-    async def run(self, run_id: str, caller: Caller) -> LiveRun:
+    async def run(self, run_id: str, caller: Caller) -> Run:
         """A run that may be given work; a parked one is brought back.
 
         Raises RunGone when it was lost or unloaded, SessionFinished when its session is.

@@ -15,13 +15,13 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from chockstone.api.context import Context, RunGone
-from chockstone.catalog.errors import CatalogAway, CatalogUnavailable, RowExists, RowMissing, UnstorableValue
+from chockstone.catalog.errors import CatalogAway, CatalogUnavailable, RowExists, RowMissing, UnstorableColumnValue
 from chockstone.checkpoints.errors import CheckpointError
-from chockstone.engine.journal_stall import Stalled
-from chockstone.engine.limits import Busy
+from chockstone.engine.config import Busy
+from chockstone.engine.journal.stall import Stalled
 from chockstone.wire.failures import BadRequest, ServerFailure
-from chockstone.wire.futures import AcceptedResponse
-from chockstone.wire.schema import explain
+from chockstone.wire.messages.futures import AcceptedResponse
+from chockstone.wire.messages.schema import explain
 
 log = logging.getLogger(__name__)
 _OUR_RULES: Final = frozenset({"value_error", "extra_forbidden"})  # names, paths, lifetimes; not the shape of a body
@@ -29,7 +29,7 @@ _OUR_RULES: Final = frozenset({"value_error", "extra_forbidden"})  # names, path
 
 def install(app: FastAPI) -> None:
     @app.exception_handler(BadRequest)
-    @app.exception_handler(UnstorableValue)
+    @app.exception_handler(UnstorableColumnValue)
     @app.exception_handler(RowExists)
     async def bad_request(_: Request, error: Exception) -> JSONResponse:
         return _told(error, 400)

@@ -51,7 +51,7 @@ class StoredKey(Protocol):
     def revoked_at(self) -> datetime | None: ...
 
 
-class Users:
+class UserDirectory:
     def __init__(
         self, keys: Mapping[str, str], *, secret: bytes, now: Callable[[], datetime], keys_required: bool = False
     ) -> None:
@@ -142,7 +142,7 @@ class Users:
         return hmac.digest(self._secret, digest.encode(), "sha256").hex()[:32]
 
 
-async def follow_keys(users: Users, catalog: Catalog, *, remember: Callable[[], None] = lambda: None) -> None:
+async def follow_keys(users: UserDirectory, catalog: Catalog, *, remember: Callable[[], None] = lambda: None) -> None:
     """Take keys as they are made and revoked in the catalog, until cancelled.
 
     A catalog that cannot be read leaves everyone who they were. ``remember`` is called in a thread, and again after

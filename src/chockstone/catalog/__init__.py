@@ -4,13 +4,10 @@ Knows no torch, no HTTP and no owner's rights: rows say whose they are, the API 
 is the truth about checkpoints; this is where they are looked up.
 """
 
-from chockstone.catalog.audit import AuditEntry, AuditRow
 from chockstone.catalog.catalog import Catalog
-from chockstone.catalog.checkpoint_row import CheckpointKind, CheckpointRow, CheckpointState
-from chockstone.catalog.checkpoint_usage import Usage
-from chockstone.catalog.checkpoints import Committed
-from chockstone.catalog.engine import EngineRow
-from chockstone.catalog.engine_lock import EngineLock
+from chockstone.catalog.database.engine_lock import EngineLock
+from chockstone.catalog.database.rows import JsonObject, Page
+from chockstone.catalog.database.sqlite import SqliteGuard
 from chockstone.catalog.errors import (
     CatalogAway,
     CatalogError,
@@ -19,27 +16,35 @@ from chockstone.catalog.errors import (
     CatalogNotReady,
     CatalogTooNew,
     CatalogUnavailable,
-    CheckpointExists,
+    CheckpointRowExists,
     RowExists,
     RowMissing,
-    UnstorableValue,
+    UnstorableColumnValue,
 )
-from chockstone.catalog.keys import KeyRow
-from chockstone.catalog.losses import LossRow
-from chockstone.catalog.policies import PolicyRow
-from chockstone.catalog.recoveries import RecoveryRow
-from chockstone.catalog.rows import JsonObject, Page
-from chockstone.catalog.runs import RunRow, RunState
-from chockstone.catalog.samplers import SamplerRow
-from chockstone.catalog.session_row import FinishReason, SessionRow
-from chockstone.catalog.session_search import Cursor, SessionPage, SessionQuery, SessionSummary, StatusFilter
-from chockstone.catalog.sqlite_guard import SqliteGuard
-from chockstone.catalog.trash_row import TrashRow
-from chockstone.catalog.usage import Use, UseType
-from chockstone.catalog.users import UserRow
+from chockstone.catalog.tables.audit import AuditEvent, AuditRow
+from chockstone.catalog.tables.checkpoint_rows import CheckpointKind, CheckpointRow, CheckpointState, TrashRow
+from chockstone.catalog.tables.checkpoint_usage import Usage
+from chockstone.catalog.tables.checkpoints import Committed
+from chockstone.catalog.tables.engine import EngineRow
+from chockstone.catalog.tables.losses import LossRow
+from chockstone.catalog.tables.policies import PolicyRow
+from chockstone.catalog.tables.recoveries import RecoveryRow
+from chockstone.catalog.tables.runs import RunRow, RunState
+from chockstone.catalog.tables.samplers import SamplerRow
+from chockstone.catalog.tables.session_search import (
+    FinishReason,
+    SessionCursor,
+    SessionPage,
+    SessionQuery,
+    SessionRow,
+    SessionSummaryRow,
+    StatusFilter,
+)
+from chockstone.catalog.tables.usage import Use, UseType
+from chockstone.catalog.tables.users import KeyRow, UserRow
 
 __all__ = [
-    "AuditEntry",
+    "AuditEvent",
     "AuditRow",
     "Catalog",
     "CatalogAway",
@@ -49,12 +54,12 @@ __all__ = [
     "CatalogNotReady",
     "CatalogTooNew",
     "CatalogUnavailable",
-    "CheckpointExists",
+    "CheckpointRowExists",
     "CheckpointKind",
     "CheckpointRow",
     "CheckpointState",
     "Committed",
-    "Cursor",
+    "SessionCursor",
     "EngineLock",
     "EngineRow",
     "FinishReason",
@@ -72,11 +77,11 @@ __all__ = [
     "SessionPage",
     "SessionQuery",
     "SessionRow",
-    "SessionSummary",
+    "SessionSummaryRow",
     "SqliteGuard",
     "StatusFilter",
     "TrashRow",
-    "UnstorableValue",
+    "UnstorableColumnValue",
     "Usage",
     "Use",
     "UseType",

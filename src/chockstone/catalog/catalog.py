@@ -10,25 +10,24 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
-from chockstone.catalog.audit import Audit
-from chockstone.catalog.checkpoints import Checkpoints
-from chockstone.catalog.database import Database, sqlite_path
-from chockstone.catalog.engine import Engine
-from chockstone.catalog.engine_lock import EngineLock
+from chockstone.catalog.database.database import Database, sqlite_path
+from chockstone.catalog.database.engine_lock import EngineLock
+from chockstone.catalog.database.retry import waiting_for_catalog
+from chockstone.catalog.database.upgrade import bring_up_to_date, require_this_version, version_of
 from chockstone.catalog.errors import CatalogNotReady
-from chockstone.catalog.journal_marks import JournalMarks
-from chockstone.catalog.keys import Keys
-from chockstone.catalog.losses import Losses
-from chockstone.catalog.opening import bring_up_to_date, require_this_version, version_of
-from chockstone.catalog.patience import waiting_for_catalog
-from chockstone.catalog.policies import Policies
-from chockstone.catalog.recoveries import Recoveries
-from chockstone.catalog.runs import Runs
-from chockstone.catalog.samplers import Samplers
-from chockstone.catalog.sessions import Sessions
-from chockstone.catalog.trash import Trash
-from chockstone.catalog.usage import UsageBuckets
-from chockstone.catalog.users import Users
+from chockstone.catalog.tables.audit import AuditTable
+from chockstone.catalog.tables.checkpoints import CheckpointTable
+from chockstone.catalog.tables.engine import EngineTable
+from chockstone.catalog.tables.journal_marks import JournalMarkTable
+from chockstone.catalog.tables.losses import LossTable
+from chockstone.catalog.tables.policies import PolicyTable
+from chockstone.catalog.tables.recoveries import RecoveryTable
+from chockstone.catalog.tables.runs import RunTable
+from chockstone.catalog.tables.samplers import SamplerTable
+from chockstone.catalog.tables.sessions import SessionTable
+from chockstone.catalog.tables.trash import TrashTable
+from chockstone.catalog.tables.usage import UsageTable
+from chockstone.catalog.tables.users import KeyTable, UserTable
 
 log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 0.5  # between two looks whether it is ready
@@ -43,20 +42,20 @@ class Catalog:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.users = Users(database)
-        self.sessions = Sessions(database)
-        self.runs = Runs(database)
-        self.recoveries = Recoveries(database)
-        self.journal_marks = JournalMarks(database)
-        self.checkpoints = Checkpoints(database)
-        self.trash = Trash(database)
-        self.policies = Policies(database)
-        self.samplers = Samplers(database)
-        self.losses = Losses(database)
-        self.keys = Keys(database)
-        self.audit = Audit(database)
-        self.usage = UsageBuckets(database)
-        self.engine = Engine(database)
+        self.users = UserTable(database)
+        self.sessions = SessionTable(database)
+        self.runs = RunTable(database)
+        self.recoveries = RecoveryTable(database)
+        self.journal_marks = JournalMarkTable(database)
+        self.checkpoints = CheckpointTable(database)
+        self.trash = TrashTable(database)
+        self.policies = PolicyTable(database)
+        self.samplers = SamplerTable(database)
+        self.losses = LossTable(database)
+        self.keys = KeyTable(database)
+        self.audit = AuditTable(database)
+        self.usage = UsageTable(database)
+        self.engine = EngineTable(database)
 
     @classmethod
     async def open(cls, url: str, *, may_migrate: bool = True) -> Catalog:

@@ -34,11 +34,11 @@ class RowExists(CatalogError):
     pass
 
 
-class CheckpointExists(RowExists):
+class CheckpointRowExists(RowExists):
     pass
 
 
-class UnstorableValue(CatalogError):
+class UnstorableColumnValue(CatalogError):
     pass
 
 

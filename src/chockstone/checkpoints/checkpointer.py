@@ -32,10 +32,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypedDict, TypeVar, Unpack
 
-from chockstone.checkpoints.admission import Admission
-from chockstone.checkpoints.archive import Archive, Verify
-from chockstone.checkpoints.buffers import Buffers
-from chockstone.checkpoints.clock import Clock
 from chockstone.checkpoints.errors import (
     CheckpointError,
     CheckpointMissing,
@@ -44,23 +40,27 @@ from chockstone.checkpoints.errors import (
     SaveFailed,
     UnsupportedArchive,
 )
-from chockstone.checkpoints.export import export_members
-from chockstone.checkpoints.handle import SaveHandle
-from chockstone.checkpoints.job import SaveJob, SaveRequest, check_ttl, copy_files, copy_metadata
-from chockstone.checkpoints.layout import Member
-from chockstone.checkpoints.pace import Pace
-from chockstone.checkpoints.reader import verify_archive
-from chockstone.checkpoints.receipt import Receipt, Skipped
-from chockstone.checkpoints.restore import load_state, restore_state
-from chockstone.checkpoints.resume.verdicts import Verdict
-from chockstone.checkpoints.resume.walking import Ending, WalkBack
-from chockstone.checkpoints.retention import Retention
-from chockstone.checkpoints.sharded.company import Company
-from chockstone.checkpoints.snapshot import Snapshotter
-from chockstone.checkpoints.store import Store, check_name, open_store
-from chockstone.checkpoints.survey import Checkpoint, survey
-from chockstone.checkpoints.threads import give_way
-from chockstone.checkpoints.threads import in_thread as _in_thread
+from chockstone.checkpoints.format.layout import Member
+from chockstone.checkpoints.ranks.coordinator import RankCoordinator
+from chockstone.checkpoints.reading.archive import Archive, Verify
+from chockstone.checkpoints.reading.reader import verify_archive
+from chockstone.checkpoints.reading.survey import StoredCheckpoint, survey
+from chockstone.checkpoints.restoring.export import export_members
+from chockstone.checkpoints.restoring.receipt import Receipt, SkippedCandidate
+from chockstone.checkpoints.restoring.restore import load_state, restore_state
+from chockstone.checkpoints.restoring.verdicts import Verdict
+from chockstone.checkpoints.restoring.walk_back import Ending, WalkBack
+from chockstone.checkpoints.retention.policy import Retention
+from chockstone.checkpoints.runtime.threads import give_way
+from chockstone.checkpoints.runtime.threads import in_thread as _in_thread
+from chockstone.checkpoints.saving.admission import Admission
+from chockstone.checkpoints.saving.buffers import Buffers
+from chockstone.checkpoints.saving.clock import Clock
+from chockstone.checkpoints.saving.handle import SaveHandle
+from chockstone.checkpoints.saving.job import SaveJob, SaveRequest, check_ttl, copy_files, copy_metadata
+from chockstone.checkpoints.saving.pace import Pace
+from chockstone.checkpoints.saving.snapshot import Snapshotter
+from chockstone.checkpoints.stores.store import Store, check_name, open_store
 
 log = logging.getLogger(__name__)
 _HALF_RESTORED: Final = "the target is half restored; do not go on with it."
@@ -111,7 +111,7 @@ class Checkpointer:
             check_name(prefix)
         if bytes_per_second is not None and not 0 < bytes_per_second < math.inf:
             raise ValueError(f"bytes_per_second={bytes_per_second!r}: give a positive number, or None for no limit")
-        self._company = Company(ranks=ranks, timeout_seconds=rank_timeout_seconds)
+        self._company = RankCoordinator(ranks=ranks, timeout_seconds=rank_timeout_seconds)
         self.store = open_store(store)
         self.prefix = prefix
         self.retention = retention
@@ -245,7 +245,7 @@ class Checkpointer:
         pace = Pace(self._bytes_per_second)
         return await _in_thread(_giving_way(lambda: self.export(name, directory, members=members, on_bytes=pace.wait)))
 
-    def checkpoints(self) -> list[Checkpoint]:
+    def checkpoints(self) -> list[StoredCheckpoint]:
         """All checkpoints below the prefix, oldest first, damaged ones included and marked."""
         return survey(self.store, self.prefix)
 
@@ -491,8 +491,8 @@ class _Found:
     is_asked_for: bool = False  # by its name, so that no other will do
 
 
-def _skipped(walk: WalkBack[_Found]) -> tuple[Skipped, ...]:
-    return tuple(Skipped(look.candidate.name, look.reason) for look in walk.passed)
+def _skipped(walk: WalkBack[_Found]) -> tuple[SkippedCandidate, ...]:
+    return tuple(SkippedCandidate(look.candidate.name, look.reason) for look in walk.passed)
 
 
 def _forget_all() -> None:

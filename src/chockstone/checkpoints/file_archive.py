@@ -14,16 +14,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, SaveAbandoned
-from chockstone.checkpoints.export import write_members
-from chockstone.checkpoints.file_image import FileImage, SourceFile
-from chockstone.checkpoints.job import copy_metadata
-from chockstone.checkpoints.layout import check_members
-from chockstone.checkpoints.manifest import Manifest
-from chockstone.checkpoints.posix import local_trouble
-from chockstone.checkpoints.store import Store
-from chockstone.checkpoints.writer import Write
+from chockstone.checkpoints.format.layout import check_members
+from chockstone.checkpoints.format.manifest import Manifest
+from chockstone.checkpoints.reading.archive import Archive
+from chockstone.checkpoints.restoring.export import write_members
+from chockstone.checkpoints.saving.file_image import FileImage, SourceFile
+from chockstone.checkpoints.saving.job import copy_metadata
+from chockstone.checkpoints.saving.writer import Write
+from chockstone.checkpoints.stores.posix import local_trouble
+from chockstone.checkpoints.stores.store import Store
 
 FILES: Final = "files"
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})  # Any: plain JSON of the caller's

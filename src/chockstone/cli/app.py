@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 import chockstone
-from chockstone.cli import doctor, serve, storage, train
-from chockstone.cli.checkpoints import commands as checkpoints
-from chockstone.cli.keys import commands as keys
-from chockstone.cli.model import commands as model
-from chockstone.cli.resume import commands as resume
-from chockstone.cli.runs import commands as runs
+from chockstone.cli.commands import doctor, serve, storage, train
+from chockstone.cli.commands.checkpoints import commands as checkpoints
+from chockstone.cli.commands.keys import commands as keys
+from chockstone.cli.commands.model import commands as model
+from chockstone.cli.commands.resume import commands as resume
+from chockstone.cli.commands.runs import commands as runs
 
 # No rich help: it reflows the examples. No rich tracebacks: they print local variables.
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)

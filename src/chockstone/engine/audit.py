@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from chockstone.catalog import AuditEntry, Catalog, CatalogError
+from chockstone.catalog import AuditEvent, Catalog, CatalogError
 
 log = logging.getLogger(__name__)
 _KEPT: Final = 100_000  # entries that the catalog does not take; older ones are lost
 _RETRY_SECONDS: Final = 5.0
 
 
-class Audit:
+class AuditLog:
     def __init__(self, catalog: Catalog, *, now: Callable[[], datetime]) -> None:
         self._catalog = catalog
         self._now = now
-        self._entries: list[AuditEntry] = []
+        self._entries: list[AuditEvent] = []
         self._news = asyncio.Event()
 
     def __call__(
@@ -36,7 +36,7 @@ class Audit:
         details: Mapping[str, Any] | None = None,  # Any: plain JSON
     ) -> None:
         """Note ``<resource>_<action>``. ``owner`` is whose audit it stands in; who did it goes into the details."""
-        self._entries.append(AuditEntry(event, owner, self._now(), run_id, path, purpose, dict(details or {})))
+        self._entries.append(AuditEvent(event, owner, self._now(), run_id, path, purpose, dict(details or {})))
         self._news.set()
 
     async def keep(self) -> None:

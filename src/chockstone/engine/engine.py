@@ -12,42 +12,40 @@ from pathlib import Path
 from typing import Any, Final
 
 from chockstone.catalog import Catalog, CatalogError, RowMissing
-from chockstone.catalog.losses import LossRow
-from chockstone.catalog.patience import context_that_waits_for_catalog, waiting_for_catalog
+from chockstone.catalog.database.retry import context_that_waits_for_catalog, waiting_for_catalog
+from chockstone.catalog.tables.losses import LossRow
 from chockstone.checkpoints.errors import StoreError
-from chockstone.engine.archives import ephemeral_name
-from chockstone.engine.audit import Audit
+from chockstone.engine.audit import AuditLog
 from chockstone.engine.backend import Backend
-from chockstone.engine.checkpoints import Checkpoints
-from chockstone.engine.custom_losses import CustomLosses
-from chockstone.engine.data_directory import JOURNAL_MARKS, RUN_JOURNALS, SAMPLE_JOURNAL
-from chockstone.engine.durability import Durability
-from chockstone.engine.execution import Execution
+from chockstone.engine.config import Busy, Durability, EngineLimits, StorageRules
 from chockstone.engine.futures import Futures, Promise, Result
-from chockstone.engine.journal import JournalError, JournalWriter
-from chockstone.engine.journal_losses import JournalLosses
-from chockstone.engine.journal_marks import JournalMarks
-from chockstone.engine.leftovers import Leftovers
-from chockstone.engine.lifecycle import Lifecycle
-from chockstone.engine.limits import Busy, Limits
-from chockstone.engine.operations import run_of
-from chockstone.engine.performing import Performing
-from chockstone.engine.policies import Policies
+from chockstone.engine.journal.journal import JournalError, JournalWriter
+from chockstone.engine.ownership.data_directory import JOURNAL_MARKS, RUN_JOURNALS, SAMPLE_JOURNAL
 from chockstone.engine.presence import Presence
-from chockstone.engine.quotas import Quotas
-from chockstone.engine.recovery import Recovery
-from chockstone.engine.recovery_archives import RecoveryArchives
-from chockstone.engine.runs import LiveRun, Runs
-from chockstone.engine.sample_journal import SampleJournal
-from chockstone.engine.sampling import SamplerSource, Sampling
-from chockstone.engine.saving import Saving
-from chockstone.engine.scrub import Scrub
-from chockstone.engine.storage import Storage
-from chockstone.engine.storage_rules import StorageRules
-from chockstone.engine.suspects import Suspects
-from chockstone.engine.sweeper import Sweeper
-from chockstone.engine.training import Training
-from chockstone.engine.unnamed_samplers import UnnamedSamplers
+from chockstone.engine.runs.crash_suspects import CrashSuspects
+from chockstone.engine.runs.custom_losses import CustomLosses
+from chockstone.engine.runs.execution import Execution
+from chockstone.engine.runs.journal_losses import JournalLosses
+from chockstone.engine.runs.journal_marks import JournalMarks
+from chockstone.engine.runs.live_runs import LiveRuns, Run
+from chockstone.engine.runs.operations import run_of
+from chockstone.engine.runs.performing import Performing
+from chockstone.engine.runs.recovery import RunRecovery
+from chockstone.engine.runs.recovery_archives import RecoveryArchives
+from chockstone.engine.runs.registry import RunRegistry
+from chockstone.engine.runs.training import TrainingRequests
+from chockstone.engine.samples.anonymous_samplers import AnonymousSamplers
+from chockstone.engine.samples.journal import SampleJournal
+from chockstone.engine.samples.sampling import SamplerSource, Sampling
+from chockstone.engine.storage.archive_names import ephemeral_name
+from chockstone.engine.storage.archive_storage import ArchiveStorage
+from chockstone.engine.storage.checkpoints import CheckpointLifecycle
+from chockstone.engine.storage.leftovers import Leftovers
+from chockstone.engine.storage.policies import PolicyStore
+from chockstone.engine.storage.quotas import QuotaLedger
+from chockstone.engine.storage.saving import Saving
+from chockstone.engine.storage.scrub import Scrub
+from chockstone.engine.storage.sweeper import Sweeper
 from chockstone.engine.usage import UsageMeter
 from chockstone.wire.failures import RequestError, ServerFailure
 from chockstone.wire.paths import TinkerPath
@@ -64,11 +62,11 @@ class Engine:
         self,
         backend: Backend,
         catalog: Catalog,
-        storage: Storage,
+        storage: ArchiveStorage,
         *,
         data: Path,
         durability: Durability | None = None,
-        limits: Limits | None = None,
+        limits: EngineLimits | None = None,
         rules: StorageRules | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] | None = None,
@@ -76,18 +74,20 @@ class Engine:
     ) -> None:
         """Journals are kept below ``data``. ``monotonic`` is how silence is measured; None: by ``now``. Nothing is
         deleted by its age while it does not hold that ``trusts_ages``."""
-        limits, rules, durability = limits or Limits(), rules or StorageRules(), durability or Durability()
+        limits, rules, durability = limits or EngineLimits(), rules or StorageRules(), durability or Durability()
         self.catalog = catalog
         self.storage = storage
         self.rules = rules
         self.futures = Futures(now=time.monotonic)
-        self.runs = Runs()
-        self.audit = Audit(catalog, now=now)
+        self.runs = LiveRuns()
+        self.audit = AuditLog(catalog, now=now)
         self.usage = UsageMeter(catalog, now=now)
         self.presence = Presence(catalog, now=now, monotonic=monotonic or (lambda: now().timestamp()))
-        self.policies = Policies(catalog, rules, now=now)
-        quotas = Quotas(catalog, self.policies, now=now)
-        self.checkpoints = Checkpoints(catalog, storage, rules, quotas, self.audit, now=now, trusts_ages=trusts_ages)
+        self.policies = PolicyStore(catalog, rules, now=now)
+        quotas = QuotaLedger(catalog, self.policies, now=now)
+        self.checkpoints = CheckpointLifecycle(
+            catalog, storage, rules, quotas, self.audit, now=now, trusts_ages=trusts_ages
+        )
         leftovers = Leftovers(catalog, storage, journals=data / RUN_JOURNALS)
         self.sweeper = Sweeper(
             catalog, storage, self.checkpoints, self.policies, leftovers, rules, now=now, trusts_ages=trusts_ages
@@ -97,15 +97,17 @@ class Engine:
             backend, catalog, storage, self.checkpoints, quotas, rules, self.usage, self.audit, now=now
         )
         self._writer = None if durability.journal == "off" else JournalWriter(synced=durability.journal == "synced")
-        suspects = Suspects()
+        suspects = CrashSuspects()
         self.losses = CustomLosses(backend, catalog, self.futures)
         self._execution = Execution(backend, catalog, self._saving, self.checkpoints, self.usage, self.losses, now=now)
         self._archives = RecoveryArchives(backend, storage, durability, rules)
-        self._recovery = Recovery(backend, catalog, storage, self._execution, self._archives, limits, suspects, now=now)
+        self._recovery = RunRecovery(
+            backend, catalog, storage, self._execution, self._archives, limits, suspects, now=now
+        )
         self._performing = Performing(self.futures, limits, self._execution, self._recovery, self._archives, suspects)
         self._marks = JournalMarks(data / JOURNAL_MARKS, catalog, self.runs)
         losses = JournalLosses(catalog, self._marks, self._archives, on_loss=durability.on_journal_loss, now=now)
-        self._lifecycle = Lifecycle(
+        self._lifecycle = RunRegistry(
             backend,
             catalog,
             self.runs,
@@ -121,10 +123,10 @@ class Engine:
             now=now,
             trusts_ages=trusts_ages,
         )
-        self.training = Training(self._lifecycle, self._performing)
+        self.training = TrainingRequests(self._lifecycle, self._performing)
         samples = None if self._writer is None else SampleJournal(data / SAMPLE_JOURNAL, self._writer)
         self.sampling = Sampling(backend, self.futures, limits, samples, suspects)
-        self._unnamed = UnnamedSamplers(limits, monotonic=time.monotonic)
+        self._unnamed = AnonymousSamplers(limits, monotonic=time.monotonic)
         self.checkpoints.on_change = self.sweeper.saw
         self.checkpoints.on_purged = self._forget_purged
         leftovers.on_freed = self._forget_purged
@@ -190,7 +192,7 @@ class Engine:
             if self._writer is not None:
                 await self._writer.close()
 
-    async def wake(self, run_id: str) -> LiveRun | None:
+    async def wake(self, run_id: str) -> Run | None:
         """The run, brought back from its journal if it is parked; None: there is none to bring back.
 
         Raises Busy, and ServerFailure when its journal cannot be read.
@@ -249,7 +251,7 @@ class Engine:
         except StoreError:
             return True  # it cannot be asked at the moment; the worker says what it finds
 
-    async def _wake_in_time(self, run_id: str) -> LiveRun | None:
+    async def _wake_in_time(self, run_id: str) -> Run | None:
         while not self.is_stopping:
             with suppress(Busy):
                 return await self.wake(run_id)

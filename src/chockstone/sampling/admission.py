@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from chockstone.sampling.model import SampledModel
+from chockstone.wire.codecs.samples import SampleRequest, SamplingParams
 from chockstone.wire.failures import BadRequest
-from chockstone.wire.samples import SampleRequest, SamplingParams
 
 
 def check_request(model: SampledModel, request: SampleRequest, *, cache_bytes: int) -> int:

@@ -19,10 +19,10 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
 from chockstone.sampling.adapter import Adapter
-from chockstone.sampling.fused_adapter import check_adapter
+from chockstone.sampling.adapter_cache import AdapterCache
+from chockstone.sampling.fused.adapter import check_adapter
 from chockstone.sampling.network import LIGHT, Newcomers, Piece, count_tokens_per_reading
-from chockstone.sampling.prepared import PreparedAdapters
-from chockstone.sampling.rota import Rota
+from chockstone.sampling.round_robin import RoundRobin
 from chockstone.sampling.sequence import Sequence
 
 _LOGITS: Final = 1 << 24  # elements of one reading's logits
@@ -62,7 +62,7 @@ class GenericNetwork:
         self.device = model.device
         self.size = sum(parameter.numel() for parameter in model.parameters())
         self._modules = dict(model.named_modules())
-        self._prepared = PreparedAdapters(self._hook)
+        self._prepared = AdapterCache(self._hook)
         self._base = HookedAdapter(())
         self.tokens_per_reading = count_tokens_per_reading(self.size, model.device)
         self.scored_per_reading = max(16, min(self.tokens_per_reading, _LOGITS // vocabulary))
@@ -116,7 +116,7 @@ class GenericNetwork:
 class GenericBatch:
     def __init__(self, network: GenericNetwork) -> None:
         self._network = network
-        self._groups: Rota[_Group] = Rota()
+        self._groups: RoundRobin[_Group] = RoundRobin()
 
     def join(self, newcomers: Many[Newcomers]) -> None:
         for some in newcomers:

@@ -13,7 +13,7 @@ from chockstone.sampling.network import Prefix, Prepared
 from chockstone.sampling.scoring import PromptScores
 from chockstone.sampling.sequence import Sequence
 from chockstone.sampling.stops import Stops
-from chockstone.wire.samples import SampleRequest, SampleResult
+from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 
 
 @dataclass(slots=True, eq=False)

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from chockstone.sampling.blueprint import draw_blueprint
+from chockstone.sampling.fused.llama import FusedLlama
+from chockstone.sampling.fused.weights import fuse_weights
 from chockstone.sampling.generic import GenericNetwork
-from chockstone.sampling.lean import LeanNetwork
 from chockstone.sampling.network import Network, Piece
 
 log = logging.getLogger(__name__)
@@ -58,11 +58,11 @@ def find_eos_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
 
 def _choose_network(model: PreTrainedModel, *, max_context: int, vocabulary: int) -> Network:
     generic = GenericNetwork(model, vocabulary=vocabulary)
-    blueprint = draw_blueprint(model, max_context=max_context)
+    blueprint = fuse_weights(model, max_context=max_context)
     if blueprint is None:
         log.info("sampling generic model=%s reason=structure", type(model).__name__)
         return generic
-    lean = LeanNetwork(blueprint)
+    lean = FusedLlama(blueprint)
     if not _agree(lean, generic, vocabulary=vocabulary, max_context=max_context, dtype=model.dtype):
         log.warning("sampling generic model=%s reason=numbers", type(model).__name__)
         return generic

@@ -44,7 +44,7 @@ class Newcomers:
     adapter: Prepared
 
 
-class Reading(Protocol):
+class PromptReading(Protocol):
     """What came of reading some pieces. Good until the network computes again."""
 
     def logits(self, piece: int, start: int, stop: int) -> torch.Tensor:
@@ -70,7 +70,7 @@ class Network(Protocol):
 
     def new_prefix(self, length: int) -> Prefix: ...
 
-    def read(self, pieces: Many[Piece]) -> Reading:
+    def read(self, pieces: Many[Piece]) -> PromptReading:
         """Compute the pieces and keep their keys and values in their prefixes."""
 
     def new_batch(self) -> Batch: ...

@@ -22,13 +22,13 @@ from chockstone.sampling.adapter import Adapter
 from chockstone.sampling.admission import check_request
 from chockstone.sampling.job import Job, make_job
 from chockstone.sampling.model import SampledModel
-from chockstone.sampling.network import Batch, Newcomers, Piece, Reading
-from chockstone.sampling.picking import Rules, find_most_likely, gather_rules, pick
+from chockstone.sampling.network import Batch, Newcomers, Piece, PromptReading
 from chockstone.sampling.reading_order import ReadingOrder
 from chockstone.sampling.sequence import Sequence
-from chockstone.sampling.turns import Turns
+from chockstone.sampling.token_choice import SamplingRules, find_most_likely, gather_rules, pick
+from chockstone.sampling.turns import SamplingTurns
+from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 from chockstone.wire.failures import Failure, RequestError, ServerFailure
-from chockstone.wire.samples import SampleRequest, SampleResult
 
 log = logging.getLogger(__name__)
 _LOGITS: Final = 1 << 23  # elements made at once while scoring prompts and starting samples
@@ -53,13 +53,13 @@ class Sampler:
         """``agree``: what was picked, made the same in all processes that sample in step."""
         self._cache_bytes = cache_bytes
         self._agree = agree
-        self._turns = Turns(places=max_sequences, cache_bytes=cache_bytes)
+        self._turns = SamplingTurns(places=max_sequences, cache_bytes=cache_bytes)
         self._jobs: dict[str, Job] = {}
         self._owners: dict[Sequence, Job] = {}  # of the samples that decode
         self._reading = ReadingOrder()  # prompts on their way
         self._starting: list[Job] = []  # prompts read, with samples granted but not started
         self._batches: OrderedDict[SampledModel, Batch] = OrderedDict()  # in the order of their next tokens
-        self._rules: dict[SampledModel, tuple[Many[Sequence], Rules]] = {}
+        self._rules: dict[SampledModel, tuple[Many[Sequence], SamplingRules]] = {}
         self._curious: set[Job] = set()  # those that want to know each token's rivals
         self._finished: list[Finished] = []
         self._arrivals = 0
@@ -152,7 +152,7 @@ class Sampler:
             return
         self._take_in(jobs, pieces, reading)
 
-    def _take_in(self, jobs: Many[Job], pieces: Many[Piece], reading: Reading) -> None:
+    def _take_in(self, jobs: Many[Job], pieces: Many[Piece], reading: PromptReading) -> None:
         complete: list[int] = []
         for number, (job, piece) in enumerate(zip(jobs, pieces, strict=True)):
             try:
@@ -236,7 +236,7 @@ class Sampler:
         if ended:
             self._leave(model, ended)
 
-    def _give(self, sequences: Many[Sequence], logits_BV: torch.Tensor, rules: Rules) -> list[Sequence]:
+    def _give(self, sequences: Many[Sequence], logits_BV: torch.Tensor, rules: SamplingRules) -> list[Sequence]:
         """One token to each; the samples that end with it are returned, and are nobody's any more."""
         picked_B, logprobs_B = self._agree(*pick(logits_BV, rules, [next(sequence.uniforms) for sequence in sequences]))
         self._give_alternatives(sequences, logits_BV)
@@ -308,7 +308,7 @@ class Sampler:
             self._rules.pop(model, None)
 
 
-def _score(job: Job, piece: Piece, reading: Reading, number: int) -> None:
+def _score(job: Job, piece: Piece, reading: PromptReading, number: int) -> None:
     """The last position predicts the first sampled token, and so is no part of the prompt's score."""
     stop = min(piece.stop, len(job.tokens) - 1)
     at_once = max(1, _LOGITS // job.model.vocabulary)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from chockstone.wire.codecs.samples import Floats, SampleRequest, TopK
 from chockstone.wire.failures import ServerFailure
-from chockstone.wire.samples import Floats, SampleRequest, TopK
 
 EMPTY_LOGPROB = -99999.0
 

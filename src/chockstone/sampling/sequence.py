@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from chockstone.sampling.stops import Stops
-from chockstone.wire.samples import Floats, SampledSequence, SamplingParams, StopReason, Tokens, TopK
+from chockstone.wire.codecs.samples import Floats, SampledSequence, SamplingParams, StopReason, Tokens, TopK
 
 
 class Sequence:

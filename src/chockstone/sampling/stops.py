@@ -7,7 +7,7 @@ from typing import Final
 
 from transformers import PreTrainedTokenizerBase
 
-from chockstone.wire.samples import SamplingParams
+from chockstone.wire.codecs.samples import SamplingParams
 
 _BYTES_PER_CHARACTER: Final = 4  # UTF-8: a byte-level token may hold a quarter of a character
 _CONTEXT: Final = 4  # tokens decoded besides, for tokenizers that treat the first word differently

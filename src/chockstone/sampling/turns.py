@@ -47,7 +47,7 @@ class _Line:
         return not (self.waiting or self.questions or self.partial)
 
 
-class Turns:
+class SamplingTurns:
     def __init__(self, *, places: int, cache_bytes: int) -> None:
         self._common = _Pool(places, cache_bytes)
         self._reserve = _Pool(max(1, places // _RESERVE), cache_bytes // _RESERVE)

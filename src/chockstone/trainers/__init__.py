@@ -6,15 +6,15 @@ Knows the ``tinker`` SDK and the checkpoint library; nothing of the server, and 
 
 from typing import TYPE_CHECKING, Any
 
-from chockstone.trainers.collector import Collector, Measure
 from chockstone.trainers.config import TrainerConfig
-from chockstone.trainers.environment import Completion, Environment, Problem, load_environment
 from chockstone.trainers.errors import ConfigInvalid, FinalSaveFailed, ResumeRefused, RewardInvalid, TrainerError
-from chockstone.trainers.loader import Draw, Loader, ShuffledLoader
-from chockstone.trainers.reports import Report, Reports, StepRecord
+from chockstone.trainers.reports.collector import Collector, Measure
+from chockstone.trainers.reports.reports import Report, Reports, StepRecord
+from chockstone.trainers.rollouts.environment import Completion, Environment, Problem, load_environment
+from chockstone.trainers.rollouts.loader import Draw, Loader, ShuffledLoader
 
 if TYPE_CHECKING:
-    from chockstone.trainers.trainer import Outcome, Trainer
+    from chockstone.trainers.trainer import Trainer, TrainingOutcome
 
 __all__ = [
     "Collector",
@@ -25,7 +25,7 @@ __all__ = [
     "FinalSaveFailed",
     "Loader",
     "Measure",
-    "Outcome",
+    "TrainingOutcome",
     "Problem",
     "Report",
     "Reports",
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # Any: a class
-    if name not in ("Outcome", "Trainer"):
+    if name not in ("TrainingOutcome", "Trainer"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from chockstone.trainers import trainer
 

@@ -10,23 +10,23 @@ from typing import Any, Final
 import tinker
 from tinker import types
 
-from chockstone.checkpoints import Checkpoint, Checkpointer
+from chockstone.checkpoints import Checkpointer, StoredCheckpoint
 from chockstone.checkpoints.errors import CheckpointError, DamagedArchive
-from chockstone.checkpoints.resume.verdicts import Verdict, judge
-from chockstone.checkpoints.resume.walking import Ending, WalkBack
-from chockstone.trainers.cut import KIND, Saved, read_state
+from chockstone.checkpoints.restoring.verdicts import Verdict, judge
+from chockstone.checkpoints.restoring.walk_back import Ending, WalkBack
 from chockstone.trainers.errors import ResumeRefused
-from chockstone.trainers.reporting import Announce
-from chockstone.trainers.saves import Kept
+from chockstone.trainers.reports.reporting import Announce
+from chockstone.trainers.saves import KeptTrainerSave
+from chockstone.trainers.snapshot import KIND, SavedTrainerState, read_state
 
 _ABOUT_THE_WEIGHTS: Final = {400, 404, 410, 422}
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    saved: Saved
+    saved: SavedTrainerState
     run: tinker.TrainingClient
-    kept: Kept
+    kept: KeptTrainerSave
 
 
 async def resume(
@@ -63,7 +63,7 @@ async def resume(
         if walk.passed:
             lost = "an unknown number of" if walk.steps_lost is None else walk.steps_lost
             announce(f"the run goes on from {found.name!r}: {lost} steps are done again", level="warning")
-        return Resumed(saved, run, Kept(saved.tally.step, found.name, saved.paths))
+        return Resumed(saved, run, KeptTrainerSave(saved.tally.step, found.name, saved.paths))
     if walk.ending is Ending.FRESH:
         return None
     reasons = "; ".join(f"{look.candidate.name}: {look.reason}" for look in walk.passed)
@@ -73,14 +73,14 @@ async def resume(
     )
 
 
-def _candidates(checkpointer: Checkpointer) -> list[Checkpoint]:
+def _candidates(checkpointer: Checkpointer) -> list[StoredCheckpoint]:
     """Those that nobody can read first, for they may be the newest; then newest first."""
     found = checkpointer.checkpoints()
     unreadable = [each for each in found if each.manifest is None]
     return unreadable + [each for each in reversed(found) if each.manifest and each.manifest.kind == KIND]
 
 
-def _read(checkpointer: Checkpointer, found: Checkpoint, identity: Mapping[str, Any]) -> Saved:
+def _read(checkpointer: Checkpointer, found: StoredCheckpoint, identity: Mapping[str, Any]) -> SavedTrainerState:
     if found.is_newer:
         raise ResumeRefused(f"checkpoint {found.name!r} was written by a later version: {found.damage}")
     if found.damage is not None:

@@ -15,12 +15,13 @@ from typing import Any, Final
 
 import tinker
 
-from chockstone.checkpoints import Checkpointer, Saved, threads
-from chockstone.trainers.collector import Collector
+from chockstone.checkpoints import Checkpointer, Saved
+from chockstone.checkpoints.runtime import threads
 from chockstone.trainers.config import TrainerConfig
-from chockstone.trainers.cut import KIND, Cut
 from chockstone.trainers.errors import FinalSaveFailed, TrainerError
-from chockstone.trainers.reporting import Announce
+from chockstone.trainers.reports.collector import Collector
+from chockstone.trainers.reports.reporting import Announce
+from chockstone.trainers.snapshot import KIND, TrainerSnapshot
 
 FINAL_ATTEMPTS: Final = 3
 _FINAL_PAUSE_SECONDS: Final = 1.0
@@ -29,7 +30,7 @@ _DELETE_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptTrainerSave:
     """A checkpoint that is durable, here and on the server."""
 
     step: int
@@ -49,7 +50,7 @@ class Saves:
         announce: Announce,
         *,
         delete_path: Callable[[str], object],  # blocks; of a checkpoint on the server
-        newest: Kept | None = None,
+        newest: KeptTrainerSave | None = None,
     ) -> None:
         self.newest = newest
         self._run = run
@@ -58,7 +59,7 @@ class Saves:
         self._collector = collector
         self._announce = announce
         self._delete_path = delete_path
-        self._task: asyncio.Task[Kept] | None = None
+        self._task: asyncio.Task[KeptTrainerSave] | None = None
         self._failures = 0  # in a row
         self._retry_step = 0
         self._tried_step, self._attempts = -1, 0  # the last one that a save was begun of, and how often
@@ -74,7 +75,7 @@ class Saves:
             with self._collector.timed("time/wait_for_save"):
                 await asyncio.wait([self._task], timeout=timeout_seconds)
 
-    def begin(self, cut: Cut) -> asyncio.Task[Kept]:
+    def begin(self, cut: TrainerSnapshot) -> asyncio.Task[KeptTrainerSave]:
         """Save the run as it is now, which is as the cut says. Call when ``ready``, before asking for the next step."""
         assert self._task is None or self._task.done(), "a save is running"
         self._attempts = self._attempts + 1 if cut.step == self._tried_step else 1
@@ -91,7 +92,7 @@ class Saves:
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())  # it was announced
         return self._task
 
-    async def final(self, take_cut: Callable[[], Cut]) -> Kept:
+    async def final(self, take_cut: Callable[[], TrainerSnapshot]) -> KeptTrainerSave:
         """Save what there is at the end, and wait for it. Raises FinalSaveFailed."""
         for attempt in range(1, FINAL_ATTEMPTS + 1):
             await self.ready()
@@ -117,7 +118,7 @@ class Saves:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _save(self, cut: Cut, asked: Mapping[str, Any]) -> Kept:
+    async def _save(self, cut: TrainerSnapshot, asked: Mapping[str, Any]) -> KeptTrainerSave:
         try:
             kept = await self._finish(cut, asked)
         except Exception as error:
@@ -126,7 +127,7 @@ class Saves:
         self._failures = 0
         return kept
 
-    async def _finish(self, cut: Cut, asked: Mapping[str, Any]) -> Kept:
+    async def _finish(self, cut: TrainerSnapshot, asked: Mapping[str, Any]) -> KeptTrainerSave:
         started = time.perf_counter()
         answers = await asyncio.gather(*asked.values(), return_exceptions=True)
         paths = {what: answer.path for what, answer in zip(asked, answers, strict=True) if hasattr(answer, "path")}
@@ -140,7 +141,7 @@ class Saves:
         except Exception:  # not when cancelled: the archive may be durable all the same, and names them
             await self._delete_leftovers(paths.values())
             raise
-        self.newest = Kept(cut.step, saved.name, paths)
+        self.newest = KeptTrainerSave(cut.step, saved.name, paths)
         seconds = time.perf_counter() - started
         self._collector.add("time/save", seconds)
         self._announce(f"checkpoint step-{cut.step:08d} saved in {seconds:.1f} s: {paths['state']}")
@@ -150,7 +151,7 @@ class Saves:
             self._announce(f"old checkpoints could not be deleted: {error}", level="warning")
         return self.newest
 
-    async def _write(self, cut: Cut, paths: Mapping[str, str]) -> Saved:
+    async def _write(self, cut: TrainerSnapshot, paths: Mapping[str, str]) -> Saved:
         reward = cut.tally.best_reward
         handle = await self._checkpointer.save_async(
             await cut.state(paths),

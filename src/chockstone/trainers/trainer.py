@@ -18,21 +18,22 @@ from typing import Any, Final
 
 import tinker
 
-from chockstone.checkpoints import Checkpointer, LoopWatchdog, Store, open_store, threads
-from chockstone.trainers.collector import Collector
+from chockstone.checkpoints import Checkpointer, LoopWatchdog, Store, open_store
+from chockstone.checkpoints.runtime import threads
 from chockstone.trainers.config import TrainerConfig
-from chockstone.trainers.cut import Tally
-from chockstone.trainers.environment import Environment
 from chockstone.trainers.errors import ConfigInvalid
-from chockstone.trainers.generation import Slot, restored_slots
-from chockstone.trainers.judges import call_environment
-from chockstone.trainers.loader import Loader, ShuffledLoader
-from chockstone.trainers.player import Player
-from chockstone.trainers.reporting import Reporting
-from chockstone.trainers.reports import Report, Reports
+from chockstone.trainers.reports.collector import Collector
+from chockstone.trainers.reports.reporting import Reporting
+from chockstone.trainers.reports.reports import Report, Reports
 from chockstone.trainers.resume import Resumed, resume
-from chockstone.trainers.saves import Kept, Saves
-from chockstone.trainers.training import Stateful, Training
+from chockstone.trainers.rollouts.environment import Environment
+from chockstone.trainers.rollouts.generation import Slot, restored_slots
+from chockstone.trainers.rollouts.loader import Loader, ShuffledLoader
+from chockstone.trainers.rollouts.reward_pool import call_environment
+from chockstone.trainers.rollouts.worker import RolloutWorker
+from chockstone.trainers.saves import KeptTrainerSave, Saves
+from chockstone.trainers.snapshot import TrainerProgress
+from chockstone.trainers.training import Stateful, TrainingLoop
 
 log = logging.getLogger(__name__)
 _CLOSE_SECONDS: Final = 10.0
@@ -40,9 +41,9 @@ PREFIX: Final = "trainer"  # of its archives in the store
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    tally: Tally
-    checkpoint: Kept
+class TrainingOutcome:
+    tally: TrainerProgress
+    checkpoint: KeptTrainerSave
     resumed_from: int | None  # step; None: begun anew
 
 
@@ -86,7 +87,7 @@ class Trainer:
             "extra": sorted(self._extra),
         }
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TrainingOutcome:
         """Train, from the newest checkpoint in the store if there is one. Call it once.
 
         Raises what went wrong, as it was raised; ResumeRefused before anything was started. Cancelled, it saves a last
@@ -109,14 +110,14 @@ class Trainer:
         checkpointer: Checkpointer,
         watchdog: LoopWatchdog,
         reporting: Reporting,
-    ) -> Outcome:
+    ) -> TrainingOutcome:
         def open_run(path: str) -> Any:
             return threads.in_thread(lambda: service.create_training_client_from_state_with_optimizer(path))
 
         resumed = await resume(checkpointer, self._identity, open_run, reporting.announce)
         resumed_from = resumed.saved.tally.step if resumed else None
         run = resumed.run if resumed else await threads.in_thread(lambda: self._begin_run(service))
-        tally = resumed.saved.tally if resumed else Tally()
+        tally = resumed.saved.tally if resumed else TrainerProgress()
         slots = self._put_back(resumed) if resumed else []
         await reporting.resume(tally.step)
         reporting.announce(
@@ -138,7 +139,7 @@ class Trainer:
         )
         evaluation = self._environment.evaluation
         problems = await asyncio.to_thread(call_environment, evaluation) if self._config.evaluate_every else ()
-        training = Training(
+        training = TrainingLoop(
             self._config,
             run,
             player,
@@ -157,7 +158,7 @@ class Trainer:
             kept = await training.run()
         finally:
             player.close()
-        return Outcome(tally, kept, resumed_from)
+        return TrainingOutcome(tally, kept, resumed_from)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[tinker.ServiceClient]:
@@ -182,14 +183,16 @@ class Trainer:
             each.load_state_dict(saved.extra[name])
         return restored_slots(saved.window, self._config, trained=saved.tally.step)
 
-    async def _player(self, service: tinker.ServiceClient, run: tinker.TrainingClient, collector: Collector) -> Player:
+    async def _player(
+        self, service: tinker.ServiceClient, run: tinker.TrainingClient, collector: Collector
+    ) -> RolloutWorker:
         tokenizer = await threads.in_thread(run.get_tokenizer)
         await threads.in_thread(threads.answer_promptly)
         base = None
         if self._config.kl_coefficient:
             model = self._config.base_model
             base = await threads.in_thread(lambda: service.create_sampling_client(base_model=model))
-        return Player(self._environment, tokenizer, self._config, collector, base)
+        return RolloutWorker(self._environment, tokenizer, self._config, collector, base)
 
 
 def _delete(rest: tinker.RestClient, path: str) -> None:

@@ -15,22 +15,23 @@ from typing import Any, Final, Protocol
 import tinker
 from tinker import types
 
-from chockstone.checkpoints import LoopWatchdog, threads
-from chockstone.checkpoints.watchdog import Stalls
-from chockstone.trainers.advantages import Lesson, make_lesson
-from chockstone.trainers.collector import Collector
+from chockstone.checkpoints import LoopWatchdog
+from chockstone.checkpoints.runtime import threads
+from chockstone.checkpoints.runtime.watchdog import Stalls
 from chockstone.trainers.config import TrainerConfig
-from chockstone.trainers.cut import Cut, Tally
-from chockstone.trainers.environment import Problem
-from chockstone.trainers.evaluation import evaluate
-from chockstone.trainers.generation import Generation, Policy, Slot
-from chockstone.trainers.loader import Loader
-from chockstone.trainers.player import Player
-from chockstone.trainers.reporting import Reporting
-from chockstone.trainers.reports import StepRecord
-from chockstone.trainers.rollouts import Group
-from chockstone.trainers.saves import Kept, Saves
-from chockstone.trainers.summary import sample_rows, step_metrics
+from chockstone.trainers.reports.collector import Collector
+from chockstone.trainers.reports.reporting import Reporting
+from chockstone.trainers.reports.reports import StepRecord
+from chockstone.trainers.reports.summary import sample_rows, step_metrics
+from chockstone.trainers.rollouts.advantages import TrainBatch, make_train_batch
+from chockstone.trainers.rollouts.environment import Problem
+from chockstone.trainers.rollouts.evaluation import evaluate
+from chockstone.trainers.rollouts.generation import RolloutGenerator, SamplingPolicy, Slot
+from chockstone.trainers.rollouts.loader import Loader
+from chockstone.trainers.rollouts.rollouts import RolloutGroup
+from chockstone.trainers.rollouts.worker import RolloutWorker
+from chockstone.trainers.saves import KeptTrainerSave, Saves
+from chockstone.trainers.snapshot import TrainerProgress, TrainerSnapshot
 
 _HELD_SECONDS: Final = 0.1  # of the event loop, by one callback: worth a warning
 
@@ -41,14 +42,14 @@ class Stateful(Protocol):
     def load_state_dict(self, state: Mapping[str, Any], /) -> None: ...
 
 
-class Training:
+class TrainingLoop:
     """What is needed for it is made by ``Trainer``; ``run`` is called once."""
 
     def __init__(
         self,
         config: TrainerConfig,
         run: tinker.TrainingClient,
-        player: Player,
+        player: RolloutWorker,
         loader: Loader,
         saves: Saves,
         *,
@@ -57,7 +58,7 @@ class Training:
         watchdog: LoopWatchdog,
         identity: Mapping[str, Any],
         problems: Sequence[Problem],  # to evaluate with
-        tally: Tally,
+        tally: TrainerProgress,
         slots: Sequence[Slot] = (),
         extra: Mapping[str, Stateful],
     ) -> None:
@@ -74,12 +75,12 @@ class Training:
         self._problems = problems
         self._slots = tuple(slots)
         self._extra = extra
-        self._generation: Generation | None = None
+        self._generation: RolloutGenerator | None = None
         self._step: asyncio.Task[None] | None = None
         self._recorded = 0.0  # when the last step was
         self._held_worth_telling = _HELD_SECONDS
 
-    async def run(self) -> Kept:
+    async def run(self) -> KeptTrainerSave:
         """Train to the last step and save. Cancelled, it saves what it has and is cancelled then.
 
         Raises FinalSaveFailed if it cannot, or not in the time that there is for it.
@@ -128,7 +129,7 @@ class Training:
         error: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._generation = Generation(
+                self._generation = RolloutGenerator(
                     self._loader,
                     self._player.play,
                     tasks.create_task,
@@ -148,7 +149,7 @@ class Training:
         if error is not None:
             raise error  # out here, where its own cause and context stay what they are
 
-    async def _train(self, generation: Generation, tasks: asyncio.TaskGroup) -> None:
+    async def _train(self, generation: RolloutGenerator, tasks: asyncio.TaskGroup) -> None:
         if self.tally.step >= self._config.steps:
             return
         policy = await self._synchronise()
@@ -171,7 +172,7 @@ class Training:
                     await asyncio.wait([evaluating])  # else they would add up
                 evaluating = tasks.create_task(self._evaluate(policy))
 
-    async def _make_step(self, generation: Generation, groups: Sequence[Group]) -> None:
+    async def _make_step(self, generation: RolloutGenerator, groups: Sequence[RolloutGroup]) -> None:
         """Once asked for, a step is made and recorded, before a checkpoint can hold it."""
         with self._collector.timed("time/train"):
             lesson, asked = await asyncio.to_thread(self._ask, groups)
@@ -208,9 +209,9 @@ class Training:
             level="warning",
         )
 
-    def _ask(self, groups: Sequence[Group]) -> tuple[Lesson, list[Any]]:
+    def _ask(self, groups: Sequence[RolloutGroup]) -> tuple[TrainBatch, list[Any]]:
         """Both operations of a step, in order and one right after the other. In a thread: there is much to encode."""
-        lesson = make_lesson(groups, self._config)
+        lesson = make_train_batch(groups, self._config)
         if not lesson.data:
             return lesson, []
         adam = types.AdamParams(
@@ -221,24 +222,26 @@ class Training:
         passed = self._run.forward_backward(lesson.data, self._config.loss, dict(self._config.loss_config) or None)
         return lesson, [passed, self._run.optim_step(adam)]
 
-    async def _synchronise(self) -> Policy:
+    async def _synchronise(self) -> SamplingPolicy:
         """A sampler of the weights as they are."""
         with self._collector.timed("time/sync"):
             # The SDK's own _async variant of this waits inline on the loop.
             sampler = await threads.in_thread(self._run.save_weights_and_get_sampling_client)
-        return Policy(self.tally.step, sampler)
+        return SamplingPolicy(self.tally.step, sampler)
 
-    def _cut(self) -> Cut:
-        """Without an await, in the loop's thread, between two steps: see ``Cut``."""
+    def _cut(self) -> TrainerSnapshot:
+        """Without an await, in the loop's thread, between two steps: see ``TrainerSnapshot``."""
         assert self._generation is not None
         extra = {name: each.state_dict() for name, each in self._extra.items()}
-        return Cut.take(self._identity, self.tally, self._loader.state_dict(), tuple(self._generation.window), extra)
+        return TrainerSnapshot.take(
+            self._identity, self.tally, self._loader.state_dict(), tuple(self._generation.window), extra
+        )
 
     def _is_evaluation_due(self) -> bool:
         every, step = self._config.evaluate_every, self.tally.step
         return every > 0 and bool(self._problems) and (step % every == 0 or step == self._config.steps)
 
-    async def _evaluate(self, policy: Policy) -> None:
+    async def _evaluate(self, policy: SamplingPolicy) -> None:
         with self._collector.timed("time/evaluate"):
             metrics = await evaluate(self._player, self._problems, policy)
         self.tally.evaluation, self.tally.evaluated_step = metrics, policy.version

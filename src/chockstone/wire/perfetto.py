@@ -21,7 +21,7 @@ _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4  # TrackEvent.Type
 Details = Mapping[str, str | int | float | None]
 
 
-class Trace:
+class PerfettoTrace:
     """Tracks first, then what happened on them. Slices on one track must lie inside or beside each other."""
 
     def __init__(self) -> None:

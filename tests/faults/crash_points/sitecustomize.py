@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 IS_SERVER = "chockstone.cli" in sys.orig_argv and "serve" in sys.orig_argv
-IS_WORKER = "chockstone.backends.worker" in sys.orig_argv
+IS_WORKER = "chockstone.backends.worker.main" in sys.orig_argv
 RECORDS = ("operation", "result")
 
 
@@ -127,9 +127,9 @@ def watch_writes(plan: Plan, name: str) -> None:
 
 def watch_server(plan: Plan) -> None:
     from chockstone.api import app as api
-    from chockstone.backends.local import LocalBackend
-    from chockstone.catalog.database import Database
-    from chockstone.engine.journal import Journal
+    from chockstone.backends.supervision.local import LocalBackend
+    from chockstone.catalog.database.database import Database
+    from chockstone.engine.journal.journal import Journal
 
     plan.around(Journal, "append", "append", lambda _, head, *__, **___: head.get("kind") in RECORDS)
     plan.around(Journal, "append", "store", lambda _, head, *__, **___: head.get("kind") == "result")
@@ -185,7 +185,7 @@ class WorkerWatch(MetaPathFinder):
         self._plan = plan
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        if fullname != "chockstone.backends.run":
+        if fullname != "chockstone.backends.training.run":
             return None
         sys.meta_path.remove(self)
         spec = find_spec(fullname)

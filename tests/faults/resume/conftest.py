@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from harness import FileWorld, S3World, World
 
-from chockstone.checkpoints.object_store import connect
-from chockstone.checkpoints.resume import places
-from loopback_s3 import Proxy, faulty_proxy, make_bucket, s3_server, set_environment
+from chockstone.checkpoints.resume.attempts import places
+from chockstone.checkpoints.stores.object_store import connect
+from support.loopback_s3 import Proxy, faulty_proxy, make_bucket, s3_server, set_environment
 
 BUCKET = "chains"
 _prefixes = (f"test-{number}" for number in count())

@@ -19,20 +19,20 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from chockstone.checkpoints.archive import Archive
-from chockstone.checkpoints.bucket import Patience
 from chockstone.checkpoints.file_archive import extract_files, write_files
-from chockstone.checkpoints.resume import Report, Resume, Verdict
-from chockstone.checkpoints.resume.candidates import Candidate, Origin
-from chockstone.checkpoints.resume.chain import Chain
-from chockstone.checkpoints.resume.generations import CHAIN, Found
-from chockstone.checkpoints.resume.places import Places
-from chockstone.checkpoints.resume.rules import Rules
-from chockstone.checkpoints.retention import Retention
-from hostile_archives import CREATED_AT
-from loopback_s3 import Fault, Kind, Proxy
+from chockstone.checkpoints.reading.archive import Archive
+from chockstone.checkpoints.resume import Resume, ResumeReport, Verdict
+from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.attempts.generations import CHAIN, FoundGeneration
+from chockstone.checkpoints.resume.attempts.places import AttemptPlaces
+from chockstone.checkpoints.resume.walk.chain import Chain
+from chockstone.checkpoints.resume.walk.rules import ResumeRules
+from chockstone.checkpoints.retention.policy import Retention
+from chockstone.checkpoints.stores.bucket import RetryPolicy
+from support.hostile_archives import CREATED_AT
+from support.loopback_s3 import Fault, Kind, Proxy
 
-PATIENCE = Patience(attempts=2, connect_seconds=3.0, silence_seconds=3.0)  # a busy machine takes more than one
+PATIENCE = RetryPolicy(attempts=2, connect_seconds=3.0, silence_seconds=3.0)  # a busy machine takes more than one
 IDENTITY = {CHAIN: "run"}  # what a Resume of ``World.root`` says of itself
 WORDS = 40_000  # of the largest tensor: several blocks
 DENIED = Fault(Kind.STATUS, 403, "AccessDenied")
@@ -163,7 +163,7 @@ class World(ABC):
         assert receipt is None or receipt.step == resume.step == step_of(target)
         return step_of(target), resume
 
-    def verdicts(self, report: Report | None) -> list[tuple[str, Verdict]]:
+    def verdicts(self, report: ResumeReport | None) -> list[tuple[str, Verdict]]:
         """What was said of each candidate: the last part of its place, with the generation if it is one's."""
         assert report is not None
         return [
@@ -177,8 +177,8 @@ class World(ABC):
     def chain(self, own: str, *candidates: Candidate, attempt: int | None = None, **options: Any) -> Chain:
         """A chain whose places are named one by one; ``own`` is a path of this world."""
         identity = options.pop("identity", IDENTITY)
-        rules = options.pop("rules", Rules())
-        places = options.pop("places", None) or Places(patience=PATIENCE)
+        rules = options.pop("rules", ResumeRules())
+        places = options.pop("places", None) or AttemptPlaces(patience=PATIENCE)
         return Chain(
             places, self.uri(own), identity=identity, attempt=attempt, candidates=candidates, rules=rules, **options
         )
@@ -193,10 +193,10 @@ class World(ABC):
         write_files(chain.store, name, contents, step=step, metadata=chain.metadata, created_at=CREATED_AT)
         return name
 
-    def loader(self, directory: Path) -> Callable[[Found], int]:
+    def loader(self, directory: Path) -> Callable[[FoundGeneration], int]:
         """For ``Chain.walk``: extracts a generation of files elsewhere, and moves it to ``directory`` once whole."""
 
-        def load(found: Found) -> int:
+        def load(found: FoundGeneration) -> int:
             staging = directory.with_name(f"{directory.name}.staging-{time.monotonic_ns()}")
             staging.mkdir()
             try:

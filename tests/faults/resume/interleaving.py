@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from chockstone.checkpoints.errors import CheckpointExists, CheckpointMissing, StoreUnreachable
-from chockstone.checkpoints.resume.claims import SETTLED
-from chockstone.checkpoints.resume.cost import Cost
-from chockstone.checkpoints.resume.places import Listing
-from chockstone.checkpoints.store import SUFFIX, Entry, Partial
+from chockstone.checkpoints.resume.attempts.claims import SETTLED
+from chockstone.checkpoints.resume.attempts.cost import Cost
+from chockstone.checkpoints.resume.attempts.places import PlaceListing
+from chockstone.checkpoints.stores.store import SUFFIX, Partial, StoreEntry
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -140,9 +140,11 @@ class MemoryPlace:
         self._world.call()
         return [key[len(self._folder) :] for key in self._world.objects if key.startswith(self._folder)]
 
-    def listing(self) -> Listing:
+    def listing(self) -> PlaceListing:
         records, archives = self._sizes(archive=False), self._sizes(archive=True)
-        return Listing(records, {name.removesuffix(SUFFIX): size for name, size in archives.items()}, bool(records))
+        return PlaceListing(
+            records, {name.removesuffix(SUFFIX): size for name, size in archives.items()}, bool(records)
+        )
 
     def _sizes(self, *, archive: bool) -> dict[str, int]:
         names = self._names()
@@ -209,10 +211,10 @@ class MemoryStore:
         self._world.call()
         return self._world.objects.pop(self._key(name), None) is not None
 
-    def entries(self, prefix: str = "") -> Iterator[Entry]:
+    def entries(self, prefix: str = "") -> Iterator[StoreEntry]:
         raise NotImplementedError
 
-    def stat(self, name: str) -> Entry:
+    def stat(self, name: str) -> StoreEntry:
         raise NotImplementedError
 
     def copy(self, name: str, target: str, *, overwrite: bool = False) -> None:
@@ -269,7 +271,7 @@ class MemorySource:
 
 def one_after_the_other(places: Any, candidates: Sequence[Any], _: object, stock: Any = None) -> list[Any]:
     """In the stead of ``probe``, whose threads no scheduler knows."""
-    from chockstone.checkpoints.resume.attempt import Attempt
+    from chockstone.checkpoints.resume.attempts.attempt import Attempt
 
     return [Attempt.look(places.open(each.uri), stock) for each in candidates]
 

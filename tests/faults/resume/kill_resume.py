@@ -24,9 +24,10 @@ from typing import Any
 import botocore.httpsession
 from harness import PATIENCE, state, step_of
 
-from chockstone.checkpoints.object_store import connect
-from chockstone.checkpoints.resume import Resume, places
-from chockstone.checkpoints.retention import Retention
+from chockstone.checkpoints.resume import Resume
+from chockstone.checkpoints.resume.attempts import places
+from chockstone.checkpoints.retention.policy import Retention
+from chockstone.checkpoints.stores.object_store import connect
 
 CALLS = ("mkdir", "link", "rename", "replace", "unlink", "fsync", "pwrite", "posix_fallocate")
 SIDES = ("before", "after")

@@ -164,7 +164,9 @@ def check(lived: list[Attempt], last: int) -> None:
 
 def main(root: str, rounds: int, longest: float, seed: int) -> None:
     if root.startswith("s3:"):
-        import_module("chockstone.checkpoints.s3_bucket")  # so that no child has to; used here, it would not fork well
+        import_module(
+            "chockstone.checkpoints.stores.s3_bucket"
+        )  # so that no child has to; used here, it would not fork well
     randomness = random.Random(seed)
     total: Counter[str] = Counter()
     for number, first in enumerate(range(0, rounds, PER_RUN)):

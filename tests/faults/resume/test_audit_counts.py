@@ -8,10 +8,10 @@ import pytest
 from harness import BUSY, IDENTITY, S3World, World, state
 from typer.testing import CliRunner
 
-from chockstone.checkpoints.resume import Report, Resume, Verdict
-from chockstone.checkpoints.resume.candidates import Candidate, Origin
-from chockstone.checkpoints.resume.chain import Chain
-from chockstone.checkpoints.resume.places import Places
+from chockstone.checkpoints.resume import Resume, ResumeReport, Verdict
+from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.attempts.places import AttemptPlaces
+from chockstone.checkpoints.resume.walk.chain import Chain
 from chockstone.cli.app import app
 
 WORDS = 400_000  # several requests for one archive
@@ -28,14 +28,14 @@ def root(world: World) -> str:
     return world.root
 
 
-def places_in(report: Report) -> dict[str, Verdict]:
+def places_in(report: ResumeReport) -> dict[str, Verdict]:
     return {each.uri.rpartition("/")[2]: each.verdict for each in report.looked}
 
 
 def chain_on(world: World, root: str) -> Chain:
     """As on Flyte: nobody lists the root, so that all six places are asked."""
     before = [Candidate(f"{root}/attempt-{number:05d}", Origin.DERIVED, number) for number in range(5, -1, -1)]
-    return Chain(Places(), f"{root}/attempt-00006", identity=IDENTITY, attempt=6, candidates=before)
+    return Chain(AttemptPlaces(), f"{root}/attempt-00006", identity=IDENTITY, attempt=6, candidates=before)
 
 
 def test_every_place_that_was_asked_is_in_the_report(world: World, root: str) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from harness import S3World, World
 
-from chockstone.checkpoints.resume.candidates import Candidate, Origin
-from chockstone.checkpoints.resume.generations import CHAIN
-from chockstone.checkpoints.resume.verdicts import Verdict
+from chockstone.checkpoints.restoring.verdicts import Verdict
+from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.attempts.generations import CHAIN
 
 MANY = 100
 MOST_REQUESTS = 200 + 10  # and what the winner itself takes

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from harness import DAMAGES, Damage, S3World, World, refused, state
 
-from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.errors import ResumeExhausted
-from chockstone.checkpoints.file_source import FileSource
-from chockstone.checkpoints.resume.verdicts import Verdict
-from chockstone.checkpoints.store import open_store
-from loopback_s3 import Fault, Kind
+from chockstone.checkpoints.reading.archive import Archive
+from chockstone.checkpoints.restoring.verdicts import Verdict
+from chockstone.checkpoints.stores.file_source import FileSource
+from chockstone.checkpoints.stores.store import open_store
+from support.loopback_s3 import Fault, Kind
 
 FLIPPED = Fault(Kind.FLIPPED_BODY)
 

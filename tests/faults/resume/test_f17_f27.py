@@ -27,14 +27,14 @@ from harness import (
     step_of,
 )
 
-from chockstone.checkpoints.bucket import Patience
 from chockstone.checkpoints.errors import ResumeBlocked, ResumeError
-from chockstone.checkpoints.resume.chain import Chain
-from chockstone.checkpoints.resume.rules import Rules
-from chockstone.checkpoints.resume.verdicts import Verdict
-from loopback_s3 import Fault
+from chockstone.checkpoints.restoring.verdicts import Verdict
+from chockstone.checkpoints.resume.walk.chain import Chain
+from chockstone.checkpoints.resume.walk.rules import ResumeRules
+from chockstone.checkpoints.stores.bucket import RetryPolicy
+from support.loopback_s3 import Fault
 
-IMPATIENT = Patience(attempts=2, connect_seconds=1.0, silence_seconds=0.5)
+IMPATIENT = RetryPolicy(attempts=2, connect_seconds=1.0, silence_seconds=0.5)
 LIST, GET = "attempt-00001.ckpt%2F", "attempt-00001.ckpt/0"  # what a target holds when A1 is listed, when it is read
 
 
@@ -141,7 +141,9 @@ def test_f19_the_deadline_ends_what_patience_would_not(two_on_s3: S3World) -> No
     two_on_s3.inject(HANG, LIST)
     started = time.monotonic()
 
-    error = is_blocked(two_on_s3, Verdict.UNREACHABLE, patience=Patience(silence_seconds=100.0), deadline_seconds=2.0)
+    error = is_blocked(
+        two_on_s3, Verdict.UNREACHABLE, patience=RetryPolicy(silence_seconds=100.0), deadline_seconds=2.0
+    )
 
     assert "within the 2 s that a decision may take" in str(error)
     assert time.monotonic() - started < 100.0
@@ -151,7 +153,7 @@ def test_f19_the_deadline_ends_what_patience_would_not(two_on_s3: S3World) -> No
 def test_f20_what_comes_at_the_third_try_is_taken(where: str, two_on_s3: S3World) -> None:
     two_on_s3.inject(BUSY, where, methods=["GET"], times=2)
 
-    step, resume = two_on_s3.restore(patience=Patience(attempts=3, silence_seconds=5.0))
+    step, resume = two_on_s3.restore(patience=RetryPolicy(attempts=3, silence_seconds=5.0))
 
     assert step == 20
     assert resume.report is not None
@@ -170,7 +172,7 @@ def files(world: World) -> World:
 
 
 def next_of(world: World, **rules: Any) -> Chain:
-    return world.chain("run/attempt-00002", *world.derived([1, 0]), attempt=2, rules=Rules(**rules))
+    return world.chain("run/attempt-00002", *world.derived([1, 0]), attempt=2, rules=ResumeRules(**rules))
 
 
 def break_off(world: World, fault: Fault, number: int) -> None:
@@ -211,7 +213,7 @@ def test_f21_a_target_that_was_begun_is_called_half_restored(two: World) -> None
 def break_off_in_the_body(world: World) -> None:
     """After the first bytes have been handed out: what the store does then, whichever it is."""
     from chockstone.checkpoints.errors import StoreDenied
-    from chockstone.checkpoints.reader import Reader
+    from chockstone.checkpoints.reading.reader import Reader
 
     real = Reader._hand_out
 
@@ -308,7 +310,7 @@ def test_f24_what_an_older_one_stands_in_for_leaves_no_file(files: World, tmp_pa
 
 def test_f24_of_tensors_nothing_is_left_of_the_newer_one(two: World) -> None:
     from chockstone.checkpoints.errors import StoreUnreachable
-    from chockstone.checkpoints.reader import Reader
+    from chockstone.checkpoints.reading.reader import Reader
 
     real, fails = Reader._hand_out, [True]
 

@@ -16,19 +16,20 @@ import pytest
 from harness import DENIED, FileWorld, S3World, World, state, step_of
 
 from chockstone.checkpoints.errors import ResumeBlocked, StoreDenied
+from chockstone.checkpoints.restoring.verdicts import Verdict
 from chockstone.checkpoints.resume import Resume, forward
+from chockstone.checkpoints.resume.attempts.generations import read_head_of
+from chockstone.checkpoints.resume.attempts.places import AttemptPlaces
 from chockstone.checkpoints.resume.forward import Mode
-from chockstone.checkpoints.resume.generations import read_head_of
-from chockstone.checkpoints.resume.places import Places
-from chockstone.checkpoints.resume.verdicts import Verdict
-from chockstone.checkpoints.retention import Retention
+from chockstone.checkpoints.retention.policy import Retention
 
 MODES = pytest.mark.parametrize("mode", ["reference", "copy"])
 KEEP_TWO = Retention(keep_last=2)
 DIES_WHILE_FORWARDING = """
 import os, signal, sys, time
 from chockstone.checkpoints import Resume
-from chockstone.checkpoints.resume import fencing, forward
+from chockstone.checkpoints.resume import forward
+from chockstone.checkpoints.resume.attempts import write_lease as fencing
 import numpy as np
 
 def die(*_, **__):
@@ -279,5 +280,5 @@ def test_f31_a_copy_is_no_second_one_to_fall_back_on(world: World) -> None:
 
 def _step(world: World, name: str) -> int:
     folder, _, file = name.rpartition("/")
-    head = read_head_of(Places().open(world.uri(folder.removesuffix(".ckpt"))), file.removesuffix(".tar"))
+    head = read_head_of(AttemptPlaces().open(world.uri(folder.removesuffix(".ckpt"))), file.removesuffix(".tar"))
     return head.manifest.step or 0

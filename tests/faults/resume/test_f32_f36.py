@@ -12,8 +12,8 @@ import pytest
 from harness import World, state, step_of
 
 from chockstone.checkpoints.errors import ResumeError, Superseded
-from chockstone.checkpoints.resume import Report, Resume, explain
-from chockstone.checkpoints.resume.verdicts import Verdict
+from chockstone.checkpoints.restoring.verdicts import Verdict
+from chockstone.checkpoints.resume import Resume, ResumeReport, explain
 
 RANKS = 8
 
@@ -32,7 +32,7 @@ def begun(world: World, attempt: int, *steps: int, **options: Any) -> Resume:
     return resume
 
 
-def chosen(report: Report | None) -> tuple[str, str | None, Verdict]:
+def chosen(report: ResumeReport | None) -> tuple[str, str | None, Verdict]:
     assert report is not None
     assert report.choice is not None
     return report.choice.uri, report.choice.generation, report.choice.verdict

@@ -13,18 +13,18 @@ import pytest
 from harness import IDENTITY, FileWorld, S3World, World, refused, state, step_of
 
 from chockstone.checkpoints import checkpointer
-from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.errors import ResumeBlocked, UnsupportedArchive
 from chockstone.checkpoints.file_archive import extract_files
-from chockstone.checkpoints.reader import verify_archive
-from chockstone.checkpoints.restore import load_state
-from chockstone.checkpoints.resume.candidates import Candidate, Origin
-from chockstone.checkpoints.resume.chain import Chain
-from chockstone.checkpoints.resume.generations import CHAIN, FORWARD, Found
-from chockstone.checkpoints.resume.places import BucketPlace, FilePlace
-from chockstone.checkpoints.resume.verdicts import Verdict
-from hostile_archives import Document, Members, forge, other_tar
-from hostile_corpus import Hostile, corpus
+from chockstone.checkpoints.reading.archive import Archive
+from chockstone.checkpoints.reading.reader import verify_archive
+from chockstone.checkpoints.restoring.restore import load_state
+from chockstone.checkpoints.restoring.verdicts import Verdict
+from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.attempts.generations import CHAIN, FORWARD, FoundGeneration
+from chockstone.checkpoints.resume.attempts.places import BucketPlace, FilePlace
+from chockstone.checkpoints.resume.walk.chain import Chain
+from support.hostile_archives import Document, Members, forge, other_tar
+from support.hostile_corpus import Hostile, corpus
 
 FIRST = "000001-0001.tar"
 
@@ -77,7 +77,7 @@ def test_f38_a_hostile_archive_is_walked_past_and_writes_nothing(hostile: str, w
     outside.mkdir()
     chain = world.chain("run/attempt-00002", *world.derived([1, 0]), attempt=2)
 
-    def load(found: Found) -> int:
+    def load(found: FoundGeneration) -> int:
         inside = outside / "inside"
         inside.mkdir(exist_ok=True)
         with Archive(found.open()) as archive:
@@ -116,7 +116,7 @@ def expected(hostile: Hostile) -> str:
 
 
 def outcome_of(chain: Chain) -> str:
-    def load(found: Found) -> int:
+    def load(found: FoundGeneration) -> int:
         with Archive(found.open()) as archive:
             load_state(archive)
             verify_archive(archive)
@@ -317,9 +317,9 @@ def test_f43_an_exception_that_nobody_knows_stops(where: str, error: Exception, 
     world.attempt(1, 30, restores=True)
     kind = BucketPlace if world.kind == "s3" else FilePlace
     if where == "names":
-        from chockstone.checkpoints.resume.places import Places
+        from chockstone.checkpoints.resume.attempts.places import AttemptPlaces
 
-        world.monkeypatch.setattr(Places, "names", failing(error))
+        world.monkeypatch.setattr(AttemptPlaces, "names", failing(error))
     else:
         real = getattr(kind, where)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness import FileWorld, World, state
 
-from chockstone.checkpoints.retention import Retention
+from chockstone.checkpoints.retention.policy import Retention
 
 KEEP_TWO = Retention(keep_last=2)
 

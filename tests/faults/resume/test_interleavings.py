@@ -17,20 +17,20 @@ import pytest
 from interleaving import InThisThread, MemoryPlace, MemoryPlaces, World, one_after_the_other
 
 from chockstone.checkpoints import Resume
-from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.errors import ResumeBlocked, ResumeExhausted, StoreError, Superseded
 from chockstone.checkpoints.file_archive import write_files
-from chockstone.checkpoints.reader import verify_archive
-from chockstone.checkpoints.resume import lookout
-from chockstone.checkpoints.resume.attempt import Attempt
-from chockstone.checkpoints.resume.chain import Chain
-from chockstone.checkpoints.resume.claims import Generation
+from chockstone.checkpoints.reading.archive import Archive
+from chockstone.checkpoints.reading.reader import verify_archive
+from chockstone.checkpoints.resume.attempts.attempt import Attempt
+from chockstone.checkpoints.resume.attempts.claims import Generation
+from chockstone.checkpoints.resume.attempts.generations import FORWARD, FoundGeneration, read_head_of
+from chockstone.checkpoints.resume.attempts.places import FilePlace
+from chockstone.checkpoints.resume.attempts.roots import attempt_place
 from chockstone.checkpoints.resume.forward import Forward, Mode
-from chockstone.checkpoints.resume.generations import FORWARD, Found, read_head_of
-from chockstone.checkpoints.resume.keeping import Keeper
-from chockstone.checkpoints.resume.places import FilePlace
-from chockstone.checkpoints.resume.roots import attempt_place
-from chockstone.checkpoints.retention import Retention
+from chockstone.checkpoints.resume.retention_runner import RetentionRunner
+from chockstone.checkpoints.resume.walk import candidate_scanner as lookout
+from chockstone.checkpoints.resume.walk.chain import Chain
+from chockstone.checkpoints.retention.policy import Retention
 
 ROOT = "s3://bucket/run"
 MOST_ATTEMPTS = 10
@@ -79,7 +79,7 @@ class History:
             step = self.resume(chain)
             if mode != "off" and chain.found is not None and chain.found.place.uri != chain.place.uri:
                 self.world.start(Forward(chain, chain.found, mode)._run)
-            chain.on_commit = Keeper(chain, Retention(keep_last=2)).tidy
+            chain.on_commit = RetentionRunner(chain, Retention(keep_last=2)).tidy
             for _ in range(saves):
                 step += 1
                 self._save(chain, step)
@@ -115,7 +115,7 @@ class History:
         self.acknowledged.append(Acknowledged(chain.attempt, generation, step, self.world.now))
 
 
-def load(found: Found) -> int:
+def load(found: FoundGeneration) -> int:
     with Archive(found.open(), verify="full") as archive:
         verify_archive(archive)
         state = json.loads(bytes(archive.read("state")))

@@ -26,10 +26,10 @@ import torch.distributed as distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-import chockstone.checkpoints.s3_bucket  # noqa: F401  # as with torch, paid for once
+import chockstone.checkpoints.stores.s3_bucket  # noqa: F401  # as with torch, paid for once
 from chockstone.checkpoints import Checkpointer
 from chockstone.checkpoints.errors import CheckpointError
-from chockstone.checkpoints.store import open_store
+from chockstone.checkpoints.stores.store import open_store
 
 ROWS = {"file": 1003, "s3": 7001}  # in several parts of an upload; no world divides them evenly
 SHAPES = {"weight": (ROWS["file"], 1024), "moment": (331, 1024), "narrow": (1, 1024)}

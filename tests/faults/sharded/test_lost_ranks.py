@@ -12,8 +12,8 @@ import pytest
 from nursing import Nursery, Told, nursery
 
 from chockstone.checkpoints import Checkpointer
-from chockstone.checkpoints.store import open_store
-from loopback_s3 import make_bucket, s3_server, set_environment
+from chockstone.checkpoints.stores.store import open_store
+from support.loopback_s3 import make_bucket, s3_server, set_environment
 
 # Where the life of a rank ends: one that joins the write of another, and the one that began it.
 JOINER = ["idle", "copy", "join 1", "write 1", "write 2", "finish 1", "finished 1"]

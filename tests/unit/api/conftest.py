@@ -11,12 +11,11 @@ import httpx
 import pytest
 
 from chockstone.api.context import Context
-from chockstone.api.users import Users
-from chockstone.engine.data_directory import ARCHIVES
-from chockstone.engine.storage_rules import StorageRules
-from served import Served, serve_in_process
-
-from .users import KEYS, MODEL, User
+from chockstone.api.users import UserDirectory
+from chockstone.engine.config import StorageRules
+from chockstone.engine.ownership.data_directory import ARCHIVES
+from support.api.users import KEYS, MODEL, User
+from support.served import Served, serve_in_process
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ async def served(store: Path, models: dict[str, Path], rules: StorageRules) -> A
     """With keys for three users, of whom ``root`` is an admin."""
     async with serve_in_process(store.parent, models, rules=rules) as served:
         context: Context = served.app.state.context
-        context.users = Users(KEYS, secret=b"s" * 32, now=lambda: datetime.now(UTC))
+        context.users = UserDirectory(KEYS, secret=b"s" * 32, now=lambda: datetime.now(UTC))
         context.config = replace(context.config, keys=KEYS, admins=frozenset({"root"}))
         yield served
 

@@ -10,23 +10,23 @@ import pytest
 from fastapi import HTTPException
 
 from chockstone.api import users as module
-from chockstone.api.users import Caller, Users, digest_of, follow_keys
+from chockstone.api.users import Caller, UserDirectory, digest_of, follow_keys
 from chockstone.catalog import Catalog, CatalogUnavailable
-from chockstone.catalog.keys import KeyRow
-from postgres import catalog_url
+from chockstone.catalog.tables.users import KeyRow
+from support.postgres import catalog_url
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
-def make_users(**keys: str) -> Users:
-    return Users(keys, secret=b"s" * 32, now=lambda: datetime.now(UTC))
+def make_users(**keys: str) -> UserDirectory:
+    return UserDirectory(keys, secret=b"s" * 32, now=lambda: datetime.now(UTC))
 
 
 def stored(user_id: str, key: str, *, revoked: bool = False) -> KeyRow:
     return KeyRow(1, user_id, digest_of(key), key[-4:], "", NOW, NOW if revoked else None)
 
 
-def refusal(users: Users, credential: str | None) -> str:
+def refusal(users: UserDirectory, credential: str | None) -> str:
     with pytest.raises(HTTPException) as caught:
         users.identify(credential)
     assert caught.value.status_code == 401
@@ -118,8 +118,8 @@ def test_a_revoked_row_does_not_touch_the_same_key_configured() -> None:
 
 def test_tokens_end_and_are_only_ours() -> None:
     users = make_users(ann="tml-of-ann")
-    late = Users({"ann": "tml-of-ann"}, secret=b"s" * 32, now=lambda: datetime.now(UTC) - timedelta(hours=2))
-    other = Users({"ann": "tml-of-ann"}, secret=b"t" * 32, now=lambda: datetime.now(UTC))
+    late = UserDirectory({"ann": "tml-of-ann"}, secret=b"s" * 32, now=lambda: datetime.now(UTC) - timedelta(hours=2))
+    other = UserDirectory({"ann": "tml-of-ann"}, secret=b"t" * 32, now=lambda: datetime.now(UTC))
 
     assert "has expired" in refusal(users, late.token(Caller("ann")))
     assert "not signed by this server" in refusal(users, other.token(Caller("ann")))
@@ -171,7 +171,7 @@ async def test_keys_are_followed_after_whatever_went_wrong(
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]  # it is told once, and its end
 
 
-def _is_refused(users: Users, key: str) -> bool:
+def _is_refused(users: UserDirectory, key: str) -> bool:
     try:
         users.identify(key)
     except HTTPException:
@@ -186,7 +186,7 @@ async def _until(is_so: Callable[[], bool]) -> None:
 
 
 def test_where_keys_are_required_nobody_is_let_in_before_there_is_one() -> None:
-    users = Users({}, secret=b"s" * 32, now=lambda: datetime.now(UTC), keys_required=True)
+    users = UserDirectory({}, secret=b"s" * 32, now=lambda: datetime.now(UTC), keys_required=True)
     users.reload([])
 
     with pytest.raises(HTTPException) as refusal:

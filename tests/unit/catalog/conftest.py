@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.catalog import Catalog, tables
-from postgres import shared_postgres
+from chockstone.catalog import Catalog
+from chockstone.catalog import schema as tables
+from support.postgres import shared_postgres
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

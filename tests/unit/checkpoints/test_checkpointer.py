@@ -22,8 +22,8 @@ from chockstone.checkpoints.errors import (
     SaveFailed,
     UnstorableValue,
 )
-from chockstone.checkpoints.file_store import FileStore
-from chockstone.checkpoints.store import Sink
+from chockstone.checkpoints.stores.file_store import FileStore
+from chockstone.checkpoints.stores.store import Sink
 
 
 class GatedStore(FileStore):
@@ -440,7 +440,7 @@ def test_the_end_of_the_program_waits_for_running_saves(ending: str, tmp_path: P
 SLOW_EXIT_SCRIPT = """
 import sys, time, torch
 from chockstone.checkpoints import Checkpointer
-from chockstone.checkpoints.file_sink import FileSink
+from chockstone.checkpoints.stores.file_sink import FileSink
 write_at = FileSink.write_at
 def slow(self, offset, data):
     time.sleep(0.2)  # an interrupt leaves no lock behind in it

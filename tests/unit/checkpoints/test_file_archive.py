@@ -15,9 +15,7 @@ from typing import NoReturn
 
 import pytest
 
-from chockstone.checkpoints import Archive, export, verify_archive, writer
-from chockstone.checkpoints.archive import read_head
-from chockstone.checkpoints.bucket import Bucket
+from chockstone.checkpoints import Archive, verify_archive
 from chockstone.checkpoints.errors import (
     CheckpointError,
     CheckpointExists,
@@ -27,11 +25,15 @@ from chockstone.checkpoints.errors import (
     SaveAbandoned,
 )
 from chockstone.checkpoints.file_archive import extract_files, files_below, write_files
-from chockstone.checkpoints.file_store import PARTIAL, FileStore
-from chockstone.checkpoints.layout import MAX_MEMBERS
-from chockstone.checkpoints.object_store import ObjectStore
-from chockstone.checkpoints.store import Store
-from loopback_s3 import make_bucket, s3_server, set_environment
+from chockstone.checkpoints.format.layout import MAX_MEMBERS
+from chockstone.checkpoints.reading.archive import read_head
+from chockstone.checkpoints.restoring import export
+from chockstone.checkpoints.saving import writer
+from chockstone.checkpoints.stores.bucket import Bucket
+from chockstone.checkpoints.stores.file_store import PARTIAL, FileStore
+from chockstone.checkpoints.stores.object_store import ObjectStore
+from chockstone.checkpoints.stores.store import Store
+from support.loopback_s3 import make_bucket, s3_server, set_environment
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 MIB = 1024**2
@@ -452,7 +454,8 @@ _FRUGAL = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from chockstone.checkpoints import Archive, open_store, writer
+from chockstone.checkpoints import Archive, open_store
+from chockstone.checkpoints.saving import writer
 from chockstone.checkpoints.file_archive import extract_files, write_files
 
 def peak():

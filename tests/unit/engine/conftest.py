@@ -9,13 +9,12 @@ import pytest
 
 from chockstone.catalog import Catalog
 from chockstone.checkpoints import Store, open_store
+from chockstone.engine.config import StorageRules
 from chockstone.engine.engine import Engine
-from chockstone.engine.storage import Storage
-from chockstone.engine.storage_rules import StorageRules
-from postgres import catalog_url
-
-from .fake_backend import FakeBackend
-from .making import NOW, Start, started
+from chockstone.engine.storage.archive_storage import ArchiveStorage
+from support.engine.fake_backend import FakeBackend
+from support.engine.making import NOW, Start, started
+from support.postgres import catalog_url
 
 
 @pytest.fixture
@@ -31,8 +30,8 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def storage(store: Store) -> Iterator[Storage]:
-    storage = Storage(store)
+def storage(store: Store) -> Iterator[ArchiveStorage]:
+    storage = ArchiveStorage(store)
     yield storage
     storage.close()
 
@@ -43,7 +42,9 @@ def backend(store: Store) -> FakeBackend:
 
 
 @pytest.fixture
-async def engine(backend: FakeBackend, catalog: Catalog, storage: Storage, tmp_path: Path) -> AsyncIterator[Engine]:
+async def engine(
+    backend: FakeBackend, catalog: Catalog, storage: ArchiveStorage, tmp_path: Path
+) -> AsyncIterator[Engine]:
     engine = Engine(backend, catalog, storage, data=tmp_path, rules=StorageRules(reserve_bytes=0), now=lambda: NOW)
     await engine.start()
     yield engine
@@ -52,7 +53,7 @@ async def engine(backend: FakeBackend, catalog: Catalog, storage: Storage, tmp_p
 
 
 @pytest.fixture
-async def start(backend: FakeBackend, catalog: Catalog, storage: Storage) -> AsyncIterator[Start]:
+async def start(backend: FakeBackend, catalog: Catalog, storage: ArchiveStorage) -> AsyncIterator[Start]:
     """Starts an engine that is not like the others; it is stopped at the end."""
     async with AsyncExitStack() as engines:
 

@@ -5,23 +5,22 @@ from collections.abc import Iterable
 
 import pytest
 
-from chockstone.catalog import AuditEntry, Catalog, CatalogUnavailable
+from chockstone.catalog import AuditEvent, Catalog, CatalogUnavailable
 from chockstone.engine import audit as audit_module
-from chockstone.engine.audit import Audit
-
-from .making import NOW
+from chockstone.engine.audit import AuditLog
+from support.engine.making import NOW
 
 
 @pytest.fixture
-def audit(catalog: Catalog) -> Audit:
-    return Audit(catalog, now=lambda: NOW)
+def audit(catalog: Catalog) -> AuditLog:
+    return AuditLog(catalog, now=lambda: NOW)
 
 
 async def events(catalog: Catalog) -> list[str]:
     return [row.event for row in await catalog.audit.list(None)]
 
 
-async def test_what_was_noted_is_there_after_a_flush(audit: Audit, catalog: Catalog) -> None:
+async def test_what_was_noted_is_there_after_a_flush(audit: AuditLog, catalog: Catalog) -> None:
     audit("checkpoint_saved", owner="ann", run_id="r", path="tinker://r/weights/a", details={"size_bytes": 5})
     audit("checkpoint_read", owner="bob", purpose="download")
     assert await audit.flush()
@@ -32,7 +31,7 @@ async def test_what_was_noted_is_there_after_a_flush(audit: Audit, catalog: Cata
     assert await events(catalog) == ["checkpoint_saved", "checkpoint_read"]
 
 
-async def test_noting_never_waits_and_the_catalog_hears_of_it_soon(audit: Audit, catalog: Catalog) -> None:
+async def test_noting_never_waits_and_the_catalog_hears_of_it_soon(audit: AuditLog, catalog: Catalog) -> None:
     keeping = asyncio.create_task(audit.keep())
     for _ in range(3):
         audit("checkpoint_saved", owner="ann")
@@ -44,9 +43,9 @@ async def test_noting_never_waits_and_the_catalog_hears_of_it_soon(audit: Audit,
 
 
 async def test_a_catalog_that_fails_loses_nothing(
-    audit: Audit, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    audit: AuditLog, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def unavailable(entries: Iterable[AuditEntry]) -> None:
+    async def unavailable(entries: Iterable[AuditEvent]) -> None:
         raise CatalogUnavailable("the disk is full")
 
     monkeypatch.setattr(audit_module, "_RETRY_SECONDS", 0.01)

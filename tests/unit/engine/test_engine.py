@@ -6,14 +6,13 @@ from datetime import timedelta
 import pytest
 
 from chockstone.catalog import Catalog, LossRow
-from chockstone.engine.durability import Durability
+from chockstone.engine.config import Durability
 from chockstone.engine.engine import Engine
-from chockstone.engine.sampling import SamplerSource
-from chockstone.engine.storage import Storage
+from chockstone.engine.samples.sampling import SamplerSource
+from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.failures import BadRequest, ServerFailure
-
-from .fake_backend import FakeBackend
-from .making import (
+from support.engine.fake_backend import FakeBackend
+from support.engine.making import (
     NOW,
     RUN,
     answer,
@@ -42,7 +41,7 @@ async def until_state(catalog: Catalog, run_id: str, state: str) -> str:
 
 
 async def test_a_restarted_server_without_a_journal_has_lost_its_runs_and_says_how_to_go_on(
-    catalog: Catalog, backend: FakeBackend, storage: Storage
+    catalog: Catalog, backend: FakeBackend, storage: ArchiveStorage
 ) -> None:
     await catalog.runs.create("s", 0, owner="local", base_model="tiny", spec={"rank": 8}, now=NOW)
     await catalog.runs.create("s", 1, owner="local", base_model="tiny", spec={"rank": 8}, now=NOW, state="unloaded")
@@ -55,7 +54,7 @@ async def test_a_restarted_server_without_a_journal_has_lost_its_runs_and_says_h
 
 
 async def test_a_run_whose_journal_is_gone_is_lost_and_says_how_to_go_on(
-    catalog: Catalog, backend: FakeBackend, storage: Storage
+    catalog: Catalog, backend: FakeBackend, storage: ArchiveStorage
 ) -> None:
     await catalog.runs.create("s", 0, owner="local", base_model="tiny", spec={"rank": 8}, now=NOW)
 
@@ -67,7 +66,7 @@ async def test_a_run_whose_journal_is_gone_is_lost_and_says_how_to_go_on(
 
 
 async def test_a_restarted_server_gives_unfinished_saves_up(
-    catalog: Catalog, backend: FakeBackend, storage: Storage
+    catalog: Catalog, backend: FakeBackend, storage: ArchiveStorage
 ) -> None:
     await catalog.checkpoints.begin(
         RUN, "weights", "a", archive="x", owner="local", base_model="tiny", spec={"rank": 8}, now=NOW
@@ -84,7 +83,7 @@ async def test_an_engine_is_ready_when_its_backend_is(engine: Engine, backend: F
 
 
 async def test_stopping_finishes_what_runs_and_leaves_what_waits_to_the_next_server(
-    backend: FakeBackend, catalog: Catalog, storage: Storage
+    backend: FakeBackend, catalog: Catalog, storage: ArchiveStorage
 ) -> None:
     async with started(backend, catalog, storage) as engine:
         live = await made_run(engine)
@@ -111,7 +110,7 @@ async def test_stopping_finishes_what_runs_and_leaves_what_waits_to_the_next_ser
 
 
 async def test_stopping_does_not_wait_for_a_worker_that_never_came(
-    backend: FakeBackend, catalog: Catalog, storage: Storage
+    backend: FakeBackend, catalog: Catalog, storage: ArchiveStorage
 ) -> None:
     backend.is_slow = True
     async with started(backend, catalog, storage) as engine:
@@ -125,7 +124,7 @@ async def test_stopping_does_not_wait_for_a_worker_that_never_came(
 
 
 async def test_stopping_waits_for_saves_that_are_being_written(
-    backend: FakeBackend, catalog: Catalog, storage: Storage
+    backend: FakeBackend, catalog: Catalog, storage: ArchiveStorage
 ) -> None:
     async with started(backend, catalog, storage) as engine:
         live = await made_run(engine)
@@ -143,7 +142,7 @@ async def test_stopping_waits_for_saves_that_are_being_written(
     assert (await catalog.checkpoints.get(RUN, "weights", "a", now=NOW)).state == "ready"
 
 
-async def test_stopping_waits_for_samples(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
+async def test_stopping_waits_for_samples(backend: FakeBackend, catalog: Catalog, storage: ArchiveStorage) -> None:
     async with started(backend, catalog, storage) as engine:
         backend.hold("sample")
         source = SamplerSource("s:sample:0", "local", "tiny", None)
@@ -158,7 +157,9 @@ async def test_stopping_waits_for_samples(backend: FakeBackend, catalog: Catalog
         assert (await result_of(engine, submitted.request_id)).body == b"sampled x"
 
 
-async def test_stopping_writes_down_who_was_seen(backend: FakeBackend, catalog: Catalog, storage: Storage) -> None:
+async def test_stopping_writes_down_who_was_seen(
+    backend: FakeBackend, catalog: Catalog, storage: ArchiveStorage
+) -> None:
     later = NOW + timedelta(minutes=1)
     async with started(backend, catalog, storage, clock=lambda: later) as engine:
         engine.presence.saw_session("s")
@@ -187,7 +188,7 @@ async def test_a_lost_worker_fails_neither_what_ran_nor_what_waited(
 
 
 async def test_without_a_journal_a_lost_worker_takes_its_runs_with_it(
-    backend: FakeBackend, catalog: Catalog, storage: Storage
+    backend: FakeBackend, catalog: Catalog, storage: ArchiveStorage
 ) -> None:
     async with started(backend, catalog, storage, durability=Durability(journal="off")) as engine:
         live = await made_run(engine)

@@ -4,8 +4,7 @@ from datetime import timedelta
 
 from chockstone.catalog import Catalog
 from chockstone.engine.presence import Presence
-
-from .making import NOW, RUN
+from support.engine.making import NOW, RUN
 
 LATER = NOW + timedelta(minutes=5)
 

@@ -7,10 +7,9 @@ import pytest
 
 from chockstone.catalog import Catalog, CatalogUnavailable, Use
 from chockstone.engine.engine import Engine
-from chockstone.engine.sampling import SamplerSource
+from chockstone.engine.samples.sampling import SamplerSource
 from chockstone.engine.usage import UsageMeter
-
-from .making import NOW, Clock, answer, made_run, saved
+from support.engine.making import NOW, Clock, answer, made_run, saved
 
 HOUR = timedelta(hours=1)
 

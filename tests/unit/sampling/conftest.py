@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from sampling.making import Served, gpt_neox, llama, qwen3
+from support.sampling.making import Served, gpt_neox, llama, qwen3
 
 
 @pytest.fixture(autouse=True)

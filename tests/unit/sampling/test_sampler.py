@@ -9,9 +9,9 @@ import torch
 from transformers import PreTrainedModel
 
 from chockstone.sampling.sampler import Sampler
+from chockstone.wire.codecs.samples import SampleRequest
 from chockstone.wire.failures import BadRequest, Failure
-from chockstone.wire.samples import SampleRequest
-from sampling.making import (
+from support.sampling.making import (
     CONTEXT,
     EOS,
     TOKENIZER,
@@ -83,7 +83,7 @@ def mixed_requests() -> list[SampleRequest]:
 def test_neighbours_and_their_adapters_change_nothing(
     served: Served, merge_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chockstone.sampling.fused_adapter.MERGE_BYTES", merge_bytes)
+    monkeypatch.setattr("chockstone.sampling.fused.adapter.MERGE_BYTES", merge_bytes)
     adapters = [served.adapter(1), None, served.adapter(2, but=["lm_head", "embed_out"]), served.adapter(3, rank=2)]
     requests = mixed_requests()
     alone = [served.sample(one, adapter=adapters[number % 4], seed=number)[0] for number, one in enumerate(requests)]
@@ -105,7 +105,7 @@ def test_neighbours_and_their_adapters_change_nothing(
 def test_an_adapter_gives_the_logprobs_of_the_merged_model(
     served: Served, merge_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chockstone.sampling.fused_adapter.MERGE_BYTES", merge_bytes)
+    monkeypatch.setattr("chockstone.sampling.fused.adapter.MERGE_BYTES", merge_bytes)
     adapter, prompt = served.adapter(4), random_prompt(30)
     model = merged(served.model, adapter)
 
@@ -125,9 +125,9 @@ def test_an_adapter_gives_the_logprobs_of_the_merged_model(
 def test_several_threads_give_the_numbers_of_one(
     make: Callable[..., PreTrainedModel], merge_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chockstone.sampling.fused_adapter.MERGE_BYTES", merge_bytes)
-    monkeypatch.setattr("chockstone.sampling.lean_batch.LIGHT", 0)
-    monkeypatch.setattr("chockstone.sampling.mixture._SMALL", 2000)
+    monkeypatch.setattr("chockstone.sampling.fused.adapter.MERGE_BYTES", merge_bytes)
+    monkeypatch.setattr("chockstone.sampling.fused.batch.LIGHT", 0)
+    monkeypatch.setattr("chockstone.sampling.fused.multi_lora._SMALL", 2000)
     served = Served(make(intermediate_size=64))
     requests, adapter = mixed_requests(), served.adapter(1)
     alone = served.sample(*requests, adapter=adapter)

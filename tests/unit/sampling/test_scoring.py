@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from chockstone.sampling.scoring import EMPTY_LOGPROB
-from chockstone.wire.samples import SampleResult, Targets
-from sampling.making import VOCABULARY, Served, logprobs_of, random_prompt, request
+from chockstone.wire.codecs.samples import SampleResult, Targets
+from support.sampling.making import VOCABULARY, Served, logprobs_of, random_prompt, request
 
 PROMPT = random_prompt(25, 3)
 

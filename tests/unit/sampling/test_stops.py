@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chockstone.sampling.stops import Stops
-from chockstone.wire.samples import SamplingParams
-from sampling.making import EOS, TOKENIZER
+from chockstone.wire.codecs.samples import SamplingParams
+from support.sampling.making import EOS, TOKENIZER
 
 TEXTS: dict[int, str] = {}
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chockstone.sampling.job import Job
-from chockstone.sampling.turns import Turns
+from chockstone.sampling.turns import SamplingTurns
 
 PLACES, BYTES = 5, 100
 RESERVE_PLACES, RESERVE_BYTES = 1, 25
@@ -30,7 +30,7 @@ def make_job(arrival: int, samples: int, row_bytes: int, prefix_bytes: int, owne
     )
 
 
-def check_all_is_free(turns: Turns) -> None:
+def check_all_is_free(turns: SamplingTurns) -> None:
     assert (turns._common.places, turns._common.cache_bytes) == (PLACES, BYTES)
     assert (turns._reserve.places, turns._reserve.cache_bytes) == (RESERVE_PLACES, RESERVE_BYTES)
     assert not any((turns._lines, turns._places, turns._running, turns._prefixes, turns._reserved, turns._kept))
@@ -44,7 +44,7 @@ sizes = st.tuples(st.integers(1, 12), st.integers(0, 60), st.integers(0, 40), st
 def test_everyone_has_their_turn_and_nothing_is_given_twice(
     wishes: list[tuple[int, int, int, str]], data: st.DataObject
 ) -> None:
-    turns = Turns(places=PLACES, cache_bytes=BYTES)
+    turns = SamplingTurns(places=PLACES, cache_bytes=BYTES)
     jobs = [make_job(arrival, *wish) for arrival, wish in enumerate(wishes)]
     coming, running, done = list(jobs), [], []
     while coming or len(done) < len(jobs):
@@ -81,7 +81,7 @@ def test_everyone_has_their_turn_and_nothing_is_given_twice(
 
 
 def test_samples_of_a_large_request_alternate_with_those_behind_it() -> None:
-    turns = Turns(places=3, cache_bytes=BYTES)
+    turns = SamplingTurns(places=3, cache_bytes=BYTES)
     large, small = make_job(1, 10, 1, 1), make_job(2, 1, 1, 1)
     turns.add(large)
     turns.admit()
@@ -97,7 +97,7 @@ def test_samples_of_a_large_request_alternate_with_those_behind_it() -> None:
     assert (large.granted, small.granted) == (3, 1)
 
 
-def begin(turns: Turns) -> list[str]:
+def begin(turns: SamplingTurns) -> list[str]:
     """Keys of the jobs that begin now; their prompts are read at once."""
     admitted, _ = turns.admit()
     for job in admitted:
@@ -106,7 +106,7 @@ def begin(turns: Turns) -> list[str]:
 
 
 def test_a_freed_place_goes_to_the_owner_who_has_the_fewest() -> None:
-    turns = Turns(places=4, cache_bytes=BYTES)
+    turns = SamplingTurns(places=4, cache_bytes=BYTES)
     flood = [make_job(number, 1, 1, 0, "ann") for number in range(10)]
     for job in flood:
         turns.add(job)
@@ -125,7 +125,7 @@ def test_a_freed_place_goes_to_the_owner_who_has_the_fewest() -> None:
 
 
 def test_one_owner_alone_has_all_places_and_nothing_of_the_reserve() -> None:
-    turns = Turns(places=4, cache_bytes=BYTES)
+    turns = SamplingTurns(places=4, cache_bytes=BYTES)
     for number in range(10):
         turns.add(make_job(number, 2, 1, 0))
 
@@ -134,7 +134,7 @@ def test_one_owner_alone_has_all_places_and_nothing_of_the_reserve() -> None:
 
 
 def test_the_reserve_is_for_one_request_of_each_owner() -> None:
-    turns = Turns(places=8, cache_bytes=BYTES)
+    turns = SamplingTurns(places=8, cache_bytes=BYTES)
     for number in range(8):
         turns.add(make_job(number, 1, 1, 0, "ann"))
     begin(turns)
@@ -150,7 +150,7 @@ def test_the_reserve_is_for_one_request_of_each_owner() -> None:
 
 
 def test_a_request_that_needs_most_of_the_cache_is_not_passed_for_ever() -> None:
-    turns = Turns(places=8, cache_bytes=BYTES)
+    turns = SamplingTurns(places=8, cache_bytes=BYTES)
     first, large = make_job(0, 1, 60, 0, "ann"), make_job(1, 1, 90, 0, "bob")
     turns.add(first)
     begin(turns)
@@ -166,7 +166,7 @@ def test_a_request_that_needs_most_of_the_cache_is_not_passed_for_ever() -> None
 
 
 def test_questions_of_one_owner_do_not_fill_the_cache_for_others() -> None:
-    turns = Turns(places=4, cache_bytes=BYTES)
+    turns = SamplingTurns(places=4, cache_bytes=BYTES)
     flood = [make_job(number, 1, 0, 20, "ann") for number in range(20)]
     for job in flood:
         turns.add(job)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainers.fakes import FakeServer, Ledger
+from support.trainers.fakes import FakeServer, Ledger
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import tinker
 from tinker import types
 
 from chockstone.checkpoints.errors import StoreUnreachable
-from chockstone.checkpoints.file_store import FileStore
+from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.trainers import ResumeRefused
-from trainers.fakes import Digits, FakeServer, Ledger, trainer
+from support.trainers.fakes import Digits, FakeServer, Ledger, trainer
 
 
 @pytest.fixture

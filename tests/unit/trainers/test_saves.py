@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from chockstone.checkpoints import Checkpointer
-from chockstone.checkpoints.file_store import FileStore
+from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.trainers import FinalSaveFailed, saves
-from chockstone.trainers.collector import Collector
-from chockstone.trainers.cut import Cut, Tally
-from chockstone.trainers.generation import Slot
-from chockstone.trainers.loader import Draw
+from chockstone.trainers.reports.collector import Collector
+from chockstone.trainers.rollouts.generation import Slot
+from chockstone.trainers.rollouts.loader import Draw
 from chockstone.trainers.saves import FINAL_ATTEMPTS, Saves
-from trainers.fakes import FakeRest, FakeRun, FakeServer, Ledger, config, trainer
+from chockstone.trainers.snapshot import TrainerProgress, TrainerSnapshot
+from support.trainers.fakes import FakeRest, FakeRun, FakeServer, Ledger, config, trainer
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +42,8 @@ async def opened(
         await made.close()
 
 
-def cut(step: int, *slots: Slot) -> Cut:
-    return Cut.take({}, Tally(step=step), {}, slots, {})
+def cut(step: int, *slots: Slot) -> TrainerSnapshot:
+    return TrainerSnapshot.take({}, TrainerProgress(step=step), {}, slots, {})
 
 
 async def ended(task: asyncio.Task[Any]) -> BaseException | None:

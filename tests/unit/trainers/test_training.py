@@ -17,7 +17,7 @@ import pytest
 
 from chockstone.checkpoints import Checkpointer
 from chockstone.trainers import Completion, FinalSaveFailed, Problem, RewardInvalid, saves
-from trainers.fakes import Digits, FakeServer, Ledger, mean, trainer
+from support.trainers.fakes import Digits, FakeServer, Ledger, mean, trainer
 
 Ending = asyncio.Task[Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from chockstone.wire.perfetto import Trace
+from chockstone.wire.perfetto import PerfettoTrace
 
 NOON = datetime(2026, 1, 2, 12, 30, tzinfo=UTC)
 NANOSECONDS = int(NOON.timestamp()) * 10**9
@@ -78,7 +78,7 @@ def unknown(message: Any) -> int:
 
 
 def test_a_timeline_is_read_back(read: Any) -> None:
-    trace = Trace()
+    trace = PerfettoTrace()
     process = trace.add_process("session s")
     track = trace.add_track("run s:train:0", parent=process)
     tokens = trace.add_counter("tokens", parent=process)
@@ -112,7 +112,7 @@ def test_a_timeline_is_read_back(read: Any) -> None:
 
 
 def test_what_ends_makes_room_for_what_begins(read: Any) -> None:
-    trace = Trace()
+    trace = PerfettoTrace()
     track = trace.add_process("p")
     trace.add_slice(track, "second", NOON + MINUTE, NOON + 2 * MINUTE)
     trace.add_slice(track, "first", NOON, NOON + MINUTE)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chockstone.wire.messages.service import TelemetryRequest
 from chockstone.wire.redaction import MAX_DEPTH, REDACTED, redact, redact_text, redact_url
-from chockstone.wire.telemetry import TelemetryRequest
 
 KEY = "tml-9fA_x.y~z+/=-1"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl-_"

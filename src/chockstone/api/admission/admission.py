@@ -25,7 +25,7 @@ _PUBLIC: Final = re.compile(  # needs no credential; every other path does, also
 )
 
 
-class Callers(Protocol):
+class CallerLookup(Protocol):
     """Who has which credential."""
 
     @property
@@ -38,8 +38,10 @@ class Callers(Protocol):
         ...
 
 
-class Admission:
-    def __init__(self, app: ASGIApp, *, callers: Callers, hosts: Hosts, uploads: Uploads, refused: RefusedKeys) -> None:
+class AdmissionMiddleware:
+    def __init__(
+        self, app: ASGIApp, *, callers: CallerLookup, hosts: Hosts, uploads: Uploads, refused: RefusedKeys
+    ) -> None:
         self._app = app
         self._callers = callers
         self._hosts = hosts

@@ -54,7 +54,7 @@ class Uploads:
             limits.at_once * limits.body_bytes, always_bytes=min(limits.json_bytes, limits.body_bytes)
         )
 
-    def begin(self, scope: Scope, receive: Receive, *, caller: str | None) -> Upload:
+    def begin(self, scope: Scope, receive: Receive, *, caller: str | None) -> RequestUpload:
         """Raises HTTPException 413 for a body that says it is too large. ``caller`` None: the request has no key."""
         if caller is None:
             limit = min(self._limits.public_bytes, self._limits.body_bytes)
@@ -62,14 +62,14 @@ class Uploads:
             limit = self._limits.body_bytes
         else:
             limit = min(self._limits.json_bytes, self._limits.body_bytes)
-        upload = Upload(receive, self.held, self._limits, caller=caller or "", limit_bytes=limit)
+        upload = RequestUpload(receive, self.held, self._limits, caller=caller or "", limit_bytes=limit)
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if int(declared) > limit:  # digits: the parser has checked
             raise upload.too_large()
         return upload
 
 
-class Upload:
+class RequestUpload:
     """The body of one request. To be closed when the request is answered."""
 
     def __init__(

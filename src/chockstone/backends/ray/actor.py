@@ -51,8 +51,8 @@ class ChockstoneWorker:
 
 
 def _run(told: Mapping[str, Any]) -> None:
-    from chockstone.backends.instruction_sets import limit_instruction_sets, report_choice
-    from chockstone.backends.process import SURROUNDINGS, WorkerConfig, log_to_stderr
+    from chockstone.backends.supervision.instruction_sets import limit_instruction_sets, report_choice
+    from chockstone.backends.supervision.process import SURROUNDINGS, WorkerConfig, log_to_stderr
 
     os.environ.update(SURROUNDINGS)
     os.nice(_NICENESS)
@@ -61,9 +61,9 @@ def _run(told: Mapping[str, Any]) -> None:
         import torch
 
         from chockstone.backends.channel import BlockingChannel
-        from chockstone.backends.ray.door import knock
-        from chockstone.backends.spinning import spinning_only_where_alone
-        from chockstone.backends.workshop import Workshop
+        from chockstone.backends.ray.rank_listener import knock
+        from chockstone.backends.worker.service import WorkerService
+        from chockstone.backends.worker.spinning import spinning_only_where_alone
 
     config = WorkerConfig(**told["config"])
     log_to_stderr(config.log_level)
@@ -73,11 +73,11 @@ def _run(told: Mapping[str, Any]) -> None:
     server = knock(told["host"], told["port"], told["token"]) if rank == 0 else None
     with spinning_only_where_alone(config.threads):
         if world_size > 1:
-            from chockstone.backends.sharded.rank import run_rank
+            from chockstone.backends.fsdp.rank import run_rank
 
             run_rank(config, rank=rank, world_size=world_size, rendezvous=told["rendezvous"], server=server)
         elif server is not None:
-            Workshop(config, BlockingChannel(server), on_orphaned=_end).run()
+            WorkerService(config, BlockingChannel(server), on_orphaned=_end).run()
     logging.shutdown()
     if server is not None:
         server.close()

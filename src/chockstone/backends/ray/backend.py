@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from chockstone.backends.channel import AsyncChannel, ChannelClosed, Message
-from chockstone.backends.heartbeat import Patience
-from chockstone.backends.keeper import Keeper, NotStarted, describe_exit
-from chockstone.backends.process import WorkerConfig, WorkerProcess
-from chockstone.backends.ray.door import Door
 from chockstone.backends.ray.plan import COMMAND, RayPlan, spawn_driver
+from chockstone.backends.ray.rank_listener import RankListener
+from chockstone.backends.supervision.heartbeat import HeartbeatLimits
+from chockstone.backends.supervision.process import WorkerConfig, WorkerProcess
+from chockstone.backends.supervision.supervisor import NotStarted, WorkerSupervisor, describe_exit
 
 log = logging.getLogger(__name__)
 _LAST_WORDS_SECONDS: Final = 5.0  # for Ray to say who died, when a connection is gone
 T = TypeVar("T")
 
 
-class RayBackend(Keeper):
+class RayBackend(WorkerSupervisor):
     """Calls to rank 0 of a group. When any of its processes is lost, all of it is, and another is made.
 
     With each group comes a driver, a process that joins the cluster, or starts one, and leaves it again.
@@ -36,7 +36,7 @@ class RayBackend(Keeper):
         command: Sequence[str] = COMMAND,
         first: WorkerProcess | None = None,
         inherit: Sequence[int] = (),
-        patience: Patience | None = None,
+        patience: HeartbeatLimits | None = None,
     ) -> None:
         """``inherit`` are descriptors that a driver holds for as long as its group lives; ``first`` is a driver
         that was spawned already."""
@@ -71,7 +71,7 @@ class _Group:
         self._driver = await AsyncChannel.over(self._spawned.channel)
         self._hearing = asyncio.create_task(self._hear(self._driver))
         host = await self._unless_it_ends(self._placed)
-        door = Door()
+        door = RankListener()
         try:
             await door.open(host)
             start = {"word": "start", "host": host, "port": door.port, "token": door.token}

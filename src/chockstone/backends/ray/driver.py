@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
-from chockstone.backends.process import WorkerConfig, log_to_stderr
 from chockstone.backends.ray.plan import RayPlan, take_plan
+from chockstone.backends.supervision.process import WorkerConfig, log_to_stderr
 
 if TYPE_CHECKING:
-    from chockstone.backends.ray.group import Group
+    from chockstone.backends.ray.group import RayWorkerGroup
 
 log = logging.getLogger(__name__)
 _LEAVE_SECONDS: Final = 15.0  # for Ray to end its processes
@@ -38,7 +38,7 @@ class Driver:
     def __init__(self, channel: BlockingChannel) -> None:
         self._channel = channel
         self._told: queue.Queue[Mapping[str, Any]] = queue.Queue()
-        self._group: Group | None = None
+        self._group: RayWorkerGroup | None = None
         self._leaving = threading.Lock()
 
     def run(self, plan: RayPlan, config: WorkerConfig) -> None:
@@ -53,11 +53,11 @@ class Driver:
 
     def _work(self, plan: RayPlan, config: WorkerConfig) -> None:
         try:
-            from chockstone.backends.ray.group import Group, Lost, Refused
+            from chockstone.backends.ray.group import RayRefused, RayWorkerGroup, RayWorkerLost
         except ImportError as error:
             self._send(event="refused", reason=f"Ray cannot be imported ({error}): pip install 'chockstone[ray]'")
             return
-        group = self._group = Group(plan, config)
+        group = self._group = RayWorkerGroup(plan, config)
         try:
             host = self._join(group, plan)
             members = group.place()
@@ -65,14 +65,14 @@ class Driver:
             self._send(event="placed", host=host, workers=len(members), nodes=nodes)
             start = self._told.get()
             group.run(members, host=start["host"], port=start["port"], token=start["token"])
-        except Refused as error:
+        except RayRefused as error:
             self._send(event="refused", reason=str(error))
-        except Lost as error:
+        except RayWorkerLost as error:
             self._send(event="lost", reason=str(error))
         else:
             self._send(event="ended")
 
-    def _join(self, group: Group, plan: RayPlan) -> str:
+    def _join(self, group: RayWorkerGroup, plan: RayPlan) -> str:
         timer = threading.Timer(plan.join_seconds, self._give_up, [plan])
         timer.daemon = True
         timer.start()

@@ -19,11 +19,11 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from chockstone import __version__
-from chockstone.backends.process import WorkerConfig
 from chockstone.backends.ray.actor import ChockstoneWorker
-from chockstone.backends.ray.home import Home
 from chockstone.backends.ray.plan import RayPlan
 from chockstone.backends.ray.resources import bundle_of, describe_shortage, how_many_fit
+from chockstone.backends.ray.temp_directory import TempDirectory
+from chockstone.backends.supervision.process import WorkerConfig
 
 log = logging.getLogger(__name__)
 _LOOPBACK: Final = "127.0.0.1"
@@ -35,16 +35,16 @@ _BLAME_SECONDS: Final = 2.0  # for Ray to notice the death that a worker has not
 _OBJECT_STORE_BYTES: Final = 80 << 20  # the least that Ray takes; nothing of ours is in it
 
 
-class Refused(Exception):
+class RayRefused(Exception):
     """The group cannot be made, and the next attempt would find it the same."""
 
 
-class Lost(Exception):
+class RayWorkerLost(Exception):
     """The group is gone, or never came to be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class RayWorker:
     """One worker, where it runs."""
 
     rank: int
@@ -62,12 +62,12 @@ class Member:
         return f"worker {self.rank} (process {self.pid} on {self.host})"
 
 
-class Group:
+class RayWorkerGroup:
     def __init__(self, plan: RayPlan, config: WorkerConfig) -> None:
         self._plan = plan
         self._config = config
         self._is_own = plan.address is None
-        self._home: Home | None = None  # of a cluster of our own
+        self._home: TempDirectory | None = None  # of a cluster of our own
         self._places: PlacementGroup | None = None
         self._actors: list[Any] = []  # Any: Ray's handles
         self._cpus = config.threads or (max(1, _cores() // plan.workers) if self._is_own else 1)
@@ -81,13 +81,13 @@ class Group:
             _reach(self._plan.address)
             ray.init(address=self._plan.address, logging_level=logging.ERROR, log_to_driver=True)
         except (OSError, RuntimeError, ValueError) as error:
-            raise Refused(
+            raise RayRefused(
                 f"the Ray cluster at {self._plan.address!r} cannot be joined: {_first_line(error)}. It must run Ray "
                 f"{ray.__version__} as this server does, and this machine must be one of its nodes"
             ) from error
         return str(ray.util.get_node_ip_address())
 
-    def place(self) -> list[Member]:
+    def place(self) -> list[RayWorker]:
         """Start a worker in each place. Raises Refused when there is no place for the fewest, and Lost."""
         total, bundle = self._bundle()
         self._places = self._reserve(bundle, total)
@@ -107,7 +107,7 @@ class Group:
         ]
         return self._describe()
 
-    def run(self, members: list[Member], *, host: str, port: int, token: str) -> None:
+    def run(self, members: list[RayWorker], *, host: str, port: int, token: str) -> None:
         """Have them work until all have ended as they should. Raises Lost as soon as one has not."""
         told: dict[str, Any] = {
             "config": asdict(replace(self._config, threads=self._cpus)),
@@ -147,7 +147,7 @@ class Group:
     def _start_cluster(self) -> None:
         """On this machine, and for this machine only."""
         try:
-            self._home = Home()
+            self._home = TempDirectory()
             ray.init(
                 address="local",
                 num_cpus=self._cpus * self._plan.workers,
@@ -159,7 +159,7 @@ class Group:
                 _temp_dir=self._home.temporary,
             )
         except (OSError, RuntimeError, ValueError) as error:
-            raise Lost(f"Ray could not be started on this machine: {error}") from error
+            raise RayWorkerLost(f"Ray could not be started on this machine: {error}") from error
 
     def _bundle(self) -> tuple[Mapping[str, float], dict[str, float]]:
         total: Mapping[str, float] = ray.cluster_resources()
@@ -176,7 +176,7 @@ class Group:
             remove_placement_group(places)
             count = min(count - 1, how_many_fit(bundle, ray.available_resources()))
             seconds = min(seconds, _NEXT_SECONDS)
-        raise Refused(
+        raise RayRefused(
             describe_shortage(
                 self._plan.workers,
                 self._plan.fewest,
@@ -187,30 +187,32 @@ class Group:
             )
         )
 
-    def _describe(self) -> list[Member]:
+    def _describe(self) -> list[RayWorker]:
         """Where they are. Raises Refused if they are of another version, or do not see the server's files."""
         with _Probe(self._config) as paths:
             told = orjson.dumps({"paths": paths}).decode()
             try:
                 answers = ray.get([actor.describe.remote(told) for actor in self._actors], timeout=_START_SECONDS)
             except GetTimeoutError:
-                raise Lost(f"workers were placed, but did not start within {_START_SECONDS:g} seconds") from None
+                raise RayWorkerLost(
+                    f"workers were placed, but did not start within {_START_SECONDS:g} seconds"
+                ) from None
             except RayActorError as error:
-                raise Lost(f"a worker could not be started: {_first_line(error)}") from error
+                raise RayWorkerLost(f"a worker could not be started: {_first_line(error)}") from error
         members = []
         for rank, answer in enumerate(map(orjson.loads, answers)):
             host = answer["host"]
             if answer["version"] != __version__:
-                raise Refused(
+                raise RayRefused(
                     f"the node {host} has Chockstone {answer['version']}, and this server {__version__}; install the "
                     "same on every node"
                 )
             if answer["missing"]:
-                raise Refused(
+                raise RayRefused(
                     f"the node {host} does not see {answer['missing'][0]!r} of this server. Models and a store in a "
                     "directory must be under the same path on every node; or choose a bucket with --store s3://…"
                 )
-            members.append(Member(rank, answer["node_id"], host, answer["port"], answer["pid"]))
+            members.append(RayWorker(rank, answer["node_id"], host, answer["port"], answer["pid"]))
         return members
 
 
@@ -234,20 +236,22 @@ class _Probe:
             self._file.unlink(missing_ok=True)
 
 
-def _blame(member: Member, error: RayError, others: Mapping[Any, Member]) -> Lost:  # Any: what Ray waits for
+def _blame(
+    member: RayWorker, error: RayError, others: Mapping[Any, RayWorker]
+) -> RayWorkerLost:  # Any: what Ray waits for
     """The one that died, if one did; that others cannot go on without it is no news."""
     if isinstance(error, RayTaskError) and others:
         for run in ray.wait(list(others), num_returns=len(others), timeout=_BLAME_SECONDS)[0]:
             try:
                 ray.get(run)
             except RayActorError as death:
-                return Lost(f"{others[run]} {_explain(death, others[run])}")
+                return RayWorkerLost(f"{others[run]} {_explain(death, others[run])}")
             except RayError:
                 continue
-    return Lost(f"{member} {_explain(error, member)}")
+    return RayWorkerLost(f"{member} {_explain(error, member)}")
 
 
-def _explain(error: RayError, member: Member) -> str:
+def _explain(error: RayError, member: RayWorker) -> str:
     if isinstance(error, RayTaskError):
         return f"failed: {error.cause}"
     with suppress(RayError, RuntimeError):

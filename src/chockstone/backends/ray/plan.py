@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from chockstone.backends.process import SURROUNDINGS, WorkerConfig, WorkerProcess, spawn
+from chockstone.backends.supervision.process import SURROUNDINGS, WorkerConfig, WorkerProcess, spawn
 
 # -P: see ``process``.
 COMMAND: Final = (sys.executable, "-P", "-m", "chockstone.backends.ray.driver")

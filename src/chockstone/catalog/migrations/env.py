@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from chockstone.catalog import tables
+from chockstone.catalog import schema as tables
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from chockstone.checkpoints.archive import Head
 from chockstone.checkpoints.errors import (
     CheckpointMissing,
     DamagedArchive,
@@ -23,14 +22,15 @@ from chockstone.checkpoints.errors import (
     StoreUnreachable,
     UnsupportedArchive,
 )
-from chockstone.checkpoints.manifest import Manifest
-from chockstone.checkpoints.resume.attempt import Attempt
-from chockstone.checkpoints.resume.candidates import MAX_CANDIDATES
-from chockstone.checkpoints.resume.claims import REFERRERS, Claim, Generation, Referrer
-from chockstone.checkpoints.resume.generations import FORWARD, identity_of, read_head_of
-from chockstone.checkpoints.resume.places import FOLDER, Place, Places, normalise
-from chockstone.checkpoints.resume.roots import attempt_place, attempts_in, root_of
-from chockstone.checkpoints.standing import NO_CHAIN, Dependent, Standing
+from chockstone.checkpoints.format.manifest import Manifest
+from chockstone.checkpoints.reading.archive import Head
+from chockstone.checkpoints.resume.attempts.attempt import Attempt
+from chockstone.checkpoints.resume.attempts.candidates import MAX_CANDIDATES
+from chockstone.checkpoints.resume.attempts.claims import REFERRERS, Claim, Generation, Referrer
+from chockstone.checkpoints.resume.attempts.generations import FORWARD, identity_of, read_head_of
+from chockstone.checkpoints.resume.attempts.places import FOLDER, AttemptPlace, AttemptPlaces, normalise
+from chockstone.checkpoints.resume.attempts.roots import attempt_place, attempts_in, root_of
+from chockstone.checkpoints.retention.standing import NO_CHAIN, Dependent, Standing
 
 Key = tuple[str, str]  # place and generation
 _WIDTH: Final = 8  # heads read at once
@@ -52,7 +52,7 @@ def references_of(place: str, manifest: Manifest) -> set[Key]:
 class Dependents:
     """Of one store, by its URL. Sends no request for names that belong to no chain."""
 
-    def __init__(self, store_url: str, places: Places | None = None) -> None:
+    def __init__(self, store_url: str, places: AttemptPlaces | None = None) -> None:
         self._url = store_url.rstrip("/")
         self._places = places
 
@@ -61,7 +61,7 @@ class Dependents:
         keys = {name: key for name in names if (key := self._key(name)) is not None}
         if not keys:
             return NO_CHAIN
-        self._places = self._places or Places()
+        self._places = self._places or AttemptPlaces()
         return _Inspection(self._places, keys).standing()
 
     def _key(self, name: str) -> Key | None:
@@ -103,7 +103,7 @@ class _Frame:
 class _Inspection:
     """One look at all places that matter."""
 
-    def __init__(self, places: Places, keys: dict[str, Key]) -> None:
+    def __init__(self, places: AttemptPlaces, keys: dict[str, Key]) -> None:
         self._places = places
         self._keys = keys
         self._names = {key: name for name, key in keys.items()}
@@ -191,7 +191,7 @@ def _is_place(uri: str) -> bool:
     return True
 
 
-def _head(place: Place, name: str) -> Head | None:
+def _head(place: AttemptPlace, name: str) -> Head | None:
     """None where it is gone, or cannot be restored anyhow."""
     for is_last in (False, True):
         try:

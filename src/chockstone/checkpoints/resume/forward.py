@@ -15,13 +15,13 @@ from typing import Final, Literal
 
 from chockstone.checkpoints.errors import CheckpointError, CheckpointExists
 from chockstone.checkpoints.file_archive import write_files
-from chockstone.checkpoints.posix import ensure_directory, fsync_directory
-from chockstone.checkpoints.resume.chain import Chain
-from chockstone.checkpoints.resume.claims import Generation, Referrer
-from chockstone.checkpoints.resume.generations import FORWARD, Found, identity_of
-from chockstone.checkpoints.resume.places import BucketPlace, FilePlace, Place
-from chockstone.checkpoints.resume.verdicts import Verdict
-from chockstone.checkpoints.store import SUFFIX, Sink, Source
+from chockstone.checkpoints.restoring.verdicts import Verdict
+from chockstone.checkpoints.resume.attempts.claims import Generation, Referrer
+from chockstone.checkpoints.resume.attempts.generations import FORWARD, FoundGeneration, identity_of
+from chockstone.checkpoints.resume.attempts.places import AttemptPlace, BucketPlace, FilePlace
+from chockstone.checkpoints.resume.walk.chain import Chain
+from chockstone.checkpoints.stores.posix import ensure_directory, fsync_directory
+from chockstone.checkpoints.stores.store import SUFFIX, ArchiveSource, Sink
 
 log = logging.getLogger(__name__)
 Mode = Literal["reference", "copy", "off"]
@@ -32,7 +32,7 @@ _RUN_BYTES: Final = 8 * 1024**2
 class Forward:
     """One forward on its way, in a thread of its own."""
 
-    def __init__(self, chain: Chain, found: Found, mode: Mode) -> None:
+    def __init__(self, chain: Chain, found: FoundGeneration, mode: Mode) -> None:
         self._chain = chain
         self._found = found
         self._mode = mode
@@ -117,7 +117,7 @@ class Forward:
         return "by copying its bytes"
 
 
-def _within_the_store(source: Place, name: str, target: Place, new: str) -> str:
+def _within_the_store(source: AttemptPlace, name: str, target: AttemptPlace, new: str) -> str:
     """How it was copied without moving bytes through this process, or nothing where that cannot be."""
     if isinstance(source, BucketPlace) and isinstance(target, BucketPlace) and source.bucket is target.bucket:
         facts = source.bucket.find(f"{source.store.url[len(source.bucket.url) + 1 :]}/{name}{SUFFIX}")
@@ -143,7 +143,7 @@ def _linked(source: FilePlace, name: str, target: FilePlace, new: str) -> str:
     return "by a hard link"
 
 
-def _stream(source: Source, sink: Sink) -> None:
+def _stream(source: ArchiveSource, sink: Sink) -> None:
     buffer = bytearray(min(_RUN_BYTES, source.size))
     for start in range(0, source.size, _RUN_BYTES):
         piece = memoryview(buffer)[: min(_RUN_BYTES, source.size - start)]

@@ -23,8 +23,6 @@ from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Any, Final, Self, Unpack, get_args
 
-from chockstone.checkpoints.archive import Archive
-from chockstone.checkpoints.bucket import Patience
 from chockstone.checkpoints.checkpointer import Checkpointer, SaveOptions
 from chockstone.checkpoints.errors import (
     CheckpointError,
@@ -35,20 +33,16 @@ from chockstone.checkpoints.errors import (
     SaveFailed,
     Superseded,
 )
-from chockstone.checkpoints.handle import SaveHandle
-from chockstone.checkpoints.receipt import Receipt
-from chockstone.checkpoints.restore import restore_state
-from chockstone.checkpoints.resume.candidates import Candidate, Origin
-from chockstone.checkpoints.resume.chain import Chain
-from chockstone.checkpoints.resume.claims import Generation
-from chockstone.checkpoints.resume.environment import Surroundings
-from chockstone.checkpoints.resume.forward import Forward, Mode
-from chockstone.checkpoints.resume.generations import CHAIN, Found, find
-from chockstone.checkpoints.resume.keeping import Keeper
-from chockstone.checkpoints.resume.places import PATIENCE, Places, normalise
-from chockstone.checkpoints.resume.ranks import Ranks
-from chockstone.checkpoints.resume.report import Report
-from chockstone.checkpoints.resume.roots import (
+from chockstone.checkpoints.reading.archive import Archive
+from chockstone.checkpoints.restoring.receipt import Receipt
+from chockstone.checkpoints.restoring.restore import restore_state
+from chockstone.checkpoints.restoring.verdicts import Verdict, judge
+from chockstone.checkpoints.restoring.walk_back import OnUnreadable
+from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.attempts.claims import Generation
+from chockstone.checkpoints.resume.attempts.generations import CHAIN, FoundGeneration, find
+from chockstone.checkpoints.resume.attempts.places import PATIENCE, AttemptPlaces, normalise
+from chockstone.checkpoints.resume.attempts.roots import (
     MAX_ATTEMPT,
     attempt_place,
     attempts_in,
@@ -58,10 +52,16 @@ from chockstone.checkpoints.resume.roots import (
     named_places,
     number_attempt,
 )
-from chockstone.checkpoints.resume.rules import Rules
-from chockstone.checkpoints.resume.verdicts import Verdict, judge
-from chockstone.checkpoints.resume.walking import OnUnreadable
-from chockstone.checkpoints.retention import Retention
+from chockstone.checkpoints.resume.forward import Forward, Mode
+from chockstone.checkpoints.resume.platforms import JobIdentity
+from chockstone.checkpoints.resume.resume_ranks import ResumeRanks
+from chockstone.checkpoints.resume.retention_runner import RetentionRunner
+from chockstone.checkpoints.resume.walk.chain import Chain
+from chockstone.checkpoints.resume.walk.report import ResumeReport
+from chockstone.checkpoints.resume.walk.rules import ResumeRules
+from chockstone.checkpoints.retention.policy import Retention
+from chockstone.checkpoints.saving.handle import SaveHandle
+from chockstone.checkpoints.stores.bucket import RetryPolicy
 
 log = logging.getLogger(__name__)
 _KEEP: Final = Retention(keep_last=2)
@@ -82,7 +82,7 @@ class Resume:
         on_unreadable: OnUnreadable = "stop",
         poison_after: int | None = None,
         fresh_start: bool = False,
-        patience: Patience = PATIENCE,
+        patience: RetryPolicy = PATIENCE,
         deadline_seconds: float = 120.0,
         rank: int = 0,
         world_size: int = 1,
@@ -110,14 +110,14 @@ class Resume:
         self._sources = listed(sources)
         self._retention = retention
         self._forward_mode: Mode = forward
-        self._rules = Rules(
+        self._rules = ResumeRules(
             on_unreadable=on_unreadable,
             poison_after=poison_after,
             deadline_seconds=deadline_seconds,
             fresh_start=fresh_start,
         )
-        self._places = Places(patience=patience)
-        self._ranks = Ranks.found(rank, world_size)
+        self._places = AttemptPlaces(patience=patience)
+        self._ranks = ResumeRanks.found(rank, world_size)
         self._notes: list[str] = []
         self._chain_: Chain | None = None
         self._checkpointer: Checkpointer | None = None
@@ -132,7 +132,7 @@ class Resume:
         cls, root: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None, **options: Any
     ) -> Self:
         """As the variables of Slurm, JobSet, SkyPilot or torchelastic tell it; ``options`` are the constructor's."""
-        found = Surroundings.read(os.environ if environ is None else environ)
+        found = JobIdentity.read(os.environ if environ is None else environ)
         told = {"attempt": found.attempt, "rank": found.rank, "world_size": found.world_size, **options}
         resume = cls(root, **told)
         resume._notes.append(found.why)
@@ -159,11 +159,11 @@ class Resume:
         return self._chain().place.uri
 
     @property
-    def report(self) -> Report | None:
+    def report(self) -> ResumeReport | None:
         """What was looked at and why; None before the first decision, and on all ranks but the first."""
         return self._chain_.report if self._chain_ else None
 
-    def resolve(self) -> Report:
+    def resolve(self) -> ResumeReport:
         """Decide where to go on from, reading no tensors. Raises ResumeBlocked or ResumeExhausted."""
         return self._chain().resolve()
 
@@ -213,7 +213,7 @@ class Resume:
         name = chain.begin().name
         options["name"], options["metadata"] = name, {**metadata, **chain.metadata}
         if self._checkpointer is None:
-            chain.on_commit = Keeper(chain, self._retention).tidy
+            chain.on_commit = RetentionRunner(chain, self._retention).tidy
             self._checkpointer = Checkpointer(chain.store, ranks="off")  # the first rank saves for all
         with _plainly_superseded():
             return self._checkpointer.save(state, **options)
@@ -328,7 +328,7 @@ class Resume:
         self._step = receipt.step
         return receipt
 
-    def _load(self, found: Found, into: MutableMapping[str, Any], *, strict: bool) -> Receipt:
+    def _load(self, found: FoundGeneration, into: MutableMapping[str, Any], *, strict: bool) -> Receipt:
         started, received = time.perf_counter(), 0
 
         def on_bytes(size: int) -> None:
@@ -358,7 +358,7 @@ def _refuse_word(name: str, word: str, known: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={word!r} is none of {', '.join(map(repr, known))}")
 
 
-def _doubts(report: Report | None) -> Iterator[str]:
+def _doubts(report: ResumeReport | None) -> Iterator[str]:
     """What a user may not have meant by what is a fresh start all the same."""
     looked = report.looked if report is not None else ()
     foreign = [each for each in looked if each.verdict is Verdict.FOREIGN and each.origin != Origin.USER]

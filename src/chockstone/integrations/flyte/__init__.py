@@ -7,17 +7,17 @@ its paths is of use where there is no flytekit, too.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chockstone.integrations.flyte.checkpointer import Checkpoint, Options
-    from chockstone.integrations.flyte.errors import FreshStart, HostChanged
+    from chockstone.integrations.flyte.checkpointer import FlyteCheckpoint, Options
+    from chockstone.integrations.flyte.errors import FlytekitChanged, FreshStart
     from chockstone.integrations.flyte.switch import checkpoint, install, resumable
 
-__all__ = ["Checkpoint", "FreshStart", "HostChanged", "Options", "checkpoint", "install", "resumable"]
+__all__ = ["FlyteCheckpoint", "FreshStart", "FlytekitChanged", "Options", "checkpoint", "install", "resumable"]
 
 _HOMES = {
-    "Checkpoint": "checkpointer",
+    "FlyteCheckpoint": "checkpointer",
     "Options": "checkpointer",
     "FreshStart": "errors",
-    "HostChanged": "errors",
+    "FlytekitChanged": "errors",
     "checkpoint": "switch",
     "install": "switch",
     "resumable": "switch",

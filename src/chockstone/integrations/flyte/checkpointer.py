@@ -22,27 +22,27 @@ from typing import Final
 from flytekit.core.checkpointer import SyncCheckpoint
 from flytekit.core.context_manager import FlyteContextManager
 
-from chockstone.checkpoints.bucket import S3Access
 from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing, DamagedArchive, ForeignArchive
 from chockstone.checkpoints.file_archive import FILES, files_below, write_files
-from chockstone.checkpoints.posix import local_trouble
-from chockstone.checkpoints.resume.candidates import Candidate, Origin
-from chockstone.checkpoints.resume.chain import Chain
+from chockstone.checkpoints.restoring.verdicts import Verdict
+from chockstone.checkpoints.restoring.walk_back import OnUnreadable
+from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.attempts.flyte_native import fetch_flyte_native, refresh_flyte_native
+from chockstone.checkpoints.resume.attempts.generations import FoundGeneration, identity_of, read_head_of
+from chockstone.checkpoints.resume.attempts.places import AttemptPlaces, normalise
+from chockstone.checkpoints.resume.attempts.roots import named_places
 from chockstone.checkpoints.resume.forward import Forward, Mode
-from chockstone.checkpoints.resume.generations import Found, identity_of, read_head_of
-from chockstone.checkpoints.resume.keeping import Keeper
-from chockstone.checkpoints.resume.places import Places, normalise
-from chockstone.checkpoints.resume.report import Report
-from chockstone.checkpoints.resume.roots import named_places
-from chockstone.checkpoints.resume.rules import Rules
-from chockstone.checkpoints.resume.stock import fetch_stock, refresh_stock
-from chockstone.checkpoints.resume.verdicts import Verdict
-from chockstone.checkpoints.resume.walking import OnUnreadable
-from chockstone.checkpoints.retention import Retention
+from chockstone.checkpoints.resume.retention_runner import RetentionRunner
+from chockstone.checkpoints.resume.walk.chain import Chain
+from chockstone.checkpoints.resume.walk.report import ResumeReport
+from chockstone.checkpoints.resume.walk.rules import ResumeRules
+from chockstone.checkpoints.retention.policy import Retention
+from chockstone.checkpoints.stores.bucket import S3Access
+from chockstone.checkpoints.stores.posix import local_trouble
 from chockstone.integrations.flyte.errors import FreshStart, Translator
 from chockstone.integrations.flyte.identity import told
-from chockstone.integrations.flyte.merging import Part, as_metadata, fetch, inherit, state_of
-from chockstone.integrations.flyte.staging import Scratch, move_into, staging
+from chockstone.integrations.flyte.merging import MergedPart, as_metadata, fetch, inherit, state_of
+from chockstone.integrations.flyte.staging import StagingDirectory, move_into, staging
 
 log = logging.getLogger(__name__)
 _FORM: Final = "tree"  # files below the destination
@@ -62,7 +62,7 @@ class Options:
     fresh_start: bool = False  # from zero, whatever there is
 
 
-class Checkpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no types
+class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no types
     """In the place of flytekit's ``SyncCheckpoint``. Thread-safe; keep it while the restored files are in use.
 
     One per attempt and process: a second one takes the place over from the first, whose saves then raise
@@ -87,12 +87,12 @@ class Checkpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no types
         self._checkpoint_dest: str = os.fspath(checkpoint_dest)
         self._checkpoint_src: str | None = paths[0] if paths else None
         self._prev_download_path: Path | None = None
-        self._td = Scratch()
+        self._td = StagingDirectory()
         self._older = paths[1:]
         self._options = options
         self._lock = threading.RLock()
         self._chain_made: Chain | None = None
-        self._state: dict[str, Part] | None = None  # what this attempt has saved so far; None: to be read
+        self._state: dict[str, MergedPart] | None = None  # what this attempt has saved so far; None: to be read
         self._last: str | None = None  # the generation that was committed last
         self._translator = Translator()
         self._forward: Forward | None = None
@@ -153,7 +153,7 @@ class Checkpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no types
     # -- what it has not
 
     @property
-    def report(self) -> Report | None:
+    def report(self) -> ResumeReport | None:
         """The audit of the decision, once there is one."""
         return self._chain_made.report if self._chain_made else None
 
@@ -194,10 +194,10 @@ class Checkpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no types
             return target  # as flytekit does with an empty directory
         raise FreshStart(self._checkpoint_src, chain.report)
 
-    def _load(self, found: Found, target: Path) -> Path:
+    def _load(self, found: FoundGeneration, target: Path) -> Path:
         with staging(target, Path(self._td.name)) as staged:
             if found.generation is None:
-                fetch_stock(found.place, _FORM, found.stock, staged)
+                fetch_flyte_native(found.place, _FORM, found.stock, staged)
             else:
                 assert found.head is not None
                 fetch(found.place, found.head, found.name, staged)
@@ -233,19 +233,19 @@ class Checkpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no types
         try:
             head = chain.head(chain.place, name)
             self._state = state_of(head, name)
-            refresh_stock(chain.place, name, head.layout.members, form=_FORM, replace=replace)
+            refresh_flyte_native(chain.place, name, head.layout.members, form=_FORM, replace=replace)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not look like a failed save
             log.warning("stock view not refreshed dest=%s generation=%s error=%s", self._checkpoint_dest, name, error)
             chain.note(f"{name} is not in the view of flytekit's own checkpoint: {error}")
 
-    def _saved_so_far(self, chain: Chain) -> dict[str, Part]:
+    def _saved_so_far(self, chain: Chain) -> dict[str, MergedPart]:
         if self._state is None and self._last is not None:
             self._state = state_of(read_head_of(chain.place, self._last), self._last)
         elif self._state is None:
             self._state = self._saved_before(chain)
         return self._state
 
-    def _saved_before(self, chain: Chain) -> dict[str, Part]:
+    def _saved_before(self, chain: Chain) -> dict[str, MergedPart]:
         """What an earlier process of this attempt had saved: to that, too, a save adds."""
         attempt = chain.claim().attempt
         voids = attempt.voids()
@@ -263,7 +263,7 @@ class Checkpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no types
         if self._chain_made is None:
             options, dest = self._options, self._checkpoint_dest
             facts = told(dest, self._checkpoint_src, os.environ)
-            places = Places(access=_access())
+            places = AttemptPlaces(access=_access())
             older = [Candidate(uri, Origin.USER, may_be_foreign=True) for uri in self._older]
             self._chain_made = Chain(
                 places,
@@ -271,7 +271,7 @@ class Checkpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no types
                 identity=facts.identity,
                 attempt=facts.attempt,
                 candidates=[*facts.candidates, *older, *named_places(places, options.sources)],
-                rules=Rules(
+                rules=ResumeRules(
                     on_unreadable=options.on_unreadable,
                     legacy="accept" if options.accept_stock else "reject",
                     stock=_FORM,
@@ -282,7 +282,7 @@ class Checkpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no types
                 notes=facts.notes,
                 is_looking_only=not self._is_leading(),
             )
-            self._chain_made.on_commit = Keeper(self._chain_made, options.retention).tidy
+            self._chain_made.on_commit = RetentionRunner(self._chain_made, options.retention).tidy
         return self._chain_made
 
     def _is_leading(self) -> bool:
@@ -296,7 +296,7 @@ def _files(path: Path) -> dict[str, Path]:
     return {path.name: Path(os.path.realpath(path))}
 
 
-def _is_empty(report: Report | None, src: str) -> bool:
+def _is_empty(report: ResumeReport | None, src: str) -> bool:
     looked = report.looked if report else ()
     return any(each.verdict is Verdict.EMPTY and each.uri == normalise(src) for each in looked)
 

@@ -26,8 +26,8 @@ from chockstone.checkpoints.errors import (
     ResumeExhausted,
     StoreUnreachable,
 )
-from chockstone.checkpoints.resume.report import Report
-from chockstone.checkpoints.resume.verdicts import Verdict
+from chockstone.checkpoints.restoring.verdicts import Verdict
+from chockstone.checkpoints.resume.walk.report import ResumeReport
 
 
 class _PlainlySaid:
@@ -42,7 +42,7 @@ class _PlainlySaid:
 class FreshStart(_PlainlySaid, FlyteDataNotFoundException):  # type: ignore[misc]  # flytekit has no types
     """``report`` lists what was looked at."""
 
-    def __init__(self, path: str, report: Report | None = None) -> None:
+    def __init__(self, path: str, report: ResumeReport | None = None) -> None:
         super().__init__(path)
         looked = "; ".join(f"{each.uri}: {each.verdict}" for each in report.looked) if report else ""
         self.args = (f"there is no checkpoint to restore: nothing was ever committed at {path!r} or before ({looked})",)
@@ -69,7 +69,7 @@ class DiskAway(_PlainlySaid, FlyteRecoverableException, LocalTrouble):  # type: 
     _ERROR_CODE = "USER:LocalDisk"
 
 
-class HostChanged(CheckpointError):
+class FlytekitChanged(CheckpointError):
     pass
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from chockstone.checkpoints.resume.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
 from chockstone.integrations.flyte.layouts import Derivation, execution_name, node_id, recognise
 
 _ATTEMPT = "FLYTE_ATTEMPT_NUMBER"

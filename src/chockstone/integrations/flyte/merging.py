@@ -13,19 +13,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from chockstone.checkpoints.archive import Archive, Head
 from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, UnsupportedArchive
 from chockstone.checkpoints.file_archive import FILES, extract_files
-from chockstone.checkpoints.layout import MAX_MEMBERS, check_members
-from chockstone.checkpoints.resume.claims import Generation
-from chockstone.checkpoints.resume.places import Place
+from chockstone.checkpoints.format.layout import MAX_MEMBERS, check_members
+from chockstone.checkpoints.reading.archive import Archive, Head
+from chockstone.checkpoints.resume.attempts.claims import Generation
+from chockstone.checkpoints.resume.attempts.places import AttemptPlace
 
 INHERITED: Final = "inherited"
 _SEAL: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MergedPart:
     """One file of a state, and the archive that it is in."""
 
     name: str
@@ -34,24 +34,24 @@ class Part:
     seal: str
 
 
-State = Mapping[str, Part]
+State = Mapping[str, MergedPart]
 
 
-def state_of(head: Head, generation: str) -> dict[str, Part]:
+def state_of(head: Head, generation: str) -> dict[str, MergedPart]:
     """All files of a generation by name, its own and inherited ones. Trusts nothing that it reads."""
     if head.manifest.kind != FILES:
         raise UnsupportedArchive(
             f"{generation} is a checkpoint of kind {head.manifest.kind!r} and not one of files: restore it with "
             "chockstone.checkpoints.Resume"
         )
-    own = [Part(member.name, member.size, generation, head.seal) for member in head.layout.members]
+    own = [MergedPart(member.name, member.size, generation, head.seal) for member in head.layout.members]
     parts = [*own, *_inherited(head.manifest.metadata.get(INHERITED, []), generation)]
     if why := check_members([(part.name, part.size) for part in parts]):
         raise DamagedArchive(f"{generation} names files that cannot stand together: {why}")
     return {part.name: part for part in parts}
 
 
-def inherit(state: State, names: Iterable[str]) -> list[Part]:
+def inherit(state: State, names: Iterable[str]) -> list[MergedPart]:
     """What a save of these names keeps of the state before it."""
     new = set(names)
     if why := check_members([(name, 0) for name in new]):
@@ -65,16 +65,16 @@ def inherit(state: State, names: Iterable[str]) -> list[Part]:
     return kept
 
 
-def as_metadata(kept: Iterable[Part]) -> dict[str, Any]:  # Any: plain JSON
+def as_metadata(kept: Iterable[MergedPart]) -> dict[str, Any]:  # Any: plain JSON
     return {INHERITED: [asdict(part) for part in kept]}
 
 
-def fetch(place: Place, head: Head, generation: str, directory: Path) -> None:
+def fetch(place: AttemptPlace, head: Head, generation: str, directory: Path) -> None:
     """Write the whole state into a directory that only the caller knows; every byte is verified.
 
     When it raises, the directory holds a part: remove it.
     """
-    by_archive: dict[tuple[str, str], list[Part]] = {(generation, head.seal): []}
+    by_archive: dict[tuple[str, str], list[MergedPart]] = {(generation, head.seal): []}
     for part in state_of(head, generation).values():
         by_archive.setdefault((part.generation, part.seal), []).append(part)
     for (name, seal), parts in by_archive.items():
@@ -87,11 +87,11 @@ def fetch(place: Place, head: Head, generation: str, directory: Path) -> None:
             extract_files(archive, directory, [part.name for part in parts])
 
 
-def _inherited(listed: object, generation: str) -> list[Part]:
+def _inherited(listed: object, generation: str) -> list[MergedPart]:
     what = f"what {generation} says that it inherits"
     if not isinstance(listed, list) or len(listed) > MAX_MEMBERS:
         raise DamagedArchive(f"{what} is no list of files")
-    parts: list[Part] = []
+    parts: list[MergedPart] = []
     for each in listed:
         values = each if isinstance(each, dict) else {}
         name, size, source, seal = (values.get(key) for key in ("name", "size", "generation", "seal"))
@@ -106,5 +106,5 @@ def _inherited(listed: object, generation: str) -> list[Part]:
         )
         if not sound:
             raise DamagedArchive(f"{what} has an entry that is no file of a generation")
-        parts.append(Part(name, size, source, seal))  # type: ignore[arg-type]  # checked above
+        parts.append(MergedPart(name, size, source, seal))  # type: ignore[arg-type]  # checked above
     return parts

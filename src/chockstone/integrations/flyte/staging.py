@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from chockstone.checkpoints.errors import LocalTrouble
-from chockstone.checkpoints.posix import local_trouble
+from chockstone.checkpoints.stores.posix import local_trouble
 
 
-class Scratch:
+class StagingDirectory:
     """A temporary directory that is made when its name is asked for, and goes with this object."""
 
     def __init__(self) -> None:

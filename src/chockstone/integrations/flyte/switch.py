@@ -15,8 +15,8 @@ from flytekit.core import checkpointer, context_manager
 from flytekit.core.base_task import Task
 from flytekit.core.context_manager import ExecutionParameters, FlyteContextManager
 
-from chockstone.integrations.flyte.checkpointer import Checkpoint, Options
-from chockstone.integrations.flyte.errors import HostChanged
+from chockstone.integrations.flyte.checkpointer import FlyteCheckpoint, Options
+from chockstone.integrations.flyte.errors import FlytekitChanged
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,12 +41,12 @@ def resumable(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     return _wrapped(function, chosen)
 
 
-def checkpoint(**options: Any) -> Checkpoint:  # Any: those of Options
+def checkpoint(**options: Any) -> FlyteCheckpoint:  # Any: those of Options
     """In a task: what ``current_context().checkpoint`` is to others. The same one on every call."""
     check_host()
     params = FlyteContextManager.current_context().user_space_params
     if params is None:
-        raise HostChanged("there is no task here whose checkpoint this could be: call checkpoint() inside of one")
+        raise FlytekitChanged("there is no task here whose checkpoint this could be: call checkpoint() inside of one")
     return _adopted(params.checkpoint, Options(**options))
 
 
@@ -59,7 +59,7 @@ def install() -> None:
             continue
         if not hasattr(holder, "SyncCheckpoint"):
             raise _changed(f"{holder.__name__} has no SyncCheckpoint any more")
-        holder.SyncCheckpoint = Checkpoint
+        holder.SyncCheckpoint = FlyteCheckpoint
 
 
 def check_host() -> None:
@@ -77,13 +77,13 @@ def check_host() -> None:
 
 def _stock() -> type:
     """Flytekit's own class, be ours in its place or not."""
-    stock: type = Checkpoint.__bases__[0]
+    stock: type = FlyteCheckpoint.__bases__[0]
     return stock
 
 
-def _changed(what: str) -> HostChanged:
+def _changed(what: str) -> FlytekitChanged:
     version = getattr(flytekit, "__version__", "?")
-    return HostChanged(
+    return FlytekitChanged(
         f"flytekit {version} is not one that this version of chockstone can resume for: {what}. Install "
         "'flytekit>=1.14,<2' or a newer chockstone; without @resumable, checkpoint() and CHOCKSTONE_FLYTE_AUTO the "
         "task runs with flytekit's own checkpoint"
@@ -131,16 +131,16 @@ def _switched(options: Options) -> Iterator[None]:
             ours.close()
 
 
-def _adopted(theirs: Any, options: Options) -> Checkpoint:  # Any: flytekit's, which has no types
+def _adopted(theirs: Any, options: Options) -> FlyteCheckpoint:  # Any: flytekit's, which has no types
     """Ours for flytekit's, one for each: two would take the place from each other."""
     with _lock:
-        ours = theirs if isinstance(theirs, Checkpoint) else getattr(theirs, _OURS, None)
-        if isinstance(ours, Checkpoint):
+        ours = theirs if isinstance(theirs, FlyteCheckpoint) else getattr(theirs, _OURS, None)
+        if isinstance(ours, FlyteCheckpoint):
             if options != Options():
                 ours.configure(options)
             return ours
         if not issubclass(type(theirs), _stock()):
             raise _changed(f"the checkpoint of this task is a {type(theirs).__name__}")
-        made = Checkpoint(theirs._checkpoint_dest, theirs._checkpoint_src, options=options)
+        made = FlyteCheckpoint(theirs._checkpoint_dest, theirs._checkpoint_src, options=options)
         setattr(theirs, _OURS, made)
         return made

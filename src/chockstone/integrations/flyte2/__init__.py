@@ -7,23 +7,23 @@ flyte only when one of the names is asked for: flyte loads this package by itsel
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chockstone.integrations.flyte2.checkpointer import Checkpoint
+    from chockstone.integrations.flyte2.checkpointer import Flyte2Checkpoint
     from chockstone.integrations.flyte2.errors import CheckpointBlocked, CheckpointsExhausted, CheckpointUnreachable
-    from chockstone.integrations.flyte2.switch import HostChanged, checkpoint, install, resumable
+    from chockstone.integrations.flyte2.switch import FlyteSdkChanged, checkpoint, install, resumable
 
 __all__ = [
-    "Checkpoint",
+    "Flyte2Checkpoint",
     "CheckpointBlocked",
     "CheckpointUnreachable",
     "CheckpointsExhausted",
-    "HostChanged",
+    "FlyteSdkChanged",
     "checkpoint",
     "install",
     "resumable",
 ]
 
 _HOMES = {
-    "Checkpoint": "checkpointer",
+    "Flyte2Checkpoint": "checkpointer",
     "CheckpointBlocked": "errors",
     "CheckpointUnreachable": "errors",
     "CheckpointsExhausted": "errors",

@@ -21,27 +21,27 @@ from typing import Final, Literal
 import flyte
 from flyte._checkpoint import Checkpoint as StockCheckpoint
 
-from chockstone.checkpoints.archive import Archive
 from chockstone.checkpoints.errors import DamagedArchive, InvalidName, ResumeBlocked, ResumeError, StoreError
 from chockstone.checkpoints.file_archive import extract_files, write_files
-from chockstone.checkpoints.posix import local_trouble
-from chockstone.checkpoints.resume.candidates import Candidate, Origin
-from chockstone.checkpoints.resume.chain import Chain
-from chockstone.checkpoints.resume.claims import Generation
+from chockstone.checkpoints.reading.archive import Archive
+from chockstone.checkpoints.restoring.verdicts import judge
+from chockstone.checkpoints.restoring.walk_back import OnUnreadable
+from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
+from chockstone.checkpoints.resume.attempts.claims import Generation
+from chockstone.checkpoints.resume.attempts.flyte_native import fetch_flyte_native, refresh_flyte_native
+from chockstone.checkpoints.resume.attempts.generations import FoundGeneration
+from chockstone.checkpoints.resume.attempts.places import AttemptPlaces
+from chockstone.checkpoints.resume.attempts.roots import listed
 from chockstone.checkpoints.resume.forward import Forward, Mode
-from chockstone.checkpoints.resume.generations import Found
-from chockstone.checkpoints.resume.keeping import Keeper
-from chockstone.checkpoints.resume.places import Places
-from chockstone.checkpoints.resume.report import Report
-from chockstone.checkpoints.resume.roots import listed
-from chockstone.checkpoints.resume.rules import Rules
-from chockstone.checkpoints.resume.stock import fetch_stock, refresh_stock
-from chockstone.checkpoints.resume.verdicts import judge
-from chockstone.checkpoints.resume.walking import OnUnreadable
-from chockstone.checkpoints.retention import Retention
-from chockstone.checkpoints.threads import in_thread
+from chockstone.checkpoints.resume.retention_runner import RetentionRunner
+from chockstone.checkpoints.resume.walk.chain import Chain
+from chockstone.checkpoints.resume.walk.report import ResumeReport
+from chockstone.checkpoints.resume.walk.rules import ResumeRules
+from chockstone.checkpoints.retention.policy import Retention
+from chockstone.checkpoints.runtime.threads import in_thread
+from chockstone.checkpoints.stores.posix import local_trouble
 from chockstone.integrations.flyte.layouts import Derivation, Unrecognised, recognise
-from chockstone.integrations.flyte.staging import Scratch
+from chockstone.integrations.flyte.staging import StagingDirectory
 from chockstone.integrations.flyte2.errors import told_to_flyte
 from chockstone.integrations.flyte2.surroundings import identity_of, is_restarted, place_of, rank_of, s3_access
 from chockstone.integrations.flyte2.trees import PAYLOAD, TREE, packed, unpack
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 _KEEP: Final = Retention(keep_last=2)
 
 
-class Checkpoint(StockCheckpoint):
+class Flyte2Checkpoint(StockCheckpoint):
     def __init__(
         self,
         checkpoint_dest: str | os.PathLike[str],
@@ -75,19 +75,19 @@ class Checkpoint(StockCheckpoint):
         """
         super().__init__(os.fspath(checkpoint_dest), None if checkpoint_src is None else os.fspath(checkpoint_src))
         self._td.cleanup()
-        self._td = Scratch()  # type: ignore[assignment]  # it has what flyte uses of the other
+        self._td = StagingDirectory()  # type: ignore[assignment]  # it has what flyte uses of the other
         self._identity = identity_of(flyte.ctx()) if identity is None else dict(identity)
         self._sources = listed(sources)
         self._stock_view = stock_view
         self._retention = retention
         self._forward_mode: Mode = forward
-        self._rules = Rules(
+        self._rules = ResumeRules(
             on_unreadable=on_unreadable, legacy=legacy, stock="object", deadline_seconds=deadline_seconds
         )
         self._rank = rank_of(os.environ)
         self._made: Chain | None = None
         self._block: ResumeBlocked | None = None  # the store itself could not be had
-        self._keeper: Keeper | None = None
+        self._keeper: RetentionRunner | None = None
         self._lock = threading.RLock()
 
     # What flyte's own has.
@@ -149,13 +149,13 @@ class Checkpoint(StockCheckpoint):
                 )
             if self._stock_view:
                 self._show(chain, generation)
-            self._keeper = self._keeper or Keeper(chain, self._retention)
+            self._keeper = self._keeper or RetentionRunner(chain, self._retention)
             self._keeper.tidy()
 
     # What is ours.
 
     @property
-    def report(self) -> Report | None:
+    def report(self) -> ResumeReport | None:
         """What the last ``load`` looked at and why it chose as it did."""
         return self._made.report if self._made else None
 
@@ -177,7 +177,7 @@ class Checkpoint(StockCheckpoint):
                 notes.append(f"older attempts are not derived: {layout.why}")
             try:
                 self._made = Chain(
-                    Places(access=s3_access()),
+                    AttemptPlaces(access=s3_access()),
                     place_of(self._checkpoint_dest),
                     identity=self._identity,
                     attempt=attempt,
@@ -214,11 +214,11 @@ class Checkpoint(StockCheckpoint):
                 "rank 0 holds it. Save there, under `if flyte.ctx().rank in (None, 0)`"
             )
 
-    def _restore(self, found: Found) -> Path | None:
+    def _restore(self, found: FoundGeneration) -> Path | None:
         """One candidate, in a directory of its own until it is known to be whole."""
         with _staging() as staging:
             if found.generation is None:
-                fetch_stock(found.place, "object", found.stock, staging)
+                fetch_flyte_native(found.place, "object", found.stock, staging)
                 name = PAYLOAD
             else:
                 with Archive(found.open()) as archive:
@@ -239,7 +239,7 @@ class Checkpoint(StockCheckpoint):
         """For stock flyte. What was saved is saved without it, so a failure is told and no more."""
         try:
             members = chain.head(chain.place, generation.name).layout.members
-            refresh_stock(chain.place, generation.name, members, form="object")
+            refresh_flyte_native(chain.place, generation.name, members, form="object")
         except (StoreError, DamagedArchive, OSError) as error:
             log.warning(
                 "checkpoint committed, stock view not refreshed place=%s generation=%s error=%s",

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from flyte.errors import NonRecoverableError, RuntimeSystemError
 
 from chockstone.checkpoints.errors import ResumeBlocked, ResumeExhausted
-from chockstone.checkpoints.resume.verdicts import Verdict
+from chockstone.checkpoints.restoring.verdicts import Verdict
 
 
 class CheckpointUnreachable(ResumeBlocked, RuntimeSystemError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flyte.errors import InitializationError
 from flyte.storage import S3
 
-from chockstone.checkpoints.bucket import S3Access
+from chockstone.checkpoints.stores.bucket import S3Access
 
 if TYPE_CHECKING:
     from flyte.models import TaskContext

@@ -2,7 +2,7 @@
 
 Flyte has no hook for that. There is the cache in which a task's context keeps the checkpoint it made, and there
 is the class it makes it of; both are its own affair and may change, so they are compared with what this was
-written against first, and where they differ nothing is switched and ``HostChanged`` says so.
+written against first, and where they differ nothing is switched and ``FlyteSdkChanged`` says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast, overload
 if TYPE_CHECKING:
     from flyte.models import TaskContext
 
-    from chockstone.integrations.flyte2.checkpointer import Checkpoint
+    from chockstone.integrations.flyte2.checkpointer import Flyte2Checkpoint
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,15 +27,15 @@ _PARAMETERS: Final = ("self", "checkpoint_dest", "checkpoint_src")
 _METHODS: Final = ("load", "save", "load_sync", "save_sync", "prev_exists")
 
 
-class HostChanged(RuntimeError):
+class FlyteSdkChanged(RuntimeError):
     """This flyte makes its checkpoints in a way that we do not know."""
 
 
-def checkpoint(**options: Any) -> Checkpoint | None:  # Any: as Checkpoint takes them
+def checkpoint(**options: Any) -> Flyte2Checkpoint | None:  # Any: as Checkpoint takes them
     """The checkpoint of the task that is running, ours; ``flyte.ctx().checkpoint`` is the same object from here on.
 
     None where flyte has none either: outside of a task, and where the platform gives no place for one. ``options`` are
-    those of ``Checkpoint``, and count for the first call in a task.
+    those of ``Flyte2Checkpoint``, and count for the first call in a task.
     """
     import flyte
 
@@ -58,7 +58,7 @@ def resumable(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
         @resumable
         async def train() -> int: ...
 
-    ``options`` are those of ``Checkpoint``. Called outside of a task the function is as it was.
+    ``options`` are those of ``Flyte2Checkpoint``. Called outside of a task the function is as it was.
     """
     if function is None:
         return functools.partial(_resumable, options)
@@ -92,10 +92,10 @@ def install() -> None:
     import flyte
     import flyte._checkpoint
 
-    from chockstone.integrations.flyte2.checkpointer import Checkpoint
+    from chockstone.integrations.flyte2.checkpointer import Flyte2Checkpoint
 
     _check_host()
-    flyte._checkpoint.Checkpoint = flyte.Checkpoint = Checkpoint  # type: ignore[misc]  # which is the point
+    flyte._checkpoint.Checkpoint = flyte.Checkpoint = Flyte2Checkpoint  # type: ignore[misc]  # which is the point
 
 
 def install_if_asked() -> None:
@@ -119,13 +119,13 @@ def _refuse(error: Exception) -> None:
 
     class Refusing(flyte._checkpoint.BaseCheckpoint):
         def __new__(cls, *_: object, **__: object) -> Any:  # Any: there is never one
-            raise HostChanged(f"{AUTO}=1, but flyte's checkpoint could not be switched: {error}") from error
+            raise FlyteSdkChanged(f"{AUTO}=1, but flyte's checkpoint could not be switched: {error}") from error
 
     flyte._checkpoint.Checkpoint = flyte.Checkpoint = Refusing  # type: ignore[misc]  # as above
 
 
-def _seed(context: TaskContext, options: dict[str, Any]) -> Checkpoint | None:
-    from chockstone.integrations.flyte2.checkpointer import Checkpoint
+def _seed(context: TaskContext, options: dict[str, Any]) -> Flyte2Checkpoint | None:
+    from chockstone.integrations.flyte2.checkpointer import Flyte2Checkpoint
     from chockstone.integrations.flyte2.surroundings import identity_of
 
     paths = context.checkpoint_paths
@@ -133,8 +133,8 @@ def _seed(context: TaskContext, options: dict[str, Any]) -> Checkpoint | None:
     if paths is None or not dest:
         return None
     made = context.data.get(_CACHE_KEY)
-    if not isinstance(made, Checkpoint):
-        made = Checkpoint(dest, paths.prev_checkpoint_path, identity=identity_of(context), **options)
+    if not isinstance(made, Flyte2Checkpoint):
+        made = Flyte2Checkpoint(dest, paths.prev_checkpoint_path, identity=identity_of(context), **options)
         context.data[_CACHE_KEY] = made
     return made
 
@@ -147,21 +147,21 @@ def _check_host() -> None:
         from flyte import _checkpoint
         from flyte.models import CheckpointPaths, TaskContext
     except ImportError as error:
-        raise HostChanged(_advice(f"{error.name or error} cannot be imported")) from error
+        raise FlyteSdkChanged(_advice(f"{error.name or error} cannot be imported")) from error
     stock = _stock(_checkpoint)
     if stock is None:
-        raise HostChanged(_advice("flyte._checkpoint.Checkpoint is gone"))
+        raise FlyteSdkChanged(_advice("flyte._checkpoint.Checkpoint is gone"))
     if getattr(_checkpoint, "CHECKPOINT_CACHE_KEY", None) != _CACHE_KEY:
-        raise HostChanged(_advice("a context keeps its checkpoint under another name"))
+        raise FlyteSdkChanged(_advice("a context keeps its checkpoint under another name"))
     found = tuple(inspect.signature(stock.__init__).parameters)
     if found != _PARAMETERS:
-        raise HostChanged(_advice(f"flyte.Checkpoint takes {found} and not {_PARAMETERS}"))
+        raise FlyteSdkChanged(_advice(f"flyte.Checkpoint takes {found} and not {_PARAMETERS}"))
     if missing := [name for name in _METHODS if not callable(getattr(stock, name, None))]:
-        raise HostChanged(_advice(f"flyte.Checkpoint has no {', '.join(missing)}"))
+        raise FlyteSdkChanged(_advice(f"flyte.Checkpoint has no {', '.join(missing)}"))
     if not isinstance(getattr(TaskContext, "checkpoint", None), property) or not callable(getattr(flyte, "ctx", None)):
-        raise HostChanged(_advice("a task has no flyte.ctx().checkpoint"))
+        raise FlyteSdkChanged(_advice("a task has no flyte.ctx().checkpoint"))
     if not {"prev_checkpoint_path", "checkpoint_path"} <= set(CheckpointPaths.__dataclass_fields__):
-        raise HostChanged(_advice("the platform's paths have other names"))
+        raise FlyteSdkChanged(_advice("the platform's paths have other names"))
 
 
 def _stock(module: Any) -> Any:  # Any: whatever is there

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from chockstone.sampling.vllm.connection import UNKNOWN, Connection, Refused, VllmError
+from chockstone.sampling.vllm.connection import UNKNOWN, Connection, VllmError, VllmRefused
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Adapters:
         try:
             await asyncio.shield(slot.loading)
             yield
-        except Refused as error:
+        except VllmRefused as error:
             if error.status == UNKNOWN:
                 self._drop(files.name, slot)
             raise
@@ -98,7 +98,7 @@ class Adapters:
             await asyncio.shield(after)
         try:
             await self._connection.load_adapter(files.name, files.directory)
-        except Refused as error:
+        except VllmRefused as error:
             raise NotLoaded(
                 f"{error}. It must see {files.directory!r} under this very path, and have been started with "
                 f"--enable-lora and a --max-lora-rank no less than the run's rank"

@@ -13,7 +13,7 @@ import numpy as np
 
 from chockstone.sampling.vllm.completion_request import stop_tokens
 from chockstone.sampling.vllm.model_facts import ModelFacts
-from chockstone.wire.samples import Floats, SampledSequence, SampleRequest, SampleResult, TopK
+from chockstone.wire.codecs.samples import Floats, SampledSequence, SampleRequest, SampleResult, TopK
 
 _EMPTY_LOGPROB: Final = -99999.0
 _TOKEN: Final = "token_id:"  # noqa: S105  # how vLLM spells one where a text is expected

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from chockstone.sampling.vllm.model_facts import ModelFacts
-from chockstone.wire.samples import SampleRequest, SamplingParams
+from chockstone.wire.codecs.samples import SampleRequest, SamplingParams
 
 MOST_ALTERNATIVES: Final = 20  # that a server gives unless it was told otherwise
 _LOWEST_TEMPERATURE: Final = 0.01  # vLLM raises lower ones to it

@@ -30,7 +30,7 @@ class VllmError(Exception):
     pass
 
 
-class Lost(VllmError):
+class VllmConnectionLost(VllmError):
     """``was_sent``: the server had the request, and may have died of it."""
 
     def __init__(self, message: str, *, was_sent: bool) -> None:
@@ -38,7 +38,7 @@ class Lost(VllmError):
         self.was_sent = was_sent
 
 
-class Refused(VllmError):
+class VllmRefused(VllmError):
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
         self.status = status
@@ -71,8 +71,8 @@ class Connection:
         """Raises Lost unless it says that it is well."""
         try:
             await self._ask("GET", "/health", seconds=_ANSWER_SECONDS)
-        except Refused as error:
-            raise Lost(str(error), was_sent=True) from error
+        except VllmRefused as error:
+            raise VllmConnectionLost(str(error), was_sent=True) from error
 
     async def offer(self) -> Offer:
         answer = await self._ask("GET", "/v1/models", seconds=_ANSWER_SECONDS)
@@ -83,13 +83,13 @@ class Connection:
                 adapters={card["id"]: str(card.get("root")) for card in cards if card.get("parent") is not None},
             )
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Refused(f"{self.url} does not list models as vLLM does", status=200) from error
+            raise VllmRefused(f"{self.url} does not list models as vLLM does", status=200) from error
 
     async def takes_adapters(self) -> bool:
         """Whether it has the routes at all, which it has only when told to."""
         try:
             await self._ask("POST", "/v1/load_lora_adapter", {}, seconds=_ANSWER_SECONDS)
-        except Refused as error:
+        except VllmRefused as error:
             return error.status != UNKNOWN
         return True
 
@@ -98,7 +98,7 @@ class Connection:
         body = {"lora_name": name, "lora_path": directory}
         try:
             await self._ask("POST", "/v1/load_lora_adapter", body, seconds=_LOAD_SECONDS, refuses_by_500=True)
-        except Refused as error:
+        except VllmRefused as error:
             if "already been loaded" not in str(error):
                 raise
 
@@ -108,7 +108,7 @@ class Connection:
             await self._ask(
                 "POST", "/v1/unload_lora_adapter", {"lora_name": name}, seconds=_ANSWER_SECONDS, refuses_by_500=True
             )
-        except Refused as error:
+        except VllmRefused as error:
             if error.status != UNKNOWN:
                 raise
 
@@ -120,7 +120,7 @@ class Connection:
                 return orjson.loads(answer)
             return await asyncio.to_thread(orjson.loads, answer)
         except orjson.JSONDecodeError as error:
-            raise Refused(f"{self.url} answered with what is no JSON: {error}", status=200) from error
+            raise VllmRefused(f"{self.url} answered with what is no JSON: {error}", status=200) from error
 
     async def _ask(
         self,
@@ -141,22 +141,24 @@ class Connection:
             ):
                 answer = await response.read()
         except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
-            raise Lost(f"{self.url} cannot be reached: {error}", was_sent=False) from error
+            raise VllmConnectionLost(f"{self.url} cannot be reached: {error}", was_sent=False) from error
         except TimeoutError as error:
-            raise Lost(f"{self.url} did not answer {path} within {seconds} seconds", was_sent=True) from error
+            raise VllmConnectionLost(
+                f"{self.url} did not answer {path} within {seconds} seconds", was_sent=True
+            ) from error
         except (aiohttp.ClientError, OSError) as error:
             told = str(error) or type(error).__name__
-            raise Lost(f"the connection to {self.url} broke: {told}", was_sent=True) from error
+            raise VllmConnectionLost(f"the connection to {self.url} broke: {told}", was_sent=True) from error
         if response.status < 400:
             return answer
         message = f"{self.url} answered {path} with {response.status}: {_explain(answer)}"
         if response.status >= 500 and not refuses_by_500:
-            raise Lost(message, was_sent=True)
+            raise VllmConnectionLost(message, was_sent=True)
         if response.status in _LATER:
-            raise Lost(message, was_sent=False)
+            raise VllmConnectionLost(message, was_sent=False)
         if response.status in (401, 403):
             message += f". If it wants a key, start this server with it in {KEY}"
-        raise Refused(message, status=response.status)
+        raise VllmRefused(message, status=response.status)
 
 
 def _explain(answer: bytes) -> str:

@@ -14,11 +14,11 @@ from typing import Final
 from chockstone.sampling.vllm.adapters import AdapterFiles, NotLoaded
 from chockstone.sampling.vllm.completion_answer import StrangeAnswer, Unfinished, join_results, read_completion
 from chockstone.sampling.vllm.completion_request import can_answer, make_completion, most_tokens, split_samples
-from chockstone.sampling.vllm.connection import UNKNOWN, Lost, Refused, VllmError
+from chockstone.sampling.vllm.connection import UNKNOWN, VllmConnectionLost, VllmError, VllmRefused
 from chockstone.sampling.vllm.model_facts import ModelFacts
 from chockstone.sampling.vllm.server import Misfit, VllmServer
+from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 from chockstone.wire.failures import ServerFailure
-from chockstone.wire.samples import SampleRequest, SampleResult
 
 log = logging.getLogger(__name__)
 _DEATHS: Final = 3  # of servers or connections, with one request under way
@@ -56,9 +56,9 @@ class Fleet:
         """
         met = await asyncio.gather(*(server.meet() for server in self._servers), return_exceptions=True)
         for server, error in zip(self._servers, met, strict=True):
-            if isinstance(error, Lost):
+            if isinstance(error, VllmConnectionLost):
                 server.lose(str(error))
-            elif isinstance(error, Refused):
+            elif isinstance(error, VllmRefused):
                 raise Misfit(f"the vLLM server at {server.url} cannot be used: {error}") from error
             elif error is not None:
                 raise error
@@ -192,13 +192,13 @@ class _Tries:
     async def count(self, error: Exception, server: VllmServer, *, is_of_adapter: bool) -> None:
         """Who is at fault is used no more: the server by anybody, or by this sample."""
         self.misses += 1
-        if isinstance(error, Refused) and error.status == UNKNOWN:
+        if isinstance(error, VllmRefused) and error.status == UNKNOWN:
             if not is_of_adapter:
                 server.lose(str(error))
             return
         if server.is_up:
             await server.verify()  # one whose engine died with the adapter half loaded refuses that, too
-        if isinstance(error, Lost):
+        if isinstance(error, VllmConnectionLost):
             self.deaths += error.was_sent
         elif isinstance(error, Unfinished) or not server.is_up:
             self.deaths += 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from chockstone.wire.plain_json import read_model_object
+from chockstone.wire.codecs.json_files import read_model_object
 
 
 @dataclass(frozen=True, slots=True)

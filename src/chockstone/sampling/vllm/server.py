@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from chockstone.sampling.vllm.adapters import AdapterFiles, Adapters
 from chockstone.sampling.vllm.completion_request import Ability
-from chockstone.sampling.vllm.connection import Connection, Lost, Refused, VllmError
+from chockstone.sampling.vllm.connection import Connection, VllmConnectionLost, VllmError, VllmRefused
 from chockstone.sampling.vllm.head_probe import head_probe
 from chockstone.sampling.vllm.model_facts import ModelFacts
 
@@ -73,7 +73,7 @@ class VllmServer:
             async with asyncio.timeout(_MEETING_SECONDS):
                 await self._meet()
         except TimeoutError as error:
-            raise Lost(f"{self.url} answers, and generates nothing", was_sent=True) from error
+            raise VllmConnectionLost(f"{self.url} answers, and generates nothing", was_sent=True) from error
 
     async def _meet(self) -> None:
         offer = await self._connection.offer()
@@ -89,7 +89,7 @@ class VllmServer:
             )
         for name, directory in offer.adapters.items():
             if Path(directory).parent == self._directory:  # left by an earlier life of this server
-                with suppress(Refused):
+                with suppress(VllmRefused):
                     await self._connection.unload_adapter(name)
         usual = await self._score(min(served), 1.0)
         is_tempered = _differ(usual, await self._score(min(served), _COOLER))
@@ -114,7 +114,7 @@ class VllmServer:
                 pause, misses = _FIRST_PAUSE_SECONDS, 0
             except VllmError as error:
                 misses += 1
-                if self.is_up and isinstance(error, Lost) and error.was_sent and misses < _MISSES:
+                if self.is_up and isinstance(error, VllmConnectionLost) and error.was_sent and misses < _MISSES:
                     continue
                 pause = _FIRST_PAUSE_SECONDS if self.is_up else min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 self.lose(str(error))
@@ -151,7 +151,9 @@ class VllmServer:
             if current is not None and current.cancelling():
                 raise
             was_sent = flight in self._sent
-            raise Lost(f"{self.url} was lost with the sample under way: {self.problem}", was_sent=was_sent) from None
+            raise VllmConnectionLost(
+                f"{self.url} was lost with the sample under way: {self.problem}", was_sent=was_sent
+            ) from None
         finally:
             self.busy -= body["n"]
             self._flights.discard(flight)
@@ -180,7 +182,7 @@ class VllmServer:
         with head_probe(self._directory, self._facts[model]) as files:
             try:
                 await self._connection.load_adapter(files.name, files.directory)
-            except Refused as error:
+            except VllmRefused as error:
                 if _NOT_THERE in str(error):
                     return False
                 raise Misfit(

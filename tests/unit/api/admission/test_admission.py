@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from served import Served
+from support.served import Served
 
 PUBLIC = {
     "/api/v1/healthz",

@@ -9,7 +9,7 @@ from fastapi import HTTPException
 from starlette.types import Message
 
 from chockstone.api.admission.limits import UploadLimits
-from chockstone.api.admission.uploads import HeldBytes, Upload, Uploads
+from chockstone.api.admission.uploads import HeldBytes, RequestUpload, Uploads
 
 LIMITS = UploadLimits(body_bytes=1 << 20, json_bytes=1 << 10, silence_seconds=60.0, bytes_per_second=4096)
 
@@ -33,7 +33,10 @@ class SkippingLoop(asyncio.SelectorEventLoop):
 
 
 def upload_of(pieces: Iterable[tuple[float, int]], limits: UploadLimits = LIMITS) -> int:
-    """Bytes received of a body whose pieces come after so many seconds each. Raises as ``Upload.receive`` does."""
+    """Bytes received of a body whose pieces come at intervals of so many seconds.
+
+    Raises as ``RequestUpload.receive`` does.
+    """
     given = iter(pieces)
 
     async def receive() -> Message:
@@ -43,7 +46,7 @@ def upload_of(pieces: Iterable[tuple[float, int]], limits: UploadLimits = LIMITS
 
     async def read() -> int:
         held = HeldBytes(1 << 30, always_bytes=1 << 10)
-        upload = Upload(receive, held, limits, caller="ann", limit_bytes=limits.body_bytes)
+        upload = RequestUpload(receive, held, limits, caller="ann", limit_bytes=limits.body_bytes)
         try:
             while (await upload.receive())["more_body"]:
                 pass

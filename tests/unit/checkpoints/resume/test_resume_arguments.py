@@ -12,7 +12,7 @@ import pytest
 
 from chockstone.checkpoints import Checkpointer, Resume
 from chockstone.checkpoints.errors import InvalidName, ResumeError
-from chockstone.checkpoints.resume.roots import MAX_ATTEMPT, number_attempt
+from chockstone.checkpoints.resume.attempts.roots import MAX_ATTEMPT, number_attempt
 
 
 def saved(root: Path, step: int = 1) -> None:

@@ -13,9 +13,8 @@ import pytest
 os.environ["FLYTE_SDK_RICH_TRACEBACKS"] = "0"  # or flytekit takes over how every exception is printed
 pytest.importorskip("flytekit")
 
-from flyte_attempts import Root
-
-from loopback_s3 import Proxy, faulty_proxy, make_bucket, s3_server, set_environment
+from support.integrations.flyte_attempts import Root
+from support.loopback_s3 import Proxy, faulty_proxy, make_bucket, s3_server, set_environment
 
 BUCKET = "flyte"
 

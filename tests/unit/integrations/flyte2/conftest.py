@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from flyte2_attempts import BUCKET, Storage
 
-from chockstone.checkpoints.bucket import S3Access
-from chockstone.checkpoints.resume.places import Places
-from loopback_s3 import ENVIRONMENT, make_bucket, s3_server, set_environment
+from chockstone.checkpoints.resume.attempts.places import AttemptPlaces
+from chockstone.checkpoints.stores.bucket import S3Access
+from support.integrations.flyte2_attempts import BUCKET, Storage
+from support.loopback_s3 import ENVIRONMENT, make_bucket, s3_server, set_environment
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # flyte has models in the manner of an older pydantic
@@ -50,8 +50,8 @@ def one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @cache
-def _places(*, access: S3Access | None) -> Places:
-    return Places(access=access)
+def _places(*, access: S3Access | None) -> AttemptPlaces:
+    return AttemptPlaces(access=access)
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Archives over HTTP: signed URLs, byte ranges, and files sent straight from disk."""

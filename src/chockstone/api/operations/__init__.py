@@ -1,0 +1,1 @@
+"""Routes for operators: metrics, audit, policies, storage and trash."""

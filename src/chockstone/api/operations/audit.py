@@ -1,0 +1,47 @@
+"""The audit: what was done to checkpoints, as their owners and the server's admins may know."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Final
+
+from fastapi import Query
+
+from chockstone.api.context import ContextDep
+from chockstone.api.routes import Routes
+from chockstone.api.users import CallerDep
+from chockstone.catalog.tables.audit import AuditRow
+from chockstone.wire.messages.audit import AuditEntry, AuditResponse, EventType
+
+routes = Routes(tags=["administration"])
+_PREFIXES: Final[dict[EventType, str | None]] = {
+    "all": None,
+    "checkpoints": "checkpoint_",
+    "projects": "project_",
+    "teams": "team_",
+    "organizations": "organization_",
+}
+
+
+@routes.get("/audit")
+async def audit(
+    context: ContextDep,
+    caller: CallerDep,
+    event_type: EventType = "all",
+    day: Annotated[date | None, Query(description="of UTC")] = None,
+) -> AuditResponse:
+    """Oldest first: the caller's own, and to admins everyone's."""
+    await context.engine.audit.flush()
+    rows = await context.catalog.audit.list(context.scope_of(caller), day=day, prefix=_PREFIXES[event_type])
+    return AuditResponse(entries=[_entry(row) for row in rows])
+
+
+def _entry(row: AuditRow) -> AuditEntry:
+    return AuditEntry(
+        timestamp=row.at,
+        event=row.event,
+        event_details={"owner": row.owner, **row.details},
+        model_id=row.run_id,
+        tinker_path=row.path,
+        purpose=row.purpose,
+    )

@@ -1,0 +1,1 @@
+"""The server process: preparation, listening, signals and shutdown."""

@@ -1,0 +1,1 @@
+"""Routes that the Tinker SDK calls, one file per resource."""

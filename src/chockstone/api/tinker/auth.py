@@ -1,0 +1,43 @@
+"""Authentication: keys for tokens, and who a key belongs to."""
+
+from __future__ import annotations
+
+import zlib
+
+from fastapi import Response
+
+from chockstone.api.context import ContextDep
+from chockstone.api.routes import Routes
+from chockstone.api.users import ORGANIZATION, CallerDep
+from chockstone.wire.messages.credentials import (
+    ApiKeyResponse,
+    AuthTokenResponse,
+    KeyDetails,
+    OrganizationDetails,
+    UserDetails,
+)
+
+routes = Routes(prefix="/auth", tags=["auth"])
+
+
+@routes.post("/token")
+async def token(context: ContextDep, caller: CallerDep) -> AuthTokenResponse:
+    return AuthTokenResponse(jwt=context.users.token(caller))
+
+
+@routes.get("/apikey/me")
+async def apikey_me(caller: CallerDep) -> ApiKeyResponse:
+    return ApiKeyResponse(
+        key_id=zlib.crc32(caller.user_id.encode()),
+        name=caller.user_id,
+        note="",
+        details=KeyDetails(
+            org_details=OrganizationDetails(name=ORGANIZATION), user_details=UserDetails(email=caller.user_id)
+        ),
+    )
+
+
+@routes.delete("/apikey/me", status_code=204)
+async def delete_apikey(caller: CallerDep) -> Response:
+    """Keys are the operator's to take away; a client that logs out forgets its own copy."""
+    return Response(status_code=204)

@@ -1,0 +1,213 @@
+"""Checkpoints: listed, shared, given a lifetime, fetched and deleted.
+
+Whoever made one may do anything with it; one that is public may be read by everyone. What is another's
+and what is not there answer alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from email.utils import format_datetime
+from typing import Annotated, Final
+
+from fastapi import Depends, Query, Request, Response
+
+from chockstone.api.bodies import off_loop
+from chockstone.api.context import Context, ContextDep
+from chockstone.api.downloads.routes import download_url, exported_files
+from chockstone.api.lookup import LookupDep
+from chockstone.api.routes import Routes
+from chockstone.api.users import Caller, CallerDep
+from chockstone.catalog import CheckpointKind, CheckpointRow, RowMissing
+from chockstone.wire.failures import BadRequest
+from chockstone.wire.messages.checkpoints import (
+    ArchiveUrlResponse,
+    Checkpoint,
+    CheckpointsResponse,
+    Cursor,
+    ExternalWeightsUrlsResponse,
+    SetTtlRequest,
+    VerifyResponse,
+)
+from chockstone.wire.paths import NAME_RULE, Kind, TinkerPath, check_name, check_run_id
+
+routes = Routes(tags=["checkpoints"])
+_RUN: Final = "/training_runs/{run_id}/checkpoints"
+_ONE: Final = _RUN + "/{kind}/{name}"
+_URL_LIFETIME: Final = timedelta(hours=1)
+_JSON: Final = "application/json"
+_BYTES_PER_ENTRY: Final = 500  # or so, of a list
+
+
+@routes.get("/checkpoints", response_model=CheckpointsResponse)
+async def list_checkpoints(
+    context: LookupDep,
+    caller: CallerDep,
+    kinds: KnownKindsDep,
+    limit: Annotated[int, Query(ge=0, le=1000)] = 100,
+    offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
+) -> Response:
+    """The caller's own, of all runs, newest first. An SDK older than 0.28 is not shown external checkpoints."""
+    page = await context.catalog.checkpoints.list(
+        caller.user_id, limit=limit, offset=offset, now=context.now(), kinds=kinds
+    )
+    return await _listed(page.rows, Cursor(offset=offset, limit=limit, total_count=page.total_count))
+
+
+@routes.get(_RUN, response_model=CheckpointsResponse)
+async def list_checkpoints_of_run(run_id: str, context: LookupDep, caller: CallerDep, kinds: KnownKindsDep) -> Response:
+    """All of a run, newest first; of another's run the public ones. Older SDKs are not shown external checkpoints."""
+    check_run_id(run_id)
+    rows = await context.catalog.checkpoints.list_by_run(run_id, now=context.now())
+    seen = [row for row in rows if context.may_read(row, caller)]
+    if not seen:
+        await context.run_row(run_id, caller)
+    return await _listed([row for row in seen if kinds is None or row.kind in kinds])
+
+
+@routes.get(_ONE)
+async def get_checkpoint(run_id: str, kind: str, name: str, context: LookupDep, caller: CallerDep) -> Checkpoint:
+    return describe(await context.readable(TinkerPath.of(run_id, kind, name), caller))
+
+
+@routes.delete(_ONE, status_code=204)
+async def delete_checkpoint(run_id: str, kind: str, name: str, context: ContextDep, caller: CallerDep) -> Response:
+    """The row, and then the archive. Of several at once one deletes it; to the others it is not there."""
+    row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
+    return await _delete(context, caller, row)
+
+
+@routes.delete(_RUN + "/{name}", status_code=204)
+async def delete_by_bare_name(run_id: str, name: str, context: ContextDep, caller: CallerDep) -> Response:
+    """A name without its kind, as long as it can mean one checkpoint only."""
+    paths = [TinkerPath.of(run_id, kind, name) for kind in Kind]
+    await context.run_row(run_id, caller)
+    found = await context.catalog.checkpoints.named(run_id, name, now=context.now())
+    if len(found) > 1:
+        ids = " and ".join(f"{row.kind}/{row.name}" for row in found)
+        raise BadRequest(f"{name!r} can mean {ids} of run {run_id!r}; delete each by its full id. Nothing was deleted.")
+    if found:
+        return await _delete(context, caller, found[0])
+    check_name(name)  # ``latest`` is none
+    for path in paths:
+        await context.refuse_while_written(path)
+    raise RowMissing(f"run {run_id!r} has no checkpoint {name!r} of any kind; list its checkpoints")
+
+
+@routes.post(_ONE + "/publish", status_code=204)
+async def publish(run_id: str, kind: str, name: str, context: ContextDep, caller: CallerDep) -> Response:
+    """Everyone on this server may read it from now on. Again is fine."""
+    row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
+    await context.engine.checkpoints.set_public(row, public=True, by=caller.user_id)
+    return Response(status_code=204)
+
+
+@routes.delete(_ONE + "/publish", status_code=204)
+async def unpublish(run_id: str, kind: str, name: str, context: ContextDep, caller: CallerDep) -> Response:
+    row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
+    await context.engine.checkpoints.set_public(row, public=False, by=caller.user_id)
+    return Response(status_code=204)
+
+
+@routes.put(_ONE + "/ttl", status_code=204)
+async def set_ttl(
+    run_id: str, kind: str, name: str, request: SetTtlRequest, context: ContextDep, caller: CallerDep
+) -> Response:
+    row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
+    await context.engine.checkpoints.set_ttl(row, request.ttl_seconds, by=caller.user_id)
+    return Response(status_code=204)
+
+
+@routes.post(_ONE + "/verify")
+async def verify(run_id: str, kind: str, name: str, context: ContextDep, caller: CallerDep) -> VerifyResponse:
+    """Reads it in full, and has what it finds be known."""
+    row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
+    found = describe(await context.engine.checkpoints.verify(row))
+    return VerifyResponse(state=found.state or "ready", damage=found.damage)
+
+
+@routes.get(_ONE + "/archive", status_code=302, response_model=ArchiveUrlResponse)
+async def archive(
+    run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep
+) -> Response:
+    """Where the archive can be fetched from without credentials, for an hour."""
+    path = str(TinkerPath.of(run_id, kind, name))
+    row = (await context.checkpoint(path, caller)).row
+    expires = context.now() + _URL_LIFETIME
+    url = download_url(context, request, caller, row, None, expires)
+    context.audit_read(row, caller, purpose="download")
+    headers = {"Location": url, "Expires": format_datetime(expires, usegmt=True), "Cache-Control": "no-store"}
+    return Response(ArchiveUrlResponse(url=url, expires=expires).encode(), 302, headers, _JSON)
+
+
+@routes.get(_ONE + "/external_weights_urls")
+async def external_weights_urls(
+    run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep
+) -> ExternalWeightsUrlsResponse:
+    """Where each file of an export can be fetched from without credentials, for an hour."""
+    path = str(TinkerPath.of(run_id, kind, name))
+    row = (await context.checkpoint(path, caller, kinds=(Kind.EXTERNAL_WEIGHTS,))).row
+    files = await exported_files(context, row)
+    expires = context.now() + _URL_LIFETIME
+    context.audit_read(row, caller, purpose="download")
+    return ExternalWeightsUrlsResponse(
+        urls={file: download_url(context, request, caller, row, file, expires) for file in files}, expires=expires
+    )
+
+
+@routes.api_route(_RUN + "/{anything:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)
+async def names_no_checkpoint(run_id: str, anything: str, caller: CallerDep) -> Response:
+    raise BadRequest(
+        f"{anything[:300]!r} names no checkpoint of a run and nothing to do with one. "
+        f"It would be <kind>/<name>, where kind is one of {', '.join(Kind)}. {NAME_RULE}"
+    )
+
+
+def describe(row: CheckpointRow) -> Checkpoint:
+    return Checkpoint.at(
+        TinkerPath(row.run_id, Kind(row.kind), row.name),
+        time=row.created_at,
+        size_bytes=row.size_bytes,
+        public=row.public,
+        user_metadata=dict(row.user_metadata),
+        expires_at=row.expires_at,
+        state="damaged" if row.state == "damaged" else "ready",
+        damage=row.damage,
+    )
+
+
+async def _listed(rows: Sequence[CheckpointRow], cursor: Cursor | None = None) -> Response:
+    """Encoded once, here: a run may have ten thousand."""
+
+    def encode() -> bytes:
+        return CheckpointsResponse(checkpoints=[describe(row) for row in rows], cursor=cursor).encode()
+
+    return Response(await off_loop(encode, size_bytes=_BYTES_PER_ENTRY * len(rows)), media_type=_JSON)
+
+
+async def _delete(context: Context, caller: Caller, row: CheckpointRow) -> Response:
+    if not await context.engine.checkpoints.delete([row], by=caller.user_id):
+        raise RowMissing(f"checkpoint {row.path!r} is gone already: it was deleted or replaced a moment ago")
+    return Response(status_code=204)
+
+
+_VERSION_HEADER: Final = "X-Stainless-Package-Version"
+_FIRST_WITH_EXTERNAL: Final = (0, 28)  # older ones fail on a list that holds an external checkpoint
+_VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.|$)", re.ASCII)
+
+
+def kinds_known_to(version: str | None) -> Sequence[CheckpointKind] | None:
+    """The kinds of checkpoints that an SDK of this version can list; None for all of them."""
+    found = _VERSION.match(version or "")
+    if found is None or (int(found[1]), int(found[2])) >= _FIRST_WITH_EXTERNAL:
+        return None
+    return "weights", "sampler_weights"
+
+
+def _kinds(request: Request) -> Sequence[CheckpointKind] | None:
+    return kinds_known_to(request.headers.get(_VERSION_HEADER))
+
+
+KnownKindsDep = Annotated[Sequence[CheckpointKind] | None, Depends(_kinds)]

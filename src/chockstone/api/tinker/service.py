@@ -1,0 +1,69 @@
+"""Service: whether the server is there, what it serves, and what clients should know before they start."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import Response
+
+from chockstone.api.context import ContextDep
+from chockstone.api.routes import Routes
+from chockstone.api.users import CallerDep
+from chockstone.wire.messages.service import (
+    ClientConfigRequest,
+    ClientConfigResponse,
+    ClientDynamicConfigResponse,
+    HealthResponse,
+    ReadinessResponse,
+    ServerCapabilitiesResponse,
+    SupportedModel,
+    TelemetryRequest,
+    TelemetryResponse,
+)
+
+log = logging.getLogger(__name__)
+routes = Routes(tags=["service"])
+
+
+@routes.get("/healthz")
+async def healthz() -> HealthResponse:
+    return HealthResponse()
+
+
+@routes.get("/readyz", responses={503: {"model": ReadinessResponse, "description": "The worker is not ready"}})
+async def readyz(context: ContextDep, response: Response) -> ReadinessResponse:
+    """Whether the worker has loaded the models. Requests may be sent before: they wait for it."""
+    engine = context.engine
+    if engine.is_ready:
+        return ReadinessResponse(status="ready")
+    response.status_code = 503
+    if engine.trouble is not None:
+        return ReadinessResponse(status="failing", detail=engine.trouble)
+    return ReadinessResponse(status="starting", detail="the models are being loaded")
+
+
+@routes.get("/get_server_capabilities")
+async def get_server_capabilities(context: ContextDep, caller: CallerDep) -> ServerCapabilitiesResponse:
+    models = [
+        SupportedModel(model_name=model.name, max_context_length=model.max_context, trainable=True, sampleable=True)
+        for model in context.models.values()
+    ]
+    return ServerCapabilitiesResponse(supported_models=models)
+
+
+@routes.post("/client/config")
+async def client_config(request: ClientConfigRequest, caller: CallerDep) -> ClientConfigResponse:
+    return ClientConfigResponse()
+
+
+@routes.post("/client/dynamic_config")
+async def client_dynamic_config(request: ClientConfigRequest, caller: CallerDep) -> ClientDynamicConfigResponse:
+    return ClientDynamicConfigResponse()
+
+
+@routes.post("/telemetry")
+async def telemetry(request: TelemetryRequest, caller: CallerDep) -> TelemetryResponse:
+    """Accepted and dropped. Clients put their credentials into it, so even the debug log gets it redacted."""
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("telemetry user=%s batch=%s", caller.user_id, str(request.redacted())[:10_000])
+    return TelemetryResponse()

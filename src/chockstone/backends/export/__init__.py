@@ -1,0 +1,1 @@
+"""Archives as files that others load: PEFT directories, merged Hugging Face models, encrypted exports."""

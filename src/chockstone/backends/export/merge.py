@@ -1,0 +1,216 @@
+# tensors carry their axes
+"""Merging: a saved run and its base model as one Hugging Face directory that needs neither of them.
+
+A LoRA run's products are added to the base's weights, ``W + scale * up @ down``, in float32, and
+written in the type the base is stored in; a rank-0 run's weights take the place of the base's. The
+base is read and the result written a few megabytes at a time.
+
+Shapes: I in, O out, R rank.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from chockstone.backends.export.base_files import BaseFiles, TensorShape, row_ranges
+from chockstone.backends.export.model_files import CONFIG, read_companions, read_config, render_config, untied
+from chockstone.backends.export.shards import SHARD_BYTES, Output, write_file, write_shards
+from chockstone.backends.run_spec import ALPHA, RunSpec
+from chockstone.checkpoints import Archive
+from chockstone.checkpoints.errors import ExportRefused
+from chockstone.checkpoints.format.dtypes import BY_NAME
+from chockstone.checkpoints.reading.archive import ArchiveTensor
+from chockstone.checkpoints.reading.reader import ReadTarget, read_targets
+from chockstone.checkpoints.restoring.new_directory import new_directory
+from chockstone.checkpoints.stores.posix import fsync_directory
+from chockstone.sampling.adapter import LowRank
+from chockstone.wire.failures import RequestError
+
+_MERGEABLE: Final = ("F64", "F32", "BF16", "F16")  # to others nothing can be added
+_PEFT_PREFIX: Final = "base_model.model."
+
+
+def merge_archive(
+    archive: Archive,
+    base: Path,
+    directory: Path,
+    *,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Write the model into ``directory``, which must not exist; its parent must.
+
+    ``archive`` is of any kind that is not encrypted, ``base`` the directory of the model that the run
+    was made on. ``on_bytes`` is told of bytes written. On return everything is durable. Raises
+    ExportRefused, DamagedArchive or StoreError with nothing left behind.
+    """
+    try:
+        config = read_config(base)
+        companions = read_companions(base)
+        spec = _spec(archive)
+    except RequestError as error:
+        raise ExportRefused(str(error)) from error
+    with BaseFiles(base) as files:
+        ties = _Ties(base)
+        merging = _Full(archive, files, ties) if spec.is_full else _Lora(archive, files, ties, spec)
+        outputs = merging.outputs()
+        config = untied(config) if merging.unties else config
+        with new_directory(directory) as partial:
+            write_shards(outputs, partial, shard_bytes=shard_bytes, on_bytes=on_bytes)
+            for name, content in ({CONFIG: render_config(config)} | companions).items():
+                write_file(partial / name, content)
+                on_bytes(len(content))
+            fsync_directory(partial)
+
+
+def _spec(archive: Archive) -> RunSpec:
+    state = archive.state()
+    if isinstance(state, dict) and state.get("encrypted"):
+        raise ExportRefused("the checkpoint is encrypted; merge the one it was exported from, or another save of it")
+    try:
+        return RunSpec.from_json(state["run"]["spec"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ExportRefused("the archive is not a checkpoint of a run, so there is nothing to merge") from error
+
+
+class _Ties:
+    """Which weight of the model is the embedding's, which the output layer's, and whether they are one."""
+
+    def __init__(self, base: Path) -> None:
+        try:
+            config = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+            with torch.device("meta"):
+                model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]  # transformers'
+                    config, trust_remote_code=False
+                )
+            names = {id(module): name for name, module in model.named_modules()}
+            self.embedding = f"{names[id(model.get_input_embeddings())]}.weight"
+            self.head = f"{names[id(model.get_output_embeddings())]}.weight"
+        except Exception as error:  # each kind of file has its own, and all mean the same here
+            raise ExportRefused(f"the model in {str(base)!r} is none that can be merged into: {error}") from error
+        self.is_tied = bool(config.get_text_config().tie_word_embeddings)
+
+
+class _Lora:
+    def __init__(self, archive: Archive, files: BaseFiles, ties: _Ties, spec: RunSpec) -> None:
+        self._files = files
+        self._ties = ties
+        self._layers = _read_layers(archive)
+        self._scale = ALPHA / spec.rank
+        self.unties = ties.is_tied and ties.head in self._layers
+
+    def outputs(self) -> list[Output]:
+        shapes = dict(self._files.shapes)
+        if self.unties:
+            shapes.setdefault(self._ties.head, shapes[self._source(self._ties.head)])
+        if missing := sorted(self._layers.keys() - shapes.keys()):
+            raise ExportRefused(
+                f"the run trained {missing[0]!r}, which the base model's files do not have; give the directory of the "
+                "base model that it was trained on"
+            )
+        return [self._output(key, shape) for key, shape in shapes.items()]
+
+    def _source(self, key: str) -> str:
+        """Where the base has the weight: an output layer that is tied may have no tensor of its own."""
+        if key in self._files.shapes:
+            return key
+        if self._ties.embedding not in self._files.shapes:
+            raise ExportRefused(f"the base model's files have no {self._ties.embedding!r}, which its config describes")
+        return self._ties.embedding
+
+    def _output(self, key: str, shape: TensorShape) -> Output:
+        layer = self._layers.get(key)
+        if layer is None:
+            return Output(key, shape, lambda: self._files.pieces(key))
+        if shape.dtype not in _MERGEABLE:
+            raise ExportRefused(f"{key!r} of the base model is quantised ({shape.dtype}), so nothing can be merged in")
+        if shape.extents != (layer.up.shape[0], layer.down.shape[1]):
+            raise _other_base(key, shape.extents, (layer.up.shape[0], layer.down.shape[1]))
+        return Output(key, shape, lambda: self._merged(self._source(key), shape, layer))
+
+    def _merged(self, source: str, shape: TensorShape, layer: LowRank) -> Iterator[torch.Tensor]:
+        for rows, weight_OI in zip(row_ranges(shape), self._files.pieces(source), strict=True):
+            yield torch.addmm(weight_OI.float(), layer.up[rows], layer.down, alpha=self._scale)
+
+
+class _Full:
+    def __init__(self, archive: Archive, files: BaseFiles, ties: _Ties) -> None:
+        member = next((name for name in ("model.safetensors", "weights.safetensors") if name in archive.members), None)
+        if member is None:
+            raise ExportRefused("the archive holds no weights of a model, so there is nothing to merge")
+        self._archive = archive
+        self._files = files
+        self._ties = ties
+        self._tensors = archive.tensors(member)
+        self.unties = ties.is_tied and ties.head in self._tensors
+
+    def outputs(self) -> list[Output]:
+        """The run's tensors in the base's types, and what the base has besides them.
+
+        A model may name its weights otherwise in memory than in its files; then the run's are all there is.
+        """
+        shapes = self._files.shapes
+        usual = Counter(shape.dtype for shape in shapes.values()).most_common(1)[0][0]
+        outputs = [self._output(key, tensor, usual) for key, tensor in self._tensors.items()]
+        if self._tensors.keys() - {self._ties.head} <= shapes.keys():
+            tied = {self._ties.head} if self._ties.is_tied else set()  # one that is stored all the same is out of date
+            outputs += [self._copy(key, shapes[key]) for key in shapes if key not in self._tensors.keys() | tied]
+        return outputs
+
+    def _output(self, key: str, tensor: ArchiveTensor, usual: str) -> Output:
+        extents = tuple(tensor.entry.shape)
+        stored = self._files.shapes.get(key)
+        if stored is not None and stored.extents != extents:
+            raise _other_base(key, stored.extents, extents)
+        dtype = tensor.entry.dtype
+        if dtype in _MERGEABLE:
+            dtype = usual if stored is None else stored.dtype
+        return Output(key, TensorShape(dtype, extents), lambda: iter([_read(self._archive, [tensor])[0]]))
+
+    def _copy(self, key: str, shape: TensorShape) -> Output:
+        return Output(key, shape, lambda: self._files.pieces(key))
+
+
+def _read_layers(archive: Archive) -> dict[str, LowRank]:
+    """The matrices by the weight they belong to, of a training archive or of PEFT's files."""
+    member = "adapter_model.safetensors" if "adapter_model.safetensors" in archive.members else "weights.safetensors"
+    if member not in archive.members:
+        raise ExportRefused("the archive holds no adapter, so there is nothing to merge")
+    found = {_matrix_name(key): tensor for key, tensor in archive.tensors(member).items()}
+    layers = sorted({name.removesuffix(".lora_A").removesuffix(".lora_B") for name in found})
+    names = [f"{layer}.{matrix}" for layer in layers for matrix in ("lora_A", "lora_B")]
+    if sorted(names) != sorted(found):
+        raise ExportRefused(f"member {member!r} of the archive is not an adapter: its matrices do not come in pairs")
+    matrices = dict(zip(names, _read(archive, [found[name] for name in names]), strict=True))
+    return {
+        f"{layer}.weight": LowRank(matrices[f"{layer}.lora_A"].float(), matrices[f"{layer}.lora_B"].float())
+        for layer in layers
+    }
+
+
+def _matrix_name(key: str) -> str:
+    return key.removeprefix(_PEFT_PREFIX).removesuffix(".weight")
+
+
+def _read(archive: Archive, tensors: list[ArchiveTensor]) -> list[torch.Tensor]:
+    """Tensors of the archive in memory, verified."""
+    memory = [np.empty(tensor.entry.size, dtype=np.uint8) for tensor in tensors]
+    read_targets(archive, [ReadTarget(tensor.offset, into) for tensor, into in zip(tensors, memory, strict=True)])
+    return [
+        torch.from_numpy(content).view(getattr(torch, BY_NAME[tensor.entry.dtype].torch_name)).view(tensor.entry.shape)
+        for tensor, content in zip(tensors, memory, strict=True)
+    ]
+
+
+def _other_base(key: str, base: tuple[int, ...], run: tuple[int, ...]) -> ExportRefused:
+    return ExportRefused(
+        f"{key!r} has shape {list(base)} in the base model and {list(run)} in the run; give the directory of the base "
+        "model that it was trained on"
+    )

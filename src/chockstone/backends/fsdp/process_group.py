@@ -1,0 +1,97 @@
+"""Ranks: a crew whose processes are joined by torch.distributed. Tensors travel, never objects."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy.typing as npt
+import orjson
+import torch
+import torch.distributed as dist
+
+from chockstone.backends.channel import Message
+from chockstone.backends.fsdp.follower_broadcast import FollowerBroadcast
+from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
+
+log = logging.getLogger(__name__)
+_KINDS: Final = {kind.__name__: kind for kind in (BadRequest, ServerFailure)}
+
+
+class ProcessGroupLost(BaseException):
+    """This process and the others no longer do the same. Nothing in between may take it for a failed request."""
+
+
+class DistributedProcessGroup:
+    """The process group is the default one, and has gloo for what is on the CPU."""
+
+    def __init__(self, herald: FollowerBroadcast | None) -> None:
+        """``herald`` is the leader's."""
+        self._herald = herald
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+
+    def tell(self, message: Message) -> None:
+        if self._herald is not None:
+            self._herald.tell(message)
+
+    def tell_turn(self, task: int | None) -> None:
+        if self._herald is not None:
+            self._herald.tell_turn(task)
+
+    def dismiss(self) -> None:
+        if self._herald is not None:
+            self._herald.dismiss()
+
+    def agree(self, error: BaseException | None) -> None:
+        mine = b""
+        if isinstance(error, RequestError):
+            mine = _encode(error)
+        elif error is not None:
+            self.lose(error)
+        lengths = [int(length) for length in self.gather(torch.tensor([len(mine)]).double(), [1] * self.size)]
+        if not any(lengths):
+            return
+        first = next(rank for rank, length in enumerate(lengths) if length)
+        said = torch.zeros(lengths[first], dtype=torch.uint8)
+        if first == self.rank:
+            said = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        dist.broadcast(said, first)
+        raise _decode(bytes(said.numpy()))
+
+    def decide(self, answer: bool) -> bool:
+        decided = torch.tensor([answer], dtype=torch.uint8)
+        dist.broadcast(decided, 0)
+        return bool(decided)
+
+    def add(self, tensor: torch.Tensor) -> None:
+        dist.all_reduce(tensor)
+
+    def gather(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+        padded = torch.zeros(max(sizes), dtype=torch.float64)
+        padded[: len(mine)] = mine
+        theirs = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(theirs, padded)
+        return [tensor[:size] for tensor, size in zip(theirs, sizes, strict=True)]
+
+    def same(self, *arrays: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
+        tensors = [torch.from_numpy(array) for array in arrays]
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
+        return tuple(tensor.numpy() for tensor in tensors)
+
+    def lose(self, error: BaseException) -> None:
+        log.error("rank lost rank=%d error=%s\n%s", self.rank, error, traceback.format_exc())
+        raise ProcessGroupLost(f"rank {self.rank}: {type(error).__name__}: {error}") from error
+
+
+def _encode(error: RequestError) -> bytes:
+    kind = next(name for name, kind in _KINDS.items() if isinstance(error, kind))
+    return orjson.dumps([kind, str(error).encode(errors="replace").decode(), error.code])
+
+
+def _decode(said: bytes) -> RequestError:
+    kind, message, code = orjson.loads(said)
+    return _KINDS[kind](message, code=code)

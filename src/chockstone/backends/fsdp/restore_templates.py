@@ -1,0 +1,46 @@
+"""Moulds: where the parts of a saved model go that belong to this process, so that it reads no others.
+
+A run that trains all weights is as large as the model several times over. Each process makes room for its own rows of
+every weight and of every flat tensor of the same layout, and takes the rest of the archive, which is small, whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import MutableMapping
+from typing import Any
+
+import torch
+
+from chockstone.backends.fsdp.model_shards import ModelShards
+from chockstone.checkpoints import Archive
+from chockstone.checkpoints.format.holdings import Pieces
+from chockstone.checkpoints.format.tree import TensorReference, unflatten
+from chockstone.checkpoints.restoring.destinations import RestoreDestinations
+
+
+def make_mould(archive: Archive, shards: ModelShards) -> MutableMapping[str, Any]:
+    """The archive's state with empty Pieces for what is divided and None for every other tensor."""
+    places = RestoreDestinations(archive)
+    total = sum(math.prod(share.shape) for share in shards.shares.values())
+
+    def make_room(reference: TensorReference) -> Pieces | None:
+        _, dtype, shape = places.find(reference)
+        number_type = getattr(torch, dtype.torch_name)
+        share = shards.shares.get(reference.key)
+        if share is not None and share.shape == shape:
+            mine = torch.empty(math.prod(share.local_shape), dtype=number_type)
+            return Pieces(shape, number_type, [(share.first_element, mine)])
+        return _flat_pieces(shards, total, number_type) if shape == (total,) else None
+
+    state: MutableMapping[str, Any] = unflatten(archive.state(), make_room)
+    return state
+
+
+def _flat_pieces(shards: ModelShards, total: int, number_type: torch.dtype) -> Pieces:
+    pieces: list[tuple[int, torch.Tensor]] = []
+    start = 0
+    for share in shards.shares.values():
+        pieces.append((start + share.first_element, torch.empty(math.prod(share.local_shape), dtype=number_type)))
+        start += math.prod(share.shape)
+    return Pieces((total,), number_type, pieces)

@@ -1,0 +1,1 @@
+"""Built-in and uploaded losses, and what an uploaded one may cost."""

@@ -1,0 +1,1 @@
+"""Starts, watches and restarts worker processes. Imports no torch."""

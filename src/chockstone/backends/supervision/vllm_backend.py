@@ -1,0 +1,174 @@
+"""The vLLM backend: a backend whose samples are taken by vLLM servers. All else, the worker does.
+
+A sample that vLLM cannot give exactly as asked is the worker's as well: it has the models, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from chockstone.backends.channel import Message
+from chockstone.backends.export.published_adapters import DirectoryTaken, PublishedAdapters
+from chockstone.backends.supervision.supervisor import WorkerSupervisor
+from chockstone.checkpoints import Store
+from chockstone.sampling.vllm.adapters import AdapterFiles
+from chockstone.sampling.vllm.fleet import Fleet
+from chockstone.sampling.vllm.model_facts import read_facts
+from chockstone.sampling.vllm.server import Misfit
+from chockstone.wire.codecs.sample_request import decode_sample, limit_context
+from chockstone.wire.codecs.sample_result import encode_sample_result
+from chockstone.wire.codecs.samples import SampleRequest
+from chockstone.wire.failures import BadRequest, RequestError
+from chockstone.wire.model_names import ModelName
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+_LARGE_BYTES: Final = 1 << 16  # of a request or a result that is read or written beside the event loop
+_FILES_PER_PLACE: Final = 2  # adapters that stay on disk for each that a server may hold
+
+
+class CannotSample(Exception):
+    """The settings and the vLLM servers do not go together; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class VllmPlan:
+    urls: Sequence[str]
+    models: Mapping[str, Path]  # name → directory of the base model
+    adapters: Path  # a directory that the servers see under the same path
+    most_adapters: int  # on one server
+    are_shared: bool = False  # adapters, with servers that run as other users
+
+
+class VllmBackend:
+    def __init__(self, worker: WorkerSupervisor, plan: VllmPlan, store: Store) -> None:
+        """``store`` is the worker's. Needs a running event loop."""
+        self._worker = worker
+        directory = plan.adapters.absolute()
+        facts = {name: read_facts(name, model) for name, model in plan.models.items()}
+        self._fleet = Fleet(plan.urls, facts, directory=directory, most_adapters=plan.most_adapters)
+        most_files = _FILES_PER_PLACE * plan.most_adapters * len(plan.urls)
+        self._published = PublishedAdapters(
+            store, directory, most=most_files, on_leaving=self._fleet.unload, is_shared=plan.are_shared
+        )
+        self._under_way: dict[str, asyncio.Task[Message]] = {}
+
+    @classmethod
+    async def open(cls, worker: WorkerSupervisor, plan: VllmPlan, store: Store) -> VllmBackend:
+        """One that knows its servers. Raises CannotSample, with nothing left open."""
+        try:
+            backend = cls(worker, plan, store)
+        except (OSError, ValueError) as error:
+            raise CannotSample(str(error)) from error
+        try:
+            backend._published.open()
+            await backend._fleet.start()
+        except BaseException as error:
+            backend._published.close()
+            await backend._fleet.close()
+            if isinstance(error, Misfit):
+                raise CannotSample(str(error)) from error
+            if isinstance(error, OSError | DirectoryTaken):
+                raise CannotSample(f"adapters cannot be published: {error}; choose another --vllm-adapters") from error
+            raise
+        return backend
+
+    @property
+    def is_ready(self) -> bool:
+        return self._worker.is_ready
+
+    @property
+    def generation(self) -> int:
+        return self._worker.generation
+
+    @property
+    def trouble(self) -> str | None:
+        return self._worker.trouble
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        return self._worker.environment
+
+    async def ready(self) -> None:
+        await self._worker.ready()
+
+    async def start(self) -> None:
+        await self._worker.start()
+
+    async def stop(self) -> None:
+        await self._worker.stop()
+        await self._fleet.say_goodbye()
+        await asyncio.to_thread(self._published.close)
+        await self._fleet.close()
+
+    async def call(
+        self,
+        word: str,
+        values: dict[str, Any],
+        body: bytes = b"",
+        *,
+        on_release: Callable[[], None] = lambda: None,
+        generation: int | None = None,
+    ) -> Message:
+        if word == "sample":
+            return await self._sample_until_cancelled(values, body)
+        if word == "cancel" and (sampling := self._under_way.get(values["key"])) is not None:
+            sampling.cancel()
+        try:
+            return await self._worker.call(word, values, body, on_release=on_release, generation=generation)
+        finally:
+            if word == "forget":  # also when the worker has died, and with it what it held
+                await self._published.forget(values["archive"])
+
+    async def _sample_until_cancelled(self, values: dict[str, Any], body: bytes) -> Message:
+        key = values["key"]
+        sampling = self._under_way[key] = asyncio.create_task(self._sample(values, body))
+        try:
+            return await sampling
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            raise BadRequest("the sample was cancelled") from None
+        finally:
+            self._under_way.pop(key, None)
+
+    async def _sample(self, values: dict[str, Any], body: bytes) -> Message:
+        limit = ModelName.parse(values["base_model"]).max_context
+        decoded = await _beside_loop(lambda: decode_sample(orjson.loads(body)), size_bytes=len(body))
+        request = limit_context(decoded, limit)
+        archive = values["archive"]
+        if archive is None:
+            return await self._ask(request, values, body, None)
+        if not self._published.knows(archive):
+            await self._worker.call("written", {"archive": archive})  # a snapshot is, behind
+        try:
+            async with self._published.lent(archive, seal=values.get("seal")) as files:
+                return await self._ask(request, values, body, files)
+        except RequestError as error:
+            if error.code != "missing":
+                raise
+        return await self._worker.call("sample", values, body)  # it may have in memory what fits no disk
+
+    async def _ask(
+        self, request: SampleRequest, values: dict[str, Any], body: bytes, files: AdapterFiles | None
+    ) -> Message:
+        name = ModelName.parse(values["base_model"]).base
+        result = await self._fleet.sample(request, name, files, seed=values["seed"])
+        if result is None:
+            log.debug("sample left to the worker request=%s model=%s", values["key"], values["base_model"])
+            return await self._worker.call("sample", values, body)
+        tokens = sum(len(sequence.tokens) for sequence in result.sequences)
+        encoded = await _beside_loop(lambda: encode_sample_result(result, request), size_bytes=8 * tokens)
+        return Message({"tokens": tokens, "prompt_tokens": len(request.prompt)}, encoded)
+
+
+async def _beside_loop(work: Callable[[], T], *, size_bytes: int) -> T:
+    return await asyncio.to_thread(work) if size_bytes > _LARGE_BYTES else work()

@@ -1,0 +1,217 @@
+# tensors carry their axes
+"""Base models: a Hugging Face causal language model, frozen and shared by all runs on it.
+
+Shapes: B batch, T time, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from chockstone.backends.training.full import FullWeights, OwnWeights
+from chockstone.backends.training.lora import AdaptableLinear, make_adaptable
+from chockstone.backends.training.process_group import ALONE, ProcessGroup
+from chockstone.checkpoints import Archive
+from chockstone.wire.failures import ServerFailure
+
+Mould = Callable[[Archive], MutableMapping[str, Any]]  # Any: a state, with room in it for tensors
+_DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+_UNLIMITED: Final = 32_768  # context of a model that names no limit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldModel:
+    """How a model is held: by one process, or by several between them."""
+
+    backbone: Callable[..., Any]  # Any: each architecture returns its own kind of output
+    own_weights: Callable[[], OwnWeights]  # a copy of all weights, for a run that trains them
+    crew: ProcessGroup = ALONE
+    computing: Callable[[], AbstractContextManager[None]] = nullcontext  # surrounds each use of the model
+    mould: Mould | None = None  # of what this process wants of an archive; None: all of it
+    architecture: str | None = None  # where the model's class does not tell it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BaseModel:
+    """In evaluation mode and without gradients; nobody changes its weights.
+
+    ``model`` is ``finish(head(backbone(tokens)))``, which was checked when it was loaded, and its
+    hidden states at a position do not depend on later ones.
+    """
+
+    name: str
+    directory: Path
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    vocab_size: int
+    max_context: int
+    device: torch.device
+    dtype: torch.dtype
+    architecture: str
+    layers: Mapping[str, AdaptableLinear]
+    backbone: Callable[..., Any]  # Any: as above
+    head: AdaptableLinear
+    head_name: str
+    finish: Callable[[torch.Tensor], torch.Tensor]  # what the model does to its head's output: scaling, capping
+    own_weights: Callable[[], OwnWeights]
+    crew: ProcessGroup
+    computing: Callable[[], AbstractContextManager[None]]
+    mould: Mould | None
+
+    def limited(self, max_context: int | None) -> BaseModel:
+        """The same model, whose inputs are refused beyond ``max_context`` tokens too."""
+        if max_context is None or max_context >= self.max_context:
+            return self
+        return replace(self, max_context=max_context)
+
+    def hidden_states(self, tokens_BT: torch.Tensor) -> torch.Tensor:
+        """[B, T, D]; sequences end anywhere, what follows them has no influence."""
+        hidden_BTD: torch.Tensor = self.backbone(input_ids=tokens_BT, use_cache=False).last_hidden_state
+        return hidden_BTD
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[..., V], float32."""
+        return self.finish(self.head(hidden)).float()
+
+
+def load_base_model(name: str, directory: str | Path, *, device: str = "cpu", dtype: str = "auto") -> BaseModel:
+    """Read a model from local files; code that comes with it is never run. Raises ServerFailure if it is unusable."""
+    directory = Path(directory)
+    check_directory(name, directory)
+    place = torch.device(device)
+    number_type = choose_dtype(name, dtype, place)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        read: Any = AutoModelForCausalLM.from_pretrained(  # Any: a pair, with output_loading_info
+            directory, local_files_only=True, trust_remote_code=False, dtype=number_type, output_loading_info=True
+        )
+    except Exception as error:  # each kind of file has its own, and all mean the same to the operator
+        raise ServerFailure(
+            f"model {name!r} cannot be loaded from {str(directory)!r}: {type(error).__name__}: {error}"
+        ) from error
+    model, loaded = read
+    if missing := sorted({*loaded["missing_keys"], *(key for key, *_ in loaded["mismatched_keys"])}):
+        raise ServerFailure(
+            f"model {name!r}: the files in {str(directory)!r} do not have the weights that its config.json describes; "
+            f"{missing[0]!r} is missing or of another shape."
+        )
+    return prepare_base_model(name, directory, torch.nn.Module.to(model, place), tokenizer)
+
+
+def check_directory(name: str, directory: Path) -> None:
+    if not (directory / "config.json").is_file():
+        raise ServerFailure(
+            f"model {name!r}: {str(directory)!r} has no config.json; give a directory as written by save_pretrained."
+        )
+
+
+def prepare_base_model(
+    name: str,
+    directory: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    holding: HeldModel | None = None,
+) -> BaseModel:
+    """Freeze ``model`` and make its linear layers adaptable, in place. Without ``holding`` it is all here."""
+    holding = holding or HeldModel(model.base_model, lambda: FullWeights(model, device=model.device))
+    model.train(mode=False).requires_grad_(False)
+    layers = make_adaptable(model)
+    embeddings: Any = model.get_input_embeddings()  # Any: some kind of nn.Embedding
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # transformers'
+    head_name = next((path for path, layer in layers.items() if layer is head), None)
+    if head_name is None:
+        raise ServerFailure(
+            f"model {name!r} ({type(model).__name__}) has no plain linear output layer, so it cannot be trained here."
+        )
+    base = BaseModel(
+        name=name,
+        directory=directory,
+        model=model,
+        tokenizer=tokenizer,
+        vocab_size=min(layers[head_name].out_features, embeddings.weight.shape[0]),
+        max_context=_max_context(model.config, tokenizer),
+        device=model.device,
+        dtype=model.dtype,
+        architecture=holding.architecture or type(model).__name__,
+        layers=layers,
+        backbone=holding.backbone,
+        head=layers[head_name],
+        head_name=head_name,
+        finish=_finish(model.config.get_text_config()),
+        own_weights=holding.own_weights,
+        crew=holding.crew,
+        computing=holding.computing,
+        mould=holding.mould,
+    )
+    _verify(base)
+    return base
+
+
+def choose_device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
+
+
+def choose_dtype(name: str, dtype: str, device: torch.device) -> torch.dtype | str:
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    if dtype not in _DTYPES:
+        raise ServerFailure(f"model {name!r}: dtype {dtype!r} is not one of auto, {', '.join(_DTYPES)}.")
+    return _DTYPES[dtype]
+
+
+def _max_context(config: Any, tokenizer: PreTrainedTokenizerBase) -> int:  # Any: each architecture has its own class
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if isinstance(limit, int) and limit > 0:
+        return limit
+    return min(int(tokenizer.model_max_length), _UNLIMITED)
+
+
+def _finish(config: Any) -> Callable[[torch.Tensor], torch.Tensor]:  # Any: as above
+    """What the configuration says is done to logits; ``_verify`` holds it against the model itself."""
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+    factor = getattr(config, "logit_scale", None)  # Cohere
+    divisor = getattr(config, "logits_scaling", None)  # Granite
+    if cap is not None:
+        return lambda logits: cap * torch.tanh(logits / cap)
+    if factor is not None:
+        return lambda logits: logits * factor
+    if divisor is not None:
+        return lambda logits: logits / divisor
+    return lambda logits: logits
+
+
+@torch.no_grad()
+def _verify(base: BaseModel) -> None:
+    tokens_BT = (torch.arange(12, device=base.device) * 7 % base.vocab_size)[None]
+    with base.computing():
+        expected = base.model(input_ids=tokens_BT, use_cache=False).logits.float()
+    with base.computing():
+        logits = base.logits(base.hidden_states(tokens_BT))
+    with base.computing():
+        prefix = base.logits(base.hidden_states(tokens_BT[:, :5]))
+    subject = f"model {base.name!r} ({base.architecture})"
+    if not expected.isfinite().all():
+        raise ServerFailure(f"{subject} gives logits that are not finite; its weights are damaged.")
+    if not _agree(logits, expected, base.dtype):
+        raise ServerFailure(
+            f"{subject} does more after its output layer than this server knows of, so it cannot be trained here."
+        )
+    if not _agree(prefix, expected[:, :5], base.dtype):
+        raise ServerFailure(f"{subject} is not causal: later tokens change earlier logits. It cannot be trained here.")
+
+
+def _agree(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
+    tolerance = _TOLERANCE.get(dtype, 1e-4)
+    scale = max(1.0, expected.abs().max().item())
+    return bool(((actual - expected).abs() <= tolerance * scale).all())

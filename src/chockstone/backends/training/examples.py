@@ -1,0 +1,158 @@
+# tensors carry their axes
+"""Examples: the datums of a pass, checked against the model and the loss, as tensors.
+
+Everything a caller can get wrong about a datum is found here, before anything is computed, and
+refused with the datum's index.
+
+Shapes: N positions, K targets per position (1 where the targets are [N]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from chockstone.backends.losses.custom_loss import CustomLoss
+from chockstone.backends.losses.losses import CLIPS, BuiltInLoss
+from chockstone.backends.training.base_model import BaseModel
+from chockstone.backends.training.micro_batches import DatumExtent
+from chockstone.wire.codecs.passes import Array, Datum, Pass
+from chockstone.wire.failures import BadRequest
+
+TARGETS = "target_tokens"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    index: int  # in the request
+    tokens_N: torch.Tensor  # int64
+    targets_NK: torch.Tensor  # int64
+    shape: tuple[int, ...]  # of the targets as sent: [N] or [N, K]
+    inputs: Mapping[str, torch.Tensor]  # what the loss reads: [N, K], or as sent for a custom loss
+
+    @property
+    def extent(self) -> DatumExtent:
+        return DatumExtent(positions=self.targets_NK.shape[0], targets=self.targets_NK.shape[1])
+
+
+def check_examples(request: Pass, loss: BuiltInLoss | CustomLoss, base: BaseModel) -> list[Example]:
+    if not request.data:
+        raise BadRequest("the request has no datums.")
+    return [_Check(index, datum, base).example(loss) for index, datum in enumerate(request.data)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    index: int
+    datum: Datum
+    base: BaseModel
+
+    def refuse(self, why: str) -> BadRequest:
+        return BadRequest(f"datum {self.index}: {why}")
+
+    def example(self, loss: BuiltInLoss | CustomLoss) -> Example:
+        self._tokens()
+        targets = self._targets()
+        given = self.datum.inputs
+        for name, array in given.items():
+            if array.dtype == np.float32 and not np.isfinite(array).all():
+                raise self.refuse(f"input {name!r:.80} has values that are not finite.")
+        inputs = self._declared(loss) if isinstance(loss, CustomLoss) else self._named(loss)
+        return Example(
+            index=self.index,
+            tokens_N=torch.from_numpy(self.datum.tokens.astype(np.int64)),
+            targets_NK=torch.from_numpy(targets.astype(np.int64)).view(len(targets), -1),
+            shape=targets.shape,
+            inputs=inputs,
+        )
+
+    def _tokens(self) -> None:
+        tokens, limit = self.datum.tokens, self.base.max_context
+        if tokens.ndim != 1 or tokens.size == 0:
+            raise self.refuse("the model input is empty; it needs at least one token.")
+        if len(tokens) > limit:
+            raise self.refuse(f"the model input has {len(tokens)} tokens, but the model's context ends at {limit}.")
+        self._in_vocabulary("token", tokens)
+
+    def _targets(self) -> Array:
+        targets = self.datum.inputs.get(TARGETS)
+        if targets is None:
+            raise self.refuse(f"input {TARGETS!r} is missing.")
+        if targets.dtype != np.int64:
+            raise self.refuse(f"input {TARGETS!r} is {targets.dtype}; send it as int64.")
+        positions = len(self.datum.tokens)
+        if targets.ndim not in (1, 2) or targets.shape[0] != positions or targets.size == 0:
+            raise self.refuse(
+                f"input {TARGETS!r} has shape {list(targets.shape)}, but the model input has {positions} positions; "
+                f"send [{positions}], or [{positions}, K] with K targets each."
+            )
+        self._in_vocabulary("target", targets)
+        return targets
+
+    def _in_vocabulary(self, what: str, ids: npt.NDArray[Any]) -> None:  # Any: int32 or int64
+        outside = (ids < 0) | (ids >= self.base.vocab_size)
+        if outside.any():
+            where = tuple(int(i) for i in np.argwhere(outside)[0])
+            place = where[0] if len(where) == 1 else list(where)
+            raise self.refuse(
+                f"{what} {int(ids[where])} at position {place} is outside the vocabulary of {self.base.vocab_size}."
+            )
+
+    def _named(self, loss: BuiltInLoss) -> dict[str, torch.Tensor]:
+        known = (TARGETS, *loss.kind.required, *loss.kind.optional)
+        if unknown := sorted(set(self.datum.inputs) - set(known)):
+            raise self.refuse(f"the loss {loss.name!r} takes no input {unknown[0]!r:.80}; it takes {', '.join(known)}.")
+        shape = self.datum.inputs[TARGETS].shape
+        inputs = {name: self._floats(name, loss, shape) for name in loss.kind.required}
+        for name in loss.kind.optional:
+            if name in self.datum.inputs:
+                inputs[name] = self._floats(name, loss, shape)
+            else:
+                inputs[name] = torch.full((shape[0], *(shape[1:] or (1,))), loss.default(name))
+        self._meaningful(inputs)
+        return inputs
+
+    def _floats(self, name: str, loss: BuiltInLoss, shape: tuple[int, ...]) -> torch.Tensor:
+        array = self.datum.inputs.get(name)
+        if array is None:
+            raise self.refuse(f"input {name!r} is missing, which the loss {loss.name!r} needs.")
+        if array.dtype != np.float32:
+            raise self.refuse(f"input {name!r} is {array.dtype}; send it as float32.")
+        if array.shape != shape:
+            raise self.refuse(f"input {name!r} has shape {list(array.shape)}, but {TARGETS!r} has {list(shape)}.")
+        return torch.from_numpy(np.array(array, dtype=np.float32)).view(shape[0], -1)
+
+    def _meaningful(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        low, high = (inputs.get(name) for name in CLIPS)
+        if low is not None and high is not None and bool((low > high).any()):
+            raise self.refuse(f"{CLIPS[0]} is above {CLIPS[1]} at position {int((low > high).nonzero()[0, 0])}.")
+        mask = inputs.get("sequence_ratio_mask")
+        if mask is not None and not mask.any() and inputs["advantages"].any():
+            raise self.refuse("sequence_ratio_mask is zero everywhere, so the sequence has no ratio.")
+
+    def _declared(self, loss: CustomLoss) -> dict[str, torch.Tensor]:
+        """What the custom loss reads, as sent; inputs it does not read are none of its business."""
+        inputs: dict[str, torch.Tensor] = {}
+        for name, rank in loss.ranks.items():
+            key = TARGETS if name == "logprobs" else name
+            array = self.datum.inputs.get(key)
+            if array is None:
+                raise self.refuse(f"input {key!r} is missing, which the custom loss needs.")
+            if rank == 0 and array.size == 1:
+                array = array.reshape(())  # a scalar has no shape on the wire
+            if array.ndim != rank:
+                raise self.refuse(f"input {key!r} has rank {array.ndim}, but the custom loss declared {rank}.")
+            if name != "logprobs":
+                inputs[name] = torch.from_numpy(np.array(array))
+        return inputs
+
+
+def concatenate(examples: Iterable[Example], device: torch.device) -> dict[str, torch.Tensor]:
+    """The inputs of several examples, one below the other."""
+    rows = list(examples)
+    return {name: torch.cat([example.inputs[name] for example in rows]).to(device) for name in rows[0].inputs}

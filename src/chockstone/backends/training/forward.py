@@ -1,0 +1,228 @@
+# tensors carry their axes
+"""Forward and backward through one micro-batch on each process.
+
+The backbone runs once. The output layer, whose result is vocabulary-sized, runs on a few rows at a
+time: each chunk's logits become log-probabilities, a loss, the loss's gradient and the gradient of
+the hidden states before the next chunk's logits are made. Padding is on the right of causal models,
+so it needs no mask and never reaches the output layer.
+
+Shapes: B datums, T time, D hidden, R rows (all real positions of the batch), K targets, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Final
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from chockstone.backends.losses.custom_loss import CustomLoss
+from chockstone.backends.losses.loss_meter import PassBudget
+from chockstone.backends.losses.losses import Loss
+from chockstone.backends.training.base_model import BaseModel
+from chockstone.backends.training.batch_result import BatchResult, gather_results
+from chockstone.backends.training.examples import Example, concatenate
+from chockstone.wire.failures import BadRequest
+
+_LOGITS_BYTES: Final = 64 << 20
+
+
+def run_shares(
+    base: BaseModel, shares: Sequence[Sequence[Example]], loss: Loss, budget: PassBudget
+) -> Generator[None, None, BatchResult]:
+    """One micro-batch on each process of the crew, by rank; the results are everybody's, in the order of the shares.
+
+    Where gradients are enabled, also the backward pass: each process adds those of its own examples to the weights'
+    leaves. Yields where others may use the model meanwhile: between the datums of a custom loss that takes long, if
+    no other process has to keep step.
+    """
+    mine = shares[base.crew.rank]
+    if base.computing is nullcontext:
+        return (yield from _run_micro_batch(base, mine, loss, budget))
+    with base.computing():
+        if mine:
+            result = _finish(_run_micro_batch(base, mine, loss, budget))
+        else:
+            _take_part(base, next(share for share in shares if share)[0])
+            result = BatchResult([], [], {}, 0, [])
+    return gather_results(base.crew, result, shares, loss)
+
+
+def _finish(steps: Generator[None, None, BatchResult]) -> BatchResult:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            result: BatchResult = ended.value
+            return result
+
+
+def _run_micro_batch(
+    base: BaseModel, examples: Sequence[Example], loss: Loss, budget: PassBudget
+) -> Generator[None, None, BatchResult]:
+    batch = _Batch(base, examples, loss, budget)
+    hidden_RD = batch.hidden_states()
+    grad_RD = torch.zeros_like(hidden_RD)
+    refusal: BadRequest | None = None
+    try:
+        yield from batch.through_head(hidden_RD.detach(), grad_RD)
+    except BadRequest as error:
+        refusal = error
+    base.crew.agree(refusal)  # no process goes back through the layers alone
+    if hidden_RD.requires_grad:
+        torch.autograd.backward(hidden_RD, grad_RD)
+    return batch.result()
+
+
+def _take_part(base: BaseModel, example: Example) -> None:
+    """Go through the layers beside the others, which need this process's part of the weights; nothing comes of it."""
+    hidden_BTD = base.hidden_states(example.tokens_N[None, :1].to(base.device))
+    base.crew.agree(None)
+    if hidden_BTD.requires_grad:
+        torch.autograd.backward(hidden_BTD, torch.zeros_like(hidden_BTD))
+
+
+class _Batch:
+    def __init__(self, base: BaseModel, examples: Sequence[Example], loss: Loss, budget: PassBudget) -> None:
+        self.base = base
+        self.examples = examples
+        self.loss = loss
+        self.budget = budget
+        self.lengths = [len(example.tokens_N) for example in examples]
+        self.targets_RK = torch.cat([example.targets_NK for example in examples]).to(base.device)
+        self.logprobs_RK = torch.zeros(self.targets_RK.shape, device=base.device)
+        self.inputs = {} if loss.whole_datum else concatenate(examples, base.device)
+        self.terms_RK = torch.zeros_like(self.logprobs_RK)
+        self.losses: list[float] = []
+        self.metrics: dict[str, float] = {}
+
+    def hidden_states(self) -> torch.Tensor:
+        tokens_BT = pad_sequence([example.tokens_N for example in self.examples], batch_first=True)
+        hidden_BTD = self.base.hidden_states(tokens_BT.to(self.base.device))
+        if min(self.lengths) == tokens_BT.shape[1]:
+            return hidden_BTD.flatten(0, 1)
+        return torch.cat([hidden_TD[:length] for hidden_TD, length in zip(hidden_BTD, self.lengths, strict=True)])
+
+    def through_head(self, hidden_RD: torch.Tensor, grad_RD: torch.Tensor) -> Generator[None, None, None]:
+        """Fills in log-probabilities, loss and the gradient of the hidden states, where it is not zero."""
+        chunks = list(self._chunks())
+        if self.loss.whole_datum:
+            first = self._fill_logprobs(hidden_RD, chunks)
+            grad_RK = yield from self._by_datum()
+            for rows in chunks:
+                if _is_wanted(grad_RK[rows]):
+                    grad_RD[rows] = (first or _Chunk(self, hidden_RD, rows)).backward(grad_RK[rows])
+            return
+        for rows in chunks:
+            chunk = _Chunk(self, hidden_RD, rows)
+            grad_RK = self._by_row(rows)
+            if _is_wanted(grad_RK):
+                grad_RD[rows] = chunk.backward(grad_RK)
+
+    def _fill_logprobs(self, hidden_RD: torch.Tensor, chunks: Sequence[slice]) -> _Chunk | None:
+        """The only chunk, if there is one only; of several none is kept."""
+        if len(chunks) == 1:
+            return _Chunk(self, hidden_RD, chunks[0])
+        with torch.no_grad():
+            for rows in chunks:
+                _Chunk(self, hidden_RD, rows)
+        return None
+
+    def _chunks(self) -> Iterator[slice]:
+        height = max(1, _LOGITS_BYTES // (4 * self.base.head.out_features))
+        count = len(self.targets_RK)
+        parts = -(-count // height)
+        for part in range(parts):  # of equal height, give or take one
+            yield slice(count * part // parts, count * (part + 1) // parts)
+
+    def _by_row(self, rows: slice) -> torch.Tensor:
+        """Work out these rows' loss; returns its gradient in their log-probabilities."""
+        inputs = {name: value[rows] for name, value in self.inputs.items()}
+        terms, grad = _differentiate(self.loss, self.logprobs_RK[rows], inputs)
+        self.terms_RK[rows] = terms
+        return grad
+
+    def _by_datum(self) -> Generator[None, None, torch.Tensor]:
+        """Work out each datum's loss; returns the gradient in all log-probabilities."""
+        grad_RK = torch.zeros_like(self.logprobs_RK)
+        rows = (torch.split(values, self.lengths) for values in (self.logprobs_RK, self.terms_RK, grad_RK))
+        for example, logprobs_NK, terms_NK, grad_NK in zip(self.examples, *rows, strict=True):
+            inputs = {name: value.to(self.base.device) for name, value in example.inputs.items()}
+            if isinstance(self.loss, CustomLoss):
+                grad_NK.copy_(self._custom(self.loss, example.index, logprobs_NK, inputs))
+                if self.budget.is_turn_over():
+                    yield
+                continue
+            terms, grad = _differentiate(self.loss, logprobs_NK, inputs)
+            terms_NK.copy_(terms)
+            grad_NK.copy_(grad)
+            self.losses.append(float(terms.sum(dtype=torch.float64)))
+        return grad_RK
+
+    def _custom(
+        self, loss: CustomLoss, index: int, logprobs_NK: torch.Tensor, inputs: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        is_trained = torch.is_grad_enabled()
+        meter = self.budget.meter()
+        try:
+            evaluated = loss.differentiate(logprobs_NK, inputs, meter)
+            if is_trained and not bool(torch.isfinite(evaluated.gradient).all()):
+                raise BadRequest(
+                    "the gradient of the custom loss is not finite. Look for a square root, logarithm, norm or "
+                    "quotient of 0, and for large exponents."
+                )
+        except BadRequest as error:
+            raise BadRequest(f"datum {index}: {error}") from error
+        self.budget.spend(0 if meter is None else meter.work)
+        self.losses.append(float(evaluated.loss.double()))
+        for name, value in evaluated.metrics.items():
+            self.metrics[name] = self.metrics.get(name, 0.0) + float(value)
+        return evaluated.gradient
+
+    def result(self) -> BatchResult:
+        terms = [] if isinstance(self.loss, CustomLoss) else self._by_example(self.terms_RK)
+        if not self.loss.whole_datum:
+            self.losses = [float(piece.sum(dtype=torch.float64)) for piece in terms]
+        logprobs = self._by_example(self.logprobs_RK)
+        return BatchResult(logprobs, self.losses, self.metrics, self.budget.work_here, terms)
+
+    def _by_example(self, values_RK: torch.Tensor) -> list[torch.Tensor]:
+        pieces = torch.split(values_RK.cpu(), self.lengths)
+        return [piece.reshape(example.shape) for piece, example in zip(pieces, self.examples, strict=True)]
+
+
+def _differentiate(
+    loss: Loss, logprobs: torch.Tensor, inputs: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The terms of a built-in loss, and the gradient of their sum."""
+    leaf = logprobs.detach().requires_grad_()
+    with torch.enable_grad():
+        terms, _ = loss(leaf, inputs)
+        (grad,) = torch.autograd.grad(terms.sum(), leaf)
+    return terms.detach(), grad
+
+
+def _is_wanted(grad: torch.Tensor) -> bool:
+    """Rows that the loss gives no weight, such as a prompt's, need no way back."""
+    return torch.is_grad_enabled() and bool(grad.any())
+
+
+class _Chunk:
+    """Some rows' logits, for as long as they are needed. Making one fills in the rows' log-probabilities."""
+
+    def __init__(self, batch: _Batch, hidden_RD: torch.Tensor, rows: slice) -> None:
+        self._targets = batch.targets_RK[rows]
+        self._hidden = hidden_RD[rows].detach().requires_grad_(torch.is_grad_enabled())
+        self._logits = batch.base.logits(self._hidden)
+        self._all_logprobs = torch.log_softmax(self._logits.detach(), dim=-1)
+        batch.logprobs_RK[rows] = self._all_logprobs.gather(1, self._targets)
+
+    def backward(self, grad_RK: torch.Tensor) -> torch.Tensor:
+        """From the gradient of the log-probabilities to that of the hidden states. Only once."""
+        grad_logits = self._all_logprobs.exp_().mul_(-grad_RK.sum(dim=1, keepdim=True))
+        grad_logits.scatter_add_(1, self._targets, grad_RK)
+        torch.autograd.backward(self._logits, grad_logits)
+        assert self._hidden.grad is not None
+        return self._hidden.grad

@@ -1,0 +1,186 @@
+# tensors carry their axes
+"""LoRA: low-rank additions to a shared base model, one set per run.
+
+The base model's linear layers are made *adaptable* once. A run lends them its matrices for the time
+of one micro-batch and takes them away again, so any number of runs share one model. The arithmetic
+and the initial values are PEFT's: ``y = W x + b + scale * up @ (down @ x)``, ``up`` zero.
+
+Shapes: B batch, N rows (all leading axes in one), I in, O out, R rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from chockstone.backends.run_spec import ALPHA, RunSpec
+from chockstone.backends.training.flat_parameters import FlatParameters
+from chockstone.backends.training.process_group import ALONE, ProcessGroup
+from chockstone.sampling.adapter import Adapter, LowRank
+from chockstone.wire.failures import BadRequest
+
+_IN_A_BLOCK = re.compile(r"\.\d+\.")
+_ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
+
+
+class AdaptableLinear(nn.Linear):
+    """A linear layer that adds the low-rank product of whoever is ``active``."""
+
+    active: LowRank | None
+    scale: float
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  # nn.Linear's own name
+        if self.active is None:
+            return functional.linear(input, self.weight, self.bias)
+        x_NI = input.reshape(-1, self.in_features)
+        y_NO = _adapted_linear(x_NI, self.weight, self.bias, self.active.down, self.active.up, self.scale)
+        return y_NO.view(*input.shape[:-1], self.out_features)
+
+
+def make_adaptable(model: nn.Module) -> dict[str, AdaptableLinear]:
+    """Turn every plain linear layer of ``model`` into an adaptable one, in place; returns them by name."""
+    layers: dict[str, AdaptableLinear] = {}
+    for name, module in model.named_modules():
+        if type(module) is nn.Linear:
+            module.__class__ = AdaptableLinear
+            adaptable = cast("AdaptableLinear", module)
+            adaptable.active, adaptable.scale = None, 0.0
+        if isinstance(module, AdaptableLinear):
+            layers[name] = module
+    return layers
+
+
+class LoraWeights:
+    """One run's matrices: ``<layer>.lora_A`` [R, I] and ``<layer>.lora_B`` [O, R] for each layer it trains."""
+
+    def __init__(
+        self,
+        layers: dict[str, AdaptableLinear],
+        *,
+        head_name: str,
+        spec: RunSpec,
+        device: torch.device,
+        crew: ProcessGroup = ALONE,
+    ) -> None:
+        self._crew = crew
+        self.layers = _chosen(layers, head_name, spec)
+        self.scale = ALPHA / spec.rank
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, layer in self.layers.items():
+            shapes[f"{name}.lora_A"] = (spec.rank, layer.in_features)
+            shapes[f"{name}.lora_B"] = (layer.out_features, spec.rank)
+        self.parameters = FlatParameters(shapes, device=device)
+        views = self.parameters.views(self.parameters.flat)
+        for name in self.layers:
+            _initialise(views[f"{name}.lora_A"], seed=spec.seed, name=name)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, the base model computes with this run's matrices, and gradients reach its leaves."""
+        leaves = self.parameters.leaves
+        try:
+            for name, layer in self.layers.items():
+                layer.active, layer.scale = LowRank(leaves[f"{name}.lora_A"], leaves[f"{name}.lora_B"]), self.scale
+            yield
+        finally:
+            for layer in self.layers.values():
+                layer.active = None
+
+    def complete(self, gradient: torch.Tensor) -> None:
+        """Each process of a crew has its own copy of the matrices, and the gradient of its own examples."""
+        self._crew.add(gradient)
+
+    def live(self) -> Adapter:
+        """The matrices themselves, which the next step changes."""
+        return self._adapter(self.parameters.flat)
+
+    def snapshot(self) -> Adapter:
+        return self._adapter(self.parameters.flat.clone())
+
+    def _adapter(self, flat: torch.Tensor) -> Adapter:
+        views = self.parameters.views(flat)
+        layers = {name: LowRank(views[f"{name}.lora_A"], views[f"{name}.lora_B"]) for name in self.layers}
+        return Adapter(layers, self.scale)
+
+
+def _chosen(layers: dict[str, AdaptableLinear], head_name: str, spec: RunSpec) -> dict[str, AdaptableLinear]:
+    in_blocks = [name for name in layers if name != head_name and _IN_A_BLOCK.search(f".{name}.")]
+    attention = {name for name in in_blocks if _ATTENTION.search(name)}
+    asked = {
+        "train_attn": (spec.train_attn, attention),
+        "train_mlp": (spec.train_mlp, set(in_blocks) - attention),
+        "train_unembed": (spec.train_unembed, {head_name} & layers.keys()),
+    }
+    chosen: set[str] = set()
+    for flag, (is_asked, names) in asked.items():
+        if is_asked and not names:
+            raise BadRequest(
+                f"{flag} is on, but this base model has no plain linear layers there to adapt "
+                f"(fused mixture-of-experts weights are not supported). Create the run with {flag}=False."
+            )
+        chosen |= names if is_asked else set()
+    return {name: layer for name, layer in layers.items() if name in chosen}
+
+
+def _initialise(down_RI: torch.Tensor, *, seed: int, name: str) -> None:
+    """Kaiming's uniform with a = sqrt(5): within ±1/sqrt(I). A layer's values depend on seed and name alone."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    bound = 1 / math.sqrt(down_RI.shape[1])
+    down_RI.copy_(torch.empty(down_RI.shape).uniform_(-bound, bound, generator=generator))
+
+
+class _AdaptedLinear(torch.autograd.Function):
+    """The sum in one place: no gradient of the base weight, no temporary of the output's size."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_NI: torch.Tensor,
+        weight_OI: torch.Tensor,
+        bias_O: torch.Tensor | None,
+        down_RI: torch.Tensor,
+        up_OR: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        y_NO = functional.linear(x_NI, weight_OI, bias_O)
+        hidden_NR = x_NI.to(down_RI.dtype) @ down_RI.T
+        ctx.save_for_backward(x_NI, weight_OI, down_RI, up_OR, hidden_NR)
+        ctx.scale = scale
+        if y_NO.dtype == up_OR.dtype:
+            return y_NO.addmm_(hidden_NR, up_OR.T, alpha=scale)
+        return torch.addmm(y_NO.to(up_OR.dtype), hidden_NR, up_OR.T, alpha=scale).to(y_NO.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad_NO: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x_NI, weight_OI, down_RI, up_OR, hidden_NR = ctx.saved_tensors
+        exact_NO = grad_NO.to(up_OR.dtype)
+        grad_hidden_NR = (exact_NO @ up_OR).mul_(ctx.scale)
+        grad_x_NI = None
+        if ctx.needs_input_grad[0]:
+            grad_x_NI = (grad_NO @ weight_OI).to(down_RI.dtype).addmm_(grad_hidden_NR, down_RI).to(x_NI.dtype)
+        grad_down_RI = grad_hidden_NR.T @ x_NI.to(down_RI.dtype)
+        grad_up_OR = (exact_NO.T @ hidden_NR).mul_(ctx.scale)
+        return grad_x_NI, None, None, grad_down_RI, grad_up_OR, None
+
+
+def _adapted_linear(
+    x_NI: torch.Tensor,
+    weight_OI: torch.Tensor,
+    bias_O: torch.Tensor | None,
+    down_RI: torch.Tensor,
+    up_OR: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    y_NO: torch.Tensor = _AdaptedLinear.apply(  # type: ignore[no-untyped-call]  # torch's
+        x_NI, weight_OI, bias_O, down_RI, up_OR, scale
+    )
+    return y_NO

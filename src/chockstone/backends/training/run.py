@@ -1,0 +1,170 @@
+"""Runs: one trained model each, with its weights, gradient and optimizer, on a shared base model.
+
+A run is changed by one operation at a time, in the order of its lane; between the micro-batches of
+one run's pass other runs and samplers may use the base model. A failed or abandoned operation
+leaves the run bit for bit as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import torch
+
+from chockstone.backends.export.peft import peft_files
+from chockstone.backends.losses.custom_loss import CustomLoss
+from chockstone.backends.losses.loss_meter import Limits, PassBudget
+from chockstone.backends.losses.losses import choose_loss
+from chockstone.backends.run_spec import RunSpec
+from chockstone.backends.training.base_model import BaseModel
+from chockstone.backends.training.batch_result import BatchResult
+from chockstone.backends.training.examples import check_examples
+from chockstone.backends.training.flat_parameters import blank_like
+from chockstone.backends.training.forward import run_shares
+from chockstone.backends.training.full import ModelCopy, OwnWeights
+from chockstone.backends.training.lora import LoraWeights
+from chockstone.backends.training.micro_batches import TOKENS_ON_CPU, TOKENS_ON_GPU, deal, plan_micro_batches
+from chockstone.backends.training.optimizers import Optimizer, OptimStep, clip
+from chockstone.backends.training.pass_outcome import PassOutcome
+from chockstone.backends.training.saved_state import make_state, saved_gradient, saved_optimizer, saved_weights
+from chockstone.sampling.adapter import Adapter
+from chockstone.wire.codecs.passes import Pass, PassResult
+from chockstone.wire.failures import BadRequest
+
+__all__ = ["TrainedRun", "RunSpec"]
+
+
+class TrainedRun:
+    def __init__(self, base: BaseModel, spec: RunSpec) -> None:
+        self.base = base
+        self.spec = spec
+        self._weights: LoraWeights | OwnWeights
+        if spec.is_full:
+            self._weights = base.own_weights()
+        else:
+            self._weights = LoraWeights(
+                dict(base.layers), head_name=base.head_name, spec=spec, device=base.device, crew=base.crew
+            )
+        self._optimizer = Optimizer(spec.optimizer)
+        self._gradient: torch.Tensor | None = None  # summed since the last step
+        self._norm: float | None = None  # of it, once that was measured
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(map(math.prod, self._weights.parameters.shapes.values()))
+
+    @property
+    def steps(self) -> int:
+        return self._optimizer.steps
+
+    def apply(
+        self,
+        request: Pass,
+        losses: Mapping[str, CustomLoss],
+        *,
+        tokens_per_micro_batch: int = 0,
+        loss_limits: Limits = "enforced",
+    ) -> Generator[None, None, PassResult]:
+        """One forward or forward-backward pass; yields after each micro-batch, and in between if its loss takes long.
+
+        Its gradient is added to the accumulated one at the very end, when all of it is there and finite.
+        """
+        loss = choose_loss(request.loss, request.options, losses)
+        examples = check_examples(request, loss, self.base)
+        budget = tokens_per_micro_batch or (TOKENS_ON_CPU if self.base.device.type == "cpu" else TOKENS_ON_GPU)
+        parameters = self._weights.parameters
+        gradient = None if request.forward_only else blank_like(parameters.flat)
+        outcome = PassOutcome(request, loss)
+        groups = plan_micro_batches([example.extent for example in examples], tokens=budget)
+        cost = PassBudget(loss_limits)
+        for shares in deal(groups, processes=self.base.crew.size):
+            steps = run_shares(self.base, [[examples[index] for index in share] for share in shares], loss, cost)
+            while True:
+                with parameters.accumulating(gradient), self._weights.applied():
+                    try:
+                        next(steps)
+                    except StopIteration as ended:
+                        result: BatchResult = ended.value
+                        break
+                yield
+            cost.settle(result.work)
+            outcome.add([index for share in shares for index in share], result)
+            yield
+        if gradient is not None:
+            self._accumulate(gradient)
+        return outcome.finish()
+
+    def _accumulate(self, gradient: torch.Tensor) -> None:
+        self._weights.complete(gradient)
+        if self._gradient is not None:
+            gradient.add_(self._gradient)
+        norm = self._weights.parameters.norm(gradient)
+        if not math.isfinite(norm):
+            raise BadRequest(
+                "the gradient is not finite, so it was thrown away. Weights, advantages or a ratio are too large."
+            )
+        self._gradient, self._norm = gradient, norm
+
+    def optim_step(self, params: OptimStep) -> dict[str, float]:
+        """Apply and clear the accumulated gradient. Without one, nothing changes and the metrics say so."""
+        if params.family != self.spec.optimizer:
+            raise BadRequest(
+                f"the run was created for {self.spec.optimizer!r}, so it cannot step with {params.family!r}."
+            )
+        if self._gradient is None:
+            return {"skipped_no_gradient": 1.0, "steps": float(self._optimizer.steps)}
+        parameters = self._weights.parameters
+        norm = parameters.norm(self._gradient) if self._norm is None else self._norm
+        self._optimizer.make_moments(parameters.flat)
+        clip(self._gradient, params.grad_clip_norm, norm=norm)
+        self._optimizer.update(parameters.flat, self._gradient, params)
+        self._gradient = self._norm = None
+        return {"grad_norm": norm, "learning_rate": params.learning_rate, "steps": float(self._optimizer.steps)}
+
+    def state(self, *, with_gradient: bool = True) -> dict[str, Any]:
+        """Everything that makes up the run, for ``Checkpointer.save``. Refers to live tensors: save it before going on.
+
+        Weights stand by name; moments and gradient are flat, their layout that of the weights.
+        """
+        gradient = self._gradient if with_gradient else None
+        return make_state(self.spec, self._weights.parameters, optimizer=self._optimizer, gradient=gradient)
+
+    def weights(self, *, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+        """The weights of ``state``; live ones, if they need not be cast."""
+        parameters = self._weights.parameters
+        return parameters.named(parameters.flat.to(dtype))
+
+    def load(self, state: Mapping[str, Any], *, with_optimizer: bool) -> None:
+        """Take on a saved state. Without its optimizer that starts afresh, and no gradient is taken either.
+
+        Raises BadRequest, with nothing changed, when the state does not fit.
+        """
+        parameters = self._weights.parameters
+        weights = saved_weights(state, self.spec, parameters.shapes)
+        optimizer = saved_optimizer(state, self.spec, parameters) if with_optimizer else Optimizer(self.spec.optimizer)
+        gradient = saved_gradient(state, parameters) if with_optimizer else None
+        for name, view in parameters.views(parameters.flat).items():
+            view.copy_(parameters.part(name, weights[name]))
+        self._optimizer, self._gradient, self._norm = optimizer, gradient, None
+
+    def adapter(self) -> Adapter:
+        """A copy of a LoRA run's matrices at this moment, to sample with."""
+        return self._lora().snapshot()
+
+    def full_copy(self) -> ModelCopy:
+        """A copy of a rank-0 run's whole model at this moment, to sample with."""
+        if isinstance(self._weights, LoraWeights):
+            raise BadRequest("a LoRA run has no model of its own; take its adapter.")
+        return self._weights.snapshot()
+
+    def peft_files(self) -> tuple[bytes, dict[str, torch.Tensor]]:
+        """``adapter_config.json``, and the tensors of ``adapter_model.safetensors``, which are live as in ``state``."""
+        adapter = self._lora().live()
+        return peft_files(adapter, rank=self.spec.rank, base_model=self.base.name, layer_names=self.base.layers)
+
+    def _lora(self) -> LoraWeights:
+        if not isinstance(self._weights, LoraWeights):
+            raise BadRequest("a run of rank 0 trains all weights and has no adapter.")
+        return self._weights

@@ -1,0 +1,258 @@
+"""The library: the worker's archives. Disk work and encryption run in threads, so that computing goes on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from chockstone.backends.export.encryption import seal_files
+from chockstone.backends.export.load_errors import explain_load
+from chockstone.backends.training.base_model import Mould
+from chockstone.backends.training.process_group import ALONE, ProcessGroup
+from chockstone.backends.training.run import TrainedRun
+from chockstone.backends.worker.parts import COMPLETE, Parts, collect_parts
+from chockstone.checkpoints import (
+    Admission,
+    Archive,
+    Checkpointer,
+    Saved,
+    SaveHandle,
+    SaveOptions,
+    Store,
+    load_state,
+    open_store,
+    verify_archive,
+)
+from chockstone.checkpoints.errors import (
+    AdmissionRefused,
+    CheckpointError,
+    CheckpointMissing,
+    RanksLost,
+    StoreError,
+    StoreFull,
+)
+from chockstone.checkpoints.restoring.restore import restore_state
+from chockstone.checkpoints.saving.snapshot import Snapshot, Snapshotter
+from chockstone.checkpoints.stores.bucket import RetryPolicy
+from chockstone.checkpoints.stores.file_store import FileStore
+from chockstone.checkpoints.stores.object_store import ObjectStore
+from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
+
+_SAVES: Final = 2  # at a time; each holds a snapshot
+_OUTAGE_SECONDS: Final = 300.0
+State = Mapping[str, Any]  # Any: tensors and plain JSON
+
+
+class WorkerCheckpoints:
+    """All methods but the threads' own work are for the compute thread."""
+
+    def __init__(self, store: str, *, post: Callable[[Callable[[], None]], None], crew: ProcessGroup = ALONE) -> None:
+        """A crew writes each archive together; to look at them and to remove them is for its leader."""
+        self._crew = crew
+        self._store = _open_patiently(store)
+        # The server has a catalog to look at, and a store of a hundred thousand archives is no reason to wait.
+        self._checkpointer = Checkpointer(self._store, buffers=_SAVES, looks_around=False)
+        self._post = post
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="library")
+        self._sealers = ThreadPoolExecutor(max_workers=_SAVES, thread_name_prefix="sealing")
+        self._saving: dict[str, Future[Saved]] = {}  # ended by the threads, whatever this one does
+        self._room = _SAVES
+        self._waiting: deque[Future[None]] = deque()
+
+    def room(self) -> Future[None]:
+        """Done when a save may begin, which the caller then must."""
+        future: Future[None] = Future()
+        if self._room:
+            self._room -= 1
+            future.set_result(None)
+        else:
+            self._waiting.append(future)
+        return future
+
+    def save(
+        self,
+        run: TrainedRun,
+        archive: str,
+        *,
+        kind: str,
+        metadata: Mapping[str, Any],
+        ttl_seconds: float | None,
+        recipients: Sequence[Any] = (),  # Any: as parse_recipients gives them
+        admission: Admission | None = None,
+    ) -> Future[Saved]:
+        """Copy what the archive holds; the future is done when that is durable. ``room`` was granted before.
+
+        An archive of that name is replaced: names are given once, so it is an earlier attempt at this very save.
+        """
+        options = SaveOptions(
+            name=archive,
+            kind=kind,
+            metadata=metadata,
+            ttl_seconds=ttl_seconds,
+            step=run.steps,
+            overwrite=True,
+            admission=admission,
+        )
+        try:
+            if recipients and self._crew.size > 1:
+                raise BadRequest(
+                    "several workers write one archive together and cannot encrypt it; export it without recipients "
+                    "and encrypt what you download"
+                )
+            parts = collect_parts(run, kind)
+            writing = self._begin_sealed(parts, recipients, options) if recipients else self._write(parts, options)
+        except BaseException:
+            self._make_room()
+            raise
+        self._saving[archive] = writing
+        future: Future[Saved] = Future()
+        writing.add_done_callback(lambda ended: self._post(lambda: self._ended(archive, ended, future)))
+        return future
+
+    def load(self, archive: str, mould: Mould | None = None, *, seal: str | None = None) -> Future[State]:
+        """The state of an archive, verified, its tensors mapped from the file.
+
+        With a ``mould`` only what has room in it is read, and is verified. With a ``seal`` no other archive is.
+        """
+        return self._threads.submit(self._read, archive, mould, seal)
+
+    def is_whole(self, archive: str) -> Future[bool]:
+        """Whether it is in the store, every byte as it was written. For the leader to answer."""
+        if self._crew.rank:
+            return _known(False)
+        if isinstance(self._store, FileStore):  # elsewhere to ask takes a request, for which nobody here waits
+            try:
+                self._store.stat(archive)
+            except CheckpointMissing:  # as nearly always: then no thread need be waited for
+                return _known(False)
+        return self._threads.submit(self._verify, archive)
+
+    def written(self, archive: str) -> Future[None]:
+        """Done when no save is writing it any more, whatever came of that."""
+        ended: Future[None] = Future()
+        saving = self._saving.get(archive)
+        if saving is None:
+            ended.set_result(None)
+        else:
+            saving.add_done_callback(lambda _: ended.set_result(None))
+        return ended
+
+    def remove(self, archive: str) -> Future[bool]:
+        """Delete the archive, once a save that is writing it has ended."""
+        if self._crew.rank:
+            return _known(False)
+        saving = self._saving.get(archive)
+
+        def delete() -> bool:
+            if saving is not None:
+                saving.exception()
+            try:
+                return self._store.delete(archive)
+            except StoreError as error:
+                raise ServerFailure(f"an archive could not be deleted: {error}") from error
+
+        return self._threads.submit(delete)
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._threads.shutdown()
+        self._sealers.shutdown()
+        self._checkpointer.close()
+
+    def _begin_sealed(self, parts: Parts, recipients: Sequence[Any], options: SaveOptions) -> Future[Saved]:
+        snapshot = Snapshotter().take({name: part for name, part in parts.state.items() if name != "run"})
+        files = {name: content for name, content in parts.files.items() if name != COMPLETE}  # it hides nothing
+        described = {"run": parts.state["run"], "encrypted": True}
+        return self._sealers.submit(self._write_sealed, [snapshot], files, recipients, described, options)
+
+    def _write_sealed(
+        self,
+        snapshots: list[Snapshot],
+        files: Mapping[str, bytes],
+        recipients: Sequence[Any],
+        described: dict[str, Any],
+        options: SaveOptions,
+    ) -> Saved:
+        """In a thread. The list is emptied, so that the plain copy goes before the sealed one is written."""
+        sealed = seal_files(snapshots.pop(), files, recipients)
+        return self._write(Parts(described, {**sealed, COMPLETE: b""}), options).result()
+
+    def _write(self, parts: Parts, options: SaveOptions) -> Future[Saved]:
+        given: SaveOptions = {**options, "files": parts.files}
+        return _future_of(self._checkpointer.save(parts.state, **given))
+
+    def _ended(self, archive: str, writing: Future[Saved], future: Future[Saved]) -> None:
+        self._saving.pop(archive, None)
+        self._make_room()
+        error = writing.exception()
+        if isinstance(error, RanksLost):
+            self._crew.lose(error)
+        if error is None:
+            future.set_result(writing.result())
+        elif isinstance(error, RequestError):
+            future.set_exception(error)
+        else:
+            future.set_exception(ServerFailure(f"the checkpoint could not be written: {error}"))
+
+    def _make_room(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+        else:
+            self._room += 1
+
+    def _verify(self, archive: str) -> bool:
+        try:
+            with Archive(self._store.open(archive)) as opened:
+                verify_archive(opened)
+        except CheckpointError:
+            return False
+        return True
+
+    def _read(self, archive: str, mould: Mould | None, seal: str | None) -> State:
+        try:
+            with Archive(self._store.open(archive), seal=seal) as opened:
+                if mould is None:
+                    return load_state(opened)
+                state = mould(opened)
+                restore_state(opened, state, agree=lambda: None)  # its caller agrees with the others
+                return state
+        except CheckpointError as error:
+            raise explain_load(error) from error
+
+
+def _open_patiently(url: str) -> Store:
+    """A bucket that is out of order for minutes costs time and not a save: whoever asked for it is polling."""
+    if url.startswith("s3://"):
+        return ObjectStore.from_url(url, patience=RetryPolicy(outage_seconds=_OUTAGE_SECONDS))
+    return open_store(url)
+
+
+def _known(answer: bool) -> Future[bool]:
+    known: Future[bool] = Future()
+    known.set_result(answer)
+    return known
+
+
+def _future_of(handle: SaveHandle) -> Future[Saved]:
+    """The save's outcome; a failure for want of space is the caller's to mend."""
+    future: Future[Saved] = Future()
+
+    def end(ended: SaveHandle) -> None:
+        error = ended.exception()
+        if error is None:
+            future.set_result(ended.result())
+        else:
+            future.set_exception(_explain_save(error, needed_bytes=ended.progress.bytes_total))
+
+    handle.add_done_callback(end)
+    return future
+
+
+def _explain_save(error: BaseException, *, needed_bytes: int) -> BaseException:
+    if isinstance(error, AdmissionRefused):
+        return BadRequest(str(error), code="no_room")
+    if isinstance(error, StoreFull):
+        return BadRequest(f"the checkpoint needs {needed_bytes} bytes, and there is no room: {error}", code="no_room")
+    return error

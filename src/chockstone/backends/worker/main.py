@@ -1,0 +1,63 @@
+"""The worker: the process that holds the models. It lives no longer than the server that started it.
+
+A new server must not find it still at work on the same directory. What it was writing is either
+committed or leaves nothing visible, so that it may end at any moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import Final
+
+from chockstone.backends.importing import quick_imports
+from chockstone.backends.supervision.instruction_sets import limit_instruction_sets, report_choice
+
+_NICENESS: Final = 5  # the API answers first; what is computed here takes long anyway
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main() -> None:
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    _die_with_the_server(sock)
+    os.nice(_NICENESS)
+    choice = limit_instruction_sets()
+    with quick_imports():  # which take a while
+        import orjson
+        import torch
+
+        from chockstone.backends.channel import BlockingChannel
+        from chockstone.backends.supervision.process import WorkerConfig, log_to_stderr
+        from chockstone.backends.worker.service import WorkerService
+        from chockstone.backends.worker.spinning import spinning_only_where_alone
+
+    config = WorkerConfig(**orjson.loads(os.environ.pop("CHOCKSTONE_WORKER")))
+    log_to_stderr(config.log_level)
+    report_choice(choice)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    with spinning_only_where_alone(torch.get_num_threads()):
+        WorkerService(config, BlockingChannel(sock), on_orphaned=_end).run()
+    logging.shutdown()
+    _end()  # all is written; to take torch apart would only take time
+
+
+def _die_with_the_server(sock: socket.socket) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    with contextlib.suppress(BlockingIOError):
+        if not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+            _end()  # it died before it could be said
+
+
+def _end() -> None:
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The sampling source: the sampler as work for the compute thread. What it finishes wakes whoever waits."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from concurrent.futures import Future
+from typing import Final
+
+from chockstone.backends.training.process_group import ALONE, ProcessGroup
+from chockstone.backends.worker.sampler_weights import Weights
+from chockstone.sampling.model import SampledModel
+from chockstone.sampling.sampler import Finished, Sampler
+from chockstone.wire.codecs.samples import SampleRequest, SampleResult
+from chockstone.wire.failures import BadRequest, Failure
+
+log = logging.getLogger(__name__)
+_ALTERNATIVE_CELLS: Final = 1 << 26  # in one answer, 8 bytes each
+
+
+class SamplingSource:
+    """For the compute thread only."""
+
+    def __init__(self, max_sequences: int, *, crew: ProcessGroup = ALONE) -> None:
+        self._max_sequences = max_sequences
+        self._crew = crew
+        self._sampler = self._new_sampler()
+        self._under_way: dict[str, Future[SampleResult | Failure]] = {}
+
+    def add(
+        self, key: str, weights: Weights, request: SampleRequest, *, seed: int, owner: str = ""
+    ) -> Future[SampleResult | Failure]:
+        """Raises BadRequest for what the caller must change."""
+        _check_alternatives(request, weights.model)
+        self._sampler.add(key, weights.model, weights.adapter, request, seed=seed, owner=owner)
+        done = self._under_way[key] = Future()
+        return done
+
+    def has_work(self) -> bool:
+        return self._sampler.has_work()
+
+    def step(self) -> None:
+        try:
+            for finished in self._sampler.step():
+                self._finish(finished)
+        except Exception as error:  # noqa: BLE001  # the sampler is in no known state: what it held fails, training goes on
+            log.error("sampler failed error=%s\n%s", error, traceback.format_exc())
+            self._crew.lose(error)
+            self._sampler = self._new_sampler()
+            for key in list(self._under_way):
+                self._finish(Finished(key, Failure(f"the sampler failed: {type(error).__name__}: {error}", "server")))
+
+    def cancel(self, key: str) -> None:
+        self._sampler.cancel(key)
+        if (done := self._under_way.pop(key, None)) is not None:
+            done.set_result(Failure("the sample was cancelled", "user"))
+
+    def _new_sampler(self) -> Sampler:
+        return Sampler(max_sequences=self._max_sequences, agree=self._crew.same)
+
+    def _finish(self, finished: Finished) -> None:
+        self._under_way.pop(finished.key).set_result(finished.outcome)
+
+
+def _check_alternatives(request: SampleRequest, model: SampledModel) -> None:
+    """Raises BadRequest for more alternatives to sampled tokens than an answer can hold."""
+    space = max(model.max_context - len(request.prompt), 1)
+    longest = min(request.params.max_tokens or space, space)
+    cells = request.topk_sample_logprobs * request.num_samples * longest
+    if cells > _ALTERNATIVE_CELLS:
+        raise BadRequest(
+            f"topk_sample_logprobs={request.topk_sample_logprobs} for {request.num_samples} samples of up to {longest} "
+            f"tokens is {cells} alternatives, more than {_ALTERNATIVE_CELLS}; ask for fewer of one of them"
+        )

@@ -1,0 +1,203 @@
+"""Spinning: how long OpenMP's threads stay awake while they wait for each other.
+
+A thread that spins answers at once, which suits threads that have their cores to themselves. Beside a process that
+takes one of the cores it burns the time of the very thread it waits for: two threads on two cores fell to 3 % of their
+speed. So they spin while nobody is in the way, and go to sleep early for as long as somebody is. Numbers do not
+depend on it.
+
+The OpenMP of torch's wheels is GNU's libgomp, which spins 300,000 times, and 100 times while a process has more
+OpenMP threads than there are cores. An idle team of further threads is all it takes to switch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+log = logging.getLogger(__name__)
+VARIABLES: Final = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # with which users decide for themselves
+_LIBRARY: Final = "libgomp.so.1"
+_TASKS: Final = Path("/proc/self/task")
+_INTERVAL_SECONDS: Final = 0.1
+_IN_THE_WAY: Final = 0.3  # of the last second a thread was ready to run and did not
+_WINDOW_SECONDS: Final = 1.0  # clients and the API take a core for moments, which is no reason to sleep
+_FREE: Final = 0.08
+_AT_WORK: Final = 0.2  # of the time; a thread that hardly ran tells nothing
+_QUIET_SECONDS: Final = 1.0  # before it spins again
+_LONGEST_QUIET_SECONDS: Final = 60.0
+_SOON_SECONDS: Final = 5.0  # then it was too early to spin again
+
+
+def describe_waiting(environ: Mapping[str, str]) -> tuple[str, str]:
+    """How threads wait, and who decided that."""
+    told = " ".join(f"{name}={environ[name]}" for name in VARIABLES if environ.get(name))
+    return (told, "environment") if told else ("spin, or sleep while cores are shared", "default")
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadTimes:
+    """Of one thread, since it began: seconds that it ran, and that it was ready and waited for a core."""
+
+    ran: float
+    waited: float
+
+
+@dataclass(slots=True)
+class Rule:
+    """Whether to sleep early, from how the threads fared in the last interval."""
+
+    sleeps: bool = False
+    _waited: float = 0.0  # of the time, averaged over the last second or so
+    _quiet: float = 0.0  # seconds without anybody in the way
+    _patience: float = _QUIET_SECONDS
+    _since: float = field(default=float("inf"))  # seconds since it spins again
+
+    def decide(self, changes: Collection[ThreadTimes], seconds: float) -> bool:
+        """``changes`` of each thread within ``seconds``."""
+        waited = max((change.waited for change in changes), default=0.0) / seconds
+        ran = max((change.ran for change in changes), default=0.0) / seconds
+        if self.sleeps:
+            self._consider_spinning(waited, ran, seconds)
+        else:
+            self._since += seconds
+            self._waited += (waited - self._waited) * min(1.0, seconds / _WINDOW_SECONDS)
+            if self._waited >= _IN_THE_WAY:
+                too_early = self._since < _SOON_SECONDS
+                self._patience = min(2 * self._patience, _LONGEST_QUIET_SECONDS) if too_early else _QUIET_SECONDS
+                self.sleeps, self._quiet = True, 0.0
+        return self.sleeps
+
+    def _consider_spinning(self, waited: float, ran: float, seconds: float) -> None:
+        if waited > _FREE:
+            self._quiet = 0.0
+        elif ran >= _AT_WORK:
+            self._quiet += seconds
+        if self._quiet >= self._patience:
+            self.sleeps, self._since, self._waited = False, 0.0, 0.0
+
+
+class OpenMP(Protocol):
+    def start_team(self, size: int) -> None:
+        """Of the calling thread; it lasts as long as that thread."""
+
+
+class Gomp:
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def start_team(self, size: int) -> None:
+        nothing = ctypes.cast(self._library.omp_get_thread_num, ctypes.c_void_p)  # what each thread of it does
+        self._library.GOMP_parallel(nothing, None, ctypes.c_uint(size), ctypes.c_uint(0))
+
+
+class _IdleTeam:
+    """More OpenMP threads than there are cores, all asleep."""
+
+    def __init__(self, openmp: OpenMP, size: int) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._hold, args=[openmp, size], name="idle-team", daemon=True)
+        self._thread.start()
+
+    def _hold(self, openmp: OpenMP, size: int) -> None:
+        openmp.start_team(size)
+        self._over.wait()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+class Spinning:
+    """Watches the threads that compute, from a thread of its own."""
+
+    def __init__(self, openmp: OpenMP, *, compute_thread: int, cores: int, tasks: Path = _TASKS) -> None:
+        """``compute_thread``: its number, as the kernel has it."""
+        self._openmp = openmp
+        self._compute_thread = compute_thread
+        self._cores = cores
+        self._tasks = tasks
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="spinning", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        rule = Rule()
+        team: _IdleTeam | None = None
+        before, then = self._readings(), time.monotonic()
+        while not self._over.wait(_INTERVAL_SECONDS):
+            now, readings = time.monotonic(), self._readings()
+            sleeps = rule.decide(_changes(before, readings), now - then)
+            before, then = readings, now
+            if sleeps and team is None:
+                log.debug("openmp threads sleep early: other processes use their cores")
+                team = _IdleTeam(self._openmp, self._cores + 1)
+            elif not sleeps and team is not None:
+                log.debug("openmp threads spin again")
+                team.end()
+                team = None
+        if team is not None:
+            team.end()
+
+    def _readings(self) -> dict[int, ThreadTimes]:
+        """Of the thread that computes and of all that Python has not started, OpenMP's among them."""
+        others = {thread.native_id for thread in threading.enumerate()} - {self._compute_thread}
+        numbers = [int(name) for name in os.listdir(self._tasks)]
+        readings = {number: self._read(number) for number in numbers if number not in others}
+        return {number: reading for number, reading in readings.items() if reading is not None}
+
+    def _read(self, number: int) -> ThreadTimes | None:
+        try:
+            ran, waited = (self._tasks / str(number) / "schedstat").read_bytes().split()[:2]
+        except (OSError, ValueError):
+            return None  # it has ended
+        return ThreadTimes(int(ran) / 1e9, int(waited) / 1e9)
+
+
+@contextlib.contextmanager
+def spinning_only_where_alone(threads: int) -> Iterator[None]:
+    """For what the calling thread computes with so many threads; torch must have been imported.
+
+    Nothing is done where one thread computes, where users have decided for themselves, where OpenMP is not libgomp
+    or the kernel does not tell how long threads wait.
+    """
+    library = _find_library()
+    if threads < 2 or library is None or any(os.environ.get(name) for name in VARIABLES):
+        yield
+        return
+    if not (_TASKS / str(threading.get_native_id()) / "schedstat").exists():
+        yield
+        return
+    cores = len(os.sched_getaffinity(0))
+    spinning = Spinning(Gomp(library), compute_thread=threading.get_native_id(), cores=cores)
+    spinning.start()
+    try:
+        yield
+    finally:
+        spinning.stop()
+
+
+def _find_library() -> ctypes.CDLL | None:
+    """The one that is loaded already."""
+    try:
+        return ctypes.CDLL(_LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except (OSError, AttributeError):
+        return None
+
+
+def _changes(before: Mapping[int, ThreadTimes], after: Mapping[int, ThreadTimes]) -> list[ThreadTimes]:
+    pairs = [(before[number], reading) for number, reading in after.items() if number in before]
+    return [ThreadTimes(now.ran - then.ran, now.waited - then.waited) for then, now in pairs]

@@ -1,0 +1,136 @@
+"""Rows: one table's rows as frozen dataclasses, by the columns that are named like their fields.
+
+The few statements that every noun needs; each is one transaction of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from sqlalchemy import Column, FromClause, Select, Table, bindparam, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.elements import ColumnElement
+
+from chockstone.catalog.database.database import AnyRow, Database
+from chockstone.catalog.errors import UnstorableColumnValue
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+R = TypeVar("R", bound="DataclassInstance")
+P = TypeVar("P")
+
+JsonObject = Mapping[str, Any]  # Any: whatever JSON holds
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[P]):
+    rows: tuple[P, ...]
+    total_count: int  # of all pages
+
+
+class RowMapper(Generic[R]):
+    def __init__(self, row_class: type[R], table: Table) -> None:
+        self._row_class = row_class
+        self._table = table
+        self.columns = self.columns_of(table)
+
+    def columns_of(self, source: FromClause) -> tuple[ColumnElement[Any], ...]:
+        """The fields as they stand in the table, or in a subquery of it."""
+        return tuple(source.c[field.name] for field in fields(self._row_class))
+
+    def row(self, found: AnyRow) -> R:
+        """The first columns of ``found`` must be the fields, in order; more may follow."""
+        return self._row_class(*found[: len(self.columns)])
+
+    def rows(self, found: Sequence[AnyRow]) -> tuple[R, ...]:
+        return tuple(self.row(each) for each in found)
+
+    def only(self, found: Sequence[AnyRow]) -> R | None:
+        """Of what a unique key finds."""
+        return self.row(found[0]) if found else None
+
+    async def create_once(self, database: Database, **values: object) -> R | None:
+        """Insert the row, or read the one that has its primary key already, whatever that says.
+
+        Of many callers at once one inserts. None: neither, for something the row refers to is missing.
+        """
+        creation = insert(self._table).values(**values).returning(*self.columns)
+        try:
+            [[made]] = await database.write(creation)
+        except IntegrityError:
+            return await self.find(database, *(column == values[column.name] for column in self._table.primary_key))
+        return self.row(made)
+
+    async def find(self, database: Database, *where: ColumnElement[bool]) -> R | None:
+        try:
+            return self.only(await database.read(select(*self.columns).where(*where)))
+        except UnstorableColumnValue:
+            if database.is_sqlite:
+                raise
+            return None  # PostgreSQL has no text with a NUL in it, and cannot even be asked for one
+
+    async def read(self, database: Database, query: Select[Any]) -> tuple[R, ...]:
+        """``query`` must select ``columns``."""
+        return self.rows(await database.read(query))
+
+    async def read_page(
+        self,
+        database: Database,
+        *where: ColumnElement[bool],
+        order_by: tuple[ColumnElement[Any], ...],
+        limit: int,
+        offset: int,
+    ) -> Page[R]:
+        # Counted apart: a window over all rows would have the database carry each of them whole.
+        count = select(func.count()).select_from(self._table).where(*where)
+        page = select(*self.columns, count.scalar_subquery().label("total_count")).where(*where)
+        found = await database.read(page.order_by(*order_by).limit(limit).offset(offset))
+        if found:
+            return Page(self.rows(found), found[0][-1])
+        [[total_count]] = await database.read(count)
+        return Page((), total_count)  # past the last page
+
+    async def change(self, database: Database, *where: ColumnElement[bool], **values: object) -> R | None:
+        """The row as changed; None if there is none."""
+        change = update(self._table).where(*where).values(**values).returning(*self.columns)
+        [changed] = await database.write(change)
+        return self.only(changed)
+
+    async def touch_many(
+        self, database: Database, key: Column[str], column: Column[datetime], moments: Mapping[str, datetime]
+    ) -> None:
+        """Move ``column`` forward for each key, never back; keys without a row are passed over."""
+        if not moments:
+            return
+        change = (
+            update(self._table)
+            .where(key == bindparam("touched"), column < bindparam("moment"))
+            .values({column: bindparam("moment")})
+        )
+        # In one order always, so that two of these never wait for each other.
+        touched = [{"touched": row_key, "moment": moments[row_key]} for row_key in sorted(moments)]
+        await database.write_many(change, touched)
+
+
+async def upsert(
+    database: Database,
+    table: Table,
+    rows: Sequence[Mapping[str, object]],
+    *,
+    replace: Sequence[str] = (),
+    add: Sequence[str] = (),
+) -> None:
+    """All in one transaction. Where a row is there already, ``replace`` columns are set and ``add`` ones summed."""
+    if not rows:
+        return
+    insertion = sqlite.insert(table) if database.is_sqlite else postgresql.insert(table)
+    changes: dict[str, ColumnElement[Any]] = {column: insertion.excluded[column] for column in replace}
+    changes |= {column: table.c[column] + insertion.excluded[column] for column in add}
+    await database.write_many(
+        insertion.on_conflict_do_update(index_elements=list(table.primary_key), set_=changes), rows
+    )

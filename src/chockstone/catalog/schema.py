@@ -1,0 +1,308 @@
+"""Moments: points in time as a column, aware and in UTC whichever database keeps them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.types import TypeDecorator
+
+
+class Moment(TypeDecorator[datetime]):
+    """Takes aware datetimes of any zone and gives them back in UTC; naive ones are refused.
+
+    SQLite has no zones: it keeps UTC as text of fixed width, so that text order is time order.
+    """
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} names no time zone; give an aware datetime")
+        moment = value.astimezone(UTC)
+        return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
+
+
+metadata: Final = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+_PENDING: Final = text("state = 'pending'")
+_PUBLISHED: Final = text("state <> 'pending'")
+
+users: Final = Table(
+    "users",
+    metadata,
+    Column("user_id", Text, primary_key=True),
+    Column("created_at", Moment, nullable=False),
+)
+
+sessions: Final = Table(
+    "sessions",
+    metadata,
+    Column("session_id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("project_id", Text),
+    Column("display_name", Text),
+    Column("display_name_folded", Text),  # what a search compares; databases disagree on lower()
+    Column("tags", JSON, nullable=False),
+    Column("user_metadata", JSON, nullable=False),
+    Column("sdk_version", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("last_heartbeat_at", Moment, nullable=False),
+    Column("finished_at", Moment),
+    Column("finish_reason", Text),
+    Column("finish_detail", Text),
+    Column("idempotency_key", Text),
+    UniqueConstraint("owner", "idempotency_key"),
+    Index(None, "owner", "created_at", "session_id"),
+    Index(None, "created_at", "session_id"),
+)
+
+# The entries of sessions.user_metadata once more, to search by: JSON paths cannot name every key.
+session_metadata: Final = Table(
+    "session_metadata",
+    metadata,
+    Column("session_id", Text, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+runs: Final = Table(
+    "runs",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("session_id", Text, ForeignKey("sessions.session_id"), nullable=False),
+    Column("model_seq_id", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("base_model", Text, nullable=False),
+    Column("spec", JSON, nullable=False),
+    Column("optimizer_config", JSON, nullable=False),
+    Column("user_metadata", JSON, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("last_request_at", Moment, nullable=False),
+    Column("project_id", Text),
+    Column("state", String(16), nullable=False),
+    Column("failure", Text),
+    UniqueConstraint("session_id", "model_seq_id"),
+    Index(None, "owner", "created_at", "run_id"),
+    Index(None, "created_at", "run_id"),
+    Index(None, "state"),
+)
+
+checkpoints: Final = Table(
+    "checkpoints",
+    metadata,
+    Column("save_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("run_id", Text, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("archive", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("overwrites", Boolean, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment),
+    Column("public", Boolean, nullable=False),
+    Column("user_metadata", JSON, nullable=False),
+    Column("base_model", Text, nullable=False),
+    Column("spec", JSON, nullable=False),
+    Column("optimizer_config", JSON, nullable=False),
+    Column("step", BigInteger),
+    Column("damage", Text),
+    Column("verified_at", Moment),
+    Column("seal", Text),  # SHA-256 of its archive's manifest, which binds all its bytes; null in rows of before
+    # One published and one being written under a name: an overwrite leaves the old one loadable until it commits.
+    Index(
+        "uq_checkpoints_pending",
+        *("run_id", "kind", "name"),
+        unique=True,
+        sqlite_where=_PENDING,
+        postgresql_where=_PENDING,
+    ),
+    Index(
+        "uq_checkpoints_published",
+        *("run_id", "kind", "name"),
+        unique=True,
+        sqlite_where=_PUBLISHED,
+        postgresql_where=_PUBLISHED,
+    ),
+    Index(None, "run_id", "kind", "created_at"),
+    Index(None, "owner", "created_at", "save_id"),
+    Index(None, "created_at", "save_id"),
+    Index(None, "expires_at"),
+    Index(None, "archive"),
+    sqlite_autoincrement=True,  # the number of a save that was given up must not come back
+)
+
+# Removed checkpoints whose archives are in the store yet: the columns of ``checkpoints`` and why they are here.
+trash: Final = Table(
+    "trash",
+    metadata,
+    Column("trash_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("reason", Text, nullable=False),
+    Column("discarded_at", Moment, nullable=False),
+    Column("purge_at", Moment, nullable=False),
+    *(Column(each.name, each.type, nullable=each.nullable) for each in checkpoints.columns),
+    UniqueConstraint("save_id"),
+    Index(None, "purge_at", "trash_id"),
+    Index(None, "discarded_at", "trash_id"),
+    Index(None, "owner", "discarded_at", "trash_id"),
+    sqlite_autoincrement=True,  # a number seen once must not come to mean another checkpoint
+)
+
+sampling_sessions: Final = Table(
+    "sampling_sessions",
+    metadata,
+    Column("sampling_session_id", Text, primary_key=True),
+    Column("session_id", Text, ForeignKey("sessions.session_id"), nullable=False),
+    Column("seq_id", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("base_model", Text, nullable=False),
+    Column("model_path", Text),
+    Column("archive", Text),
+    Column("created_at", Moment, nullable=False),
+    Column("next_client_counter", BigInteger, nullable=False),
+    Column("seal", Text),  # of the archive
+    UniqueConstraint("session_id", "seq_id"),
+    Index(None, "archive"),
+)
+
+custom_losses: Final = Table(
+    "custom_losses",
+    metadata,
+    Column("loss_id", Text, primary_key=True),
+    Column("session_id", Text, ForeignKey("sessions.session_id"), nullable=False),
+    Column("custom_loss_seq_id", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("definition", JSON, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    UniqueConstraint("session_id", "custom_loss_seq_id"),
+)
+
+policies: Final = Table(
+    "policies",
+    metadata,
+    Column("scope", Text, primary_key=True),
+    Column("policy", JSON, nullable=False),
+    Column("changed_at", Moment, nullable=False),
+    Column("changed_by", Text, nullable=False),
+)
+
+audit: Final = Table(
+    "audit",
+    metadata,
+    Column("audit_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("event", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("run_id", Text),
+    Column("path", Text),
+    Column("purpose", Text),
+    Column("details", JSON, nullable=False),
+    Index(None, "owner", "at"),
+    Index(None, "at"),
+)
+
+# What belongs to no session or project has empty ones: a key has no nulls.
+usage: Final = Table(
+    "usage",
+    metadata,
+    Column("bucket_start", Moment, primary_key=True),
+    Column("owner", Text, primary_key=True),
+    Column("session_id", Text, primary_key=True),
+    Column("project_id", Text, primary_key=True),
+    Column("base_model", Text, primary_key=True),
+    Column("type", String(32), primary_key=True),
+    Column("cached", Boolean, primary_key=True),
+    Column("amount", Double, nullable=False),
+)
+
+# Receipts outlive their runs' rows as audit entries do, and so refer to none.
+recoveries: Final = Table(
+    "recoveries",
+    metadata,
+    Column("recovery_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("run_id", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("archive", Text),
+    Column("skipped", JSON, nullable=False),
+    Column("replayed", BigInteger, nullable=False),
+    Column("redone", BigInteger, nullable=False),
+    Column("matched", BigInteger, nullable=False),
+    Column("mismatched", BigInteger, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("notes", JSON, nullable=False),
+    Column("lost", BigInteger, nullable=False, server_default="0"),
+    Index(None, "run_id", "recovery_id"),
+    sqlite_autoincrement=True,  # the newest is the one with the highest number
+)
+
+# How far the journal of a run was acknowledged: a journal that ends before that has lost its end.
+journal_marks: Final = Table(
+    "journal_marks",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("birth", Text, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("operations", BigInteger, nullable=False),
+)
+
+keys: Final = Table(
+    "keys",
+    metadata,
+    Column("key_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("user_id", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("hint", Text, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("revoked_at", Moment),
+    UniqueConstraint("digest"),
+    sqlite_autoincrement=True,  # revoking a number twice must not meet another key
+)
+
+# Of the engine that runs on this catalog: the journals of its runs are in one data directory. One row at most.
+engine: Final = Table(
+    "engine",
+    metadata,
+    Column("engine_id", Text, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("data", Text, nullable=False),
+    Column("bound_at", Moment, nullable=False),
+)

@@ -1,0 +1,87 @@
+"""Recoveries: the receipt of each time that a run was brought back from its journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import delete, insert, select
+
+from chockstone.catalog import schema as tables
+from chockstone.catalog.database.database import Database
+from chockstone.catalog.database.rows import RowMapper
+
+KEPT: Final = 100  # of each run
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRow:
+    recovery_id: int
+    run_id: str
+    owner: str
+    at: datetime
+    reason: str  # why it had to be brought back
+    archive: str | None  # the state it began with; None: as the run was opened
+    skipped: Sequence[Mapping[str, str]]  # newer archives that were no good: "archive" and "reason" of each
+    replayed: int  # operations whose results were known, done again for the state they leave
+    redone: int  # operations that had no result yet
+    matched: int  # of those replayed: gave what they had given before
+    mismatched: int  # of those replayed: gave something else
+    seconds: float
+    notes: Sequence[str]  # what may have made numbers differ
+    lost: int = 0  # operations that were acknowledged and that the journal does not have any more
+
+
+_ROWS: Final = RowMapper(RecoveryRow, tables.recoveries)
+_RECOVERIES: Final = tables.recoveries.c
+
+
+class RecoveryTable:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(
+        self,
+        *,
+        run_id: str,
+        owner: str,
+        at: datetime,
+        reason: str,
+        archive: str | None = None,
+        skipped: Sequence[Mapping[str, str]] = (),
+        replayed: int = 0,
+        redone: int = 0,
+        matched: int = 0,
+        mismatched: int = 0,
+        seconds: float = 0.0,
+        notes: Sequence[str] = (),
+        lost: int = 0,
+    ) -> RecoveryRow:
+        """Write the receipt down, and forget the run's oldest beyond the last hundred."""
+        addition = insert(tables.recoveries).values(
+            run_id=run_id,
+            owner=owner,
+            at=at,
+            reason=reason,
+            archive=archive,
+            skipped=[dict(each) for each in skipped],
+            replayed=replayed,
+            redone=redone,
+            matched=matched,
+            mismatched=mismatched,
+            seconds=seconds,
+            notes=list(notes),
+            lost=lost,
+        )
+        of_run = _RECOVERIES.run_id == run_id
+        newest = select(_RECOVERIES.recovery_id).where(of_run).order_by(_RECOVERIES.recovery_id.desc()).limit(KEPT)
+        trimming = delete(tables.recoveries).where(of_run, _RECOVERIES.recovery_id.not_in(newest))
+        [[added], _] = await self._database.write(addition.returning(*_ROWS.columns), trimming)
+        return _ROWS.row(added)
+
+    async def list(self, run_id: str, *, limit: int = KEPT) -> tuple[RecoveryRow, ...]:
+        """Newest first."""
+        query = select(*_ROWS.columns).where(_RECOVERIES.run_id == run_id).order_by(_RECOVERIES.recovery_id.desc())
+        return await _ROWS.read(self._database, query.limit(limit))

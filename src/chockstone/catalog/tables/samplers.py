@@ -1,0 +1,113 @@
+"""Samplers: one row per sampling session, named by its session and its place in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import select
+
+from chockstone.catalog import schema as tables
+from chockstone.catalog.database.database import Database
+from chockstone.catalog.database.rows import RowMapper
+from chockstone.catalog.errors import RowMissing
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerRow:
+    sampling_session_id: str
+    session_id: str
+    seq_id: int
+    owner: str
+    base_model: str
+    model_path: str | None  # None: the base model itself, or weights that have no path
+    archive: str | None  # in the store: the weights it samples from; None: the base model's
+    created_at: datetime
+    next_client_counter: int  # what the next client to join gets
+    seal: str | None = None  # of the archive, if it is known
+
+
+_ROWS: Final = RowMapper(SamplerRow, tables.sampling_sessions)
+_SAMPLERS: Final = tables.sampling_sessions.c
+_ASKED_AT_ONCE: Final = 1000  # in one statement: databases limit its parameters
+
+
+class SamplerTable:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(
+        self,
+        session_id: str,
+        seq_id: int,
+        *,
+        owner: str,
+        base_model: str,
+        now: datetime,
+        model_path: str | None = None,
+        archive: str | None = None,
+        seal: str | None = None,
+    ) -> SamplerRow:
+        """Make the sampling session, or return the one that has this place already, whatever it was made with."""
+        sampling_session_id = f"{session_id}:sample:{seq_id}"
+        sampler = await _ROWS.create_once(
+            self._database,
+            sampling_session_id=sampling_session_id,
+            session_id=session_id,
+            seq_id=seq_id,
+            owner=owner,
+            base_model=base_model,
+            model_path=model_path,
+            archive=archive,
+            seal=seal,
+            created_at=now,
+            next_client_counter=1,  # 0 is the client that made it
+        )
+        if sampler is None:
+            raise RowMissing(
+                f"sampling session {sampling_session_id!r} needs session {session_id!r}, which is not in this catalog"
+            )
+        return sampler
+
+    async def get(self, sampling_session_id: str) -> SamplerRow:
+        found = await _ROWS.find(self._database, _SAMPLERS.sampling_session_id == sampling_session_id)
+        return _present(sampling_session_id, found)
+
+    async def join(self, sampling_session_id: str) -> int:
+        """The number of one more client: 1, 2, 3 and so on, each given once."""
+        joined = await _ROWS.change(
+            self._database,
+            _SAMPLERS.sampling_session_id == sampling_session_id,
+            next_client_counter=_SAMPLERS.next_client_counter + 1,
+        )
+        return _present(sampling_session_id, joined).next_client_counter - 1
+
+    async def list_by_session(self, session_id: str) -> tuple[SamplerRow, ...]:
+        """In the order of their ``seq_id``."""
+        query = select(*_ROWS.columns).where(_SAMPLERS.session_id == session_id).order_by(_SAMPLERS.seq_id)
+        return await _ROWS.read(self._database, query)
+
+    async def in_use(self, archives: Sequence[str]) -> set[str]:
+        """Those of ``archives`` that a sampling session of an unfinished session samples from."""
+        sessions = tables.sessions.c
+        query = (
+            select(_SAMPLERS.archive)
+            .distinct()
+            .join_from(tables.sampling_sessions, tables.sessions, sessions.session_id == _SAMPLERS.session_id)
+            .where(sessions.finished_at.is_(None))
+        )
+        used: set[str] = set()
+        for start in range(0, len(archives), _ASKED_AT_ONCE):
+            some = _SAMPLERS.archive.in_(archives[start : start + _ASKED_AT_ONCE])
+            used.update(archive for [archive] in await self._database.read(query.where(some)))
+        return used
+
+
+def _present(sampling_session_id: str, sampler: SamplerRow | None) -> SamplerRow:
+    if sampler is None:
+        raise RowMissing(
+            f"sampling session {sampling_session_id!r} is not in this catalog; create it with create_sampling_session"
+        )
+    return sampler

@@ -1,0 +1,150 @@
+"""Sessions: one row per client session, from its creation to the first reason it ended for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from chockstone.catalog import schema as tables
+from chockstone.catalog.database.database import Database
+from chockstone.catalog.errors import RowExists, RowMissing
+from chockstone.catalog.tables.session_search import (
+    SESSION_ROWS,
+    FinishReason,
+    SessionPage,
+    SessionQuery,
+    SessionRow,
+    folded,
+    search_sessions,
+)
+
+_SESSIONS: Final = tables.sessions.c
+
+
+class SessionTable:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def are_there(self) -> bool:
+        """Whether there ever was one. May be asked of a catalog of any version."""
+        return bool(await self._database.read(select(_SESSIONS.session_id).limit(1)))
+
+    async def create(
+        self,
+        session_id: str,
+        *,
+        owner: str,
+        sdk_version: str,
+        now: datetime,
+        project_id: str | None = None,
+        display_name: str | None = None,
+        tags: Sequence[str] = (),
+        user_metadata: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> SessionRow:
+        """Make the session, or return the one its owner made with the same idempotency key.
+
+        ``RowExists`` when the id itself is taken.
+        """
+        entries = dict(user_metadata or {})
+        creation = insert(tables.sessions).values(
+            session_id=session_id,
+            owner=owner,
+            project_id=project_id,
+            display_name=display_name,
+            display_name_folded=None if display_name is None else folded(display_name),
+            tags=list(tags),
+            user_metadata=entries,
+            sdk_version=sdk_version,
+            created_at=now,
+            last_heartbeat_at=now,
+            idempotency_key=idempotency_key,
+        )
+        searched = [{"session_id": session_id, "key": key, "value": value} for key, value in entries.items()]
+        indexing = [insert(tables.session_metadata).values(searched)] if searched else []
+        try:
+            made, *_ = await self._database.write(creation.returning(*SESSION_ROWS.columns), *indexing)
+        except IntegrityError as error:
+            first = await self._made_with(owner, idempotency_key)
+            if first is None:
+                raise RowExists(f"session {session_id!r} exists already; make another id") from error
+            return first
+        return SESSION_ROWS.row(made[0])
+
+    async def enter(
+        self, session_id: str, *, owner: str, now: datetime, project_id: str | None = None, sdk_version: str = ""
+    ) -> SessionRow:
+        """Make the row of a session again that only its runs' journals remember; one that is there stays as it is."""
+        entered = await SESSION_ROWS.create_once(
+            self._database,
+            session_id=session_id,
+            owner=owner,
+            project_id=project_id,
+            tags=[],
+            user_metadata={},
+            sdk_version=sdk_version,
+            created_at=now,
+            last_heartbeat_at=now,
+        )
+        return _present(session_id, entered)
+
+    async def get(self, session_id: str) -> SessionRow:
+        return _present(session_id, await SESSION_ROWS.find(self._database, _SESSIONS.session_id == session_id))
+
+    async def list(self, owner: str | None, *, limit: int, offset: int = 0) -> tuple[SessionRow, ...]:
+        """Newest first; of everyone when ``owner`` is None."""
+        query = select(*SESSION_ROWS.columns).order_by(_SESSIONS.created_at.desc(), _SESSIONS.session_id.desc())
+        if owner is not None:
+            query = query.where(_SESSIONS.owner == owner)
+        return await SESSION_ROWS.read(self._database, query.limit(limit).offset(offset))
+
+    async def search(self, query: SessionQuery, *, now: datetime) -> SessionPage:
+        """A page of sessions with what they keep; checkpoints expired by ``now`` are not counted."""
+        return await search_sessions(self._database, query, now=now)
+
+    async def list_unfinished(self) -> tuple[SessionRow, ...]:
+        """What a restarted server finds open, oldest first."""
+        query = select(*SESSION_ROWS.columns).where(_SESSIONS.finished_at.is_(None)).order_by(_SESSIONS.created_at)
+        return await SESSION_ROWS.read(self._database, query)
+
+    async def touch_many(self, heartbeats: Mapping[str, datetime]) -> None:
+        """Record each session's last heartbeat, in one transaction. Never moves back; unknown ids are passed over."""
+        await SESSION_ROWS.touch_many(self._database, _SESSIONS.session_id, _SESSIONS.last_heartbeat_at, heartbeats)
+
+    async def finish(
+        self, session_id: str, *, reason: FinishReason, now: datetime, detail: str | None = None
+    ) -> SessionRow:
+        """End the session. The first reason wins: the row returned has it."""
+        finished = await SESSION_ROWS.change(
+            self._database,
+            _SESSIONS.session_id == session_id,
+            _SESSIONS.finished_at.is_(None),
+            finished_at=now,
+            finish_reason=reason,
+            finish_detail=detail,
+        )
+        return finished if finished is not None else await self.get(session_id)
+
+    async def set_project(self, session_id: str, project_id: str | None) -> SessionRow:
+        """Move the session, and its runs with it."""
+        move = update(tables.sessions).where(_SESSIONS.session_id == session_id).values(project_id=project_id)
+        follow = update(tables.runs).where(tables.runs.c.session_id == session_id).values(project_id=project_id)
+        moved, _ = await self._database.write(move.returning(*SESSION_ROWS.columns), follow)
+        return _present(session_id, SESSION_ROWS.only(moved))
+
+    async def _made_with(self, owner: str, idempotency_key: str | None) -> SessionRow | None:
+        if idempotency_key is None:
+            return None
+        return await SESSION_ROWS.find(
+            self._database, _SESSIONS.owner == owner, _SESSIONS.idempotency_key == idempotency_key
+        )
+
+
+def _present(session_id: str, session: SessionRow | None) -> SessionRow:
+    if session is None:
+        raise RowMissing(f"session {session_id!r} is not in this catalog; create one with create_session")
+    return session

@@ -1,0 +1,165 @@
+"""Pieces: what of one tensor this rank has, said by hand where no DTensor says it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """This rank's ranges of a tensor that the ranks have between them.
+
+        Pieces((10, 4), torch.float32, [(0, first), (32, second)])
+
+    Each piece is a one-dimensional tensor of ``dtype``, and the number is where its first element stands among all
+    elements of the whole, counted row by row. Pieces stand in rising order and do not overlap; those of all ranks
+    together are the whole, each element once. A rank may have none. As part of a state they are saved, as part of a
+    target they are filled in place.
+    """
+
+    shape: tuple[int, ...]  # of the whole
+    dtype: torch.dtype
+    pieces: Sequence[tuple[int, torch.Tensor]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(map(int, self.shape)))
+        object.__setattr__(self, "pieces", tuple((int(first), tensor) for first, tensor in self.pieces))
+        position, end = 0, math.prod(self.shape)
+        for first, tensor in self.pieces:
+            if tensor.dim() != 1 or tensor.dtype != self.dtype:
+                raise ValueError(
+                    f"a piece of {self.dtype} is a tensor of {tensor.dtype} with {tensor.dim()} dimensions; "
+                    "give each as one dimension of the dtype of the whole"
+                )
+            if not position <= first <= first + tensor.numel() <= end:
+                raise ValueError(
+                    f"elements {first} to {first + tensor.numel()} of {end} are out of order, overlap the piece "
+                    f"before, which ends at {position}, or are not in the whole of shape {list(self.shape)}"
+                )
+            position = first + tensor.numel()
+
+
+class Box(NamedTuple):
+    """A part of a tensor: ``sizes`` elements along each dimension, from ``offsets`` on."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.sizes)
+
+    def rows(self, first: int, last: int) -> Box:
+        """These of its rows along the first dimension."""
+        return Box((self.offsets[0] + first, *self.offsets[1:]), (last - first, *self.sizes[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHolding:
+    """Boxes of a tensor of ``shape``, in rising order: all that this process has of it."""
+
+    shape: tuple[int, ...]  # for Pieces one dimension, whatever the whole has
+    boxes: tuple[Box, ...]
+    replicas: tuple[int, ...] = ()  # the ranks that have the very same, in order; none: this one alone
+
+    @property
+    def is_whole(self) -> bool:
+        return sum(box.elements for box in self.boxes) == math.prod(self.shape)
+
+
+class Unholdable(ValueError):
+    """Why a tensor cannot be told apart into boxes."""
+
+
+def is_dtensor(value: object) -> bool:
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def holding_of(value: Any) -> TensorHolding | None:  # Any: torch is not imported here
+    """Of a DTensor or of Pieces; None for what every process has whole."""
+    if isinstance(value, Pieces):
+        boxes = tuple(Box((first,), (tensor.numel(),)) for first, tensor in value.pieces)
+        return TensorHolding((math.prod(value.shape),), boxes)
+    if not is_dtensor(value):
+        return None
+    mesh = value.device_mesh
+    holding = _held(tuple(value.shape), mesh, tuple(value.placements), mesh.get_rank())
+    sizes = holding.boxes[0].sizes if holding.boxes else None
+    local = tuple(local_of(value).shape)
+    if local == sizes or (sizes is None and not (value.shape and math.prod(local))):
+        return holding  # outside its mesh torch has something empty, or a scalar for a scalar
+    raise Unholdable(f"<DTensor of {list(value.shape)}> is here as {list(local)}, where its mesh has {sizes}")
+
+
+def tensors_of(value: Any) -> tuple[Any, ...]:
+    """The tensors that hold the boxes, in their order."""
+    if isinstance(value, Pieces):
+        return tuple(tensor for _, tensor in value.pieces)
+    return (local_of(value),)
+
+
+def local_of(value: Any) -> Any:
+    """What of a tensor is in this process: all of it, unless it is a DTensor."""
+    if not is_dtensor(value):
+        return value
+    local = value._local_tensor  # to_local() costs a thousand times as much, and a save asks for every tensor
+    return local.wait() if hasattr(local, "wait") else local  # one that is still on its way here
+
+
+def address_of(value: Any) -> int:
+    """What a DTensor or Pieces shares with the tensors that it may be tied to. All ranks must see the same ties.
+
+    So where this rank has nothing of a tensor, its memory is asked for all the same. But what is empty and lies in the
+    memory of something larger has neighbours at the same address, and is tied to nothing but itself.
+    """
+    if not math.prod(value.shape):
+        return 0
+    if isinstance(value, Pieces):
+        return id(value)
+    local = local_of(value)
+    storage = local.untyped_storage()
+    if local.numel():
+        return int(storage.data_ptr() + local.storage_offset() * local.element_size())
+    return id(value) if storage.nbytes() > value.numel() * value.element_size() else int(storage._cdata)
+
+
+def is_divided_alike(one: Any, other: Any) -> bool:
+    """Whether the same memory is the same part of both, if both are DTensors."""
+    if not (is_dtensor(one) and is_dtensor(other)):
+        return True
+    return bool(one.placements == other.placements and one.device_mesh == other.device_mesh)
+
+
+@lru_cache(maxsize=16_384)  # a state names few meshes and many shapes, and asks again at each save
+def _held(shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...], rank: int) -> TensorHolding:
+    """What the mesh gives this rank. It is asked by number, for torch keeps meshes of earlier worlds of that shape."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    for placement in placements:
+        if type(placement) not in (Replicate, Shard):
+            raise Unholdable(f"<DTensor placed as {placement}> cannot be stored: redistribute it to Shard or Replicate")
+    ranks = mesh.mesh
+    found = (ranks == rank).nonzero().tolist()
+    if not found:
+        return TensorHolding(shape, ())  # other ranks have it
+    offsets, sizes = [0] * len(shape), list(shape)
+    for placement, extent, at in zip(placements, ranks.shape, found[0], strict=True):
+        if isinstance(placement, Shard):  # as torch.chunk divides
+            size = sizes[placement.dim]
+            step = -(-size // extent)
+            first = min(step * at, size)
+            offsets[placement.dim] += first
+            sizes[placement.dim] = min(step, size - first)
+    box = Box(tuple(offsets), tuple(sizes))
+    index = tuple(at if isinstance(each, Shard) else slice(None) for each, at in zip(placements, found[0], strict=True))
+    replicas = ranks[index].flatten().tolist()
+    return TensorHolding(shape, (box,) if box.elements else (), tuple(replicas) if len(replicas) > 1 else ())

@@ -1,0 +1,1 @@
+"""Archives open for reading: members, tensors and digests, verified and in place."""

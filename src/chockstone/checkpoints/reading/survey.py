@@ -1,0 +1,87 @@
+"""Surveys: what a store holds, with what each archive says of itself and whether it is sound."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, ForeignArchive, UnsupportedArchive
+from chockstone.checkpoints.format.manifest import Manifest
+from chockstone.checkpoints.reading.archive import read_head
+from chockstone.checkpoints.stores.store import Store, StoreEntry
+
+_WIDTH: Final = 8  # heads read at once
+RECOVERY: Final = "recovery"
+_NEVER: Final = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """One name of a store. ``manifest`` is None and ``damage`` says why where it cannot be used.
+
+    ``is_newer``: it is whole, but of a format this version does not read.
+    """
+
+    name: str
+    size: int
+    modified_at: datetime
+    manifest: Manifest | None
+    damage: str | None = None
+    is_newer: bool = False
+    seal: str | None = None  # None where the head cannot be read
+
+    @property
+    def is_for_recovery(self) -> bool:
+        """Whether it is a server's own, to bring a run back with: nobody's to list, and none to go by rule."""
+        return self.manifest is not None and self.manifest.kind == RECOVERY
+
+    @property
+    def order(self) -> tuple[datetime, int, str]:
+        """Newest last: by when it was made, then by step, then by name."""
+        if self.manifest is None:
+            return _NEVER, -1, self.name
+        return self.manifest.created_at, -1 if self.manifest.step is None else self.manifest.step, self.name
+
+
+def survey(store: Store, prefix: str = "") -> list[StoredCheckpoint]:
+    """Every committed archive below ``prefix``, oldest first; their heads are read, not their tensors.
+
+    A store that cannot be read raises: half a survey must not look like a whole one.
+    """
+    entries = list(store.entries(prefix))
+    if not entries:
+        return []
+    found = _look_at_all(store, entries)
+    return sorted((checkpoint for checkpoint in found if checkpoint), key=lambda checkpoint: checkpoint.order)
+
+
+def _look_at_all(store: Store, entries: list[StoreEntry]) -> list[StoredCheckpoint | None]:
+    try:
+        with ThreadPoolExecutor(min(_WIDTH, len(entries)), "survey") as pool:
+            return list(pool.map(lambda entry: _look(store, entry), entries))
+    except RuntimeError:  # the interpreter is ending and starts no more threads
+        return [_look(store, entry) for entry in entries]
+
+
+def _look(store: Store, entry: StoreEntry) -> StoredCheckpoint | None:
+    found = _read(store, entry)
+    if found is not None and found.damage is not None and not found.is_newer:
+        found = _read(store, entry)  # the fault may have been on the way
+    return found
+
+
+def _read(store: Store, entry: StoreEntry) -> StoredCheckpoint | None:
+    try:
+        source = store.open(entry.name)
+    except CheckpointMissing:
+        return None  # deleted since it was listed
+    try:
+        head = read_head(source)
+    except (DamagedArchive, ForeignArchive, UnsupportedArchive) as error:
+        newer = isinstance(error, UnsupportedArchive)
+        return StoredCheckpoint(entry.name, entry.size, entry.modified_at, None, str(error), newer)
+    finally:
+        source.close()
+    return StoredCheckpoint(entry.name, entry.size, entry.modified_at, head.manifest, seal=head.seal)

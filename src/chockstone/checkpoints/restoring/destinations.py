@@ -1,0 +1,175 @@
+"""Places: the memory that restored tensors go into, whether the target has it or it must be made."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from chockstone.checkpoints.errors import DamagedArchive
+from chockstone.checkpoints.format.byte_runs import ByteRun, box_runs
+from chockstone.checkpoints.format.dtypes import BY_NAME, BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
+from chockstone.checkpoints.format.holdings import Pieces, holding_of, tensors_of
+from chockstone.checkpoints.format.host_memory import Bytes
+from chockstone.checkpoints.format.safetensors_header import SUFFIX
+from chockstone.checkpoints.format.tree import TensorReference
+from chockstone.checkpoints.reading.archive import Archive, ArchiveTensor
+from chockstone.checkpoints.reading.reader import FileMapping, ReadTarget, read_targets
+
+
+class RestoreDestinations:
+    """Collects what must be read and where to; nothing is touched before ``targets`` are read."""
+
+    def __init__(self, archive: Archive, mapping: FileMapping | None = None) -> None:
+        """With a ``mapping``, tensors that must be made are views of it."""
+        self._archive = archive
+        self._mapping = mapping
+        self.spans: list[tuple[int, int]] = []  # of the mapping, to be verified
+        self._indices: dict[str, dict[str, ArchiveTensor]] = {}
+        self._made: dict[tuple[str, str, str], Any] = {}
+        self.targets: list[ReadTarget] = []
+        self.copies: list[Callable[[], object]] = []  # to be run after reading
+
+    def read(self) -> None:
+        """Read what has been collected, where nothing else needs to be known first."""
+        if self.targets:
+            read_targets(self._archive, self.targets)
+
+    def find(self, reference: TensorReference) -> tuple[ArchiveTensor, Dtype, tuple[int, ...]]:
+        """The stored tensor behind a reference. State and tensors come from one hostile file."""
+        member = reference.group + SUFFIX
+        if member not in self._indices:
+            if member not in self._archive.members:
+                raise DamagedArchive(f"state.json speaks of a member {member!r} that is not there")
+            self._indices[member] = self._archive.tensors(member)
+        tensor = self._indices[member].get(reference.key)
+        if tensor is None:
+            raise DamagedArchive(f"state.json speaks of a tensor {reference.key!r} that is not in {member!r}")
+        if reference.dtype is None and reference.form == "torch":
+            return tensor, BY_NAME[tensor.entry.dtype], tensor.entry.shape
+        dtype = BY_NAME.get(reference.dtype or tensor.entry.dtype)
+        shape = tensor.entry.shape if reference.shape is None else reference.shape
+        if dtype is None or min(shape, default=0) < 0 or dtype.itemsize * math.prod(shape) != tensor.entry.size:
+            raise DamagedArchive(f"state.json describes tensor {reference.key!r} of {member!r} wrongly")
+        if reference.form == "numpy.scalar" and shape != ():
+            raise DamagedArchive(f"state.json describes tensor {reference.key!r} of {member!r} wrongly: no scalar")
+        if dtype.numpy_name is None and reference.form != "torch":
+            raise DamagedArchive(f"state.json calls tensor {reference.key!r} of {member!r} a numpy {dtype.name}")
+        return tensor, dtype, shape
+
+    def use(self, live: Any, tensor: ArchiveTensor) -> None:
+        """Read ``tensor`` into one that the target has: what of it is in this process, where it is divided."""
+        if (holding := holding_of(live)) is not None:
+            for box, part in zip(holding.boxes, tensors_of(live), strict=False):  # no box: an empty part
+                self._use_box(box_runs(holding.shape, box, part.element_size()), part, tensor.offset)
+            return
+        if _is_plain(live):
+            self.targets.append(ReadTarget(tensor.offset, _memory(live)))
+            return
+        if isinstance(live, np.ndarray):
+            array = np.empty(live.shape, dtype=live.dtype)
+            self.targets.append(ReadTarget(tensor.offset, _memory(array)))
+            self.copies.append(lambda: np.copyto(live, array))
+            return
+        spare = _spare(live)
+        self.targets.append(ReadTarget(tensor.offset, _memory(spare)))
+        self.copies.append(lambda: live.detach().copy_(spare))
+
+    def _use_box(self, runs: Iterable[ByteRun], part: Any, offset: int) -> None:
+        """Read these runs of a tensor that starts at ``offset`` into ``part``, one after the other."""
+        place = part if _is_plain(part) else _spare(part)
+        if place is not part:
+            self.copies.append(lambda: part.detach().copy_(place))
+        memory, position = _memory(place), 0
+        for run in runs:
+            for start in range(offset + run.start, offset + run.start + run.stride * run.times, run.stride):
+                self.targets.append(ReadTarget(start, memory[position : position + run.length]))
+                position += run.length
+
+    def make(self, reference: TensorReference, tensor: ArchiveTensor, dtype: Dtype, shape: tuple[int, ...]) -> Any:
+        """Read ``tensor`` into a new one; a tied one is made once."""
+        key = (reference.group, reference.key, reference.form)
+        if key not in self._made:
+            self._made[key] = self._make(reference, tensor, dtype, shape)
+        return self._made[key]
+
+    def _make(self, reference: TensorReference, tensor: ArchiveTensor, dtype: Dtype, shape: tuple[int, ...]) -> Any:
+        if reference.form == "numpy.scalar":  # immutable, so it is read at once
+            content = self._archive.read_range(tensor.offset, tensor.entry.size)
+            return np.frombuffer(content, dtype=dtype.numpy_name)[0]
+        made: Any
+        mapped = self._map(tensor, dtype)
+        if reference.form == "torch":
+            import torch
+
+            if mapped is not None:
+                return torch.from_numpy(mapped).view(getattr(torch, dtype.torch_name)).view(shape)
+            made = torch.empty(shape, dtype=getattr(torch, dtype.torch_name))
+        else:
+            if mapped is not None:
+                return mapped.view(np.dtype(dtype.numpy_name)).reshape(shape)
+            made = np.empty(shape, dtype=dtype.numpy_name)
+        self.targets.append(ReadTarget(tensor.offset, _memory(made)))
+        return made
+
+    def _map(self, tensor: ArchiveTensor, dtype: Dtype) -> Bytes | None:
+        """The tensor's bytes in the mapping, if there is one and they are aligned to their elements."""
+        offset, size = tensor.offset, tensor.entry.size
+        if self._mapping is None or size == 0 or offset % dtype.itemsize:
+            return None
+        self.spans.append((offset, size))
+        return self._mapping.memory[offset : offset + size]
+
+
+def _is_plain(live: Any) -> bool:
+    """Whether its bytes stand one after the other in host memory."""
+    if isinstance(live, np.ndarray):
+        return live.flags.c_contiguous
+    return bool(live.device.type == "cpu" and live.is_contiguous())
+
+
+def _spare(live: Any) -> Any:
+    import torch
+
+    return torch.empty(live.shape, dtype=live.dtype)
+
+
+def is_tensor(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return isinstance(value, np.ndarray | Pieces) or (torch is not None and isinstance(value, torch.Tensor))
+
+
+def fits(live: Any, dtype: Dtype, shape: tuple[int, ...]) -> bool:
+    """Whether bytes of that type and shape can be put straight into ``live``."""
+    if isinstance(live, np.ndarray):
+        sound = live.flags.writeable and live.dtype.isnative
+        return sound and live.shape == shape and BY_NUMPY_NAME.get(live.dtype.name) is dtype
+    return (
+        is_tensor(live)
+        and (isinstance(live, Pieces) or live.device.type != "meta")
+        and live.shape == shape
+        and BY_TORCH_NAME.get(str(live.dtype)[6:]) is dtype
+    )
+
+
+def show(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}".removeprefix("torch.") if is_tensor(value) else type(value).__name__
+
+
+def _memory(value: Any) -> Bytes:
+    """The bytes of a contiguous tensor or array, not copied."""
+    if isinstance(value, np.ndarray):
+        return value.reshape(-1).view(np.uint8)
+    return np.asarray(_Address(value)) if value.numel() else np.empty(0, dtype=np.uint8)
+
+
+class _Address:
+    """A CPU tensor's memory in numpy's terms, for element types numpy does not know, too."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value  # keeps the memory alive as long as the array
+        shape = (value.numel() * value.element_size(),)
+        self.__array_interface__ = {"shape": shape, "typestr": "|u1", "data": (value.data_ptr(), False), "version": 3}

@@ -1,0 +1,162 @@
+"""Walking back: which of several candidates is taken, decided in one place and without touching storage.
+
+Whoever has candidates, newest first, looks at them and says what came of it; the walk says which one
+is next. It is an ordinary iterator, so that the body of the loop may as well await:
+
+    walk = WalkBack(candidates)
+    for candidate in walk:
+        try:
+            state = load(candidate)            # or: await load(candidate)
+        except Exception as error:
+            walk.failed(error)                 # judged as in ``verdicts``; or walk.saw(Verdict.VOID, "…")
+        else:
+            walk.took(step=state.step)
+    match walk.ending: ...
+
+The rules: what is CORRUPT comes once more before it is passed, for the fault may have been on the way.
+DENIED, UNREACHABLE, INCOMPATIBLE and LOCAL end the walk: what cannot be judged now may be good, and
+nothing older may stand in for it. ``on_unreadable="older"`` goes past it, but for LOCAL, to something
+VERIFIED, and to nothing else. Zero is a place to start from only if nothing was ever committed.
+
+A body that says nothing, or breaks off, has taken nothing, and its candidate counts as UNREACHABLE.
+Candidates of which no good is expected (those that are VOID) are put last by the caller, who may take
+them with ``took(verdict=Verdict.VOID)``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Generic, Literal, TypeVar
+
+from chockstone.checkpoints.restoring.verdicts import Verdict, judge
+
+C = TypeVar("C")
+OnUnreadable = Literal["stop", "older"]
+_UNSAID: Final = "nobody said what came of it"
+
+
+class Ending(StrEnum):
+    TAKEN = "taken"
+    BLOCKED = "blocked"  # by what cannot be judged now
+    EXHAUSTED = "exhausted"  # something was committed, and none of it can be used
+    FRESH = "fresh"  # nothing was ever committed
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateVerdict(Generic[C]):
+    """What came of one candidate, of the second reading if there were two."""
+
+    candidate: C
+    verdict: Verdict
+    reason: str = ""
+    step: int | None = None  # as far as it is known
+    readings: int = 1
+
+
+class WalkBack(Generic[C]):
+    def __init__(self, candidates: Iterable[C] = (), *, on_unreadable: OnUnreadable = "stop") -> None:
+        self._left = deque(candidates)
+        self._on_unreadable = on_unreadable
+        self._present: C | None = None
+        self._is_open = False  # whether a candidate was handed out, and nothing has been said of it
+        self._readings = 0
+        self._is_again = False
+        self.looked: list[CandidateVerdict[C]] = []  # each candidate once, in their order
+        self.choice: CandidateVerdict[C] | None = None
+        self.blocked: CandidateVerdict[C] | None = None  # what ended the walk, or the first that "older" went past
+
+    def add(self, candidates: Iterable[C]) -> None:
+        """Older ones than all so far, for callers that come by them in pages; a loop that has ended may go on."""
+        self._left.extend(candidates)
+
+    def __iter__(self) -> Iterator[C]:
+        while True:
+            if self._is_open:
+                self.saw(Verdict.UNREACHABLE, _UNSAID)
+            if self._is_again and self._present is not None:
+                self._is_again = False
+            elif self._left and not self.is_over:
+                self._present, self._readings = self._left.popleft(), 0
+            else:
+                return
+            self._readings += 1
+            self._is_open = True
+            yield self._present
+
+    def took(self, *, step: int | None = None, verdict: Verdict = Verdict.VERIFIED, reason: str = "") -> None:
+        """The candidate is in use; the walk is over."""
+        self.choice = self._said(verdict, reason, step)
+
+    def failed(self, error: BaseException, *, step: int | None = None) -> Verdict:
+        verdict = judge(error)
+        self.saw(verdict, str(error) or type(error).__name__, step=step)
+        return verdict
+
+    def saw(self, verdict: Verdict, reason: str, *, step: int | None = None, is_sure: bool = False) -> None:
+        """The candidate was not taken. ``is_sure``: a second reading would find the same, or was made already."""
+        if verdict is Verdict.CORRUPT and self._readings == 1 and not is_sure:
+            self._is_open, self._is_again = False, True
+            return
+        look = self._said(verdict, reason, step)
+        if verdict.stops:
+            self.blocked = self.blocked or look
+
+    def may_take(self, verdict: Verdict) -> bool:
+        """Whether something of this verdict may be taken where the walk stands: to be asked before it is loaded."""
+        return verdict is Verdict.VERIFIED or (self.blocked is None and verdict in (Verdict.UNVERIFIED, Verdict.VOID))
+
+    @property
+    def is_again(self) -> bool:
+        """Whether the same candidate comes once more."""
+        return self._is_again
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no candidate comes any more, however many there are."""
+        return self.choice is not None or self._is_stopped
+
+    @property
+    def passed(self) -> list[CandidateVerdict[C]]:
+        """All that were looked at and not taken."""
+        return [look for look in self.looked if look is not self.choice]
+
+    @property
+    def ending(self) -> Ending:
+        """To be asked after the loop."""
+        if self.choice is not None:
+            return Ending.TAKEN
+        if self.blocked is not None or self._is_open or self._is_again or self._left:
+            return Ending.BLOCKED
+        return Ending.EXHAUSTED if any(look.verdict.was_committed for look in self.looked) else Ending.FRESH
+
+    @property
+    def steps_lost(self) -> int | None:
+        """How far the choice is behind the newest that was committed; None where one of the two is not known."""
+        if self.choice is None:
+            return None
+        newest = next(look for look in self.looked if look is self.choice or _counts(look))
+        if newest is self.choice:
+            return 0
+        return None if newest.step is None or self.choice.step is None else max(0, newest.step - self.choice.step)
+
+    @property
+    def _is_stopped(self) -> bool:
+        if self.blocked is None:
+            return False
+        return self._on_unreadable != "older" or self.looked[-1].verdict is Verdict.LOCAL
+
+    def _said(self, verdict: Verdict, reason: str, step: int | None) -> CandidateVerdict[C]:
+        if not self._is_open or self._present is None:
+            raise RuntimeError("nothing is being looked at")
+        self._is_open = False
+        look = CandidateVerdict(self._present, verdict, reason, step, self._readings)
+        self.looked.append(look)
+        return look
+
+
+def _counts(look: CandidateVerdict[C]) -> bool:
+    """Whether the chain may have had it: what stops may be good, for all that is known."""
+    return look.verdict.stops or (look.verdict.was_committed and look.verdict is not Verdict.VOID)

@@ -1,0 +1,1 @@
+"""From candidates to the one that is restored: scan, verdict, attempt, report."""

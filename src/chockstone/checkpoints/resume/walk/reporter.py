@@ -1,0 +1,202 @@
+"""The auditor: writes down what a walk comes past, and makes the report of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from chockstone.checkpoints.errors import ResumeBlocked, ResumeExhausted, StoreUnreachable
+from chockstone.checkpoints.restoring.verdicts import Verdict, judge
+from chockstone.checkpoints.restoring.walk_back import WalkBack
+from chockstone.checkpoints.resume.attempts.attempt import Attempt
+from chockstone.checkpoints.resume.attempts.candidates import Candidate
+from chockstone.checkpoints.resume.attempts.cost import Cost, Spent
+from chockstone.checkpoints.resume.attempts.places import AttemptPlace, normalise, status_of
+from chockstone.checkpoints.resume.walk.candidate_scanner import Item
+from chockstone.checkpoints.resume.walk.report import CandidateReport, Outcome, ResumeReport
+from chockstone.checkpoints.resume.walk.restore_attempt import nothing_in
+from chockstone.checkpoints.resume.walk.rules import ResumeRules
+
+log = logging.getLogger(__name__)
+
+
+class ResumeReporter:
+    """Of one chain. Warnings, notes and cost are of all walks; lines are those of the walk that was begun last."""
+
+    def __init__(self, notes: Sequence[str], total: Cost, since: Spent | None) -> None:
+        """``total``: of all places, which counts from ``since`` on; None: from now on."""
+        self.notes = list(notes)
+        self.warnings: list[str] = []
+        self._total = total
+        self._since = total.spent if since is None else since
+        self.begin()
+
+    def begin(self) -> None:
+        self._started = time.perf_counter()
+        self._lines: list[CandidateReport] = []
+        self._charged: dict[int, Spent] = {}
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+        log.warning("resume %s", text)
+
+    def record(self, item: Item, walk: WalkBack[Item], trouble: Exception | None) -> None:
+        """What was said last of a candidate."""
+        look = walk.looked[-1]
+        reason = look.reason if look.readings == 1 else f"{look.reason} (read twice)"
+        self._add(item, look.verdict, reason, step=look.step, status=status_of(trouble))
+
+    def _record_untried(self, items: Sequence[Item]) -> None:
+        """Places that were asked and that the walk did not come to, each once."""
+        known = {line.uri for line in self._lines}
+        for item in items:
+            uri = normalise(item.candidate.uri)
+            if uri in known:
+                continue
+            known.add(uri)
+            if item.error is not None or item.attempt is None:
+                error = item.error or StoreUnreachable("it was not looked at")
+                verdict, reason, status = judge(error), str(error), status_of(error)
+            elif item.generation is None:
+                (verdict, reason), status = _nothing_there(item.attempt), None
+            else:
+                count = len(item.attempt.generations)
+                what = "a generation" if count == 1 else f"{count} generations"
+                verdict, reason, status = Verdict.UNTRIED, f"{what}, not opened: the decision was made before", None
+            self._add(item, verdict, reason, status=status, reached=False)
+
+    def _add(
+        self,
+        item: Item,
+        verdict: Verdict,
+        reason: str,
+        *,
+        step: int | None = None,
+        status: int | None = None,
+        reached: bool = True,
+    ) -> None:
+        spent = self._charge(item.attempt.place) if item.attempt else Spent()
+        self._lines.append(
+            CandidateReport(
+                uri=normalise(item.candidate.uri),
+                origin=item.candidate.origin,
+                verdict=verdict,
+                reason=reason,
+                attempt=item.candidate.attempt,
+                generation=item.generation.name if item.generation else None,
+                step=step,
+                status=status,
+                requests=spent.requests,
+                retries=spent.retries,
+                size_bytes=spent.bytes,
+                milliseconds=round(spent.seconds * 1000, 1),
+                reached=reached,
+            )
+        )
+
+    def _charge(self, place: AttemptPlace) -> Spent:
+        """What the place has cost since it was last asked for it."""
+        now, before = place.cost.spent, self._charged.get(id(place.cost), Spent())
+        self._charged[id(place.cost)] = now
+        return now - before
+
+    def report(
+        self,
+        walk: WalkBack[Item],
+        outcome: Outcome,
+        *,
+        place: str,
+        attempt: int | None,
+        identity: Mapping[str, str],
+        rules: ResumeRules,
+        untried: Sequence[Item] = (),
+        settled: Sequence[Candidate] = (),
+        more_requests: int = 0,
+    ) -> ResumeReport:
+        """``untried``: asked, and not come to. ``settled``: not asked. ``more_requests``: to write this down."""
+        chosen = self._lines[-1] if walk.choice is not None and self._lines else None
+        self._record_untried(untried)
+        for candidate in settled:
+            self._add(
+                Item(candidate, None), Verdict.SETTLED, "not asked: fenced, with nothing to restore", reached=False
+            )
+        spent = self._total.spent - self._since
+        lost = walk.steps_lost
+        if chosen is not None and lost:
+            self.warn(f"{lost} steps are lost: newer ones could not be used")
+        elif chosen is not None and lost is None:
+            self.warn("newer ones could not be used, and how many steps that costs is not known")
+        report = ResumeReport(
+            place=place,
+            attempt=attempt,
+            identity=identity,
+            outcome=outcome,
+            looked=tuple(self._lines),
+            choice=chosen,
+            steps_lost=lost,
+            requests=spent.requests + more_requests,
+            retries=spent.retries,
+            size_bytes=spent.bytes,
+            milliseconds=round((time.perf_counter() - self._started) * 1000, 1),
+            warnings=tuple(self.warnings),
+            notes=tuple(self.notes),
+            settings=asdict(rules),
+        )
+        log.info("%s", report.line())
+        if outcome == "fresh":
+            log.info("resume fresh start looked_at=%s", [each.uri for each in report.looked])
+        return report
+
+
+def _nothing_there(attempt: Attempt) -> tuple[Verdict, str]:
+    """Of a place without generations, as a walk would say."""
+    if attempt.stock:
+        return Verdict.UNTRIED, f"{len(attempt.stock)} files of a stock writer or copies for one, not opened"
+    return nothing_in(attempt)
+
+
+def exhausted(report: ResumeReport) -> ResumeExhausted:
+    listed = "".join(f"\n  {each.uri} {each.generation or ''}: {each.verdict}, {each.reason}" for each in report.looked)
+    return ResumeExhausted(
+        "something was committed in this chain and none of it can be used, so it does not start at zero by itself:"
+        f"{listed}\nLook at it with `chockstone resume explain`, restore it from a backup, or begin anew with "
+        "acknowledge_fresh_start().",
+        report=report,
+    )
+
+
+def blocked(report: ResumeReport, verdict: Verdict) -> ResumeBlocked:
+    worst = next((each for each in report.looked if each.verdict.stops), None)
+    what = f"{worst.uri}: {worst.verdict}, {worst.reason}" if worst else "the walk broke off"
+    if verdict is Verdict.LOCAL and worst is not None:
+        return ResumeBlocked(
+            f"this machine cannot restore the checkpoint at {worst.uri}: {worst.reason}. The checkpoint is not at "
+            "fault and stays the one to resume from. Free the space or raise the limit that is named, and restore "
+            "again, here or in the next attempt.",
+            verdict=verdict,
+            report=report,
+        )
+    return ResumeBlocked(
+        f"cannot tell what to resume from, so nothing older is taken and nothing starts at zero: {what}. "
+        "Mend that and try again; `chockstone resume explain` shows all that was looked at.",
+        verdict=verdict,
+        report=report,
+    )
+
+
+def broken_off() -> ResumeBlocked:
+    return ResumeBlocked(
+        "a restore was broken off before it was decided what to go on from, and a save would come before all that "
+        "there is: restore again, or call acknowledge_fresh_start() to begin anew.",
+        verdict=Verdict.UNREACHABLE,
+    )
+
+
+def unfit(error: Exception) -> ResumeBlocked:
+    return ResumeBlocked(
+        f"a saved state was found and does not fit what it was to be restored into: {error} Correct the model, or "
+        "call acknowledge_fresh_start() to begin anew.",
+        verdict=Verdict.UNREACHABLE,
+    )

@@ -1,0 +1,104 @@
+"""Collection: a retention plan carried out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, StoreError
+from chockstone.checkpoints.reading.archive import Archive
+from chockstone.checkpoints.reading.reader import verify_archive
+from chockstone.checkpoints.reading.survey import StoredCheckpoint, survey
+from chockstone.checkpoints.retention.policy import Removal, Retention, RetentionPlan, plan_retention
+from chockstone.checkpoints.retention.standing import NO_CHAIN, Standing
+from chockstone.checkpoints.stores.store import Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    plan: RetentionPlan
+    removed: tuple[Removal, ...]
+    failed: tuple[tuple[Removal, str], ...] = ()
+
+
+def collect(
+    store: Store,
+    prefix: str,
+    policy: Retention,
+    *,
+    now: datetime,
+    dry_run: bool = False,
+    verify: bool = False,
+    standing_of: Callable[[Sequence[str]], Standing] = lambda _: NO_CHAIN,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> Collection:
+    """Remove what ``policy`` does not keep below ``prefix``. One failing delete does not stop the others.
+
+    ``verify`` reads in full whatever the plan would keep, and plans again without those that turn out
+    to be damaged, so that only archives whose every digest was right a moment ago count. Without it
+    their heads must do. ``standing_of`` tells what a chain of attempts needs; it is asked again before
+    the first removal, because an attempt may have begun while archives were read.
+    """
+    found = survey(store, prefix)
+    checkpoints = [c for c in found if c.name != prefix and not c.is_for_recovery]  # below it, not itself
+    standing = standing_of([c.name for c in checkpoints])
+    plan = plan_retention(checkpoints, policy, now=now, standing=standing)
+    trusted: set[str] = set()
+    while verify and (doubtful := _doubtful(checkpoints, plan, trusted)):
+        checkpoint = doubtful[-1]
+        trusted.add(checkpoint.name)
+        checkpoints = _looked_at(store, checkpoint, checkpoints, on_bytes)
+        plan = plan_retention(checkpoints, policy, now=now, standing=standing)
+    if standing.numbers and plan.remove:
+        standing = standing_of([c.name for c in checkpoints])
+        plan = plan_retention(checkpoints, policy, now=now, standing=standing)
+    removed: list[Removal] = []
+    failed: list[tuple[Removal, str]] = []
+    for removal in () if dry_run else plan.remove:
+        if why := _still_needed(removal.name, standing, failed):
+            failed.append((removal, why))
+            continue
+        try:
+            if store.delete(removal.name):
+                removed.append(removal)
+                log.info("checkpoint removed name=%s bytes=%d reason=%s", removal.name, removal.size, removal.reason)
+        except StoreError as error:
+            failed.append((removal, str(error)))
+            log.warning("checkpoint not removed name=%s error=%s", removal.name, error)
+    return Collection(plan, tuple(removed), tuple(failed))
+
+
+def _still_needed(name: str, standing: Standing, failed: Sequence[tuple[Removal, str]]) -> str:
+    """Why it must stay after all: an archive that depends on it was to go before it, and could not be removed."""
+    left = {removal.name for removal, _ in failed}
+    dependent = next((each for each in standing.dependents.get(name, ()) if each.name in left), None)
+    return f"{dependent} depends on it and could not be removed" if dependent else ""
+
+
+def _doubtful(
+    checkpoints: Sequence[StoredCheckpoint], plan: RetentionPlan, trusted: set[str]
+) -> list[StoredCheckpoint]:
+    """What a plan relies on and nobody has read yet; nothing where it removes nothing."""
+    if not plan.remove:
+        return []
+    kept = {kept.name for kept in plan.keep} - trusted
+    return [c for c in checkpoints if c.manifest is not None and c.name in kept]
+
+
+def _looked_at(
+    store: Store, checkpoint: StoredCheckpoint, checkpoints: Sequence[StoredCheckpoint], on_bytes: Callable[[int], None]
+) -> list[StoredCheckpoint]:
+    """The survey, with this one read in full: unchanged if good, marked if damaged, without it if gone."""
+    try:
+        with Archive(store.open(checkpoint.name)) as archive:
+            verify_archive(archive, on_bytes=on_bytes)
+        return list(checkpoints)
+    except CheckpointMissing:
+        return [c for c in checkpoints if c is not checkpoint]
+    except DamagedArchive as error:
+        marked = replace(checkpoint, manifest=None, damage=str(error))
+        return [marked if c is checkpoint else c for c in checkpoints]

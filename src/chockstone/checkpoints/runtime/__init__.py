@@ -1,0 +1,1 @@
+"""Threads, flags and the event-loop watchdog that the other rooms share."""

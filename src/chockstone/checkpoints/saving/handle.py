@@ -1,0 +1,135 @@
+"""Handles: a save that goes on in the background, to be waited for, awaited or watched."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from chockstone.checkpoints.errors import SaveAbandoned
+from chockstone.checkpoints.retention.policy import Removal
+from chockstone.checkpoints.runtime.flag import Flag
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint that is durable and visible."""
+
+    name: str
+    url: str
+    step: int | None
+    size_bytes: int
+    tensor_bytes: int
+    blocked_seconds: float  # how long save() kept its caller
+    seconds: float  # from the call to durable
+    removed: tuple[Removal, ...] = ()  # by the retention policy, after the commit
+    seal: str = ""  # SHA-256 of its manifest, in hexadecimal: what ``Archive`` has as its seal
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    bytes_done: int
+    bytes_total: int
+
+    @property
+    def fraction(self) -> float:
+        return self.bytes_done / self.bytes_total if self.bytes_total else 0.0
+
+
+class SaveHandle:
+    """What ``save`` returns once the state is copied.
+
+    ``result`` waits, ``await handle`` waits without blocking the loop; both return ``Saved`` or
+    raise what went wrong. An error nobody looked at is raised by the next save.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._future: Future[Saved] = Future()
+        self._future.set_running_or_notify_cancel()  # cancelling a waiter never cancels the save
+        self._abandoned = Flag()
+        self._hurry = Flag()
+        self._seen = False
+        self._watched = False
+        self._done = 0
+        self._total = 0
+        self._lock = threading.Lock()
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self._done, self._total)
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def result(self, timeout: float | None = None) -> Saved:
+        """Wait until the checkpoint is durable. TimeoutError leaves the save going on."""
+        self.hurry()
+        error = self._future.exception(timeout)
+        self._seen = True
+        if error is not None:
+            raise error
+        return self._future.result()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self.hurry()
+        error = self._future.exception(timeout)
+        self._seen = True
+        return error
+
+    def add_done_callback(self, call: Callable[[SaveHandle], None]) -> None:
+        """Have ``call`` called once the save has ended, in the thread that ended it. Whoever asks has looked."""
+        self._watched = True
+        self._future.add_done_callback(lambda _: call(self))
+
+    def hurry(self) -> None:
+        """From here on write as fast as it goes. ``result`` does this, too; awaiting does not."""
+        self._hurry.set()
+
+    def abandon(self) -> None:
+        """Give the save up if it is not committed yet; it then ends with SaveAbandoned."""
+        self._abandoned.set()
+        self.hurry()
+
+    def is_abandoned(self) -> bool:
+        return self._abandoned.is_set()
+
+    def __await__(self) -> Generator[Any, None, Saved]:
+        try:
+            saved = yield from asyncio.wrap_future(self._future).__await__()
+        finally:
+            self._seen = self._seen or self._future.done()
+        return saved
+
+    def __repr__(self) -> str:
+        state = "done" if self.done() else f"{self.progress.fraction:.0%}"
+        return f"<SaveHandle {self.name} {state}>"
+
+    # What follows is the checkpointer's side.
+
+    def _plan(self, total: int) -> None:
+        self._total = total
+
+    def _advance(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+
+    def _finish(self, saved: Saved) -> None:
+        self._future.set_result(saved)
+
+    def _fail(self, error: BaseException, *, seen: bool = False) -> None:
+        self._seen = seen
+        self._future.set_exception(error)
+
+    def _wait(self) -> None:
+        """Until it has ended, either way; does not count as having looked at an error."""
+        self._future.exception()
+
+    def _unseen_error(self) -> BaseException | None:
+        if self._seen or self._watched or not self._future.done():
+            return None
+        error = self._future.exception()
+        return None if isinstance(error, SaveAbandoned) else error  # somebody asked for that

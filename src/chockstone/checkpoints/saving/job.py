@@ -1,0 +1,210 @@
+"""Jobs: the background half of a save, from a snapshot in memory to a committed archive."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from chockstone.checkpoints.errors import (
+    CheckpointError,
+    CheckpointExists,
+    CheckpointMissing,
+    SaveAbandoned,
+    StoreError,
+)
+from chockstone.checkpoints.format.layout import Layout, check_members
+from chockstone.checkpoints.format.manifest import Manifest
+from chockstone.checkpoints.reading.survey import RECOVERY, survey
+from chockstone.checkpoints.retention.collection import collect
+from chockstone.checkpoints.retention.policy import Removal, Retention
+from chockstone.checkpoints.saving.admission import Admission
+from chockstone.checkpoints.saving.clock import Clock
+from chockstone.checkpoints.saving.handle import Saved, SaveHandle
+from chockstone.checkpoints.saving.image import Image
+from chockstone.checkpoints.saving.pace import Pace
+from chockstone.checkpoints.saving.snapshot import STATE, Snapshot
+from chockstone.checkpoints.saving.writer import Write
+from chockstone.checkpoints.stores.store import Sink, Store
+
+log = logging.getLogger(__name__)
+_ORPHAN_SECONDS: Final = 3600.0  # locks tell orphans from writes, age does where locks do not reach
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRequest:
+    """What the caller said about a save; the name is the store's full one."""
+
+    name: str
+    step: int | None
+    kind: str
+    metrics: Mapping[str, float]
+    metadata: Mapping[str, Any]  # Any: plain JSON of the caller's
+    files: Mapping[str, bytes]
+    pinned: bool
+    ttl_seconds: float | None
+    overwrite: bool
+    admission: Admission
+    started: float = field(default_factory=time.perf_counter)
+
+
+def copy_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy the caller cannot change any more; refuses what is not plain JSON."""
+    try:
+        copied: dict[str, Any] = json.loads(json.dumps(dict(metadata), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"metadata is not plain JSON: {error}") from error
+    return copied
+
+
+def check_ttl(seconds: float | None) -> float | None:
+    try:
+        return None if seconds is None else float(seconds)
+    except OverflowError:
+        raise CheckpointError("ttl_seconds is longer than there is time") from None
+
+
+def copy_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """A copy the caller cannot change any more; refuses names that cannot stand in an archive."""
+    copied = {name: bytes(content) for name, content in files.items()}
+    members = [(STATE, 0), *((name, len(content)) for name, content in copied.items())]
+    if why := check_members(members):
+        raise CheckpointError(f"files: {why}")
+    return copied
+
+
+@dataclass(frozen=True, slots=True)
+class SaveJob:
+    """Writes one snapshot. ``run`` returns when it is durable, or raises with nothing visible."""
+
+    store: Store
+    prefix: str
+    request: SaveRequest
+    snapshot: Snapshot
+    clock: Clock
+    retention: Retention | None
+    handle: SaveHandle
+    blocked_seconds: float
+    is_first: bool  # of its checkpointer: looks at what is there
+    bytes_per_second: float = math.inf
+
+    def run(self) -> Saved:
+        files, manifest, layout = self.plan()
+        image = Image(manifest, layout, files, self.snapshot)
+        sink = self.store.begin(self.request.name, layout.size)
+        try:
+            write = Write(
+                image, sink, on_bytes=self.handle._advance, is_abandoned=self.handle.is_abandoned, pace=self.pace()
+            )
+            write.run()
+            write.finish()
+            self.commit(sink)
+        except BaseException:
+            sink.abort()
+            raise
+        return self.ended(manifest, layout, seal=image.seal)
+
+    def plan(self) -> tuple[dict[str, bytes], Manifest, Layout]:
+        """The small members, and what will be written; raises if it is bound to fail."""
+        files = {STATE: self.snapshot.encode_state(), **self.request.files}
+        if self.is_first:
+            self._sweep()
+            self._witness()
+        manifest = self._manifest(files)
+        manifest.check()
+        layout = manifest.plan()
+        self.handle._plan(layout.size)
+        self._refuse_early(layout.size)
+        return files, manifest, layout
+
+    def commit(self, sink: Sink) -> None:
+        if self.handle.is_abandoned():
+            raise SaveAbandoned(f"the save of {self.request.name!r} was abandoned; nothing of it is visible")
+        sink.commit(overwrite=self.request.overwrite)
+
+    def ended(self, manifest: Manifest, layout: Layout, *, seal: str) -> Saved:
+        """After the commit: tidies up, and says what was saved."""
+        request = self.request
+        seconds = time.perf_counter() - request.started
+        level = logging.DEBUG if request.kind == RECOVERY else logging.INFO  # a server takes those all the time
+        facts = (request.name, request.step, layout.size, seconds)
+        log.log(level, "checkpoint saved name=%s step=%s bytes=%d seconds=%.3f", *facts)
+        removed = self._retain(min(self.clock.now(), manifest.created_at))
+        return self.saved(layout.size, seconds, removed, seal=seal)
+
+    def saved(self, size: int, seconds: float, removed: tuple[Removal, ...] = (), *, seal: str) -> Saved:
+        return Saved(
+            self.request.name,
+            self.store.url,
+            self.request.step,
+            size,
+            self.snapshot.tensor_bytes,
+            self.blocked_seconds,
+            seconds,
+            removed,
+            seal,
+        )
+
+    def pace(self) -> Pace:
+        return Pace(self.bytes_per_second, self.handle._hurry)
+
+    def _manifest(self, files: Mapping[str, bytes]) -> Manifest:
+        request = self.request
+        small = [(name, len(content)) for name, content in files.items()]
+        large = [(section.name, len(section.header) + section.size) for section in self.snapshot.sections]
+        return Manifest(
+            kind=request.kind,
+            step=request.step,
+            created_at=self.clock.stamp(),
+            members=(*small, *large),
+            metrics=request.metrics,
+            metadata=request.metadata,
+            pinned=request.pinned,
+            ttl_seconds=request.ttl_seconds,
+        )
+
+    def _refuse_early(self, size: int) -> None:
+        """Spare the write where it is bound to fail; the commit decides all the same."""
+        self.request.admission.check(self.store, prefix=self.prefix, name=self.request.name, size=size)
+        if self.request.overwrite:
+            return
+        try:
+            self.store.stat(self.request.name)
+        except CheckpointMissing:
+            return
+        raise CheckpointExists(
+            f"checkpoint {self.request.name!r} exists already in {self.store.url}; choose another name, "
+            "delete it first, or ask for overwrite"
+        )
+
+    def _sweep(self) -> None:
+        """What killed processes left must not fill the disk; but it must not fail a save either."""
+        try:
+            for partial in self.store.sweep(min_age_seconds=_ORPHAN_SECONDS):
+                log.info("partial write swept place=%s bytes=%d", partial.place, partial.size)
+        except StoreError as error:
+            log.warning("sweep failed url=%s error=%s", self.store.url, error)
+
+    def _witness(self) -> None:
+        """A checkpoint whose clock ran ahead must not count as newer than this one."""
+        try:
+            for checkpoint in survey(self.store, self.prefix):
+                if checkpoint.manifest is not None:
+                    self.clock.witness(checkpoint.manifest.created_at)
+        except StoreError as error:
+            log.warning("survey failed url=%s error=%s", self.store.url, error)
+
+    def _retain(self, now: datetime) -> tuple[Removal, ...]:
+        """Apply the policy. The archive is safe already, so a failure here is only reported."""
+        if self.retention is None:
+            return ()
+        try:
+            return collect(self.store, self.prefix, self.retention, now=now).removed
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must not look like a failed save
+            log.warning("retention failed name=%s error=%r", self.request.name, error)
+            return ()

@@ -1,0 +1,202 @@
+"""Snapshots: one consistent copy of a state in host memory, laid out as the archive will be.
+
+The copy is the only time a trainer waits for. Where each tensor goes depends on names and shapes
+alone, so an arrangement is worked out once and used again while they stay the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from chockstone.checkpoints.errors import CheckpointError, SaveAbandoned, UnstorableValue
+from chockstone.checkpoints.format.host_memory import Bytes, HostBuffer
+from chockstone.checkpoints.format.safetensors_header import SUFFIX, order_tensors, render_header
+from chockstone.checkpoints.format.tar import PAGE, round_up
+from chockstone.checkpoints.format.tree import Leaf, flatten
+from chockstone.checkpoints.saving.supply import Supply, plan_supply
+
+STATE: Final = "state.json"
+MAX_STATE_BYTES: Final = 64 * 1024**2
+
+Signature = tuple[object, ...]  # what decides where tensors go
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One safetensors member: its header, and where its data stands in the host buffer."""
+
+    name: str
+    header: bytes
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    sections: tuple[Section, ...]
+    places: tuple[int, ...]  # of each leaf, in the host buffer
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a writer needs: small members as bytes, large ones as sections of ``memory``."""
+
+    skeleton: Mapping[str, Any]
+    sections: tuple[Section, ...]
+    memory: Bytes
+    supply: Supply | None = None  # what of it is in ``memory``, where several ranks have it between them
+
+    @property
+    def tensor_bytes(self) -> int:
+        return sum(section.size for section in self.sections)
+
+    def encode_state(self) -> bytes:
+        payload = json.dumps(self.skeleton, separators=(",", ":")).encode("ascii")
+        if len(payload) > MAX_STATE_BYTES:
+            raise CheckpointError(
+                f"the values of the state that are no tensors take {len(payload)} bytes as JSON, over the limit "
+                f"of {MAX_STATE_BYTES}; keep large sequences as tensors or numpy arrays"
+            )
+        return payload
+
+
+def arrange(leaves: list[Leaf]) -> Arrangement:
+    groups: dict[str, list[int]] = {}
+    for index, leaf in enumerate(leaves):
+        groups.setdefault(leaf.group, []).append(index)
+    sections: list[Section] = []
+    places = [0] * len(leaves)
+    position = 0
+    for group, indices in groups.items():
+        triples = [(leaves[i].key, leaves[i].dtype.stored, leaves[i].stored_shape) for i in indices]
+        order = order_tensors([(leaves[i].dtype.itemsize, leaves[i].key) for i in indices])
+        ties = {alias: leaves[i].key for i in indices for alias in leaves[i].aliases}
+        header, offsets = render_header([triples[o] for o in order], metadata={**ties, "format": "pt"})
+        for o, offset in zip(order, offsets, strict=True):
+            places[indices[o]] = position + offset
+        size = offsets[-1] + _stored_bytes(leaves[indices[order[-1]]])
+        sections.append(Section(group + SUFFIX, header, position, size))
+        position += round_up(size, PAGE)
+    return Arrangement(tuple(sections), tuple(places), position)
+
+
+class Snapshotter:
+    """Copies states into one host buffer. One snapshot is valid until the next is taken.
+
+    As one of several ranks it copies what this one supplies, and knows of the others only how many they are.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = HostBuffer()
+        self._signature: Signature | None = None
+        self._arrangement = Arrangement((), (), 0)
+        self._supply: Supply | None = None
+        self._targets: list[Any] = []  # Any: torch tensors and numpy arrays over the buffer
+        self._generation = 0
+
+    def take(
+        self,
+        state: Mapping[str, object],
+        *,
+        is_abandoned: Callable[[], bool] = lambda: False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Snapshot:
+        """Copy ``state``. On return the caller may change it; nothing of it is referred to."""
+        tree = flatten(state)
+        leaves = tree.leaves
+        signature: Signature = (rank, world_size, *(_facts(leaf) for leaf in leaves))
+        if signature != self._signature:
+            self._signature = None  # first: an interrupt must not leave it with another arrangement
+            self._arrangement = arrange(leaves)
+            self._supply = _supply(leaves, self._arrangement, rank, world_size)
+            self._targets = []  # they would keep the old memory alive while the new is made
+        supply = self._supply
+        memory = self._buffer.reserve(self._arrangement.size if supply is None else supply.size)
+        sources = [leaf.value for leaf in leaves] if supply is None else [one.source(leaves) for one in supply.copies]
+        if self._signature is None or self._generation != self._buffer.generation:
+            if supply is None:
+                places = [(place, leaf.shape) for place, leaf in zip(self._arrangement.places, leaves, strict=True)]
+            else:
+                places = [(one.place, one.shape) for one in supply.copies]
+            self._targets = [_view(memory, *place, source) for place, source in zip(places, sources, strict=True)]
+            self._signature, self._generation = signature, self._buffer.generation
+        _copy(sources, self._targets, is_abandoned)
+        return Snapshot(tree.skeleton, self._arrangement.sections, memory, supply)
+
+
+def _facts(leaf: Leaf) -> tuple[object, ...]:
+    is_numpy = type(leaf.value) is np.ndarray
+    return leaf.group, leaf.key, leaf.dtype.name, leaf.shape, is_numpy, leaf.aliases, leaf.holding
+
+
+def _supply(leaves: list[Leaf], arrangement: Arrangement, rank: int, world_size: int) -> Supply | None:
+    """None where the snapshot is the whole state, as every process has it."""
+    divided = [leaf for leaf in leaves if leaf.holding is not None]
+    if world_size == 1:
+        if not divided:
+            return None
+        for leaf in divided:
+            if leaf.holding is not None and not leaf.holding.is_whole:
+                raise UnstorableValue(
+                    f"{leaf.group}.{leaf.key}",
+                    "this process has only a part of it. Initialise torch.distributed on all that have the others, and "
+                    'let all of them save, with ranks="auto"',
+                )
+    return plan_supply(leaves, arrangement.places, rank=rank, world_size=world_size)
+
+
+def _copy(sources: Sequence[Any], targets: Sequence[Any], is_abandoned: Callable[[], bool]) -> None:
+    torch = sys.modules.get("torch")
+    into: list[Any] = []
+    out_of: list[Any] = []
+    for source, target in zip(sources, targets, strict=True):
+        if isinstance(source, np.ndarray):
+            np.copyto(target, source)
+        elif target is not None:
+            into.append(target)
+            out_of.append(source)
+    if torch is None or not into:
+        return
+    streams = [torch.cuda.Stream(device) for device in {t.device for t in out_of if t.device.type == "cuda"}]
+    with ExitStack() as side, torch.no_grad():
+        for stream in streams:  # wait for the work that makes the values, then copy beside whatever comes next
+            stream.wait_stream(torch.cuda.current_stream(stream.device))
+            side.enter_context(torch.cuda.stream(stream))
+        for first in range(0, len(into), _COPY_BATCH):
+            if is_abandoned():
+                raise SaveAbandoned("the save was abandoned while its state was being copied; nothing was written")
+            batch = slice(first, first + _COPY_BATCH)
+            torch._foreach_copy_(into[batch], out_of[batch], non_blocking=bool(streams))
+        for stream in streams:
+            stream.synchronize()
+
+
+_COPY_BATCH = 64
+
+
+def _stored_bytes(leaf: Leaf) -> int:
+    count = leaf.dtype.itemsize
+    for extent in leaf.shape:
+        count *= extent
+    return count
+
+
+def _view(memory: Bytes, place: int, shape: tuple[int, ...], source: Any) -> Any:
+    """The part of the buffer that one tensor is copied into; None for an empty one."""
+    if isinstance(source, np.ndarray):
+        return memory[place : place + source.nbytes].view(source.dtype).reshape(shape)
+    if not (size := source.element_size() * math.prod(shape)):
+        return None
+    import torch
+
+    return torch.from_numpy(memory[place : place + size]).view(source.dtype).view(shape)

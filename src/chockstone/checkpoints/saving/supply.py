@@ -1,0 +1,162 @@
+"""Supply: which bytes of a state this rank copies for the archive, and where in its memory they go.
+
+What one rank alone has, it supplies. What several have is divided among them by bytes, in stretches; small
+tensors, whose values ranks may not quite agree on, come whole from the first that has them. All of this follows
+from what a rank knows of itself, so that nobody waits for others before the copy is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from chockstone.checkpoints.format.byte_runs import ByteRun, ByteRuns, box_runs
+from chockstone.checkpoints.format.holdings import Box
+from chockstone.checkpoints.format.tar import PAGE, round_up
+from chockstone.checkpoints.format.tree import Leaf
+
+SMALL_BYTES: Final = 1024**2
+_APART: Final = 64  # bytes that pieces without pages of their own are aligned to
+
+Structure = tuple[tuple[str, str, str, tuple[int, ...], tuple[str, ...]], ...]
+
+
+class Copied(NamedTuple):
+    """One copy of the snapshot: these rows of a tensor of a leaf, to ``place``."""
+
+    leaf: int
+    part: int
+    rows: tuple[int, int] | None  # None: all of it
+    shape: tuple[int, ...]
+    place: int
+
+    def source(self, leaves: Sequence[Leaf]) -> Any:  # Any: a torch tensor or a numpy array
+        leaf = leaves[self.leaf]
+        tensor = leaf.parts[self.part] if leaf.parts else leaf.value
+        return tensor if self.rows is None else tensor[self.rows[0] : self.rows[1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Offsets of ``runs`` are those of the arrangement, as if one process had everything."""
+
+    structure: Structure
+    leaf_places: tuple[int, ...]
+    runs: ByteRuns
+    places: tuple[int, ...]  # of each run, in memory
+    copies: tuple[Copied, ...]
+    size: int  # of the memory
+
+    @property
+    def structure_digest(self) -> str:
+        return hashlib.sha256(json.dumps(self.structure).encode()).hexdigest()
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.runs.rows.tobytes()).hexdigest()
+
+
+class _Part(NamedTuple):
+    """A box of a leaf that this rank could supply."""
+
+    leaf: int
+    part: int
+    shape: tuple[int, ...]
+    box: Box
+    size: int
+    replicas: Sequence[int]  # that have it, too; none: only this rank
+
+
+def plan_supply(leaves: Sequence[Leaf], places: Sequence[int], *, rank: int, world_size: int) -> Supply:
+    """``places``: where each leaf starts in the arrangement."""
+    order = sorted(range(len(leaves)), key=lambda index: places[index])
+    parts = [part for index in order for part in _parts(index, leaves[index], world_size)]
+    choose = _chooser(parts, rank)
+    runs: list[ByteRun] = []
+    memory: list[int] = []
+    copies: list[Copied] = []
+    end = 0
+    for part in parts:
+        rows = choose(part)
+        if rows is not None and rows[0] == rows[1]:
+            continue
+        box = part.box if rows is None else part.box.rows(*rows)
+        found = [
+            run._replace(start=run.start + places[part.leaf])
+            for run in box_runs(part.shape, box, leaves[part.leaf].dtype.itemsize)
+        ]
+        place = _place(end, runs[-1] if runs else None, found)
+        copies.append(Copied(part.leaf, part.part, rows, box.sizes, place))
+        end = place
+        for run in found:
+            if runs and memory[-1] + runs[-1].size == end and (joined := _joined(runs[-1], run)) is not None:
+                runs[-1] = joined
+            else:
+                runs.append(run)
+                memory.append(end)
+            end += run.size
+    structure = tuple((leaf.group, leaf.key, leaf.dtype.name, tuple(leaf.shape), leaf.aliases) for leaf in leaves)
+    return Supply(structure, tuple(places), ByteRuns.of(runs), tuple(memory), tuple(copies), end)
+
+
+def _parts(index: int, leaf: Leaf, world_size: int) -> list[_Part]:
+    if leaf.holding is None:
+        shape = tuple(leaf.shape)
+        box = Box((0,) * len(shape), shape)
+        size = box.elements * leaf.dtype.itemsize
+        everyone = range(1) if isinstance(leaf.value, np.ndarray) else range(world_size)
+        return [_Part(index, 0, shape, box, size, everyone)] if size else []
+    holding = leaf.holding
+    return [
+        _Part(index, number, holding.shape, box, box.elements * leaf.dtype.itemsize, holding.replicas)
+        for number, box in enumerate(holding.boxes)
+        if box.elements
+    ]
+
+
+def _chooser(parts: Sequence[_Part], rank: int) -> Callable[[_Part], tuple[int, int] | None]:
+    """Which rows of a part this rank supplies; None for all of them.
+
+    Of the large parts that the same ranks have, as one long row of bytes, each takes an equal stretch. Cuts fall
+    between rows, so that what is copied is a view.
+    """
+    starts: dict[tuple[int, int], int] = {}
+    totals: dict[tuple[int, ...], int] = {}
+    for part in parts:
+        if part.size >= SMALL_BYTES and len(part.replicas) > 1:
+            starts[part.leaf, part.part] = totals.setdefault(tuple(part.replicas), 0)
+            totals[tuple(part.replicas)] += part.size
+
+    def choose(part: _Part) -> tuple[int, int] | None:
+        start = starts.get((part.leaf, part.part))
+        if start is None:
+            return None if not part.replicas or part.replicas[0] == rank else (0, 0)
+        count = part.box.sizes[0]
+        total, ranks, mine = totals[tuple(part.replicas)], len(part.replicas), list(part.replicas).index(rank)
+        cuts = [total * number // ranks - start for number in (mine, mine + 1)]
+        first, last = (min(max((cut * count + part.size // 2) // part.size, 0), count) for cut in cuts)
+        return None if (first, last) == (0, count) else (first, last)
+
+    return choose
+
+
+def _place(end: int, last: ByteRun | None, found: Sequence[ByteRun]) -> int:
+    """Where memory goes on, so that whole pages of a run are whole pages of memory and can be written from there."""
+    if len(found) > 1 or found[0].times > 1:
+        return round_up(end, _APART)
+    if last is not None and _joined(last, found[0]) is not None:
+        return end
+    return round_up(end, PAGE) + found[0].start % PAGE
+
+
+def _joined(first: ByteRun, second: ByteRun) -> ByteRun | None:
+    """Two runs as one, where one follows on the other."""
+    if first.times != 1 or second.times != 1 or second.start != first.start + first.size:
+        return None
+    size = first.size + second.size
+    return ByteRun(first.start, size, size, 1)

@@ -1,0 +1,1 @@
+"""The commands: arguments and help texts. What they do is in the rooms beside."""

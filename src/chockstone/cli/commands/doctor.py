@@ -1,0 +1,177 @@
+"""``chockstone doctor``: compares store and catalog, explains what it finds, and repairs it when asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from chockstone.cli.commands.options import AsJson, Debug
+from chockstone.cli.output.reporting import UNREACHABLE, CommandFailed, finish, reporting
+
+if TYPE_CHECKING:
+    from chockstone.cli.settings.settings import Settings
+    from chockstone.engine.doctor.repairs import Orders
+    from chockstone.engine.doctor.visit import Visit
+
+EPILOG: Final = (
+    "Exit codes: 0 healthy; 1 findings are left; 2 usage or bad input; "
+    "3 store or catalog cannot be read, or a server is in the way; 130 interrupted."
+)
+
+
+class DoctorFailed(CommandFailed):
+    exit_code = UNREACHABLE
+
+
+def doctor(
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIRECTORY", show_default="as for `serve`: ./chockstone-data", help="What the server keeps."
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", show_default="as the data says", help="Checkpoints: a directory or s3://BUCKET/PREFIX."
+        ),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="URL", show_default="in the data", help="The catalog, where `serve` was told another."),
+    ] = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Repair what can be repaired. The server must be stopped.")
+    ] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="List again what the store has and the catalog lacks, or make it anew.")
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Read every byte and check its digest.")] = False,
+    remove_damaged: Annotated[
+        bool, typer.Option("--remove-damaged", help="With --fix: remove damaged checkpoints, too, for good.")
+    ] = False,
+    remove_orphans: Annotated[
+        bool, typer.Option("--remove-orphans", help="With --fix: delete archives that cannot be listed, for good.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done; works while a server runs.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before a --remove option is carried out.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Compare store and catalog, explain what is wrong, and repair it.
+
+    Finds archives without rows and rows without archives, damage, saves without an end, removed
+    checkpoints whose bytes are still there, wrong sizes and unfinished writes. Without --fix or --rebuild
+    it changes nothing and may run beside a server.
+
+    --fix loses nothing that somebody was promised: archives without a row are listed again, damaged ones
+    are marked and kept. Only what nobody can load goes: rows without bytes, unfinished writes, unlisted
+    weights of samplers that are over.
+
+    --rebuild makes the catalog of checkpoints from the store alone. Lost the database? Rebuild, and every
+    checkpoint lists and loads again; private and without expiry, for archives do not say. The
+    checkpoints' sessions and runs come back as ended ones. Keys and policies are not in archives, either:
+    make keys with `chockstone keys create` before the server starts: a server that had keys does not start without.
+
+    \b
+    Examples:
+      chockstone doctor
+      chockstone doctor --data /data/chockstone --full
+      chockstone doctor --fix --dry-run
+      chockstone doctor --rebuild
+      chockstone doctor --rebuild --data ./new --store s3://bucket/prefix
+    """
+    with reporting(as_json=as_json, debug=debug):
+        if (remove_damaged or remove_orphans) and not fix:
+            flag = "--remove-damaged" if remove_damaged else "--remove-orphans"
+            raise typer.BadParameter("it is a part of a repair: give --fix, too", param_hint=flag)
+        settings = _settings(data, store, database)
+        place = settings.data
+        orders = None
+        if fix or rebuild:
+            from chockstone.engine.doctor.repairs import Orders
+
+            orders = Orders(
+                may_repair=fix,
+                may_create=rebuild,
+                trash_seconds=settings.storage.trash,
+                remove_damaged=remove_damaged,
+                remove_orphans=remove_orphans,
+            )
+        if orders is not None and not (dry_run or yes):
+            _confirm(place, orders)
+        from chockstone.cli.local.doctor_report import report
+
+        visit = asyncio.run(_visit(settings, None if dry_run else orders, is_full=full))
+        was_lost = rebuild and (visit.made_catalog or not visit.has_catalog)
+        finish(report(place, visit, orders, dry_run=dry_run, as_json=as_json, was_lost=was_lost))
+
+
+async def _visit(settings: Settings, orders: Orders | None, *, is_full: bool) -> Visit:
+    from chockstone.catalog import CatalogError, CatalogInUse
+    from chockstone.cli.output.terminal import bytes_bar
+    from chockstone.engine.doctor.visit import NoCatalog, look, repair
+    from chockstone.engine.ownership.catalog_claim import CatalogRefused
+    from chockstone.engine.ownership.data_directory import DirectoryInUse
+    from chockstone.engine.ownership.store_claim import StoreRefused
+
+    place, now = settings.data, datetime.now(UTC)
+    elsewhere = {"store_url": settings.scale.store, "database_url": settings.scale.database}
+    try:
+        if orders is None:
+            return await look(place, now=now, is_full=is_full, progress=bytes_bar, **elsewhere)
+        return await repair(place, orders, now=now, is_full=is_full, progress=bytes_bar, **elsewhere)
+    except (DirectoryInUse, CatalogInUse) as error:
+        raise DoctorFailed(
+            f"{error}: stop it before its store and catalog are repaired; without --fix and --rebuild, or with "
+            "--dry-run, the doctor may look meanwhile"
+        ) from error
+    except (NoCatalog, StoreRefused, CatalogRefused) as error:
+        raise DoctorFailed(str(error)) from error
+    except CatalogError as error:
+        advice = "\nIf it is lost, move it away: `chockstone doctor --rebuild` makes another from the store."
+        raise DoctorFailed(f"{error}{advice if settings.scale.database is None else ''}") from error
+    except OSError as error:
+        raise DoctorFailed(f"the data directory {str(place)!r} cannot be used: {error.strerror or error}") from error
+
+
+def _settings(data: str | None, store: str | None, database: str | None) -> Settings:
+    from chockstone.cli.settings.settings import SettingsError
+    from chockstone.cli.settings.sources import load_settings
+
+    try:
+        flags = {"data": data, "store": store, "database": database}
+        settings = load_settings(flags, environment=os.environ, working_directory=Path.cwd())
+    except SettingsError as error:
+        raise CommandFailed(str(error)) from error
+    if not settings.data.is_dir():
+        raise CommandFailed(
+            f"there is no data directory {str(settings.data)!r} ({settings.source_of('data')}); name it with --data"
+        )
+    return settings
+
+
+def _confirm(place: Path, orders: Orders) -> None:
+    removals = [
+        words
+        for is_wanted, words in (
+            (orders.remove_damaged, "damaged checkpoints"),
+            (orders.remove_orphans, "archives that cannot be listed"),
+        )
+        if is_wanted
+    ]
+    if not removals:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("nobody is there to confirm; pass --yes to remove, or --dry-run to see what would go")
+    typer.confirm(f"Remove {' and '.join(removals)} from {str(place)!r} for good?", err=True, abort=True)

@@ -1,0 +1,167 @@
+"""``chockstone keys``: who may use a server. Here are the words and the help."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from chockstone.cli.commands.options import AsJson, Debug, parsed
+from chockstone.cli.output.formatting import printable, spell_duration, spell_time
+from chockstone.cli.output.reporting import EXIT_CODES, reporting
+from chockstone.cli.output.terminal import complain, print_json, print_line, print_table
+from chockstone.cli.settings.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from chockstone.catalog.tables.users import KeyRow
+
+commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
+
+Data = Annotated[
+    str | None,
+    typer.Option(metavar="DIRECTORY", show_default="as `serve` finds it", help="Where the server keeps its data."),
+]
+Database = Annotated[
+    str | None,
+    typer.Option(metavar="URL", show_default="in the data", help="The catalog, where `serve` was told another."),
+]
+
+
+@commands.callback()
+def keys() -> None:
+    """Make, list and revoke the keys of users.
+
+    Works on the server's catalog, beside the server, while it runs or before it first does: in its data
+    directory, or where --database, CHOCKSTONE_DATABASE or chockstone.toml says.
+    A running server takes a change within a few seconds. Keys that the server was configured with are
+    not listed here and work besides.
+
+    As soon as there is a key, all others are refused; what was made without keys belongs to the user
+    `local`, so `keys create local` keeps it in reach. The data directory remembers it, in its file
+    `keys-required`: a server that has lost its keys does not start until there is one again.
+
+    \b
+    Examples:
+      chockstone keys create alice --note "laptop"
+      chockstone keys ls --data /data/chockstone
+      CHOCKSTONE_DATABASE=postgresql://chockstone@db/chockstone chockstone keys ls
+    """
+
+
+@commands.command(epilog=EXIT_CODES)
+def create(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose runs and checkpoints the key opens.")],
+    note: Annotated[str, typer.Option(metavar="TEXT", help="To tell the user's keys apart.")] = "",
+    data: Data = None,
+    database: Database = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Make a key for a user and print it, this once.
+
+    The server keeps only a digest of it, so a lost key cannot be shown again: revoke it and make another.
+    A user may have several. Only the key goes to standard output.
+
+    \b
+    Examples:
+      chockstone keys create alice --note "laptop"
+      TINKER_API_KEY=$(chockstone keys create ci --data /data/chockstone) chockstone runs ls
+    """
+    with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.local.key_ring import create_key
+        from chockstone.cli.settings.values import check_user
+
+        parsed(check_user, user, "USER")
+        row, key = create_key(_settings(data, database), user, note=note, now=datetime.now(UTC))
+        if as_json:
+            print_json({**_entry(row), "key": key})
+            return
+        print_line(key)
+        complain(f"key {row.key_id} of {user}, shown this once; a running server takes it within a few seconds")
+
+
+@commands.command(epilog=EXIT_CODES)
+def ls(data: Data = None, database: Database = None, as_json: AsJson = False, debug: Debug = False) -> None:
+    """List keys by their id and last characters.
+
+    \b
+    Example:
+      chockstone keys ls --data /data/chockstone
+    """
+    with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.local.key_ring import list_keys
+
+        rows = list_keys(_settings(data, database))
+        if as_json:
+            print_json({"keys": [_entry(row) for row in rows]})
+            return
+        if not rows:
+            print_line("no keys; `chockstone keys create USER` makes one")
+            return
+        now = datetime.now(UTC)
+        print_table(
+            ("KEY ID", "USER", "KEY", "AGE", "STATE", "NOTE"),
+            [
+                (
+                    str(row.key_id),
+                    printable(row.user_id),
+                    f"tml-…{row.hint}",
+                    spell_duration((now - row.created_at).total_seconds()),
+                    "active" if row.revoked_at is None else f"revoked {spell_time(row.revoked_at)}",
+                    printable(row.note),
+                )
+                for row in rows
+            ],
+            right=("KEY ID", "AGE"),
+        )
+
+
+@commands.command(epilog=EXIT_CODES)
+def revoke(
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys ls` shows it.")],
+    data: Data = None,
+    database: Database = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Refuse a key from now on, for good.
+
+    A running server refuses it, and the tokens it was exchanged for, within a few seconds. What the user
+    saved stays. Revoking the last key opens the server to nobody.
+
+    \b
+    Example:
+      chockstone keys revoke 2 --data /data/chockstone
+    """
+    with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.local.key_ring import revoke_key
+
+        row = revoke_key(_settings(data, database), key_id, now=datetime.now(UTC))
+        if as_json:
+            print_json({"revoked": str(row.key_id), "user_id": row.user_id})
+        else:
+            print_line(f"revoked key {row.key_id} of {printable(row.user_id)}")
+
+
+def _settings(data: str | None, database: str | None) -> Settings:
+    from chockstone.cli.settings.sources import load_settings
+
+    flags = {"data": data, "database": database}
+    try:
+        return load_settings(flags, environment=os.environ, working_directory=Path.cwd())
+    except SettingsError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _entry(row: KeyRow) -> dict[str, Any]:
+    return {
+        "key_id": str(row.key_id),
+        "user_id": row.user_id,
+        "hint": row.hint,
+        "note": row.note,
+        "created_at": row.created_at,
+        "revoked_at": row.revoked_at,
+    }

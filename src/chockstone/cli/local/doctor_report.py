@@ -1,0 +1,145 @@
+"""Reports: what the doctor found and did, as it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from chockstone.cli.local.doctor_explanations import WORDS
+from chockstone.cli.output.formatting import printable, spell_count, spell_size
+from chockstone.cli.output.reporting import FOUND
+from chockstone.cli.output.terminal import print_alarm, print_json, print_line
+from chockstone.engine.doctor.findings import Finding, FindingKind
+from chockstone.engine.doctor.repairs import Orders, Repair
+from chockstone.engine.doctor.visit import Visit
+
+_SHOWN: Final = 20  # of one kind; JSON has them all
+_REBUILT: Final = (
+    "What archives do not say is set to the safe side: these are private and do not expire. Publish them, or give "
+    "them a lifetime, again. Where the catalog was lost, what was in its trash is back, too."
+)
+_NOT_IN_ARCHIVES: Final = (
+    "Keys of users, policies, lifetimes and what was published are not in archives: those that stood in the lost "
+    "catalog are gone. Before a server starts on any address but loopback, make keys anew with "
+    "`chockstone keys create USER`; then set the policies."
+)
+
+
+def report(
+    data: Path, visit: Visit, orders: Orders | None, *, dry_run: bool, as_json: bool, was_lost: bool = False
+) -> int:
+    """Print it, and return the exit code: whether anything is left that needs somebody.
+
+    ``was_lost``: a rebuild was asked for where there was no catalog.
+    """
+    if as_json:
+        print_json({**_document(data, visit, dry_run=dry_run), "catalog_was_lost": was_lost})
+    else:
+        _print(data, visit, orders, dry_run=dry_run)
+        if was_lost:
+            print_line(_NOT_IN_ARCHIVES)
+    return FOUND if visit.examination.problems or any(repair.failure for repair in visit.repairs) else 0
+
+
+def _print(data: Path, visit: Visit, orders: Orders | None, *, dry_run: bool) -> None:
+    examination = visit.examination
+    place = printable(str(data))
+    known = spell_count(examination.checkpoints, "checkpoint")
+    archives = f"{spell_count(examination.archives, 'archive')}, {spell_size(examination.size_bytes)}"
+    print_line(f"{place}: {known} in the catalog, {archives} in the store")
+    if not visit.has_catalog:
+        print_line("There is no catalog: `chockstone doctor --rebuild` makes one from the store.")
+    if visit.is_served:
+        print_line(
+            f"A server is at work here, {spell_count(examination.saves_under_way, 'save')} under way; "
+            "what it is doing right now may look like a finding."
+        )
+    _print_repairs(visit.repairs)
+    for ailment, findings in groupby(examination.findings, key=lambda finding: finding.ailment):
+        _print_findings(ailment, list(findings))
+    print_line()
+    print_line(_summary(visit, orders, dry_run=dry_run))
+
+
+def _print_repairs(repairs: Sequence[Repair]) -> None:
+    if not repairs:
+        return
+    print_line()
+    for repair in repairs:
+        subject = printable(repair.finding.subject)
+        if repair.failure:
+            print_alarm(f"  {subject}: not repaired: {printable(repair.failure)}")
+        else:
+            print_line(f"  {subject}: {printable(repair.done)}")
+    freed_bytes = sum(repair.freed_bytes for repair in repairs)
+    done = sum(not repair.failure for repair in repairs)
+    freed = f", {spell_size(freed_bytes)} freed" if freed_bytes else ""
+    print_line(f"repaired {spell_count(done, 'finding')}{freed}", style="bold")
+    if any(repair.finding.ailment is FindingKind.ORPHAN and not repair.failure for repair in repairs):
+        print_line(_REBUILT)
+
+
+def _print_findings(ailment: FindingKind, findings: Sequence[Finding]) -> None:
+    words = WORDS[ailment]
+    size_bytes = sum(finding.size_bytes for finding in findings)
+    size = f", {spell_size(size_bytes)}" if size_bytes else ""
+    show = print_line if ailment.is_harmless else print_alarm
+    print_line()
+    show(f"{words.title(len(findings))}{size}")
+    print_line(f"  {words.cause}")
+    print_line(f"  {words.remedy}")
+    for finding in findings[:_SHOWN]:
+        size = f"  {spell_size(finding.size_bytes)}" if finding.size_bytes else ""
+        detail = f"  {printable(finding.detail)}" if finding.detail else ""
+        print_line(f"    {printable(finding.subject)}{size}{detail}")
+    if len(findings) > _SHOWN:
+        print_line(f"    … and {len(findings) - _SHOWN:,} more; --json lists all")
+
+
+def _summary(visit: Visit, orders: Orders | None, *, dry_run: bool) -> str:
+    problems = visit.examination.problems
+    if not problems:
+        return "healthy: store and catalog say the same"
+    size_bytes = sum(finding.size_bytes for finding in problems)
+    told = spell_count(len(problems), "finding") + (f", {spell_size(size_bytes)}" if size_bytes else "")
+    able = sum((orders or Orders()).allow(finding.ailment) for finding in problems)
+    if orders is not None and not dry_run:
+        return f"{told} left; what helps is said above"
+    if not able:
+        return (
+            f"{told}; {'this' if orders else '`chockstone doctor --fix`'} repairs none of it: what helps is said above"
+        )
+    share = "all" if able == len(problems) else f"{able:,}"
+    return f"{told}; {'would repair' if orders else '`chockstone doctor --fix` repairs'} {share} of it"
+
+
+def _document(data: Path, visit: Visit, *, dry_run: bool) -> dict[str, Any]:
+    examination = visit.examination
+    return {
+        "data": str(data),
+        "has_catalog": visit.has_catalog,
+        "is_served": visit.is_served,
+        "dry_run": dry_run,
+        "checkpoints": examination.checkpoints,
+        "archives": examination.archives,
+        "size_bytes": examination.size_bytes,
+        "trash": examination.trash,
+        "saves_under_way": examination.saves_under_way,
+        "is_healthy": not examination.problems,
+        "repairs": [
+            {**_finding(each.finding), "done": each.done, "failure": each.failure, "freed_bytes": each.freed_bytes}
+            for each in visit.repairs
+        ],
+        "findings": [{**_finding(each), "remedy": WORDS[each.ailment].remedy} for each in examination.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.ailment.value,
+        "subject": finding.subject,
+        "size_bytes": finding.size_bytes,
+        "detail": finding.detail,
+    }

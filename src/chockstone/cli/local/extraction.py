@@ -1,0 +1,50 @@
+"""Extractions: what ``export`` does and says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from chockstone.checkpoints.restoring.export import choose_members, export_members
+from chockstone.cli.local.targets import CommandTarget
+from chockstone.cli.output.formatting import printable, spell_count, spell_size
+from chockstone.cli.output.terminal import bytes_bar, print_json, print_line
+
+
+def export_target(target: CommandTarget, directory: str, *, members: list[str], as_json: bool) -> None:
+    with target.open() as archive:
+        total = sum(member.size for member in choose_members(archive, members))
+        with bytes_bar(target.name, total) as on_bytes:
+            written = export_members(archive, Path(directory), members=members, on_bytes=on_bytes)
+    if as_json:
+        files = [{"name": member.name, "size_bytes": member.size} for member in written]
+        print_json({"name": target.name, "directory": str(Path(directory).absolute()), "members": files})
+        return
+    for member in written:
+        print_line(f"{spell_size(member.size):>10}  {printable(member.name)}")
+    print_line(f"{spell_count(len(written), 'file')}, {spell_size(total)}, verified, in {printable(directory)}")
+
+
+def merge_target(target: CommandTarget, directory: str, *, base: str, as_json: bool) -> None:
+    """Write the base model with the adapter of the checkpoint folded in."""
+    from chockstone.backends.export.merge import merge_archive  # late: brings torch
+
+    total_bytes = sum(file.stat().st_size for file in Path(base).glob("*.safetensors"))  # what comes out is as large
+    with target.open() as archive, bytes_bar(target.name, total_bytes) as on_bytes:
+        merge_archive(archive, Path(base), Path(directory), on_bytes=on_bytes)
+    files = sorted((file.relative_to(directory).as_posix(), file.stat().st_size) for file in _files(Path(directory)))
+    if as_json:
+        entries = [{"name": name, "size_bytes": size_bytes} for name, size_bytes in files]
+        print_json({"name": target.name, "directory": str(Path(directory).absolute()), "base": base, "files": entries})
+        return
+    for name, size_bytes in files:
+        print_line(f"{spell_size(size_bytes):>10}  {printable(name)}")
+    total = spell_size(sum(size_bytes for _, size_bytes in files))
+    print_line(
+        f"{printable(base)} with the adapter folded in: {spell_count(len(files), 'file')}, {total}, "
+        f"in {printable(directory)}"
+    )
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.rglob("*") if path.is_file())

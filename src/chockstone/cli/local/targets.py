@@ -1,0 +1,109 @@
+"""Targets: what the words of a command point at.
+
+A store is a directory or a URL. A checkpoint is a store and a name, or one word for an archive by
+itself: a path to a file, or a URL that ends in ``.tar``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from chockstone.checkpoints import Archive, Store, open_store
+from chockstone.checkpoints.errors import CheckpointMissing, StoreUnreachable
+from chockstone.checkpoints.reading.archive import Verify
+from chockstone.checkpoints.stores.file_source import open_file
+from chockstone.checkpoints.stores.file_store import FileStore
+from chockstone.checkpoints.stores.store import SUFFIX, ArchiveSource, StoreEntry, check_name
+from chockstone.wire.paths import SCHEME
+
+
+@dataclass(frozen=True, slots=True)
+class CommandTarget:
+    """One archive, not opened yet."""
+
+    name: str  # what to call it
+    source: Callable[[], ArchiveSource]
+
+    def open(self, *, verify: Verify = "full") -> Archive:
+        return Archive(self.source(), verify=verify)
+
+
+def is_archive(word: str) -> bool:
+    """Whether a word means an archive by itself rather than a store. Opening it decides what it is."""
+    if "://" in word:
+        return word.endswith(SUFFIX)
+    return not os.path.isdir(word) and (word.endswith(SUFFIX) or os.path.isfile(word))
+
+
+def find_store(word: str) -> Store:
+    if not word:
+        raise typer.BadParameter("the store is an empty word; name a directory or a URL such as s3://bucket/prefix")
+    _refuse_address(word)
+    if is_archive(word):
+        raise typer.BadParameter(f"{word!r} is an archive and not a store; name the directory it is in")
+    return open_store(word)
+
+
+def find_checkpoint(store: Store, name: str) -> CommandTarget:
+    check_name(name)
+
+    def source() -> ArchiveSource:
+        try:
+            return store.open(name)
+        except CheckpointMissing as error:
+            raise CheckpointMissing(f"{error}; `chockstone checkpoints ls {store.url}` shows what is") from None
+
+    return CommandTarget(name, source)
+
+
+def find_archive(word: str) -> CommandTarget:
+    _refuse_address(word)
+    if not is_archive(word):
+        if "://" in word or os.path.isdir(word):
+            raise typer.BadParameter(
+                f"{word!r} is a store and not an archive file: name a checkpoint of it, too, as "
+                f"`chockstone checkpoints ls {word}` shows it, or the path of a {SUFFIX} file"
+            )
+        raise typer.BadParameter(
+            f"there is no archive file {word!r}: write the path of a {SUFFIX} file, a store and the name of a "
+            f"checkpoint, or a server's checkpoint as tinker://RUN/KIND/NAME"
+        )
+    if "://" not in word:
+        return CommandTarget(word, lambda: open_file(Path(word)))
+    place, _, name = word.removesuffix(SUFFIX).rpartition("/")
+    if "://" not in place:
+        raise typer.BadParameter(
+            f"{word!r} names no archive: write the store, a slash and the file, s3://bucket/x{SUFFIX}"
+        )
+    return CommandTarget(word, lambda: open_store(place).open(name))
+
+
+def _refuse_address(word: str) -> None:
+    if word.startswith(SCHEME):
+        raise typer.BadParameter(
+            f"{word!r} is a server's, where a store or a file is wanted; `chockstone checkpoints download` makes a "
+            f"file of a server's checkpoint"
+        )
+
+
+def find_one(where: str, name: str | None) -> CommandTarget:
+    """From ``STORE NAME`` or ``FILE``."""
+    return find_archive(where) if name is None else find_checkpoint(find_store(where), name)
+
+
+def list_entries(store: Store, prefix: str) -> list[StoreEntry]:
+    entries = list(store.entries(prefix))
+    if not entries:
+        require_store(store)
+    return entries
+
+
+def require_store(store: Store) -> None:
+    """Tell an empty store from a mistyped one; to the library both hold nothing."""
+    if isinstance(store, FileStore) and not store.root.is_dir():
+        raise StoreUnreachable(f"there is no directory {str(store.root)!r}; check the path of the store")

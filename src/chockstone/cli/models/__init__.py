@@ -1,0 +1,1 @@
+"""Small random models in Hugging Face format, for trying things offline."""

@@ -1,0 +1,1 @@
+"""Tables, JSON, durations, sizes and questions on the terminal."""

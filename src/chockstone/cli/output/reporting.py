@@ -1,0 +1,94 @@
+"""Reporting: how a command ends, whatever happened.
+
+An expected error is a sentence on standard error and an exit code; anything else is a bug and keeps
+its traceback. Used by every command:
+
+    with reporting(as_json=as_json, debug=debug):
+        ...
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import typer
+
+from chockstone.cli.output.terminal import complain, print_json
+
+FOUND: Final = 1
+BAD_INPUT: Final = 2
+UNREACHABLE: Final = 3
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141  # what a shell says of a program that SIGPIPE ended
+
+EXIT_CODES: Final = (
+    "Exit codes: 0 fine; 1 found something (damage, a difference, a checkpoint that is not there); "
+    "2 usage or bad input; 3 store or server not reachable or denied; 130 interrupted."
+)
+
+
+class CommandFailed(Exception):
+    """A command cannot do what it was asked; the message says why, and ``exit_code`` how it ends."""
+
+    exit_code = BAD_INPUT
+
+
+@contextmanager
+def reporting(*, as_json: bool, debug: bool) -> Iterator[None]:
+    """Run the block, then flush what it printed. Expected errors become messages and exit codes."""
+    from chockstone.checkpoints.errors import CheckpointError
+
+    try:
+        yield
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        _silence_stdout()
+        raise typer.Exit(BROKEN_PIPE) from None
+    except (CheckpointError, CommandFailed) as error:
+        if debug:
+            traceback.print_exc()
+        complain(f"chockstone: {error}")
+        if as_json:
+            print_json({"error": {"kind": type(error).__name__, "message": str(error)}})
+        raise typer.Exit(_exit_code(error)) from None
+    except OSError as error:  # the library explains its own, so this is the output's
+        if debug:
+            traceback.print_exc()
+        _silence_stdout()
+        complain(f"chockstone: cannot write the output: {error.strerror or error}")
+        raise typer.Exit(UNREACHABLE) from None
+
+
+def finish(exit_code: int) -> None:
+    if exit_code:
+        raise typer.Exit(exit_code)
+
+
+def _exit_code(error: Exception) -> int:
+    from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, InvalidName, StoreError
+
+    if isinstance(error, CommandFailed):
+        return error.exit_code
+    if isinstance(error, DamagedArchive | CheckpointMissing):
+        return FOUND
+    if isinstance(error, StoreError) and not isinstance(error, InvalidName):
+        return UNREACHABLE
+    return BAD_INPUT
+
+
+def _silence_stdout() -> None:
+    """Nobody takes the output any more; the interpreter must not try again on its way out."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):
+        return  # not a real file
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -1,0 +1,67 @@
+"""Extractions: what ``download`` and ``export`` make of a server's archive on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from chockstone.checkpoints.errors import ExportRefused
+from chockstone.checkpoints.stores.file_source import open_file
+from chockstone.cli.local.extraction import export_target, merge_target
+from chockstone.cli.local.targets import CommandTarget
+from chockstone.cli.output.formatting import printable, spell_size
+from chockstone.cli.output.reporting import INTERRUPTED, CommandFailed
+from chockstone.cli.output.terminal import print_json, print_line
+from chockstone.cli.remote.addresses import route
+from chockstone.cli.remote.client import Server
+from chockstone.cli.remote.download import download, fetched, list_parts
+from chockstone.wire.paths import TinkerPath
+
+
+class DownloadInterrupted(CommandFailed):
+    exit_code = INTERRUPTED
+
+
+@contextmanager
+def _explained_interruption(target: Path) -> Iterator[None]:
+    """Say what an interrupted download leaves, if it leaves anything."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        for part in list_parts(target):
+            if size_bytes := part.stat().st_size:
+                raise DownloadInterrupted(
+                    f"interrupted: {spell_size(size_bytes)} have arrived and stay in {str(part)!r}; "
+                    f"the same command goes on from there"
+                ) from None
+            part.unlink()
+        raise
+
+
+def download_served(server: Server, path: TinkerPath, file: str, *, as_json: bool) -> None:
+    with _explained_interruption(Path(file)):
+        size_bytes = download(lambda: server.place(route(path, "archive")), Path(file), label=str(path))
+    if as_json:
+        print_json({"tinker_path": str(path), "file": str(Path(file).absolute()), "size_bytes": size_bytes})
+    else:
+        print_line(f"{spell_size(size_bytes)}, verified, in {printable(file)}")
+
+
+def export_served(
+    server: Server, path: TinkerPath, directory: str, *, members: list[str], base: str | None, as_json: bool
+) -> None:
+    """``base``: the model that an adapter is merged into; None leaves it as it is."""
+    target = Path(directory)
+    if os.path.lexists(target):  # before the download, which may take long
+        raise ExportRefused(f"{str(target)!r} exists already; name a directory that does not")
+    with (
+        _explained_interruption(target),
+        fetched(lambda: server.place(route(path, "archive")), target, label=str(path)) as part,
+    ):
+        found = CommandTarget(str(path), lambda: open_file(part))
+        if base is None:
+            export_target(found, directory, members=members, as_json=as_json)
+        else:
+            merge_target(found, directory, base=base, as_json=as_json)

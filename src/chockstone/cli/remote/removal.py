@@ -1,0 +1,159 @@
+"""Removals: what ``rm`` has a server do, with checkpoints by path or by what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from chockstone.cli.output.consent import is_confirmed
+from chockstone.cli.output.formatting import spell_count, spell_size
+from chockstone.cli.output.reporting import BAD_INPUT, FOUND
+from chockstone.cli.output.terminal import complain, print_json, print_line
+from chockstone.cli.remote.addresses import find_path, route, run_route
+from chockstone.cli.remote.checkpoint import Listed, list_checkpoints
+from chockstone.cli.remote.client import NotThere, Server, ServerRefused
+from chockstone.wire.paths import TinkerPath
+
+_AT_ONCE: Final = 8
+_NAMED: Final = 5  # published ones, in the question
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalFilter:
+    """Which of a run's checkpoints, or of all of the caller's."""
+
+    run_id: str | None
+    kind: str | None
+    older_than_seconds: float | None
+
+    def takes(self, listed: Listed, now: datetime) -> bool:
+        if self.kind not in (None, listed.kind):
+            return False
+        age_seconds = (now - listed.created_at).total_seconds()
+        return self.older_than_seconds is None or age_seconds > self.older_than_seconds
+
+
+def remove_chosen(
+    server: Server, choice: RemovalFilter, *, now: datetime, yes: bool, dry_run: bool, as_json: bool
+) -> int:
+    """Remove all that the choice takes, and return the exit code. Raises NotThere for a run of another's."""
+    if choice.run_id is not None:
+        server.get(run_route(choice.run_id))  # of another's run the published ones would be listed
+    found = [listed for listed in list_checkpoints(server, choice.run_id) if choice.takes(listed, now)]
+    return _remove(server, found, [], now=now, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def remove_paths(
+    server: Server, paths: Sequence[TinkerPath], *, now: datetime, yes: bool, dry_run: bool, as_json: bool
+) -> int:
+    """Remove each that is there, and return the exit code. One failing delete stops no other."""
+    listed: dict[str, Listed] = {}
+    foreign: set[str] = set()
+    for run_id in dict.fromkeys(path.run_id for path in paths):
+        try:
+            seen = {each.path: each for each in list_checkpoints(server, run_id)}
+        except NotThere:
+            continue  # each of its paths is reported below
+        if _is_own(server, run_id):
+            listed |= seen
+        else:
+            foreign.update(seen)
+    words = list(dict.fromkeys(map(str, paths)))
+    missing = [word for word in words if word not in listed]
+    for word in missing:
+        if word in foreign:
+            complain(
+                f"chockstone: checkpoint {word!r} is not yours: another user published it, who alone can remove it"
+            )
+        else:
+            complain(f"chockstone: checkpoint {word!r} is not yours or not there")
+    found = [listed[word] for word in words if word in listed]
+    return _remove(server, found, missing, now=now, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _remove(
+    server: Server,
+    found: Sequence[Listed],
+    missing: list[str],
+    *,
+    now: datetime,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    if found and not (dry_run or yes or _is_agreed(found, now)):
+        complain("nothing was removed")
+        found = []
+    removed: list[Listed] = []
+    failed: list[dict[str, str]] = []
+    with _interruptible() as pool:
+        answers = pool.map(lambda listed: None if dry_run else _delete(server, listed), found)
+        for listed, answer in zip(found, answers, strict=True):
+            if isinstance(answer, NotThere):
+                complain(f"chockstone: checkpoint {listed.path!r} was removed by someone else meanwhile")
+                missing.append(listed.path)
+            elif answer is not None:
+                complain(f"chockstone: {answer}")
+                failed.append({"tinker_path": listed.path, "error": str(answer)})
+            else:
+                removed.append(listed)
+                if not as_json:
+                    verb = "would remove" if dry_run else "removed"
+                    print_line(f"{verb} {listed.path}, {spell_size(listed.size_bytes)}")
+    if as_json:
+        gone = [{"tinker_path": listed.path, "size_bytes": listed.size_bytes} for listed in removed]
+        print_json({"server": server.url, "dry_run": dry_run, "removed": gone, "missing": missing, "failed": failed})
+    elif len(found) != 1:
+        total = spell_size(sum(listed.size_bytes for listed in removed))
+        print_line(f"{'would remove' if dry_run else 'removed'} {spell_count(len(removed), 'checkpoint')}, {total}")
+    if failed:
+        return BAD_INPUT
+    return FOUND if missing else 0
+
+
+@contextmanager
+def _interruptible() -> Iterator[ThreadPoolExecutor]:
+    """Threads whose work, when interrupted, is not all done first: what is waiting is dropped."""
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _is_own(server: Server, run_id: str) -> bool:
+    try:
+        server.get(run_route(run_id))
+    except NotThere:
+        return False
+    return True
+
+
+def _delete(server: Server, listed: Listed) -> NotThere | ServerRefused | None:
+    try:
+        server.delete(route(find_path(listed.path)))
+    except (NotThere, ServerRefused) as error:
+        return error
+    return None
+
+
+def _is_agreed(found: Sequence[Listed], now: datetime) -> bool:
+    total = spell_size(sum(listed.size_bytes for listed in found))
+    lines = (
+        f"{listed.path}  {spell_size(listed.size_bytes)}, {listed.age(now)} old{', published' * listed.is_public}"
+        for listed in found
+    )
+    return is_confirmed(lines, f"Remove {spell_count(len(found), 'checkpoint')}, {total}{_published(found)}?")
+
+
+def _published(found: Sequence[Listed]) -> str:
+    """Others may rely on them."""
+    paths = [listed.path for listed in found if listed.is_public]
+    if not paths:
+        return ""
+    more = "" if len(paths) <= _NAMED else f" and {len(paths) - _NAMED:,} more"
+    return f", {len(paths):,} of them published: {', '.join(paths[:_NAMED])}{more}"

@@ -1,0 +1,50 @@
+"""Verdicts: what ``verify`` has a server say of each checkpoint, after reading it in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chockstone.cli.output.formatting import printable, spell_count
+from chockstone.cli.output.reporting import FOUND
+from chockstone.cli.output.terminal import print_alarm, print_json, print_line, spinner
+from chockstone.cli.remote.addresses import route
+from chockstone.cli.remote.client import LONG_SECONDS, Json, NotThere, Server
+from chockstone.wire.paths import TinkerPath
+
+
+def verify_served(server: Server, paths: Sequence[TinkerPath], *, as_json: bool, were_listed: bool) -> int:
+    """Print each verdict as it falls and return the exit code.
+
+    ``were_listed``: the paths come from the server itself, so one that is gone was removed meanwhile.
+    """
+    verdicts: list[Json] = []
+    for number, path in enumerate(paths, 1):
+        verdict = _ask(server, path, place=f"{number:,} of {len(paths):,}")
+        if were_listed and verdict["state"] == "missing":
+            continue
+        verdicts.append(verdict)
+        if not as_json:
+            _print(verdict)
+    bad = sum(verdict["state"] != "good" for verdict in verdicts)
+    if as_json:
+        print_json({"server": server.url, "checkpoints": verdicts, "good": len(verdicts) - bad, "bad": bad})
+    elif len(verdicts) != 1:
+        print_line(f"{spell_count(len(verdicts), 'checkpoint')}: {len(verdicts) - bad:,} good, {bad:,} not")
+    return FOUND if bad else 0
+
+
+def _ask(server: Server, path: TinkerPath, *, place: str) -> Json:
+    try:
+        with spinner(f"verifying {place}: {path}"):
+            answer = server.post(route(path, "verify"), seconds=LONG_SECONDS)
+    except NotThere as error:
+        return {"tinker_path": str(path), "state": "missing", "reason": str(error)}
+    state = "good" if answer["state"] == "ready" else answer["state"]
+    return {"tinker_path": str(path), "state": state, "reason": answer.get("damage")}
+
+
+def _print(verdict: Json) -> None:
+    if verdict["state"] == "good":
+        print_line(f"{verdict['tinker_path']}: good")
+    else:
+        print_alarm(f"{verdict['tinker_path']}: {verdict['state']}: {printable(verdict['reason'] or '')}")

@@ -1,0 +1,1 @@
+"""The settings of a server: their names, sources, checks and table."""

@@ -1,0 +1,171 @@
+"""Checks: whether a server can start with these settings, asked before anything is started."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from chockstone.cli.models.directory import read_config
+from chockstone.cli.output.formatting import write_duration
+from chockstone.cli.settings.settings import NAMES, DeploymentSettings, ModelSetting, Settings, SettingsError
+
+_OF_FRONTS: Final = frozenset({"host", "port", "keys", "database", "engine", "log_level"})  # the rest is the engine's
+_DATABASE_SECONDS: Final = 60.0  # for a database server that starts when this one does
+_MAKE_ONE = "chockstone model make ./tiny && chockstone serve --model tiny=./tiny"
+
+
+def check_settings(settings: Settings) -> None:
+    """Look at what the settings name. Raises SettingsError, saying what to do; changes nothing."""
+    _check_database(settings.scale)
+    if settings.scale.engine is not None:
+        _check_front(settings)
+        return
+    if not settings.models:
+        raise SettingsError(f"there is no model to serve. Name one with --model, or try a made one: {_MAKE_ONE}")
+    for model in settings.models:
+        _check_model(model)
+    _check_keys(settings)
+    _check_store(settings)
+    _check_ray(settings.scale)
+    _check_vllm(settings.scale)
+    survival = settings.survival
+    if survival.forget_after < survival.park_after:
+        raise SettingsError(
+            f"sessions would be forgotten after {write_duration(survival.forget_after)} of silence, before their runs "
+            f"are parked after {write_duration(survival.park_after)}; raise --forget-after or lower --park-after"
+        )
+    if settings.data.exists() and not settings.data.is_dir():
+        raise SettingsError(f"the data directory {str(settings.data)!r} is a file; choose another with --data")
+
+
+def _check_database(scale: DeploymentSettings) -> None:
+    if scale.database is not None and not scale.database.startswith("sqlite:") and find_spec("asyncpg") is None:
+        raise SettingsError("PostgreSQL needs a driver: pip install 'chockstone[postgres]', or leave --database out")
+
+
+def _check_front(settings: Settings) -> None:
+    """A file or an environment may be shared with the engine's server; a flag is meant for this process."""
+    if settings.scale.database is None:
+        raise SettingsError(
+            "an API process (--engine) answers from the catalog of the server whose engine it uses; say where that is "
+            "with --database, for both of them"
+        )
+    for name in NAMES:
+        if settings.source_of(name).startswith("flag") and name not in _OF_FRONTS:
+            raise SettingsError(
+                f"{settings.source_of(name)}: an API process (--engine) keeps, computes and limits nothing itself; "
+                f"give this to the server at {settings.scale.engine}"
+            )
+    _check_keys(settings)
+
+
+def _check_keys(settings: Settings) -> None:
+    is_local = is_loopback(settings.host)
+    if (is_local and settings.public_url is None) or settings.keys or _stored_users(settings) != []:
+        return
+    reached = (
+        f"clients on other machines reach the server at {settings.public_url!r} (--public-url)"
+        if is_local
+        else f"the host {settings.host!r} can be reached from other machines"
+    )
+    raise SettingsError(
+        f"{reached}, and no keys are configured. Give each user one with `chockstone keys create USER`, or with "
+        "--key USER=tml-…, CHOCKSTONE_KEYS or a [keys] table in chockstone.toml; or "
+        f"{'leave --public-url out' if is_local else 'listen on 127.0.0.1'}"
+    )
+
+
+def _check_store(settings: Settings) -> None:
+    """Whether a bucket is there and ours is asked when the server starts, as it takes requests."""
+    store = settings.scale.store
+    if store is None:
+        return
+    if store.startswith("s3://") and not all(map(find_spec, ("boto3", "obstore"))):
+        raise SettingsError("checkpoints in S3 need two packages: pip install 'chockstone[s3]', or leave --store out")
+    if "://" in store and not store.startswith("file://"):
+        return
+    from chockstone.checkpoints.errors import InvalidName  # late: most servers have no need of it yet
+    from chockstone.checkpoints.stores.store import file_path
+
+    try:
+        place = Path(file_path(store) if "://" in store else store)
+    except InvalidName as error:
+        raise SettingsError(str(error)) from None
+    if place.exists() and not place.is_dir():
+        raise SettingsError(f"the store {str(place)!r} is a file; name a directory with --store")
+    if place.resolve() == settings.data.resolve():
+        raise SettingsError(f"the store cannot be the data directory {str(place)!r} itself; name one in it, or another")
+
+
+def _check_ray(scale: DeploymentSettings) -> None:
+    if scale.backend != "ray":
+        for flag, value, default in (
+            ("--workers", scale.workers, 1),
+            ("--min-workers", scale.min_workers, None),
+            ("--ray-address", scale.ray_address, None),
+        ):
+            if value != default:
+                raise SettingsError(f"{flag} is for workers on Ray; add --backend ray, or leave it out")
+        return
+    if scale.min_workers is not None and scale.min_workers > scale.workers:
+        raise SettingsError(
+            f"at least {scale.min_workers} workers are to be left of {scale.workers}; lower --min-workers, or raise "
+            "--workers"
+        )
+    address = scale.ray_address
+    if address is not None and not re.fullmatch(r"auto|[^/]+:\d+", address):
+        raise SettingsError(
+            f"a Ray cluster is joined as one of its nodes: --ray-address is auto, or HOST:PORT of its head, and not "
+            f"{address!r}"
+        )
+    if find_spec("ray") is None:
+        raise SettingsError("Ray is not installed: pip install 'chockstone[ray]', or leave --backend out")
+
+
+def _check_vllm(scale: DeploymentSettings) -> None:
+    if scale.sampler != "vllm":
+        given = {"--vllm-url": scale.vllm_urls, "--vllm-adapters": scale.vllm_adapters}
+        for flag, value in given.items():
+            if value:
+                raise SettingsError(f"{flag} is for samples from vLLM; add --sampler vllm, or leave it out")
+        return
+    if not scale.vllm_urls:
+        raise SettingsError("--sampler vllm needs to know where vLLM is: name each server with --vllm-url")
+    if len(set(scale.vllm_urls)) < len(scale.vllm_urls):
+        raise SettingsError("--vllm-url names the same server twice; name each of them once")
+    if find_spec("aiohttp") is None:
+        raise SettingsError("--sampler vllm needs aiohttp: pip install 'chockstone[vllm]', or leave it out")
+
+
+def _stored_users(settings: Settings) -> list[str] | None:
+    """Who has a key in the catalog. None: only a server can tell, once it has brought the catalog up to date."""
+    from chockstone.cli.local.key_ring import (  # late: a database takes long to import
+        CatalogOutOfReach,
+        users_with_keys,
+    )
+
+    try:
+        return users_with_keys(settings, wait_seconds=_DATABASE_SECONDS)
+    except CatalogOutOfReach as error:
+        raise SettingsError(f"the keys in the catalog cannot be read: {error}") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it. Of names, only ``localhost`` is taken on trust."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _check_model(model: ModelSetting) -> None:
+    try:
+        read_config(model.directory)
+    except ValueError as error:
+        raise SettingsError(
+            f"cannot serve the model {model.name!r}: {error}. Models are read from disk and never downloaded; "
+            f"say where this one is with --model {model.name}=DIRECTORY, or try a made one: {_MAKE_ONE}"
+        ) from None

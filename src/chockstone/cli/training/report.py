@@ -1,0 +1,157 @@
+"""What is said at the end of training, from the files that it left: of all lives of the run, not of the last only."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chockstone.checkpoints import Checkpointer
+from chockstone.cli.output.formatting import printable, spell_count
+from chockstone.cli.output.terminal import print_line
+from chockstone.cli.settings.settings import ModelSetting
+from chockstone.trainers.config import TrainerConfig
+from chockstone.trainers.reports.jsonl import EVENTS, METRICS, SAMPLES, read_rows
+from chockstone.trainers.reports.plot import draw_rewards
+from chockstone.trainers.saves import KeptTrainerSave
+from chockstone.trainers.snapshot import KIND
+from chockstone.trainers.trainer import PREFIX
+
+BARS: Final = "▁▂▃▄▅▆▇█"
+_WIDTH: Final = 40  # of a sparkline, at most
+_ENDS: Final = 10  # steps whose mean is the reward at first and at last
+_SAVED: Final = re.compile(r"\bstep-(\d+) saved in ([\d.]+) s")
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What was recorded of a run."""
+
+    steps: Sequence[Mapping[str, float]]  # metrics, step by step
+    evaluations: Mapping[int, Mapping[str, float]]  # by step
+    saves: Mapping[int, float]  # seconds by step
+
+    def total(self, name: str) -> float:
+        return sum(step.get(name) or 0.0 for step in self.steps)
+
+    def most(self, name: str) -> float:
+        return max(step.get(name) or 0.0 for step in self.steps)
+
+
+def read_story(out: Path) -> Story:
+    rows = list(read_rows(out / METRICS))
+    steps = [row["metrics"] for row in rows if "metrics" in row]
+    evaluations = {row["step"]: row["evaluation"] for row in rows if "evaluation" in row}
+    texts = (row["text"] for row in read_rows(out / EVENTS))
+    saves = {int(found[1]): float(found[2]) for text in texts if (found := _SAVED.search(text))}
+    return Story(steps, evaluations, {step: seconds for step, seconds in saves.items() if step <= len(steps)})
+
+
+def newest_checkpoint(out: Path) -> KeptTrainerSave | None:
+    """Of the run in this directory."""
+    if not (out / "store").exists():
+        return None
+    with Checkpointer(out / "store", prefix=PREFIX) as checkpointer:
+        for found in reversed(checkpointer.checkpoints()):
+            if found.manifest is not None and found.manifest.kind == KIND and found.manifest.step is not None:
+                return KeptTrainerSave(found.manifest.step, found.name, found.manifest.metadata.get("paths", {}))
+    return None
+
+
+def draw_plot(out: Path, picture: Path | None) -> None:
+    """Nothing is drawn before there is a step."""
+    if picture is not None:
+        with suppress(ValueError):
+            draw_rewards(out / METRICS, picture)
+
+
+def print_report(
+    out: Path,
+    config: TrainerConfig,
+    *,
+    served: tuple[ModelSetting, Path] | None,  # by a server of its own: the model, and the data directory
+    train_on: Callable[[int], str],
+    is_finished: bool,
+) -> None:
+    story, newest = read_story(out), newest_checkpoint(out)
+    print_line()
+    for line in _lines(story, config):
+        print_line(line)
+    _print_files(out)
+    if newest is not None:
+        print_line(f"The checkpoint of step {newest.step}", style="bold")
+        for what, path in newest.paths.items():
+            print_line(f"  {what:<10}  {printable(path)}")
+        _print_sampling(newest, served)
+    steps = config.steps * 2 if is_finished else config.steps
+    print_line(f"{'Train' if is_finished else 'Go'} on: {train_on(steps)}")
+
+
+def _lines(story: Story, config: TrainerConfig) -> Iterator[str]:
+    done = len(story.steps)
+    if not done:
+        yield "Stopped before the first step was made."
+        return
+    seconds = story.total("time/step")
+    rewards = [step.get("reward/mean") or 0.0 for step in story.steps]
+    ends = min(_ENDS, max(1, done // 4))
+    samples = done * config.batch_size * config.group_size
+    yield (f"Trained {spell_count(done, 'step')} of {config.steps} on {samples:,} samples in {_spell_seconds(seconds)}")
+    first, last = sum(rewards[:ends]) / ends, sum(rewards[-ends:]) / ends
+    yield f"  reward      {first:.3f} → {last:.3f}  {sparkline(rewards)}  best {max(rewards):.3f}"
+    if story.evaluations:
+        step, found = max(story.evaluations.items())
+        yield f"  evaluation  {found['reward/mean']:.3f} at step {step}, on {found['problems']:.0f} problems"
+    staleness = story.total("staleness/mean") / done
+    yield f"  staleness   {staleness:.2f} steps on average, {story.most('staleness/max'):.0f} at most"
+    generated, waited = story.total("tokens/generated"), story.total("time/wait_for_rollouts")
+    yield f"  generated   {generated:,.0f} tokens, {generated / seconds:,.0f} a second"
+    yield f"  waiting     {_spell_seconds(waited)} of training for rollouts, {waited / seconds:.0%} of the time"
+    yield f"  saves       {_spell_saves(story)}"
+    yield f"  event loop  {story.most('loop/stall_max') * 1000:.0f} ms late at most"
+
+
+def _spell_saves(story: Story) -> str:
+    if not story.saves:
+        return "none"
+    times = sorted(story.saves.values())
+    waited = story.total("time/wait_for_save")
+    spread = f"{times[0]:.1f} s" if len(times) == 1 else f"{times[0]:.1f} to {times[-1]:.1f} s each"
+    return f"{len(times)} in the background, {spread}; training waited {waited:.1f} s for them"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """At most ``_WIDTH`` bars, each the mean of its share."""
+    width = min(len(values), _WIDTH)
+    shares = [values[len(values) * at // width : len(values) * (at + 1) // width] for at in range(width)]
+    means = [sum(share) / len(share) for share in shares]
+    low, high = min(0.0, *means), max(*means, 0.0)
+    span = (high - low) or 1.0
+    return "".join(BARS[round((mean - low) / span * (len(BARS) - 1))] for mean in means)
+
+
+def _print_files(out: Path) -> None:
+    names = [METRICS, SAMPLES, EVENTS, "rewards.svg", "tensorboard"]
+    there = [name for name in names if (out / name).exists()]
+    print_line(f"  files       {printable(str(out))}: {', '.join(there)}")
+
+
+def _print_sampling(newest: KeptTrainerSave, served: tuple[ModelSetting, Path] | None) -> None:
+    path = newest.paths.get("sampler")
+    if path is None:
+        return
+    print_line("Sample from it:")
+    if served is not None:
+        model, data = served
+        words = ["chockstone", "serve", "--model", f"{model.name}={model.directory}", "--data", str(data)]
+        print_line(f"  {printable(shlex.join(words))}")
+    print_line(f"  tinker.ServiceClient().create_sampling_client(model_path={path!r})")
+
+
+def _spell_seconds(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

@@ -1,0 +1,1 @@
+"""The append-only record of acknowledged operations: segments, writer and scan."""

@@ -1,0 +1,1 @@
+"""Training runs: commands, lanes, turns, recovery and the registry of live runs."""

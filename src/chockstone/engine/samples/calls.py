@@ -1,0 +1,108 @@
+"""Sample calls: one request put to the worker until it is answered, whatever dies meanwhile.
+
+The seed of a request is fixed, so that nobody can tell whether it was run again. One that is there
+each time the worker dies is probably why, and is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Final
+
+from chockstone.backends.channel import Message
+from chockstone.backends.supervision.local import WorkerLost
+from chockstone.engine.backend import Backend
+from chockstone.engine.config import EngineLimits
+from chockstone.engine.runs.crash_suspects import CrashSuspects
+from chockstone.engine.samples.journal import SampleJournal
+from chockstone.engine.samples.requests import PendingSample, SamplerSource
+from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
+
+log = logging.getLogger(__name__)
+CANCELLED: Final = "the sample was cancelled"
+_GROUP: Final = "samples"
+
+
+class NoWorker(Exception):
+    """There is no worker, and there will be none: this server is about to end."""
+
+
+async def _nothing_to_bring_back(_: SamplerSource) -> bool:
+    return False
+
+
+class SampleCalls:
+    def __init__(
+        self, backend: Backend, limits: EngineLimits, suspects: CrashSuspects, journal: SampleJournal | None
+    ) -> None:
+        self.bring_back: Callable[[SamplerSource], Awaitable[bool]] = _nothing_to_bring_back
+        self._backend = backend
+        self._limits = limits
+        self._suspects = suspects
+        self._journal = journal
+
+    async def ask(self, request: PendingSample) -> Message:
+        """Raises RequestError as the worker gave it, or because the request killed too many; NoWorker; JournalError."""
+        if request.server_deaths >= self._limits.attempts:
+            raise ServerFailure(
+                f"the sample was under way when the server died, {request.server_deaths} times, and is not tried again"
+            )
+        reason = "before the server was restarted"
+        may_be_brought_back = True
+        while request.deaths < self._limits.deaths:
+            try:
+                return await self._ask_once(request)
+            except WorkerLost as error:
+                await self._wait_for_worker()  # one that was stopped did not die
+                reason = str(error)
+                request.deaths += error.code != "unsent"
+                request.is_on_trial = request.is_on_trial and error.code == "unsent"
+                may_be_brought_back = True
+                log.warning("worker lost request=%s deaths=%d reason=%s", request.request_id, request.deaths, reason)
+            except RequestError as error:
+                if error.code != "missing" or not may_be_brought_back:
+                    raise
+                if not await self.bring_back(request.facts.source):
+                    raise
+                may_be_brought_back = False
+        raise ServerFailure(
+            f"the sample killed the worker {request.deaths} times, and is not tried again. The last time: {reason}"
+        )
+
+    async def _ask_once(self, request: PendingSample) -> Message:
+        async with self._turn(request):
+            await self._wait_for_worker()
+            if request.promise.is_done():
+                raise BadRequest(CANCELLED)
+            if self._journal is not None and not request.is_on_trial:
+                request.is_on_trial = True
+                await asyncio.shield(self._journal.attempt(request.request_id, deaths=request.deaths))
+            source = request.facts.source
+            values = {
+                "key": request.request_id,
+                "owner": source.owner,
+                "base_model": source.base_model,
+                "archive": source.archive,
+                "seal": source.seal,
+                "seed": request.facts.seed,
+            }
+            return await self._backend.call("sample", values, request.body)
+
+    def _turn(self, request: PendingSample) -> AbstractAsyncContextManager[None]:
+        """A first death proves little against the many that were there; they may go on together."""
+        match request.deaths + request.server_deaths:
+            case 0:
+                return nullcontext()
+            case 1:
+                return self._suspects.together(_GROUP)
+            case _:
+                return self._suspects.alone()
+
+    async def _wait_for_worker(self) -> None:
+        try:
+            await self._backend.ready()
+        except WorkerLost as error:
+            raise NoWorker(str(error)) from error

@@ -1,0 +1,65 @@
+"""Completions: the feed from which one client learns which of its samples are done.
+
+One feed per sampling session and clone. Cursors count completions; a client names the last one it
+has seen and gets what came after. What it has acknowledged is dropped, and so are the oldest of many:
+clients that poll for each sample never look here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+CLONE_SPAN: Final = 10**9  # seq_ids of one clone of a sampling client
+KEPT: Final = 100_000  # completions that nobody has acknowledged
+
+
+@dataclass(frozen=True, slots=True)
+class SampleCompletion:
+    cursor: int
+    request_id: str
+    size_bytes: int
+    is_failure: bool
+
+
+class Feed:
+    """``first`` is not below any cursor of an earlier server, so that none of those is taken for one of these."""
+
+    def __init__(self, *, first: int = 0) -> None:
+        self._completions: OrderedDict[str, SampleCompletion] = OrderedDict()
+        self._first = first
+        self._cursor = first
+        self._news = asyncio.Event()
+
+    def add(self, request_id: str, *, size_bytes: int, is_failure: bool) -> None:
+        self._cursor += 1
+        self._completions[request_id] = SampleCompletion(self._cursor, request_id, size_bytes, is_failure)
+        if len(self._completions) > KEPT:
+            self._completions.popitem(last=False)
+        self.wake()
+
+    def wake(self) -> None:
+        """Answer whoever waits, news or none: for a server that is about to end."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def acknowledge(self, request_ids: list[str]) -> None:
+        for request_id in request_ids:
+            self._completions.pop(request_id, None)
+
+    async def after(self, cursor: int, timeout_seconds: float) -> tuple[list[SampleCompletion], int]:
+        """What was completed after ``cursor``, and the new cursor; waits for news if there are none.
+
+        A cursor that this feed never gave out is one of an earlier server: it is told everything.
+        """
+        cursor = cursor if self._first <= cursor <= self._cursor else self._first
+        news = self._news
+        if self._cursor == cursor:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await news.wait()
+            except TimeoutError:
+                return [], cursor
+        return [c for c in self._completions.values() if c.cursor > cursor], self._cursor

@@ -1,0 +1,252 @@
+"""The journal of samples: what samplers were asked, and what came of it, until nobody needs the answer.
+
+Its records are of these kinds:
+
+    operation  a request, as it came
+    result     of an operation; of several the last one stands
+    attempt    an operation is about to be run again, which may be the end of this server; so many workers died of it
+    spared     a run that began has ended with its server, in good order: nobody died of it
+    gone       nobody will ask for the results of these operations again
+    kept       an operation that has its result, written anew so that old segments can go
+    head       which operations before ``through`` somebody still needs, and the ``life`` of the server that says so
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from chockstone.engine.futures import Result
+from chockstone.engine.journal.journal import Appended, Journal, JournalDamaged, JournalWriter, Record
+from chockstone.engine.journal.stall import wait_until_durable
+from chockstone.engine.runs.operations import OperationOutcome
+from chockstone.engine.samples.requests import SampleFacts
+
+log = logging.getLogger(__name__)
+ROTATE_BYTES: Final = 16 << 20
+KEEP_BYTES: Final = 128 << 20  # written at least, until results that nobody has fetched are written anew
+_RECORD_BYTES: Final = 512  # about what stands around a body
+
+
+@dataclass(slots=True)
+class FoundSample:
+    """A request of an earlier server."""
+
+    facts: SampleFacts
+    operation: Record
+    result: Record | None = None
+    runs: int = 1  # that did not end; the first one counts, for nobody wrote down whether it began
+    deaths: int = 0  # of workers
+    sequences: list[int] = field(default_factory=list)
+
+    @property
+    def server_deaths(self) -> int:
+        return self.runs - self.deaths
+
+
+@dataclass(slots=True)
+class _Entry:
+    facts: SampleFacts
+    sequences: list[int]  # of its records; the first is the one that others refer to
+    size_bytes: int
+    outcome: OperationOutcome | None = None
+
+
+class SampleJournal:
+    """Requests are known by their ids. ``open`` comes first, and once."""
+
+    def __init__(
+        self,
+        directory: Path,
+        writer: JournalWriter,
+        *,
+        rotate_bytes: int = ROTATE_BYTES,
+        keep_bytes: int = KEEP_BYTES,
+    ) -> None:
+        self._directory = directory
+        self._writer = writer
+        self._rotate_bytes = rotate_bytes
+        self._keep_bytes = keep_bytes
+        self.life = 0  # above that of every server before that wrote here
+        self._opened: Journal | None = None
+        self._is_closed = False
+        self._entries: dict[str, _Entry] = {}
+        self._live_bytes = 0
+        self._segment_bytes = 0  # since the last rotation
+        self._grown_bytes = 0  # since results were written anew
+
+    async def open(self) -> list[FoundSample]:
+        """What earlier servers left that somebody may ask for, oldest first. Raises JournalError."""
+        self._opened = journal = await Journal.open(self._directory, self._writer)
+        by_request = {one.facts.request_id: one for one in _read_past(journal.records)}  # written anew: the later one
+        found = list(by_request.values())
+        for one in found:
+            size = one.operation.body_size + (one.result.body_size if one.result else 0)
+            self._enter(_Entry(one.facts, one.sequences, size + _RECORD_BYTES))
+        if journal.records:
+            self.life = 1 + max(record.head.get("life", 0) for record in journal.records)
+            stale = {record.sequence for record in journal.records}.difference(*(one.sequences for one in found))
+            journal.rotate(self._head())
+            self._free_after(self._append({"kind": "gone", "of": []}, held=False), stale)
+        journal.records.clear()
+        return found
+
+    def add(self, facts: SampleFacts, body: bytes) -> asyncio.Future[None]:
+        """Write a request down. The future is done when it is durable; ``wait`` is for whoever promised it."""
+        self._tidy()
+        appended = self._append({"kind": "operation", **facts.to_json()}, body)
+        self._enter(_Entry(facts, [appended.record.sequence], len(body) + _RECORD_BYTES))
+        return appended.durable
+
+    def attempt(self, request_id: str, *, deaths: int) -> asyncio.Future[None]:
+        return self._add_to(request_id, {"kind": "attempt", "deaths": deaths})
+
+    def spare(self, request_id: str) -> None:
+        self._add_to(request_id, {"kind": "spared"})
+
+    def settle(self, request_id: str, outcome: OperationOutcome) -> asyncio.Future[None]:
+        self._entries[request_id].outcome = outcome
+        return self._add_to(request_id, {"kind": "result", **_describe(outcome)}, outcome.result.body)
+
+    def gone(self, request_id: str) -> None:
+        """Nobody will ask for it again."""
+        if self._is_closed or (entry := self._entries.pop(request_id, None)) is None:
+            return
+        self._live_bytes -= entry.size_bytes
+        mark = self._append({"kind": "gone", "of": entry.sequences[:1]}, held=False)
+        self._free_after(mark, entry.sequences)
+
+    async def wait(self, durable: asyncio.Future[None]) -> None:
+        """Raises Stalled."""
+        await wait_until_durable(durable, self._writer)
+
+    async def read_body(self, found: FoundSample) -> bytes:
+        """Raises JournalDamaged."""
+        return await self._journal.read(found.operation)
+
+    async def read_result(self, found: FoundSample) -> Result | None:
+        """None: there is none, or it cannot be trusted."""
+        if found.result is None:
+            return None
+        try:
+            body = await self._journal.read(found.result)
+        except JournalDamaged as error:
+            log.warning("result lost request=%s error=%s", found.facts.request_id, error)
+            return None
+        head = found.result.head
+        result = Result(body, head["form"], head["is_failure"])
+        self._entries[found.facts.request_id].outcome = OperationOutcome(result, head["facts"])
+        return result
+
+    async def close(self) -> None:
+        """What was given before is written first. Nothing may be added later."""
+        self._is_closed = True
+        if self._opened is not None:
+            await self._opened.close()
+
+    @property
+    def _journal(self) -> Journal:
+        assert self._opened is not None, "open comes first"
+        return self._opened
+
+    def _enter(self, entry: _Entry) -> None:
+        self._entries[entry.facts.request_id] = entry
+        self._live_bytes += entry.size_bytes
+
+    def _add_to(self, request_id: str, head: Mapping[str, Any], body: bytes = b"") -> asyncio.Future[None]:
+        entry = self._entries[request_id]
+        appended = self._append({**head, "of": entry.sequences[0]}, body)
+        entry.sequences.append(appended.record.sequence)
+        entry.size_bytes += len(body) + _RECORD_BYTES
+        self._live_bytes += len(body) + _RECORD_BYTES
+        return appended.durable
+
+    def _append(self, head: Mapping[str, Any], body: bytes = b"", *, held: bool = True) -> Appended:
+        self._segment_bytes += len(body) + _RECORD_BYTES
+        self._grown_bytes += len(body) + _RECORD_BYTES
+        return self._journal.append(head, body, held=held)
+
+    def _tidy(self) -> None:
+        """Rotate. Now and then take unfetched results along, small ones of which may hold large segments in place."""
+        if self._segment_bytes < self._rotate_bytes:
+            return
+        self._journal.rotate(self._head())
+        self._segment_bytes = 0
+        bound = max(self._keep_bytes, 3 * self._live_bytes)
+        if min(self._grown_bytes, self._journal.size_bytes) >= bound:
+            self._grown_bytes = 0
+            for entry in self._entries.values():
+                if entry.outcome is not None:
+                    self._write_anew(entry, entry.outcome)
+
+    def _write_anew(self, entry: _Entry, outcome: OperationOutcome) -> None:
+        kept = self._append({"kind": "kept", **entry.facts.to_json(), **_describe(outcome)}, outcome.result.body)
+        self._free_after(kept, entry.sequences)
+        entry.sequences = [kept.record.sequence]
+        self._live_bytes -= entry.size_bytes
+        entry.size_bytes = len(outcome.result.body) + _RECORD_BYTES
+        self._live_bytes += entry.size_bytes
+
+    def _head(self) -> Mapping[str, Any]:
+        live = [entry.sequences[0] for entry in self._entries.values()]
+        return {"kind": "head", "life": self.life, "through": self._journal.next_sequence, "live": live}
+
+    def _free_after(self, appended: Appended, sequences: Iterable[int]) -> None:
+        """Once this is durable: a crash in between must not find half of what belongs together."""
+        journal = self._journal
+
+        def free(durable: asyncio.Future[None]) -> None:
+            if not durable.cancelled() and durable.exception() is None:
+                journal.free(sequences)
+
+        appended.durable.add_done_callback(free)
+
+
+def _describe(outcome: OperationOutcome) -> Mapping[str, Any]:
+    return {"form": outcome.result.form, "is_failure": outcome.result.is_failure, "facts": dict(outcome.facts)}
+
+
+def _read_past(records: Iterable[Record]) -> list[FoundSample]:
+    found: dict[int, FoundSample] = {}
+    for record in records:
+        try:
+            found = _read_one(found, record)
+        except (KeyError, TypeError, ValueError) as error:  # of another version
+            log.warning("record of samples passed over sequence=%d error=%r", record.sequence, error)
+    return list(found.values())
+
+
+def _read_one(found: dict[int, FoundSample], record: Record) -> dict[int, FoundSample]:
+    head = record.head
+    match head.get("kind"):
+        case "operation":
+            found[record.sequence] = FoundSample(SampleFacts.from_json(head), record, sequences=[record.sequence])
+        case "kept":
+            found[record.sequence] = FoundSample(
+                SampleFacts.from_json(head), record, record, sequences=[record.sequence]
+            )
+        case "head":
+            live = set(head["live"])
+            return {at: one for at, one in found.items() if at >= head["through"] or at in live}
+        case "gone":
+            for at in head["of"]:
+                found.pop(at, None)
+        case _ if (one := found.get(head.get("of", -1))) is not None:
+            _learn(one, record)
+    return found
+
+
+def _learn(one: FoundSample, record: Record) -> None:
+    one.sequences.append(record.sequence)
+    match record.head["kind"]:
+        case "result" if record.damage is None:
+            one.result = record
+        case "attempt":
+            one.runs += 1
+            one.deaths = record.head["deaths"]
+        case "spared":
+            one.runs -= 1

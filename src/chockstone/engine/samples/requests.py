@@ -1,0 +1,107 @@
+"""Sample requests: what samplers are asked, as data, so that it can be written down and asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from chockstone.engine.futures import Promise
+from chockstone.engine.samples.completions import CLONE_SPAN
+from chockstone.engine.storage.archive_names import ephemeral_name
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerSource:
+    """What a sampling session samples from."""
+
+    sampling_session_id: str
+    owner: str
+    base_model: str
+    archive: str | None  # None: the base model itself
+    seal: str | None = None  # of the archive, if it is known: no other one is loaded in its place
+
+    @property
+    def is_unnamed(self) -> bool:
+        return self.archive == ephemeral_name(self.sampling_session_id)
+
+    @property
+    def session_id(self) -> str:
+        return self.sampling_session_id.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    request_id: str
+    num_samples: int
+
+    @property
+    def sequence_ids(self) -> tuple[str, ...]:
+        """Made when asked for: many requests are remembered, and some have thousands."""
+        return tuple(f"{self.request_id}-{index}" for index in range(self.num_samples))
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFacts:
+    """All of a request but its body."""
+
+    request_id: str
+    source: SamplerSource
+    seq_id: int | None
+    num_samples: int
+    seed: int
+
+    @property
+    def feed(self) -> tuple[str, int]:
+        """The sampling session, and the clone of its client that asked."""
+        return self.source.sampling_session_id, (self.seq_id or 0) // CLONE_SPAN
+
+    def to_json(self) -> Mapping[str, Any]:  # Any: plain JSON
+        return {
+            "request_id": self.request_id,
+            **asdict(self.source),
+            "seq_id": self.seq_id,
+            "num_samples": self.num_samples,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> SampleFacts:
+        source = SamplerSource(
+            values["sampling_session_id"],
+            values["owner"],
+            values["base_model"],
+            values["archive"],
+            values.get("seal"),  # requests of before have none
+        )
+        return cls(values["request_id"], source, values["seq_id"], values["num_samples"], values["seed"])
+
+
+@dataclass(slots=True, eq=False)
+class PendingSample:
+    """A request that is under way."""
+
+    promise: Promise
+    facts: SampleFacts
+    body: bytes
+    written: asyncio.Future[None] | None = None  # None: it is on record, or nothing is
+    deaths: int = 0  # of workers, while it ran
+    server_deaths: int = 0  # of servers, while it ran
+    is_on_trial: bool = True  # should this server die now, the journal holds that against it
+
+    @property
+    def request_id(self) -> str:
+        return self.facts.request_id
+
+
+def request_id_of(sampling_session_id: str, seq_id: int) -> str:
+    """The same for a repeat, also to another server."""
+    return f"{sampling_session_id}:{seq_id}"
+
+
+def seed_of(request_id: str, source: SamplerSource, seq_id: int | None) -> int:
+    """For a request without a seed of its own: fixed, so that running it again gives the same tokens."""
+    name = request_id if seq_id is None else f"{source.sampling_session_id}/{seq_id}"
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1

@@ -1,0 +1,318 @@
+"""Sampling: requests to samplers, which are independent of each other and of any lane.
+
+A sampler is a base model, perhaps with the weights of an archive. Its requests are known by
+``(sampling session, seq_id)``, so that a repeat gets the first answer, also from the next server: a
+request is on record before its client is told of it, and so is its result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, defaultdict
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from chockstone.engine.backend import Backend
+from chockstone.engine.config import Busy, EngineLimits
+from chockstone.engine.futures import Futures, Result
+from chockstone.engine.journal.journal import JournalDamaged, JournalError
+from chockstone.engine.journal.stall import STALL_SECONDS, Stalled
+from chockstone.engine.queue_shares import QueueShares
+from chockstone.engine.runs.crash_suspects import CrashSuspects
+from chockstone.engine.runs.operations import OperationOutcome
+from chockstone.engine.samples.calls import CANCELLED, NoWorker, SampleCalls
+from chockstone.engine.samples.completions import Feed
+from chockstone.engine.samples.journal import FoundSample, SampleJournal
+from chockstone.engine.samples.requests import (
+    PendingSample,
+    SampleFacts,
+    SamplerSource,
+    Submitted,
+    request_id_of,
+    seed_of,
+)
+from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
+
+__all__ = ["SamplerSource", "Sampling", "Submitted"]
+
+log = logging.getLogger(__name__)
+_FREED: Final = (
+    "the weights of this sampler are gone: it has no name, and was not used while its run made many newer ones. "
+    "Make a new one, or save under a name what you come back to."
+)
+_REMEMBERED: Final = 100_000  # requests whose answer a repeat still gets
+_CURSORS: Final = 1 << 32  # that one server gives out
+
+
+class Sampling:
+    """``recover`` comes first, and what is submitted waits for it. Without a journal nothing outlives the process."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        futures: Futures,
+        limits: EngineLimits,
+        journal: SampleJournal | None = None,
+        suspects: CrashSuspects | None = None,
+    ) -> None:
+        self._backend = backend
+        self._archives: set[str] = set()  # that the worker may hold in memory
+        self.on_sampled: Callable[[SamplerSource, int, int], None] = lambda _source, _prompt_tokens, _tokens: None
+        self.on_used: Callable[[str], None] = lambda _sampling_session_id: None
+        self.on_bad_archive: Callable[[SamplerSource, RequestError], None] = lambda _source, _error: None
+        self.recovered = asyncio.Event()
+        self._problem = "those of the time before the restart are still being read"  # until it is over
+        self._futures = futures
+        self._limits = limits
+        self._journal = journal
+        self._calls = SampleCalls(backend, limits, suspects or CrashSuspects(), journal)
+        self._seen: OrderedDict[str, Submitted] = OrderedDict()  # by request id
+        self._under_way: dict[str, PendingSample] = {}  # by request id
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._queued = QueueShares(limits.samples)
+        self._queued_bytes = QueueShares(limits.queued_bytes)
+        self._feeds: defaultdict[tuple[str, int], Feed] = defaultdict(self._new_feed)
+        if journal is None:
+            self.recovered.set()
+
+    def set_bring_back(self, bring_back: Callable[[SamplerSource], Awaitable[bool]]) -> None:
+        """Asked when weights are missing: whether they may be there now, since the run that made them was replayed."""
+        self._calls.bring_back = bring_back
+
+    async def recover(self) -> None:
+        """Take up what earlier servers left: results to be fetched, and requests to be run again.
+
+        Raises JournalError when what they wrote cannot be read; then nothing is ever taken.
+        """
+        if self._journal is not None:
+            try:
+                found = await self._journal.open()
+            except JournalError as error:
+                self._problem = str(error)
+                raise
+            self.wake_all()
+            self._feeds.clear()  # the cursors of this life are known only now
+            for one in found:
+                await self._take_up(self._journal, one)
+            log.info("samples recovered found=%d unfinished=%d", len(found), len(self._under_way))
+        self.recovered.set()
+
+    async def submit(self, source: SamplerSource, seq_id: int | None, body: bytes, *, num_samples: int) -> Submitted:
+        """Have ``body`` sampled. On return the request is durable.
+
+        Raises Busy when too much is queued, Stalled when it could not be written down in time.
+        """
+        await self._wait_until_recovered()
+        request_id = None if seq_id is None else request_id_of(source.sampling_session_id, seq_id)
+        submitted = None if request_id is None else self._known(request_id, num_samples)
+        if submitted is None:
+            submitted = self._take(source, seq_id, request_id, body, num_samples)
+        try:
+            await self._wait_until_written(submitted.request_id)
+        except Stalled:
+            if request_id is None:  # a repeat is another request
+                self.cancel(submitted.request_id)
+            raise
+        return submitted
+
+    def feed(self, sampling_session_id: str, clone: int) -> Feed:
+        return self._feeds[sampling_session_id, clone]
+
+    def cancel(self, request_id: str) -> None:
+        """The client does not want it any more: it ends as a failure at once, and its slots are freed."""
+        request = self._under_way.get(request_id)
+        if request is None or request.promise.is_done():
+            return
+        outcome = OperationOutcome(Result.failed(BadRequest(CANCELLED)))
+        if self._journal is not None:
+            with suppress(JournalError):  # it is closed already, and the next server will run it in vain
+                self._journal.settle(request_id, outcome)
+        self._settle(request, outcome.result)
+        self._in_background(self._tell_cancelled(request_id))
+
+    def forget_feeds(self, sampling_session_ids: set[str]) -> None:
+        """The session is over: nobody will ask for these again, and whoever still waits is answered."""
+        for key in [key for key in self._feeds if key[0] in sampling_session_ids]:
+            self._feeds.pop(key).wake()
+
+    def forget_archive(self, archive: str) -> bool:
+        """Nobody will sample from it any more; whether anybody has, so that the worker may hold it in memory."""
+        was_used = archive in self._archives
+        self._archives.discard(archive)
+        return was_used
+
+    def wake_all(self) -> None:
+        for feed in self._feeds.values():
+            feed.wake()
+
+    async def drained(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def stop(self, *, grace_seconds: float = 5.0) -> None:
+        """Finish what is under way. With a journal, what takes longer is left to the next server; then it is closed."""
+        if self._journal is None:
+            await self.drained()
+            return
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace_seconds)
+        left = list(self._under_way)
+        for task in self._tasks:
+            task.cancel()
+        await self.drained()
+        if self._backend.is_ready:
+            await asyncio.gather(*map(self._tell_cancelled, left))
+        await self._journal.close()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._under_way)
+
+    async def _wait_until_recovered(self) -> None:
+        try:
+            async with asyncio.timeout(STALL_SECONDS):
+                await self.recovered.wait()
+        except TimeoutError:
+            raise Stalled(f"samples cannot be taken: {self._problem}. Send it again.") from None
+
+    async def _wait_until_written(self, request_id: str) -> None:
+        request = self._under_way.get(request_id)
+        if self._journal is not None and request is not None and request.written is not None:
+            await self._journal.wait(request.written)
+
+    def _known(self, request_id: str, num_samples: int) -> Submitted | None:
+        if (seen := self._seen.get(request_id)) is not None:
+            return seen
+        return None if self._futures.get(request_id) is None else Submitted(request_id, num_samples)
+
+    def _take(
+        self, source: SamplerSource, seq_id: int | None, request_id: str | None, body: bytes, num_samples: int
+    ) -> Submitted:
+        owner = source.owner
+        if not self._queued.has_room(owner, 1) or not self._queued_bytes.has_room(owner, len(body)):
+            raise Busy(
+                f"{self._queued.held_by(owner)} of your samples are queued, and {self._queued.total} in all; "
+                f"the same request will be taken in a moment"
+            )
+        promise = self._futures.promise(source.owner, request_id)
+        seed = seed_of(promise.request_id, source, seq_id)
+        facts = SampleFacts(promise.request_id, source, seq_id, num_samples, seed)
+        request = PendingSample(promise, facts, body)
+        if self._journal is not None:
+            request.written = self._journal.add(facts, body)
+        self._start(request)
+        return self._remember(facts)
+
+    async def _take_up(self, journal: SampleJournal, found: FoundSample) -> None:
+        facts = found.facts
+        self._remember(facts)
+        if (result := await journal.read_result(found)) is not None:
+            promise = self._futures.restore(facts.source.owner, facts.request_id, result)
+            promise.on_gone = partial(journal.gone, facts.request_id)
+            self._announce(facts, result)
+            return
+        failure: RequestError | None = None
+        try:
+            body = await journal.read_body(found)
+        except JournalDamaged as damage:
+            body, failure = b"", ServerFailure(f"the request was lost with its record: {damage}. Submit it again.")
+        promise = self._futures.promise(facts.source.owner, facts.request_id)
+        request = PendingSample(promise, facts, body, is_on_trial=False)
+        request.deaths, request.server_deaths = found.deaths, found.server_deaths
+        self._start(request, failure)
+
+    def _remember(self, facts: SampleFacts) -> Submitted:
+        submitted = Submitted(facts.request_id, facts.num_samples)
+        if facts.seq_id is not None:
+            self._seen[facts.request_id] = submitted
+            if len(self._seen) > _REMEMBERED:
+                self._seen.popitem(last=False)
+        return submitted
+
+    def _start(self, request: PendingSample, failure: RequestError | None = None) -> None:
+        """Run it, or have it end with the failure."""
+        source = request.facts.source
+        if self._journal is not None:
+            request.promise.on_gone = partial(self._journal.gone, request.request_id)
+        if source.archive is not None:
+            self._archives.add(source.archive)
+            self.on_used(source.sampling_session_id)
+        self._under_way[request.request_id] = request
+        self._queued.add(source.owner, 1)
+        self._queued_bytes.add(source.owner, len(request.body))
+        self._in_background(self._run(request, failure))
+
+    def _new_feed(self) -> Feed:
+        return Feed(first=0 if self._journal is None else self._journal.life * _CURSORS)
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, request: PendingSample, failure: RequestError | None) -> None:
+        try:
+            if request.written is not None:
+                await asyncio.shield(request.written)  # what is not on record may not kill anybody
+            outcome = await self._sample(request) if failure is None else OperationOutcome(Result.failed(failure))
+            await self._end(request, outcome)
+        except (NoWorker, JournalError) as reason:
+            self._leave(request, str(reason))
+        except asyncio.CancelledError:
+            self._leave(request, "the server stops")
+            raise
+        except Exception as error:  # whoever waits is told, if that has not been done
+            log.exception("sample not ended request=%s", request.request_id)
+            self._settle(request, Result.failed(error))
+        finally:
+            self._queued.remove(request.facts.source.owner, 1)
+            self._queued_bytes.remove(request.facts.source.owner, len(request.body))
+            del self._under_way[request.request_id]
+
+    async def _end(self, request: PendingSample, outcome: OperationOutcome) -> None:
+        """Told once it is on record: who asks for it again, also another server, is told the same."""
+        if self._journal is not None and not request.promise.is_done():
+            await asyncio.shield(self._journal.settle(request.request_id, outcome))
+        self._settle(request, outcome.result)
+        if outcome.facts:
+            self.on_sampled(request.facts.source, outcome.facts["prompt_tokens"], outcome.facts["tokens"])
+
+    def _leave(self, request: PendingSample, reason: str) -> None:
+        """This server ends before the sample does; the next one runs it again, with nothing held against it."""
+        if self._journal is None:
+            self._settle(request, Result.failed(ServerFailure(f"the sample was not finished: {reason}")))
+        elif request.is_on_trial and not request.promise.is_done():
+            with suppress(JournalError):  # it is closed already
+                self._journal.spare(request.request_id)
+
+    def _settle(self, request: PendingSample, result: Result) -> None:
+        if not request.promise.is_done():
+            self._futures.settle(request.promise, result)
+            self._announce(request.facts, result)
+
+    def _announce(self, facts: SampleFacts, result: Result) -> None:
+        self._feeds[facts.feed].add(facts.request_id, size_bytes=len(result.body), is_failure=result.is_failure)
+
+    async def _tell_cancelled(self, request_id: str) -> None:
+        with suppress(RequestError):  # a worker that died has forgotten it anyway
+            await self._backend.call("cancel", {"key": request_id})
+
+    async def _sample(self, request: PendingSample) -> OperationOutcome:
+        source = request.facts.source
+        try:
+            reply = await self._calls.ask(request)
+        except RequestError as error:
+            if error.code in ("damaged", "missing"):
+                self.on_bad_archive(source, error)
+            if error.code == "missing" and source.is_unnamed:
+                return OperationOutcome(Result.failed(BadRequest(_FREED)))
+            return OperationOutcome(Result.failed(error))
+        except (NoWorker, JournalError):
+            raise
+        except Exception as error:  # told to the client, and logged
+            log.exception("sample failed sampler=%s", source.sampling_session_id)
+            return OperationOutcome(Result.failed(error))
+        facts = {"prompt_tokens": reply.values.get("prompt_tokens", 0), "tokens": reply.values.get("tokens", 0)}
+        return OperationOutcome(Result(reply.body, "sample"), facts)

@@ -1,0 +1,1 @@
+"""A checkpoint's life on storage: save, quota, policy, sweep, scrub, trash."""

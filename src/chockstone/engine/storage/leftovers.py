@@ -1,0 +1,54 @@
+"""Leftovers: archives in the store that ended sessions and runs leave there, if a server was killed.
+
+Weights of unnamed samplers, and what was to bring runs back. While a server runs, they go with their
+session or run. Nothing else in the store is touched, whatever the catalog knows or has lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from chockstone.catalog import Catalog
+from chockstone.checkpoints.errors import StoreError
+from chockstone.engine.runs.leftover_files import find_leftover_files, list_journals
+from chockstone.engine.storage.archive_names import ephemeral_session, stored_session
+from chockstone.engine.storage.archive_storage import ArchiveStorage
+
+log = logging.getLogger(__name__)
+
+
+class Leftovers:
+    def __init__(self, catalog: Catalog, storage: ArchiveStorage, *, journals: Path) -> None:
+        """``journals`` is where those of runs are: a run may be known by its journal alone."""
+        self._catalog = catalog
+        self._storage = storage
+        self._journals = journals
+        self.on_freed: Callable[[str], None] = lambda _: None  # an archive that is gone
+
+    async def free(self) -> int:
+        """Delete those whose session or run is over or unknown; how many.
+
+        Raises StoreError if the store cannot tell what it has.
+        """
+        # The store first: a session or run that has something there by then was known before.
+        names = await self._storage.names()
+        remains = await find_leftover_files(
+            self._catalog, names, await asyncio.to_thread(list_journals, self._journals)
+        )
+        unfinished = await self._catalog.sessions.list_unfinished()
+        living = remains.living_sessions.union(stored_session(row.session_id) for row in unfinished)
+        sessions = {name: session for name in names if (session := ephemeral_session(name)) is not None}
+        over = [*(name for name, session in sessions.items() if session not in living), *remains.archives]
+        freed = 0
+        for archive in over:
+            try:
+                freed += await self._storage.delete(archive)
+            except StoreError as error:
+                log.warning("archive of an ended session not deleted archive=%s error=%s", archive, error)
+                continue
+            self.on_freed(archive)
+            log.info("archive of an ended session deleted archive=%s", archive)
+        return freed

@@ -1,0 +1,1 @@
+"""Llama-like models by our own decoder: all rows and adapters in one batch."""

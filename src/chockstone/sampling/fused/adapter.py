@@ -1,0 +1,93 @@
+"""Fused adapters: one adapter prepared for a blueprint's products.
+
+Shapes: R rank, of all parts of a product together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from chockstone.sampling.adapter import Adapter, LowRank
+from chockstone.sampling.fused.weights import FusedWeights, Matrix
+from chockstone.wire.failures import ServerFailure
+
+MERGE_BYTES: Final = 64 << 20  # of one model's products; below, a private copy of the weights is the faster adapter
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """``y += (x @ down_t) @ up_t``"""
+
+    down_t: torch.Tensor  # [in, R]
+    up_t: torch.Tensor  # [R, out], zero where a part's rank meets another part's outputs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FusedAdapter:
+    """By product number. With ``weights`` the adapter is already in them; otherwise it is added."""
+
+    weights: tuple[torch.Tensor, ...]
+    additions: tuple[Addition | None, ...]
+
+
+def check_adapter(adapter: Adapter, known: set[str]) -> None:
+    if unknown := sorted(set(adapter.layers) - known):
+        raise ServerFailure(
+            f"the adapter has layers that its base model lacks: {', '.join(map(repr, unknown[:3]))}; "
+            "it belongs to another base model"
+        )
+    for name, layer in adapter.layers.items():
+        if not bool(torch.isfinite(layer.down).all() and torch.isfinite(layer.up).all()):
+            raise ServerFailure(
+                f"the adapter's weights for {name!r} hold NaN or infinity; go back to a checkpoint from before"
+            )
+
+
+@torch.no_grad()
+def fuse_adapter(adapter: Adapter, blueprint: FusedWeights) -> FusedAdapter:
+    matrices = blueprint.matrices
+    check_adapter(adapter, {name for matrix in matrices for name, _ in matrix.parts})
+    additions = tuple(_addition(matrix, adapter) for matrix in matrices)
+    weights = tuple(matrix.weight for matrix in matrices)
+    if not is_merging(blueprint):
+        return FusedAdapter(weights, additions)
+    merged = tuple(
+        weight if addition is None else torch.addmm(weight, addition.up_t.t(), addition.down_t.t())
+        for weight, addition in zip(weights, additions, strict=True)
+    )
+    return FusedAdapter(merged, (None,) * len(matrices))
+
+
+def fuse_nothing(blueprint: FusedWeights) -> FusedAdapter:
+    """The base model itself, as the adapter that changes nothing."""
+    matrices = blueprint.matrices
+    return FusedAdapter(tuple(matrix.weight for matrix in matrices), (None,) * len(matrices))
+
+
+def is_merging(blueprint: FusedWeights) -> bool:
+    """Merging rounds to the model's precision, so only float32 models merge, and only small ones."""
+    size = sum(matrix.weight.numel() * matrix.weight.element_size() for matrix in blueprint.matrices)
+    return blueprint.embedding.dtype == torch.float32 and size <= MERGE_BYTES
+
+
+def _addition(matrix: Matrix, adapter: Adapter) -> Addition | None:
+    parts: list[tuple[int, LowRank]] = []
+    start = 0
+    for name, width in matrix.parts:
+        if (layer := adapter.layers.get(name)) is not None:
+            parts.append((start, layer))
+        start += width
+    if not parts:
+        return None
+    like = matrix.weight
+    downs = torch.cat([layer.down for _, layer in parts]).to(like.device, like.dtype)
+    up_t = like.new_zeros(len(downs), start)
+    row = 0
+    for begin, layer in parts:
+        out, rank = layer.up.shape
+        up_t[row : row + rank, begin : begin + out] = (layer.up * adapter.scale).t()
+        row += rank
+    return Addition(downs.t().contiguous(), up_t)

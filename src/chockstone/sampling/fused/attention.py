@@ -1,0 +1,147 @@
+"""Attention over the cache: of prompts being read, and of rows that decode one token.
+
+Shapes: N tokens, B rows, Q query heads, K key heads, G = Q / K, D head width, T cached positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # the name everyone reads
+
+from chockstone.sampling.fused.cache import CacheBucket
+from chockstone.sampling.network import Piece
+
+_STRIDE: Final = 32  # positions by which the visible part of a bucket widens
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Pieces of equal length that begin their prompts, or a single piece that goes on with one."""
+
+    pieces: list[Piece]
+    start: int
+    stop: int
+    mask: torch.Tensor | None
+
+
+class ReadingAttention:
+    """Prompts side by side: each attends to itself and what was read of it before."""
+
+    def __init__(self, pieces: Many[Piece], *, scaling: float, dtype: torch.dtype, device: torch.device) -> None:
+        self._scaling = scaling
+        self._stretches: list[_Stretch] = []
+        place = 0
+        for (start, length), group in groupby(pieces, key=lambda piece: (piece.start, len(piece.tokens))):
+            for together in [list(group)] if start == 0 else [[piece] for piece in group]:
+                mask = None
+                if start:
+                    mask = torch.full((length, start + length), -torch.inf, dtype=dtype, device=device)
+                    mask = mask.triu_(start + 1)
+                stop = place + length * len(together)
+                self._stretches.append(_Stretch(together, place, stop, mask))
+                place = stop
+
+    def attend(self, layer: int, q_NQD: torch.Tensor, k_NKD: torch.Tensor, v_NKD: torch.Tensor) -> torch.Tensor:
+        parts = [
+            self._attend(stretch, layer, *(x[stretch.start : stretch.stop] for x in (q_NQD, k_NKD, v_NKD)))
+            for stretch in self._stretches
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _attend(self, stretch: _Stretch, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        count = len(stretch.pieces)
+        q, k, v = (x.view(count, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))  # [pieces, heads, N, D]
+        for number, piece in enumerate(stretch.pieces):
+            if piece.prefix is not None:
+                piece.prefix[layer, 0, :, piece.start : piece.stop] = k[number]
+                piece.prefix[layer, 1, :, piece.start : piece.stop] = v[number]
+        if stretch.mask is not None:
+            kept = stretch.pieces[0].prefix[layer, :, None, :, : stretch.pieces[0].stop]
+            k, v = kept[0], kept[1]
+        mixed = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=stretch.mask,
+            is_causal=stretch.mask is None,
+            scale=self._scaling,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        return mixed.transpose(1, 2).reshape(stretch.stop - stretch.start, -1)
+
+
+class BucketAttention:
+    """One token for each row of a bucket. ``advance`` before every pass; made anew when rows come or go."""
+
+    def __init__(self, bucket: CacheBucket, *, query_heads: int, key_heads: int, scaling: float) -> None:
+        first = bucket.layers[0]
+        rows, device = len(bucket.rows), first.device
+        lengths = [sequence.cached_length for sequence in bucket.rows]
+        self.rows = rows
+        self._size = bucket.size
+        self._query_heads, self._key_heads, self._scaling = query_heads, key_heads, scaling
+        self._is_quick = first.dtype == torch.float32 and device.type == "cpu"
+        self._flat = [layer.view(-1, layer.shape[-1]) for layer in bucket.layers]
+        self._layers = [layer[:, :rows] for layer in bucket.layers]
+        self._longest = max(lengths) - 1
+        self._visible = 0
+        self._views: list[tuple[torch.Tensor, torch.Tensor]] = []
+        heads = torch.arange(key_heads, device=device)
+        self._cells_BK = torch.arange(rows, device=device)[:, None].mul(key_heads).add(heads).mul_(bucket.size)
+        self._cells_BK += torch.tensor(lengths, device=device)[:, None] - 1
+        half = first[0].numel() // first.shape[-1]
+        self._places = torch.stack((self._cells_BK, self._cells_BK + half), 1).view(-1)
+        self._cells = self._cells_BK.view(-1)
+        unseen = torch.arange(bucket.size, device=device) >= torch.tensor(lengths, device=device)[:, None]
+        mask = torch.zeros(unseen.shape, dtype=first.dtype, device=device).masked_fill_(unseen, -torch.inf)
+        self._mask = mask[:, None].repeat(1, key_heads, 1)  # [B, K, T]
+        self._flat_mask = self._mask.view(-1)
+
+    def advance(self) -> None:
+        self._longest += 1
+        self._cells.add_(1)
+        self._places.add_(1)
+        self._flat_mask.index_fill_(0, self._cells, 0.0)
+        if self._longest < self._visible:
+            return
+        self._visible = min(self._size, (self._longest // _STRIDE + 1) * _STRIDE)
+        if self._is_quick:
+            pairs = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self._layers]  # views: [B * K, T, D]
+            self._views = [(k[:, : self._visible].transpose(1, 2), v[:, : self._visible]) for k, v in pairs]
+            self._seen = self._mask.view(-1, 1, self._size)[:, :, : self._visible]
+        else:
+            self._views = [(k[:, :, : self._visible], v[:, :, : self._visible]) for k, v in self._layers]
+            self._seen = self._mask[:, :1, None, : self._visible]
+
+    def attend(self, layer: int, q_NQD: torch.Tensor, k_NKD: torch.Tensor, v_NKD: torch.Tensor) -> torch.Tensor:
+        fresh = torch.cat((k_NKD, v_NKD), 1)
+        self._flat[layer].index_copy_(0, self._places, fresh.view(-1, fresh.shape[-1]))
+        keys, values = self._views[layer]
+        if self._is_quick:  # three plain products beat the fused kernel's overhead on short rows
+            q = q_NQD.reshape(-1, self._query_heads // self._key_heads, q_NQD.shape[-1])
+            weights = torch.baddbmm(self._seen, q, keys, alpha=self._scaling).softmax(-1)
+            return torch.bmm(weights, values).view(self.rows, -1)
+        q = q_NQD.view(self.rows, self._key_heads, -1, q_NQD.shape[-1])
+        mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=self._seen, scale=self._scaling)
+        return mixed.reshape(self.rows, -1)
+
+
+class RowsAttention:
+    """Rows of several buckets, one after another."""
+
+    def __init__(self, parts: Many[BucketAttention]) -> None:
+        self._parts = parts
+        self._counts = [part.rows for part in parts]
+
+    def advance(self) -> None:
+        for part in self._parts:
+            part.advance()
+
+    def attend(self, layer: int, q_NQD: torch.Tensor, k_NKD: torch.Tensor, v_NKD: torch.Tensor) -> torch.Tensor:
+        splits = zip(*(torch.split(x, self._counts) for x in (q_NQD, k_NKD, v_NKD)), strict=True)
+        return torch.cat([part.attend(layer, *split) for part, split in zip(self._parts, splits, strict=True)])

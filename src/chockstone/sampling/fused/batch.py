@@ -1,0 +1,85 @@
+"""The lean batch: all decoding rows of a model, whatever their adapters and lengths, one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+import torch
+
+from chockstone.sampling.fused.adapter import FusedAdapter
+from chockstone.sampling.fused.attention import BucketAttention, RowsAttention
+from chockstone.sampling.fused.cache import CachedRows, CacheShape
+from chockstone.sampling.fused.decoder import Decoder
+from chockstone.sampling.fused.multi_lora import MultiLoraMatmul
+from chockstone.sampling.fused.weights import FusedWeights
+from chockstone.sampling.network import LIGHT, Newcomers
+from chockstone.sampling.sequence import Sequence
+
+
+class FusedBatch:
+    def __init__(self, decoder: Decoder, shape: CacheShape) -> None:
+        self._decoder = decoder
+        self._size = decoder.blueprint.size
+        self._rows = CachedRows(shape)
+        self._adapters: dict[Sequence, FusedAdapter] = {}
+        self._round: _Round | None = None
+
+    def join(self, newcomers: Many[Newcomers]) -> None:
+        self._rows.add(newcomers)
+        for some in newcomers:
+            for sequence in some.sequences:
+                self._adapters[sequence] = some.adapter
+        self._round = None
+
+    def leave(self, sequences: Many[Sequence], *, tainted: bool = False) -> None:
+        self._rows.remove(sequences, tainted=tainted)
+        for sequence in sequences:
+            self._adapters.pop(sequence, None)
+        self._round = None
+
+    def is_empty(self) -> bool:
+        return not self._adapters
+
+    def is_light(self) -> bool:
+        return len(self._adapters) * self._size <= LIGHT
+
+    def decode(self) -> tuple[list[Sequence], torch.Tensor]:
+        if self._round is None or self._round.steps_left == 0:
+            self._rows.promote()
+            self._round = _Round(self._decoder.blueprint, self._rows, self._adapters)
+            self._decoder.rotary.reach(self._round.reach)
+        now = self._round
+        now.advance()
+        hidden = self._decoder.hidden(now.last_tokens(), now.positions, now.mixture, now.attention, order=now.order)
+        return now.sequences, self._decoder.logits(hidden, now.mixture)
+
+
+class _Round:
+    """The rows that decode together, ordered by adapter; good until one comes, goes or fills its bucket."""
+
+    def __init__(self, blueprint: FusedWeights, rows: CachedRows, adapters: dict[Sequence, FusedAdapter]) -> None:
+        device = blueprint.embedding.device
+        buckets = rows.buckets
+        stored = [sequence for bucket in buckets for sequence in bucket.rows]
+        by_adapter = sorted(range(len(stored)), key=lambda i: id(adapters[stored[i]]))
+        self.sequences = [stored[i] for i in by_adapter]
+        self.mixture = MultiLoraMatmul(blueprint, [(adapters[sequence], 1) for sequence in self.sequences])
+        self.order: tuple[torch.Tensor, torch.Tensor] | None = None
+        if by_adapter != list(range(len(stored))):
+            there = torch.tensor(by_adapter, device=device)
+            self.order = (there.argsort(), there)
+        sizes = {"query_heads": blueprint.query_heads, "key_heads": blueprint.key_heads}
+        parts = [BucketAttention(bucket, scaling=blueprint.scaling, **sizes) for bucket in buckets]
+        self.attention = parts[0] if len(parts) == 1 else RowsAttention(parts)
+        self.positions = torch.tensor([sequence.cached_length - 1 for sequence in stored], device=device)
+        self.steps_left = min(bucket.size - max(row.cached_length for row in bucket.rows) for bucket in buckets)
+        self.reach = max(bucket.size for bucket in buckets)
+        self._device = device
+
+    def advance(self) -> None:
+        self.steps_left -= 1
+        self.positions.add_(1)
+        self.attention.advance()
+
+    def last_tokens(self) -> torch.Tensor:
+        return torch.tensor([sequence.tokens[-1] for sequence in self.sequences], device=self._device)

@@ -1,0 +1,109 @@
+"""The decoder: a Llama-like forward pass over a flat list of tokens, attention left to the caller.
+
+Shapes: N tokens of any number of sequences, H hidden, V vocabulary, Q query heads, K key heads, D head width.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # the name everyone reads
+
+from chockstone.sampling.fused.multi_lora import MultiLoraMatmul
+from chockstone.sampling.fused.rotary import RotaryTable
+from chockstone.sampling.fused.weights import FusedWeights, Norm
+
+
+class Attention(Protocol):
+    """Stores a layer's new keys and values, and attends. Rows of q and the answer: [N, Q * D]."""
+
+    def attend(self, layer: int, q_NQD: torch.Tensor, k_NKD: torch.Tensor, v_NKD: torch.Tensor) -> torch.Tensor: ...
+
+
+class Decoder:
+    def __init__(self, blueprint: FusedWeights) -> None:
+        self.blueprint = blueprint
+        self.rotary = RotaryTable(blueprint.rotary, blueprint.embedding)
+        make = _make_norm
+        self._attention_norms = [make(layer.attention_norm) for layer in blueprint.layers]
+        self._head_norms = [make(layer.head_norm) if layer.head_norm else None for layer in blueprint.layers]
+        self._mlp_norms = [make(layer.mlp_norm) for layer in blueprint.layers]
+        self._final_norm = make(blueprint.final_norm)
+
+    def hidden(
+        self,
+        tokens_N: torch.Tensor,
+        positions_N: torch.Tensor,
+        mixture: MultiLoraMatmul,
+        attention: Attention,
+        *,
+        order: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """The normed hidden states [N, H], which ``logits`` turns into logits.
+
+        Rows stand in the mixture's order. Where attention wants another, ``order`` has the indices to it
+        and back, and ``positions_N`` stands in attention's order.
+        """
+        plan = self.blueprint
+        queries, keys, width = plan.query_heads, plan.key_heads, plan.head_width
+        rotated = queries + keys
+        cos_N1D, sin_N1D = self.rotary.look_up(positions_N)
+        x_NH = plan.embedding.index_select(0, tokens_N)
+        for number in range(len(plan.layers)):
+            normed_NH = self._attention_norms[number](x_NH)
+            qkv = mixture.product(4 * number, normed_NH)
+            if order is not None:
+                qkv = qkv.index_select(0, order[0])
+            qkv = qkv.contiguous().view(-1, rotated + keys, width)
+            qk = qkv.narrow(1, 0, rotated)
+            if (head_norm := self._head_norms[number]) is not None:
+                qk = head_norm(qk)
+            qk = (qk * cos_N1D).addcmul_(torch.roll(qk, width // 2, -1), sin_N1D)
+            mixed = attention.attend(
+                number, qk.narrow(1, 0, queries), qk.narrow(1, queries, keys), qkv.narrow(1, rotated, keys)
+            )
+            if order is not None:
+                mixed = mixed.index_select(0, order[1])
+            x_NH = mixture.add_product(4 * number + 1, mixed, x_NH)
+            gate, up = mixture.product(4 * number + 2, self._mlp_norms[number](x_NH)).chunk(2, -1)
+            x_NH = mixture.add_product(4 * number + 3, plan.activation(gate).mul_(up), x_NH)
+        return self._final_norm(x_NH)
+
+    def logits(self, hidden_NH: torch.Tensor, mixture: MultiLoraMatmul) -> torch.Tensor:
+        return mixture.product(4 * len(self.blueprint.layers), hidden_NH).float().contiguous()
+
+
+class _FusedNorm:
+    """torch's own, one kernel on a GPU, and careful with half precision."""
+
+    def __init__(self, norm: Norm) -> None:
+        self._weight, self._epsilon = norm.weight, norm.epsilon
+        self._shape = norm.weight.shape[-1:]
+        self._is_plain = norm.weight.ndim == 1
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self._is_plain:
+            return F.rms_norm(x, self._shape, self._weight, self._epsilon)
+        return F.rms_norm(x, self._shape, None, self._epsilon) * self._weight
+
+
+class _QuickNorm:
+    """The same in four cheap calls, for float32 on a CPU, where ``rms_norm`` is six.
+
+    ``x / sqrt(mean(x²) + ε) = x / hypot(|x|, sqrt(ε n)) * sqrt(n)``, the last factor kept in the weight.
+    """
+
+    def __init__(self, norm: Norm) -> None:
+        width = norm.weight.shape[-1]
+        self._weight = norm.weight * width**0.5
+        self._floor = torch.tensor((norm.epsilon * width) ** 0.5)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        length: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return (x / length.hypot_(self._floor)).mul_(self._weight)
+
+
+def _make_norm(norm: Norm) -> _FusedNorm | _QuickNorm:
+    is_quick = norm.weight.device.type == "cpu" and norm.weight.dtype == torch.float32
+    return _QuickNorm(norm) if is_quick else _FusedNorm(norm)

@@ -1,0 +1,74 @@
+"""Mixtures: the products of a flat batch whose rows belong to several adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from itertools import groupby
+from typing import Final
+
+import torch
+
+from chockstone.sampling.fused.adapter import FusedAdapter
+from chockstone.sampling.fused.weights import FusedWeights
+
+_FEW_ROWS: Final = 256
+_BLOCK: Final = 128  # rows of a weight
+_SMALL: Final = 1 << 18  # elements of a weight below which adding in place is worth more
+
+
+class MultiLoraMatmul:
+    """``adapters`` has one for each stretch of rows, with the length of the stretch, in the order of the rows."""
+
+    def __init__(self, blueprint: FusedWeights, adapters: Many[tuple[FusedAdapter, int]]) -> None:
+        self._matrices = blueprint.matrices
+        self._shares: list[tuple[FusedAdapter, int, int]] = []
+        start = 0
+        for adapter, group in groupby(adapters, key=lambda one: one[0]):
+            stop = start + sum(count for _, count in group)
+            self._shares.append((adapter, start, stop))
+            start = stop
+        self._first = self._shares[0][0]
+        self._is_uniform = len(self._shares) == 1
+        # Several threads share a product of few rows best with the weights on the left, and cut into blocks.
+        is_cpu = blueprint.embedding.device.type == "cpu"
+        self._is_turned = is_cpu and start <= _FEW_ROWS and torch.get_num_threads() > 1
+
+    def product(self, number: int, x: torch.Tensor) -> torch.Tensor:
+        """``x @ weight.T + bias`` of product ``number``, each row by its adapter's weights; perhaps strided."""
+        if self._is_uniform:
+            y = self._times(x, self._first.weights[number], number)
+            if (addition := self._first.additions[number]) is not None:
+                y.addmm_(torch.mm(x, addition.down_t), addition.up_t)
+            return y
+        weight = self._first.weights[number]
+        if any(adapter.weights[number] is not weight for adapter, _, _ in self._shares):  # merged: each has its own
+            parts = [self._times(x[a:b], adapter.weights[number], number) for adapter, a, b in self._shares]
+            return torch.cat(parts)
+        y = self._times(x, weight, number)
+        for adapter, a, b in self._shares:
+            if (addition := adapter.additions[number]) is not None:
+                y[a:b].addmm_(torch.mm(x[a:b], addition.down_t), addition.up_t)
+        return y
+
+    def add_product(self, number: int, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """``residual += product(number, x)``, in place."""
+        weight = self._first.weights[number]
+        is_plain = self._is_uniform and self._matrices[number].bias is None
+        if not is_plain or (self._is_turned and weight.numel() > _SMALL):
+            return residual.add_(self.product(number, x))
+        residual.addmm_(x, weight.t())
+        if (addition := self._first.additions[number]) is not None:
+            residual.addmm_(torch.mm(x, addition.down_t), addition.up_t)
+        return residual
+
+    def _times(self, x: torch.Tensor, weight: torch.Tensor, number: int) -> torch.Tensor:
+        bias = self._matrices[number].bias
+        if not self._is_turned:
+            return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+        width, inputs = weight.shape
+        if width % _BLOCK:
+            y = torch.mm(weight, x.t()).t()
+        else:
+            blocks = weight.view(-1, _BLOCK, inputs)
+            y = torch.bmm(blocks, x.t().expand(len(blocks), -1, -1)).view(width, -1).t()
+        return y if bias is None else y.add_(bias)

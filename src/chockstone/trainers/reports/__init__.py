@@ -1,0 +1,1 @@
+"""Where a trainer reports to: console, JSON lines, TensorBoard and plots."""

@@ -1,0 +1,1 @@
+"""Problems, samples and rewards: what the trainer trains on."""

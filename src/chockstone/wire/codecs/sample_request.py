@@ -1,0 +1,211 @@
+"""Sample requests: the JSON of an asample call as a checked SampleRequest.
+
+``peek_sample`` is for whoever accepts the request, ``decode_sample`` for whoever answers it.
+Unknown fields are let pass: clients older and newer than this server send them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from chockstone.wire.codecs import tensors
+from chockstone.wire.codecs.json_values import (
+    HIGHEST,
+    describe,
+    read_bool,
+    read_integer,
+    read_integers,
+    read_number,
+    read_object,
+    read_text,
+)
+from chockstone.wire.codecs.pass_request import MAX_TOKEN, tokens_from_json
+from chockstone.wire.codecs.samples import SampleRequest, SamplingParams, Targets
+from chockstone.wire.failures import BadRequest
+
+MAX_NUM_SAMPLES: Final = 4096
+LOWEST_TEMPERATURE: Final = 1e-20  # logits divided by less are not finite in float32
+MAX_ALTERNATIVES: Final = 1024
+MAX_ALTERNATIVE_CELLS: Final = 1 << 24  # positions times alternatives: 8 bytes each in the answer
+MAX_STOPS: Final = 256
+MAX_STOP_CHARACTERS: Final = 10_000
+MAX_INT32: Final = 2**31 - 1
+MAX_IDENTIFIER_CHARACTERS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SampleHead:
+    """What must be known of a sample to accept it: who is to answer, and how many sequences.
+
+    Either ``sampling_session_id`` and ``seq_id`` are given, or one of ``model_path`` and ``base_model``.
+    """
+
+    sampling_session_id: str | None
+    seq_id: int | None
+    base_model: str | None
+    model_path: str | None
+    num_samples: int
+
+
+def peek_sample(value: object) -> SampleHead:
+    fields = read_object(value, "the body")
+    head = SampleHead(
+        sampling_session_id=_read_optional_text(fields, "sampling_session_id"),
+        seq_id=_read_optional_integer(fields, "seq_id", low=0, high=HIGHEST),
+        base_model=_read_optional_text(fields, "base_model"),
+        model_path=_read_optional_text(fields, "model_path"),
+        num_samples=_read_num_samples(fields),
+    )
+    if head.sampling_session_id is not None and head.seq_id is None:
+        raise BadRequest("seq_id is missing. It is needed with sampling_session_id.")
+    if head.sampling_session_id is None and head.base_model is None and head.model_path is None:
+        raise BadRequest("sampling_session_id is missing. Create a sampling session and name it with a seq_id.")
+    return head
+
+
+def decode_sample(value: object) -> SampleRequest:
+    fields = read_object(value, "the body")
+    prompt = tokens_from_json(fields.get("prompt"), "prompt")
+    prompt_logprobs = _read_flag(fields, "prompt_logprobs")
+    last_n = _read_optional_integer(fields, "prompt_logprobs_last_n", low=1, high=HIGHEST)
+    if last_n is not None and not prompt_logprobs:
+        raise BadRequest("prompt_logprobs_last_n applies to prompt_logprobs. Set that to true as well.")
+    if last_n is not None and last_n >= prompt.size:
+        raise BadRequest(
+            f"prompt_logprobs_last_n is {last_n}, but of a prompt of {prompt.size} tokens only the last "
+            f"{prompt.size - 1} can be scored. Leave it out to score them all."
+        )
+    topk_prompt_logprobs = _read_alternatives(fields, "topk_prompt_logprobs", positions=prompt.size)
+    return SampleRequest(
+        prompt=prompt,
+        num_samples=_read_num_samples(fields),
+        params=_read_params(fields.get("sampling_params")),
+        prompt_logprobs=prompt_logprobs or topk_prompt_logprobs > 0,  # other servers' answers hold both
+        prompt_logprobs_last_n=last_n,
+        topk_prompt_logprobs=topk_prompt_logprobs,
+        topk_sample_logprobs=_read_alternatives(fields, "topk_sample_logprobs", positions=1),
+        prompt_alt_tokens_k=_read_alternatives(fields, "prompt_alt_tokens_k", positions=prompt.size),
+        targets=_read_targets(fields.get("target_prompt_logprobs"), positions=prompt.size - 1),
+    )
+
+
+def limit_context(request: SampleRequest, max_context: int | None) -> SampleRequest:
+    """The request within a context that may be shorter than the model's own; None is no limit.
+
+    Raises BadRequest for a request that needs more.
+    """
+    if max_context is None:
+        return request
+    length, wanted = request.prompt.size, request.params.max_tokens
+    space = max_context - length
+    if space == 0 and wanted == 1:
+        return request  # to score a full context: what follows its last token is sampled and never read
+    if space < 1 or (wanted is not None and wanted > space):
+        asked = "" if wanted is None else f" and max_tokens={wanted}"
+        raise BadRequest(
+            f"a prompt of {length} tokens{asked} does not fit the context of {max_context} that the model's name asks "
+            f"for; shorten the prompt{'' if wanted is None else ', ask for fewer tokens'} or name the model without it"
+        )
+    return request if wanted is not None else replace(request, params=replace(request.params, max_tokens=space))
+
+
+def _read_params(value: object) -> SamplingParams:
+    fields = read_object({} if value is None else value, "sampling_params")
+    temperature = read_number(_given(fields, "temperature", 1.0), "temperature")
+    if temperature < 0:
+        raise BadRequest(f"temperature must not be negative, not {temperature}. 0 takes the most likely token.")
+    if 0 < temperature < LOWEST_TEMPERATURE:
+        raise BadRequest(
+            f"temperature must be 0 or at least {LOWEST_TEMPERATURE}, not {temperature}. 0 takes the most likely token."
+        )
+    top_p = read_number(_given(fields, "top_p", 1.0), "top_p")
+    if not 0 < top_p <= 1:
+        raise BadRequest(f"top_p must be above 0 and at most 1, not {top_p}. 1 turns it off.")
+    strings, tokens = _read_stop(fields.get("stop"))
+    return SamplingParams(
+        max_tokens=_read_optional_integer(fields, "max_tokens", low=1, high=MAX_INT32),
+        seed=_read_optional_integer(fields, "seed", low=-(2**63), high=2**64 - 1),
+        stop_strings=strings,
+        stop_tokens=tokens,
+        stops_at_eos=fields.get("stop") != [],  # stops are in addition to EOS; an empty list is none at all
+        temperature=temperature,
+        top_k=read_integer(_given(fields, "top_k", -1), "top_k", low=-1, high=MAX_INT32) or -1,  # 0 is off, too
+        top_p=top_p,
+    )
+
+
+def _read_stop(stop: object) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Stop strings and stop tokens. One string, a list of strings or a list of token ids."""
+    if stop is None:
+        return (), ()
+    stops = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list):
+        raise BadRequest(f"stop must be a string, a list of strings or a list of token ids, not {describe(stop)}.")
+    if len(stops) > MAX_STOPS:
+        raise BadRequest(f"stop has {len(stops)} entries, more than {MAX_STOPS}.")
+    if not any(isinstance(entry, str) for entry in stops):
+        return (), tuple(read_integers(stops, "stop", low=0, high=MAX_TOKEN).tolist())
+    for index, entry in enumerate(stops):
+        if len(read_text(entry, f"stop[{index}]")) > MAX_STOP_CHARACTERS:
+            raise BadRequest(f"stop[{index}] has {len(entry)} characters, more than {MAX_STOP_CHARACTERS}.")
+    return tuple(stops), ()
+
+
+def _read_targets(value: object, *, positions: int) -> Targets | None:
+    if value is None:
+        return None
+    name = "target_prompt_logprobs"
+    tensor = tensors.from_json(value, where=name)
+    if tensor.values.dtype != np.int64:
+        raise BadRequest(f"{name}: dtype must be 'int64', the tokens to score.")
+    if tensor.shape is None or len(tensor.shape) != 2 or tensor.shape[0] != positions:
+        raise BadRequest(
+            f"{name}: shape must be [{positions}, K], one row for each prompt token but the first, "
+            f"not {describe(None) if tensor.shape is None else list(tensor.shape)[:10]}."
+        )
+    if tensor.shape[1] > MAX_ALTERNATIVES and tensor.csr is None:
+        raise BadRequest(f"{name}: {tensor.shape[1]} tokens per position are more than {MAX_ALTERNATIVES}.")
+    tokens = tensor.spread(where=name, limit_bytes=8 * MAX_ALTERNATIVE_CELLS, fill=-1).astype(np.int64, copy=False)
+    if tokens.size and (tokens.min() < -1 or tokens.max() > MAX_TOKEN):
+        raise BadRequest(f"{name}: tokens must be between 0 and {MAX_TOKEN}, or -1 for none.")
+    return Targets(tokens=tokens, is_sparse=tensor.csr is not None)
+
+
+def _read_num_samples(fields: dict[str, Any]) -> int:
+    return read_integer(_given(fields, "num_samples", 1), "num_samples", low=1, high=MAX_NUM_SAMPLES)
+
+
+def _read_alternatives(fields: dict[str, Any], name: str, *, positions: int) -> int:
+    count = read_integer(_given(fields, name, 0), name, low=0, high=MAX_ALTERNATIVES)
+    if count * positions > MAX_ALTERNATIVE_CELLS:
+        raise BadRequest(
+            f"{name} is {count} over {positions} positions, more than {MAX_ALTERNATIVE_CELLS} in all. Ask for fewer."
+        )
+    return count
+
+
+def _read_flag(fields: dict[str, Any], name: str) -> bool:
+    return read_bool(_given(fields, name, False), name)
+
+
+def _read_optional_integer(fields: dict[str, Any], name: str, *, low: int, high: int) -> int | None:
+    value = fields.get(name)
+    return None if value is None else read_integer(value, name, low=low, high=high)
+
+
+def _read_optional_text(fields: dict[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    text = read_text(value, name)
+    if len(text) > MAX_IDENTIFIER_CHARACTERS or "\0" in text:
+        raise BadRequest(f"{name} must have at most {MAX_IDENTIFIER_CHARACTERS} characters and no NUL.")
+    return text
+
+
+def _given(fields: dict[str, Any], name: str, default: object) -> object:
+    value = fields.get(name)
+    return default if value is None else value

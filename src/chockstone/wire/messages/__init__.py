@@ -1,0 +1,1 @@
+"""JSON requests and responses of the HTTP API, as pydantic models, one file per resource."""

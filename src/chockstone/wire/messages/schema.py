@@ -1,0 +1,196 @@
+"""Schemas: what all JSON requests and responses share, and the types their fields are made of.
+
+Requests take unknown fields in silence, since clients are older and newer than this server, but
+are strict about the ones they know. Responses leave nulls out and write times in UTC with a Z.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, TypeVar
+
+import orjson
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
+
+from chockstone.wire.codecs.json_values import describe
+from chockstone.wire.failures import BadRequest
+from chockstone.wire.paths import TinkerPath, check_name
+from chockstone.wire.redaction import names_a_credential, redact_text
+
+HOUR_SECONDS: Final = 3600
+MIN_TTL_SECONDS: Final = HOUR_SECONDS
+MAX_TTL_SECONDS: Final = 10 * 366 * 24 * HOUR_SECONDS
+MAX_METADATA_FIELDS: Final = 256
+MAX_METADATA_CHARACTERS: Final = 256 << 10
+MAX_INT32: Final = 2**31 - 1
+MAX_INT64: Final = 2**63 - 1
+
+_EXPLAINED_ERRORS: Final = 5
+_LENGTH_RULE: Final = re.compile(
+    r"\w+ should have (?P<limit>at (least|most) \d+ \w+)( after validation)?(, not (?P<found>.*))?\Z"
+)
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_writable(cls, value: object) -> object:
+        """Nothing that JSON can hold but a database or UTF-8 cannot."""
+        pending = [value]
+        while pending:
+            match pending.pop():
+                case str() as text if not is_writable(text):
+                    raise ValueError(f"{text[:80]!a} holds a NUL or half a surrogate pair, which is not text.")
+                case dict() as fields:
+                    pending += (*fields.keys(), *fields.values())
+                case list() as elements:
+                    pending += elements
+        return value
+
+
+class Response(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
+
+    def encode(self) -> bytes:
+        """The body of the answer. Clients take an absent field for null, and some nulls for an error."""
+        return self.model_dump_json(exclude_none=True).encode()
+
+
+_Request = TypeVar("_Request", bound=Request)
+
+
+def read(schema: type[_Request], value: object) -> _Request:
+    """``value``, decoded from JSON, as a request; BadRequest says what is wrong with which field."""
+    try:
+        return schema.model_validate(value)
+    except ValidationError as error:
+        raise BadRequest(explain(error.errors(include_url=False))) from None  # the cause would hold credentials
+
+
+def explain(errors: Iterable[Mapping[str, Any]]) -> str:
+    """Pydantic's errors, or FastAPI's, in a sentence each."""
+    listed = list(itertools.islice(errors, _EXPLAINED_ERRORS))
+    return " ".join(_explain(error) for error in listed) or "the request is not valid."
+
+
+def _explain(error: Mapping[str, Any]) -> str:
+    path = list(error["loc"])
+    if path[:1] in (["body"], ["query"]):  # where FastAPI found it
+        path = path[1:]
+    name = "".join(f"[{step}]" if isinstance(step, int) else f".{step:.80}" for step in path).lstrip(".")
+    name = redact_text(name) or "the body"
+    message = str(error["msg"])
+    if error["type"] == "missing":
+        return f"{name} is missing."
+    if error["type"] in ("value_error", "assertion_error"):
+        message = message.partition(", ")[2]
+        return f"{name}: {redact_text(message)}" if path else redact_text(message)
+    if error["type"] == "extra_forbidden":
+        return f"{name} is not a field of this request."
+    if (rule := _LENGTH_RULE.match(message)) is not None:
+        return f"{name} must have {rule['limit']}, not {_length(error.get('input'), rule['found'])}."
+    is_secret = any(isinstance(step, str) and names_a_credential(step) for step in path)
+    found = "" if is_secret else f", not {redact_text(describe(error.get('input')))}"
+    if message.startswith("Input should "):
+        return f"{name} must {message.removeprefix('Input should ')}{found}."
+    return f"{name}: {message[:300]}{found}."
+
+
+def _length(value: object, found: str | None) -> str:
+    """How long it is, as far as anyone counted."""
+    return str(len(value)) if isinstance(value, str | list | dict) else found or "what it has"
+
+
+def is_writable(text: str) -> bool:
+    if "\0" in text:
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _stringify(value: object) -> object:
+    """Lists of runs and sessions break a client that meets anything but strings in metadata."""
+    if not isinstance(value, dict):
+        return value
+    if len(value) > MAX_METADATA_FIELDS:
+        raise ValueError(f"{len(value)} fields are more than {MAX_METADATA_FIELDS}.")
+    try:
+        texts = {str(name): _as_text(inner) for name, inner in value.items()}
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"a value cannot be written as JSON: {error!s:.100}.") from error
+    size = sum(len(name) + len(text) for name, text in texts.items())
+    if size > MAX_METADATA_CHARACTERS:
+        raise ValueError(f"{size} characters are more than {MAX_METADATA_CHARACTERS}.")
+    return texts
+
+
+def check_plain(value: dict[str, Any]) -> dict[str, Any]:
+    """Python reads more JSON than travels on: integers past 64 bits, half a surrogate pair, depth without end."""
+    try:
+        orjson.dumps([[[[[[[[value]]]]]]]])  # what passes it on wraps it
+    except TypeError as error:
+        raise ValueError(f"it holds a value that cannot be passed on: {error!s:.100}.") from error
+    return value
+
+
+def _check_name(name: str) -> str:
+    try:
+        return check_name(name)
+    except BadRequest as refusal:
+        raise ValueError(str(refusal)) from refusal
+
+
+def _check_path(path: str) -> str:
+    try:
+        return str(TinkerPath.parse(path))
+    except BadRequest as refusal:
+        raise ValueError(str(refusal)) from refusal
+
+
+def _check_ttl(seconds: int) -> int:
+    if not MIN_TTL_SECONDS <= seconds <= MAX_TTL_SECONDS:
+        raise ValueError(f"{describe(seconds)} seconds are not between an hour ({MIN_TTL_SECONDS}) and ten years.")
+    return seconds
+
+
+def _render(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+Identifier = Annotated[str, Field(min_length=1, max_length=255)]
+Name = Annotated[str, Field(min_length=1, max_length=500)]
+Text = Annotated[str, Field(max_length=10_000)]
+Secret = Annotated[str, Field(min_length=1, max_length=10_000)]
+
+TrainingSeqId = Annotated[int, Field(ge=1, le=MAX_INT32)]
+Counter = Annotated[int, Field(ge=0, le=MAX_INT32)]
+LongCounter = Annotated[int, Field(ge=0, le=MAX_INT64)]
+
+CheckpointName = Annotated[str, AfterValidator(_check_name)]
+CheckpointPath = Annotated[str, AfterValidator(_check_path)]
+TtlSeconds = Annotated[int, AfterValidator(_check_ttl)]
+PlainObject = Annotated[dict[str, Any], AfterValidator(check_plain)]  # Any: JSON
+UserMetadata = Annotated[dict[str, str], BeforeValidator(_stringify)]
+Timestamp = Annotated[AwareDatetime, PlainSerializer(_render, return_type=str, when_used="json")]

@@ -1,0 +1,79 @@
+"""The app in this process, on a backend of numbers: for what needs no model, and no waiting."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+from fastapi import FastAPI
+
+from chockstone.api.admission.uploads import Uploads
+from chockstone.api.app import create_app
+from chockstone.api.config import ServerConfig
+from chockstone.api.context import Context
+from chockstone.api.model_descriptions import describe_models
+from chockstone.api.users import UserDirectory
+from chockstone.catalog import Catalog
+from chockstone.checkpoints import Store, open_store
+from chockstone.engine.config import StorageRules
+from chockstone.engine.engine import Engine
+from chockstone.engine.ownership.data_directory import ARCHIVES
+from chockstone.engine.storage.archive_storage import ArchiveStorage
+from support.engine.fake_backend import FakeBackend
+from support.postgres import catalog_url
+
+KEY = "tml-local"
+
+
+@dataclass
+class Served:
+    app: FastAPI
+    engine: Engine
+    backend: FakeBackend
+    http: httpx.AsyncClient  # paths are relative to /api/v1/
+
+    async def session(self) -> str:
+        answer = await self.http.post("create_session", json={"sdk_version": "0.36.0"})
+        return str(answer.json()["session_id"])
+
+
+@asynccontextmanager
+async def serve_in_process(
+    home: Path,
+    models: Mapping[str, Path],
+    *,
+    rules: StorageRules | None = None,
+    store: Store | None = None,
+    keys: Mapping[str, str] | None = None,
+    uploads: Uploads | None = None,
+) -> AsyncIterator[Served]:
+    """Archives go to ``home/checkpoints``, unless to another store."""
+    store = store or open_store(home / ARCHIVES)
+    backend = FakeBackend(store)
+    backend.environment["models"] = dict.fromkeys(models, "")
+    storage = ArchiveStorage(store)
+    config = ServerConfig(models=models, data=home, storage=rules or StorageRules(), keys=keys or {})
+    async with await Catalog.open(catalog_url(home)) as catalog:
+        engine = Engine(
+            backend,
+            catalog,
+            storage,
+            data=home,
+            durability=config.durability,
+            limits=config.limits,
+            rules=config.storage,
+        )
+        users = UserDirectory(config.keys, secret=b"s" * 32, now=lambda: datetime.now(UTC))
+        app = create_app(Context(config, engine, users, describe_models(models)), uploads=uploads)
+        await engine.start()
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost/api/v1/", headers={"X-API-Key": KEY}, timeout=60
+        ) as http:
+            yield Served(app, engine, backend, http)
+        await engine.stop()
+        storage.close()

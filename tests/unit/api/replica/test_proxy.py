@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import asyncio
+import os
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from chockstone.api.serving.preparing import bind
+from unit.api.replica.conftest import Recorder, Start, answer, listening, read
+
+KEY = b"X-API-Key: tml-of-ann\r\n"
+
+
+async def test_a_request_arrives_as_it_was_sent(start: Start) -> None:
+    engine = Recorder()
+    front = await start(engine)
+
+    await front.http.put("/api/v1/a%2Fb/c%20d?x=%26&&y=1+2&z", content=b"\x00\xff" * 1000)
+
+    [scope] = engine.scopes
+    assert (scope["method"], scope["raw_path"]) == ("PUT", b"/api/v1/a%2Fb/c%20d")
+    assert scope["query_string"] == b"x=%26&&y=1+2&z"
+    assert engine.bodies == [b"\x00\xff" * 1000]
+    assert engine.header("X-API-Key") == [b"tml-of-ann"]
+    assert engine.header("Host") == [front.url.removeprefix("http://").encode()]  # so URLs lead back here
+    assert engine.header("Content-Length") == [b"2000"]
+    assert engine.header("User-Agent") == [front.http.headers["user-agent"].encode()]
+    assert engine.header("X-Forwarded-For") == [b"127.0.0.1"]
+
+
+async def test_an_answer_arrives_as_it_was_given(start: Start) -> None:
+    engine = Recorder(
+        302, [(b"location", b"/elsewhere"), (b"set-cookie", b"a=1"), (b"set-cookie", b"b=2")], b"\x1f\x8b not gzip"
+    )
+    engine.headers += [(b"content-encoding", b"gzip"), (b"retry-after", b"7")]
+    front = await start(engine)
+
+    async with front.http.stream("GET", "/anything") as given:
+        body = b"".join([piece async for piece in given.aiter_raw()])
+
+    assert (given.status_code, given.headers["location"], body) == (302, "/elsewhere", b"\x1f\x8b not gzip")
+    assert given.headers.get_list("set-cookie") == ["a=1", "b=2"]
+    assert given.headers["retry-after"] == "7"
+    assert len(given.headers.get_list("date")) == len(given.headers.get_list("server")) == 1
+
+
+async def test_what_one_client_is_given_to_keep_reaches_no_other(start: Start) -> None:
+    engine = Recorder(headers=[(b"set-cookie", b"who=ann; Path=/")])
+    front = await start(engine)
+
+    for _ in range(2):
+        await front.http.get("/anything", headers={"Cookie": ""})
+
+    assert engine.header("Cookie") == [b""]
+
+
+async def test_what_concerns_one_connection_stays_on_its_side(start: Start) -> None:
+    engine = Recorder(headers=[(b"connection", b"x-hop, close"), (b"x-hop", b"1"), (b"keep-alive", b"timeout=9")])
+    front = await start(engine)
+
+    given = await front.raw(
+        b"POST /x HTTP/1.1\r\nHost: here\r\n" + KEY + b"Connection: close, X-Mine\r\nX-Mine: 1\r\nKeep-Alive: 9\r\n"
+        b"TE: trailers\r\nProxy-Connection: keep-alive\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n"
+        b"X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-Proto: https\r\nForwarded: for=6.6.6.6\r\nX-Theirs: 2\r\n\r\n"
+        b"3\r\nabc\r\n4;ext=1\r\ndefg\r\n0\r\n\r\n"
+    )
+
+    assert engine.bodies == [b"abcdefg"]
+    for name in ("X-Mine", "Keep-Alive", "TE", "Proxy-Connection", "Upgrade", "Forwarded"):
+        assert engine.header(name) == [], name
+    assert engine.header("X-Theirs") == [b"2"]
+    forwarded = [engine.header("X-Forwarded-For"), engine.header("X-Forwarded-Proto")]
+    assert forwarded == [[b"6.6.6.6"], [b"https"]]  # a proxy on the same machine is believed, and repeated once
+    head, _, body = given.partition(b"\r\n\r\n")
+    assert body == b"{}"
+    assert b"x-hop" not in head.lower()
+    assert b"timeout=9" not in head
+
+
+async def test_both_bodies_pass_while_they_are_sent(start: Start) -> None:
+    async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while (message := await receive())["type"] == "http.request" and message.get("more_body"):
+            await send({"type": "http.response.body", "body": message["body"], "more_body": True})
+        await send({"type": "http.response.body"})
+
+    front = await start(echo)
+    reader, writer = await front.connect()
+
+    writer.write(b"POST /x HTTP/1.1\r\nHost: here\r\n" + KEY + b"Transfer-Encoding: chunked\r\n\r\n")
+    for word in (b"first", b"other"):  # each is answered before the next is sent
+        writer.write(b"5\r\n" + word + b"\r\n")
+        assert (await asyncio.wait_for(reader.readuntil(word), 10)).endswith(word)
+    writer.close()
+
+
+async def test_a_client_that_leaves_takes_its_long_poll_with_it(start: Start) -> None:
+    is_held, has_left = asyncio.Event(), asyncio.Event()
+
+    async def hold(scope: Scope, receive: Receive, send: Send) -> None:
+        await read(receive)
+        is_held.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        has_left.set()
+
+    front = await start(hold)
+    _, writer = await front.connect()
+
+    writer.write(b"POST /api/v1/retrieve_future HTTP/1.1\r\nHost: here\r\n" + KEY + b"Content-Length: 2\r\n\r\n{}")
+    await asyncio.wait_for(is_held.wait(), 10)
+    writer.close()
+
+    await asyncio.wait_for(has_left.wait(), 10)
+
+
+async def test_a_client_that_leaves_while_it_sends_takes_its_request_with_it(start: Start) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def take(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        begun.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        ended.set()
+
+    front = await start(take)
+    _, writer = await front.connect()
+
+    writer.write(b"POST /x HTTP/1.1\r\nHost: here\r\n" + KEY + b"Content-Length: 99\r\n\r\nsome")
+    await asyncio.wait_for(begun.wait(), 10)
+    writer.close()
+
+    await asyncio.wait_for(ended.wait(), 10)
+
+
+async def test_an_engine_that_is_not_there_is_told_as_what_clients_try_again(start: Start) -> None:
+    async with listening(Recorder()) as gone:
+        pass
+    front = await start(gone)
+
+    given = await front.http.post("/api/v1/forward_backward", content=b"x" * 100_000)
+
+    assert given.status_code == 503
+    assert given.headers["retry-after"] == "1"
+    assert gone in given.json()["detail"]
+    assert (await front.http.get("/api/v1/healthz")).json() == {"status": "ok"}  # of the front itself
+
+
+async def test_an_engine_that_comes_back_is_found(start: Start) -> None:
+    async with listening(Recorder()) as gone:
+        front = await start(gone)
+        assert (await front.http.get("/x")).status_code == 200
+    assert (await front.http.get("/x")).status_code == 503
+
+    async with listening(Recorder(), port=int(gone.rpartition(":")[2])):
+        given = await front.http.post("/x", content=b"1")
+
+    assert given.status_code == 200
+
+
+async def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(start: Start) -> None:
+    async def break_off(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"100")] if scope["path"] == "/sized" else []
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"some", "more_body": True})
+
+    front = await start(break_off)
+
+    for path in ("/sized", "/chunked"):
+        with pytest.raises(httpx.RemoteProtocolError):
+            await front.http.get(path)
+
+
+async def test_a_body_that_is_refused_is_refused_before_all_of_it_was_sent(start: Start) -> None:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await answer(send, b'{"detail": "too large"}', status=413)
+
+    front = await start(refuse)
+    reader, writer = await front.connect()
+
+    writer.write(b"POST /x HTTP/1.1\r\nHost: here\r\n" + KEY + b"Content-Length: 99999999999\r\n\r\n" + b"x" * 70_000)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+
+    assert head.startswith(b"HTTP/1.1 413")
+    writer.close()
+    assert (await front.http.get("/x")).status_code == 413  # on a connection that nothing of the other is on
+
+
+async def test_little_of_a_large_body_is_held(start: Start) -> None:
+    """The engine takes nothing: so does, soon, the front."""
+    goes_on = asyncio.Event()
+
+    async def wait(scope: Scope, receive: Receive, send: Send) -> None:
+        await goes_on.wait()
+        size, is_more = 0, True
+        while is_more:
+            message = await receive()
+            size, is_more = size + len(message["body"]), message["more_body"]
+        await answer(send, str(size).encode())
+
+    front = await start(wait)
+    reader, writer = await front.connect()
+    total = 64 << 20
+
+    async def upload() -> None:
+        head = b"POST /x HTTP/1.1\r\nHost: here\r\nConnection: close\r\n" + KEY
+        writer.write(head + f"Content-Length: {total}\r\n\r\n".encode())
+        for _ in range(total >> 16):
+            writer.write(b"x" * (1 << 16))
+            await writer.drain()
+
+    before = resident_bytes()
+    uploading = asyncio.create_task(upload())
+    _, pending = await asyncio.wait({uploading}, timeout=1)
+
+    assert pending, "nobody took the body, and all of it was sent"
+    assert resident_bytes() - before < total // 2
+    goes_on.set()
+    await uploading
+    assert (await reader.read()).endswith(str(total).encode())
+    writer.close()
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def test_a_client_that_stops_sending_is_let_go(start: Start) -> None:
+    front = await start(Recorder(), patience_seconds=0.05)
+
+    reader, writer = await front.connect()
+    writer.write(b"POST /x HTTP/1.1\r\nHost: here\r\n" + KEY + b"Content-Length: 99\r\n\r\nsome")
+
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    assert head.startswith(b"HTTP/1.1 408")
+    writer.close()
+
+
+async def test_a_client_that_stops_taking_is_let_go_and_the_engine_is_free(start: Start) -> None:
+    has_ended = asyncio.Event()
+
+    async def pour(scope: Scope, receive: Receive, send: Send) -> None:
+        leaving = asyncio.create_task(left(receive))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not leaving.done():
+            await send({"type": "http.response.body", "body": b"x" * (1 << 20), "more_body": True})
+            await asyncio.sleep(0)
+        has_ended.set()
+
+    async def left(receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    front = await start(pour, patience_seconds=0.1)
+    _, writer = await front.connect()
+
+    writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is a socket's
+    writer.write(b"GET /x HTTP/1.1\r\nHost: here\r\n" + KEY + b"\r\n")
+
+    await asyncio.wait_for(has_ended.wait(), 10)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (b"TRACE / HTTP/1.1", b"405"),
+        (b"OPTIONS * HTTP/1.1", b"4"),
+        (b"GET http://elsewhere.test/x HTTP/1.1", b"200"),
+        (b"GET //elsewhere.test/x HTTP/1.1", b"200"),
+        (b"GET @elsewhere.test/x HTTP/1.1", b"400"),
+        (b"GET /\xff HTTP/1.1", b"4"),
+        (b"NONSENSE / HTTP/1.1", b"400"),
+    ],
+)
+async def test_whatever_the_request_line_says_only_the_engine_is_asked(
+    start: Start, line: bytes, status: bytes
+) -> None:
+    engine = Recorder()
+    front = await start(engine)
+
+    given = await front.raw(line + b"\r\nHost: here\r\nConnection: close\r\n" + KEY + b"\r\n")
+
+    assert given.startswith(b"HTTP/1.1 " + status), given
+    assert len(engine.scopes) == (1 if status == b"200" else 0)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Content-Length: 4\r\nContent-Length: 5\r\n",
+        b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: -1\r\n",
+        b"Content-Length: 4, 4\r\n",
+        b"Transfer-Encoding: xchunked\r\nContent-Length: 4\r\n",
+        b"X-API-Key: tml-of-bob\r\n",
+    ],
+)
+async def test_a_request_that_could_be_read_in_two_ways_is_not_passed_on(start: Start, headers: bytes) -> None:
+    engine = Recorder()
+    front = await start(engine)
+
+    given = await front.raw(
+        b"POST /x HTTP/1.1\r\nHost: here\r\nConnection: close\r\n" + KEY + headers + b"\r\nGET /y HTTP/1.1\r\n\r\n"
+    )
+
+    assert given.startswith(b"HTTP/1.1 400"), given
+    assert engine.scopes == []
+
+
+@pytest.mark.parametrize("credential", ["tml-of-ann", "eyJ.of.ann"])
+async def test_a_front_that_is_its_own_engine_says_so(start: Start, credential: str) -> None:
+    with bind("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+    front = await start(f"http://127.0.0.1:{port}", port=port)
+
+    given = await front.http.get("/x", headers={"X-API-Key": credential})
+
+    assert given.status_code == 508
+    assert "--engine" in given.json()["detail"]
+
+
+async def test_a_strange_key_is_refused_at_the_door(start: Start) -> None:
+    engine = Recorder()
+    front = await start(engine)
+
+    given = await front.http.post("/api/v1/forward_backward", headers={"X-API-Key": "tml-of-nobody"})
+
+    assert given.status_code == 401
+    assert engine.scopes == []
+
+
+async def test_what_is_no_key_is_for_the_engine_to_judge(start: Start) -> None:
+    engine = Recorder(401)
+    front = await start(engine)
+
+    assert (await front.http.get("/x", headers={"X-API-Key": "eyJ.of.ann"})).status_code == 401
+    async with httpx.AsyncClient(trust_env=False) as nobody:
+        assert (await nobody.get(f"{front.url}/api/v1/downloads/a/b")).status_code == 401
+
+    assert len(engine.scopes) == 2
+
+
+async def test_a_request_without_a_credential_does_not_reach_the_engine(start: Start) -> None:
+    engine = Recorder()
+    front = await start(engine)
+
+    assert (await front.http.post("/x", headers={"X-API-Key": ""})).status_code == 401
+
+    assert engine.scopes == []
+
+
+async def test_where_no_key_was_ever_made_any_is_for_the_engine_to_judge(start: Start) -> None:
+    engine = Recorder(body=b'{"name": "local"}')
+    front = await start(engine, keys={})
+
+    assert (await front.http.get("/x", headers={"X-API-Key": "tml-any"})).status_code == 200
+
+
+async def test_where_no_key_was_ever_made_a_foreign_name_does_not_reach_the_engine(start: Start) -> None:
+    engine = Recorder(body=b'{"name": "local"}')
+    front = await start(engine, keys={})
+
+    misdirected = await front.http.get("/x", headers={"Host": "evil.example"})
+    refused = await front.http.get("/x", headers={"Origin": "https://evil.example"})
+
+    assert (misdirected.status_code, refused.status_code) == (421, 403)
+    assert engine.scopes == []

@@ -1,0 +1,102 @@
+"""Several processes compute what one does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.backends.fsdp.jobs import INPUTS
+from support.backends.fsdp.pool import Pool
+from support.backends.saving import make_directory
+
+
+@pytest.fixture(scope="module")
+def untied(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_directory(tmp_path_factory.mktemp("models") / "llama", "llama", tied=False))
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_directory(tmp_path_factory.mktemp("models") / "qwen3", "qwen3", tied=True))
+
+
+def assert_close(found: list[dict[str, float]]) -> None:
+    """A metric is a sum in which much cancels out, so that its last digits are fewer."""
+    worst = {name: max(answer[name] for answer in found) for name in found[0]}
+    assert all(value <= (1e-4 if name == "metrics" else 1e-5) for name, value in worst.items()), worst
+
+
+@pytest.mark.parametrize(("architecture", "rank"), [("untied", 4), ("tied", 0)])
+def test_two_processes_follow_one_through_every_loss(
+    request: pytest.FixtureRequest, pair: Pool, architecture: str, rank: int
+) -> None:
+    directory = request.getfixturevalue(architecture)
+
+    found = pair.run("follow_one_process", directory=directory, rank=rank, losses=[*INPUTS], counts=[2])
+
+    assert_close(found)
+
+
+@pytest.mark.parametrize("spec", [{"rank": 4}, {"rank": 0}, {"rank": 0, "optimizer": "sgd"}])
+@pytest.mark.parametrize("architecture", ["untied", "tied"])
+def test_two_processes_follow_one_through_batches_of_any_size(
+    request: pytest.FixtureRequest, pair: Pool, architecture: str, spec: dict[str, Any]
+) -> None:
+    directory = request.getfixturevalue(architecture)
+
+    found = pair.run("follow_one_process", directory=directory, losses=["cross_entropy"], counts=[1, 3, 5], **spec)
+
+    assert_close(found)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("rank", [4, 0])
+@pytest.mark.parametrize("architecture", ["untied", "tied"])
+@pytest.mark.parametrize("loss", INPUTS)
+@pytest.mark.parametrize("processes", ["pair", "three"])
+def test_any_number_of_processes_follows_one_through_anything(
+    request: pytest.FixtureRequest, processes: str, architecture: str, rank: int, loss: str
+) -> None:
+    pool, directory = request.getfixturevalue(processes), request.getfixturevalue(architecture)
+
+    found = pool.run("follow_one_process", directory=directory, rank=rank, losses=[loss], counts=[1, 2, 3, 5, 8])
+
+    assert_close(found)
+
+
+@pytest.mark.parametrize("rank", [4, 0])
+def test_a_model_of_half_precision_is_trained_alike(pair: Pool, tied: str, rank: int) -> None:
+    assert max(pair.run("follow_in_half_precision", directory=tied, rank=rank)) <= 2e-2
+
+
+def test_between_passes_each_process_holds_its_share(pair: Pool, untied: str) -> None:
+    for answer in pair.run("hold_no_more_than_a_share", directory=untied):
+        assert answer["held"] <= 0.52 * answer["whole"]  # rows that cannot be halved are on one side
+
+
+def test_a_model_that_one_process_cannot_read_is_loaded_by_none(pair: Pool, untied: str) -> None:
+    answers = pair.run("load_where_one_cannot", directory=untied)
+
+    assert answers[0] == answers[1]
+    assert answers[0].startswith("ServerFailure: model 'tiny'") and "config.json" in answers[0]
+
+
+def test_other_families_are_refused_with_what_to_do(pair: Pool, tmp_path: Path) -> None:
+    from support.backends.saving import make_mixture
+
+    answers = pair.run("load", directory=str(make_mixture(tmp_path)))
+
+    assert answers[0] == answers[1]
+    assert "Serve it with one worker" in answers[0]
+
+
+@pytest.mark.parametrize("rank", [4, 0])
+def test_what_one_process_must_refuse_all_refuse(pair: Pool, tied: str, rank: int) -> None:
+    answers = pair.run("refuse_together", directory=tied, rank=rank)
+
+    assert answers[0]["said"] == answers[1]["said"]
+    assert answers[0]["said"][0] == answers[0]["said"][1]
+    assert answers[0]["said"][0].startswith("BadRequest: datum 1: custom loss")
+    assert max(answer["gap"] for answer in answers) <= 1e-5

@@ -1,0 +1,598 @@
+"""The local backend with a worker that answers without loading anything."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chockstone.backends.supervision import process
+from chockstone.backends.supervision import supervisor as keeper
+from chockstone.backends.supervision.heartbeat import HeartbeatLimits
+from chockstone.backends.supervision.local import LocalBackend, WorkerLost
+from chockstone.backends.supervision.process import WorkerConfig
+from chockstone.engine.ownership.data_directory import is_owned, owned
+from chockstone.wire.failures import BadRequest, ServerFailure
+
+# It knows the frames of ``channel`` and nothing else of ours, so that it starts in no time.
+WORKER = r"""
+import json, os, socket, struct, sys, threading, time
+
+sock = socket.socket(fileno=int(sys.argv[-1]))
+file = sock.makefile("rb")
+config = json.loads(os.environ["CHOCKSTONE_WORKER"])
+lives = config["store"] + "/lives"
+with open(lives, "a") as record:
+    record.write("x")
+life = os.path.getsize(lives)
+
+def send(values, body=b""):
+    head = json.dumps(values).encode()
+    sock.sendall(struct.pack("<IQ", len(head), len(body)) + head + body)
+
+def receive():
+    lengths = file.read(12)
+    if len(lengths) < 12:
+        sys.exit(0)
+    head, body = struct.unpack("<IQ", lengths)
+    return json.loads(file.read(head)), file.read(body)
+
+def done(number, values=None, body=b""):
+    send({"id": number, "event": "done", "values": values or {}}, body)
+
+def beat():
+    while True:
+        send({"event": "beat", "turns": 3, "busy": True})
+        time.sleep(0.002)
+
+match config["device"]:
+    case "hopeless":
+        send({"event": "hopeless", "error": "there is no such model"})
+        sys.exit(1)
+    case "dies in its first life" if life == 1:
+        sys.exit(7)
+    case "slow":
+        time.sleep(0.1)
+details = {"life": life, "argv": sys.argv[1:], "config": config, "environment": {"life": life}}
+send({"event": "ready", "details": details})
+if config["device"] == "stuck":
+    threading.Thread(target=beat, daemon=True).start()
+waiting = []
+while True:
+    message, body = receive()
+    word, number, values = message["word"], message.get("id"), message.get("values")
+    match word:
+        case "stop":
+            if config["device"] != "rude":
+                for number in waiting:
+                    done(number)
+            sys.exit(0)
+        case "echo":
+            done(number, values, body)
+        case "wait":
+            waiting.append(number)
+        case "finish":
+            while waiting:
+                done(waiting.pop())
+            done(number)
+        case "save":
+            send({"id": number, "event": "released", "values": {}})
+            waiting.append(number)
+        case "fail":
+            send({"id": number, "event": "failed", **values})
+        case "hang up":  # and take a while to die
+            file.close()
+            sock.close()
+            time.sleep(values["seconds"])
+            os._exit(1)
+        case "stop reading":
+            time.sleep(values["seconds"])
+            os._exit(1)
+        case "exit":
+            os._exit(values["code"])
+        case "be killed":
+            os.kill(os.getpid(), values.get("signal", 9))
+"""
+
+PATIENT = HeartbeatLimits(check_seconds=3600, stuck_seconds=1e9)  # with workers whose hearts do not beat
+
+
+@dataclass
+class Rig:
+    """A backend, and what it has told."""
+
+    directory: Path
+    lost: list[str] = field(default_factory=list)
+    hopeless: list[str] = field(default_factory=list)
+
+    def backend(self, device: str = "cpu", **options: Any) -> LocalBackend:
+        script = self.directory / "worker.py"
+        script.write_text(WORKER)
+        return LocalBackend(
+            WorkerConfig(models={}, store=str(self.directory), device=device),
+            on_lost=self.lost.append,
+            on_hopeless=self.hopeless.append,
+            command=[sys.executable, "-I", "-S", str(script)],
+            **{"patience": PATIENT} | options,
+        )
+
+    @asynccontextmanager
+    async def running(self, device: str = "cpu", **options: Any) -> AsyncIterator[LocalBackend]:
+        backend = self.backend(device, **options)
+        await backend.start()
+        try:
+            yield backend
+        finally:
+            await asyncio.wait_for(backend.stop(), 30)
+
+    @property
+    def lives(self) -> int:
+        return len((self.directory / "lives").read_text())
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    monkeypatch.setattr(keeper, "_FIRST_DELAY_SECONDS", 0.01)
+    return Rig(tmp_path)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def echo(backend: LocalBackend, **values: Any) -> dict[str, Any]:
+    return dict((await asyncio.wait_for(backend.call("echo", values), 30)).values)
+
+
+async def test_a_call_comes_back_with_values_and_body(rig: Rig) -> None:
+    async with rig.running() as backend:
+        reply = await backend.call("echo", {"a": [1, "ä"]}, b"\x00body")
+
+    assert (reply.values, reply.body) == ({"a": [1, "ä"]}, b"\x00body")
+
+
+async def test_calls_wait_until_the_worker_is_ready(rig: Rig) -> None:
+    async with rig.running("slow") as backend:
+        assert not backend.is_ready
+
+        assert await echo(backend, a=1) == {"a": 1}
+
+        assert backend.is_ready
+
+
+async def test_the_worker_is_told_its_settings_and_its_command_line_shows_none(rig: Rig) -> None:
+    async with rig.running() as backend:
+        await until(lambda: backend.is_ready)
+
+    assert backend.details["config"]["store"] == str(rig.directory)
+    assert backend.details["config"]["threads"] == 0
+    (descriptor,) = backend.details["argv"]
+    assert descriptor.isdigit()
+
+
+async def test_calls_may_be_answered_in_any_order(rig: Rig) -> None:
+    async with rig.running() as backend:
+        waiting = [asyncio.create_task(backend.call("wait", {})) for _ in range(3)]
+        assert await echo(backend, a=1) == {"a": 1}
+        assert not any(task.done() for task in waiting)
+
+        await backend.call("finish", {})
+
+        await asyncio.gather(*waiting)
+
+
+@pytest.mark.parametrize(
+    ("category", "kind"), [("user", BadRequest), ("server", ServerFailure), ("unknown", ServerFailure)]
+)
+async def test_a_failure_is_raised_as_the_worker_gave_it(rig: Rig, category: str, kind: type[Exception]) -> None:
+    async with rig.running() as backend:
+        with pytest.raises(kind, match="no such loss"):
+            await backend.call("fail", {"error": "no such loss", "category": category})
+
+        assert await echo(backend, a=1) == {"a": 1}
+    assert rig.lost == []
+
+
+@pytest.mark.parametrize("code", ["damaged", "missing", "no_room", None])
+async def test_a_failure_keeps_its_code(rig: Rig, code: str | None) -> None:
+    async with rig.running() as backend:
+        with pytest.raises(BadRequest) as caught:
+            await backend.call("fail", {"error": "no", "category": "user", "code": code})
+
+    assert caught.value.code == code
+
+
+async def test_a_save_releases_its_run_before_it_is_done(rig: Rig) -> None:
+    released = asyncio.Event()
+    async with rig.running() as backend:
+        saving = asyncio.create_task(backend.call("save", {}, on_release=released.set))
+        await asyncio.wait_for(released.wait(), 30)
+
+        assert not saving.done()
+        await backend.call("finish", {})
+        await saving
+
+
+async def test_a_worker_that_dies_fails_its_calls_and_is_started_again(rig: Rig) -> None:
+    async with rig.running() as backend:
+        waiting = asyncio.create_task(backend.call("wait", {}))
+        await echo(backend)
+
+        with pytest.raises(WorkerLost, match="ended with signal 9"):
+            await backend.call("be killed", {})
+        with pytest.raises(WorkerLost, match="ended with signal 9"):
+            await waiting
+
+        assert await echo(backend, a=1) == {"a": 1}
+        assert backend.details["life"] == 2
+    assert rig.lost == ["the worker process ended with signal 9 (killed by hand or for want of memory)"]
+
+
+async def test_each_death_is_told_once_and_survived(rig: Rig) -> None:
+    async with rig.running() as backend:
+        for code in (3, 4):
+            with pytest.raises(WorkerLost, match=f"exit code {code}"):
+                await backend.call("exit", {"code": code})
+        await echo(backend)
+
+    assert [reason[-1] for reason in rig.lost] == ["3", "4"]
+    assert rig.lives == 3
+
+
+async def test_the_engine_hears_of_a_death_before_those_who_called(rig: Rig) -> None:
+    """So that nothing of a run that is lost goes to the next worker."""
+    order: list[str] = []
+    backend = rig.backend()
+    backend._on_lost = lambda _: order.append("engine")
+    await backend.start()
+
+    async def call() -> None:
+        with pytest.raises(WorkerLost):
+            await backend.call("be killed", {})
+        order.append("caller")
+
+    await call()
+    await backend.stop()
+
+    assert order == ["engine", "caller"]
+
+
+async def test_calls_wait_for_the_next_worker_when_one_dies_while_it_starts(rig: Rig) -> None:
+    async with rig.running("dies in its first life") as backend:
+        assert await echo(backend, a=1) == {"a": 1}
+
+    assert rig.lost == ["the worker process ended with exit code 7"]
+    assert rig.lives == 2
+
+
+async def test_a_worker_without_hope_is_not_started_again(rig: Rig) -> None:
+    async with rig.running("hopeless") as backend:
+        with pytest.raises(WorkerLost):
+            await echo(backend)
+        with pytest.raises(WorkerLost):
+            await echo(backend)
+        assert not backend.is_ready
+
+    assert rig.hopeless == ["there is no such model"]
+    assert rig.lost == []
+    assert rig.lives == 1
+
+
+async def test_a_command_that_cannot_be_run_is_a_death_like_any_other(rig: Rig) -> None:
+    backend = rig.backend()
+    command, backend._command = backend._command, ["/no/such/program"]
+    await backend.start()
+    await until(lambda: rig.lost)
+    backend._command = command
+
+    assert await echo(backend, a=1) == {"a": 1}
+
+    await backend.stop()
+    assert "could not be started" in rig.lost[0]
+
+
+async def test_stopping_lets_the_worker_finish(rig: Rig) -> None:
+    async with rig.running() as backend:
+        waiting = asyncio.create_task(backend.call("wait", {}))
+        await echo(backend)
+
+        await asyncio.wait_for(backend.stop(), 30)
+
+        await waiting
+    assert rig.lost == []
+    assert rig.lives == 1
+
+
+async def test_calls_that_a_stopped_worker_left_open_are_lost(rig: Rig) -> None:
+    async with rig.running("rude") as backend:
+        waiting = asyncio.create_task(backend.call("wait", {}))
+        await echo(backend)
+
+        await asyncio.wait_for(backend.stop(), 30)
+
+        with pytest.raises(WorkerLost):
+            await asyncio.wait_for(waiting, 30)
+        with pytest.raises(WorkerLost):
+            await echo(backend)
+    assert rig.lost == []
+
+
+async def test_a_worker_may_be_stopped_before_it_is_ready(rig: Rig) -> None:
+    async with rig.running("slow") as backend:
+        waiting = asyncio.create_task(backend.call("echo", {}))
+        await until(lambda: backend._life)
+
+    await asyncio.wait({waiting}, timeout=30)
+    assert waiting.done()
+    waiting.exception()
+    assert not backend.is_ready
+
+
+async def test_a_backend_may_be_stopped_as_soon_as_it_was_started(rig: Rig) -> None:
+    async with rig.running():
+        await asyncio.sleep(0)
+
+    async with rig.running():
+        pass
+
+
+async def test_a_backend_may_be_stopped_while_it_waits_to_start_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "_FIRST_DELAY_SECONDS", 60)
+    async with rig.running() as backend:
+        with pytest.raises(WorkerLost):
+            await backend.call("exit", {"code": 1})
+        waiting = asyncio.create_task(echo(backend))
+        await asyncio.sleep(0)
+
+    with pytest.raises(WorkerLost):
+        await waiting
+
+
+async def test_a_killed_backend_ends_at_once_and_for_good(rig: Rig) -> None:
+    async with rig.running() as backend:
+        waiting = asyncio.create_task(backend.call("wait", {}))
+        await echo(backend)
+
+        backend.kill()
+
+        with pytest.raises(WorkerLost):
+            await asyncio.wait_for(waiting, 30)
+    assert rig.lives == 1
+
+
+async def test_an_answer_that_nobody_waits_for_any_more_is_dropped(rig: Rig) -> None:
+    async with rig.running() as backend:
+        waiting = asyncio.create_task(backend.call("wait", {}))
+        await echo(backend)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+        await backend.call("finish", {})
+
+        assert await echo(backend, a=1) == {"a": 1}
+
+
+async def test_the_delay_before_a_new_start_grows_while_workers_keep_dying(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "_LONGEST_DELAY_SECONDS", 0.04)
+    delays: list[float] = []
+    sleep = asyncio.sleep
+
+    async def recorded(seconds: float) -> None:
+        delays.append(seconds)
+        await sleep(0)
+
+    backend = rig.backend()
+    backend._command = ["/no/such/program"]
+    backend.generation = 1  # some worker was ready once
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "sleep", recorded)
+        await backend.start()
+        while len(delays) < 4:
+            await sleep(0)
+        await backend.stop()
+
+    assert delays[:4] == [0.01, 0.02, 0.04, 0.04]
+
+
+async def test_a_worker_that_does_not_come_up_is_tried_again_and_told_of(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = rig.backend()
+    right, backend._command = backend._command, ["/no/such/program"]
+    await backend.start()
+    asked = asyncio.create_task(echo(backend))
+    while backend.trouble is None:
+        await asyncio.sleep(0.01)
+
+    assert "died 3 times before it was ready" in backend.trouble
+    assert "could not be started" in backend.trouble
+    assert "worker not ready attempts=3" in caplog.text
+    assert not backend.is_ready and not asked.done()
+    assert rig.hopeless == []
+
+    backend._command = right
+    await asked
+
+    assert backend.trouble is None
+    assert backend.is_ready
+    await backend.stop()
+
+
+async def test_a_server_that_has_too_many_files_open_starts_its_worker_later(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(24, "Too many open files")
+
+    backend = rig.backend()
+    with monkeypatch.context() as patched:
+        patched.setattr(process.socket, "socketpair", refuse)
+        await backend.start()
+        await until(lambda: rig.lost)
+
+    assert await echo(backend, a=1) == {"a": 1}
+    await backend.stop()
+
+
+async def test_each_worker_that_becomes_ready_is_a_new_generation(rig: Rig) -> None:
+    backend = rig.backend("dies in its first life")
+    assert backend.generation == 0 and backend.environment == {}
+
+    await backend.start()
+    await asyncio.wait_for(backend.ready(), 30)
+    first = backend.generation, backend.environment
+    with pytest.raises(WorkerLost):
+        await backend.call("be killed", {})
+    between = backend.generation
+    await asyncio.wait_for(backend.ready(), 30)
+    second = backend.generation, backend.environment
+    await backend.stop()
+
+    assert first == (1, {"life": 2})
+    assert between == 1
+    assert second == (2, {"life": 3})
+
+
+async def test_a_call_goes_to_the_worker_it_is_meant_for(rig: Rig) -> None:
+    async with rig.running() as backend:
+        await backend.ready()
+
+        await backend.call("echo", {}, generation=1)
+
+
+@pytest.mark.parametrize("generation", [0, 2])
+async def test_a_call_for_another_worker_is_not_sent(rig: Rig, generation: int) -> None:
+    async with rig.running() as backend:
+        with pytest.raises(WorkerLost, match="meant for"):
+            await backend.call("be killed", {}, generation=generation)
+
+        await echo(backend)
+        assert backend.generation == 1
+    assert rig.lost == []
+
+
+async def test_a_call_that_waits_for_a_worker_is_not_sent_to_the_next_one(rig: Rig) -> None:
+    async with rig.running() as backend:
+        with pytest.raises(WorkerLost):
+            await backend.call("be killed", {})
+        assert not backend.is_ready
+        meant_for_any = asyncio.create_task(backend.call("echo", {}))
+
+        with pytest.raises(WorkerLost, match="meant for"):
+            await asyncio.wait_for(backend.call("be killed", {}, generation=backend.generation), 30)
+
+        await meant_for_any
+        await echo(backend)
+    assert len(rig.lost) == 1
+
+
+async def test_a_worker_that_takes_its_time_to_die_is_asked_nothing_more(rig: Rig) -> None:
+    async with rig.running() as backend:
+        await backend.ready()
+        dying = asyncio.create_task(backend.call("hang up", {"seconds": 0.3}))
+        await until(lambda: not backend.is_ready)
+
+        assert rig.lost == []  # nobody knows yet how it ended
+        meant_for_it = asyncio.create_task(backend.call("echo", {}, generation=1))
+        await echo(backend)  # by the next one
+
+        with pytest.raises(WorkerLost, match="meant for") as unsent:
+            await meant_for_it
+        with pytest.raises(WorkerLost, match="exit code 1") as sent:
+            await dying
+    assert (sent.value.code, unsent.value.code) == (None, "unsent")
+    assert len(rig.lost) == 1
+
+
+async def test_a_call_that_did_not_reach_the_worker_whole_may_be_what_it_died_of(rig: Rig) -> None:
+    async with rig.running() as backend:
+        await backend.ready()
+        stuck = asyncio.create_task(backend.call("stop reading", {"seconds": 0.3}))
+        await asyncio.sleep(0)  # it is sent
+
+        with pytest.raises(WorkerLost, match="exit code 1") as half_sent:
+            await backend.call("echo", {}, bytes(16 << 20))  # more than a socket takes
+
+        with pytest.raises(WorkerLost, match="exit code 1") as sent:
+            await stuck
+    assert (sent.value.code, half_sent.value.code) == (None, None)
+
+
+async def test_a_worker_that_never_comes_is_not_waited_for(rig: Rig) -> None:
+    async with rig.running("hopeless") as backend:
+        with pytest.raises(WorkerLost, match="will not be started again"):
+            await asyncio.wait_for(backend.ready(), 30)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(11, "signal 11 (segmentation fault)"), (9, "signal 9 (killed by hand or for want of memory)"), (10, "signal 10")],
+)
+async def test_a_death_by_a_signal_is_told_in_words(rig: Rig, number: int, reason: str) -> None:
+    async with rig.running() as backend:
+        with pytest.raises(WorkerLost):
+            await backend.call("be killed", {"signal": number})
+        await echo(backend)
+
+    assert rig.lost == [f"the worker process ended with {reason}"]
+
+
+async def test_a_worker_that_says_nothing_is_killed(rig: Rig) -> None:
+    async with rig.running(patience=HeartbeatLimits(check_seconds=0.02, silence_checks=10)) as backend:
+        with pytest.raises(WorkerLost, match="hung: nothing came from it for 0.2 seconds"):
+            await asyncio.wait_for(backend.call("wait", {}), 30)
+
+
+async def test_a_worker_that_is_stuck_is_killed_although_its_heart_beats(rig: Rig) -> None:
+    patience = HeartbeatLimits(check_seconds=0.02, silence_checks=10_000, stuck_seconds=0.2)
+    async with rig.running("stuck", patience=patience) as backend:
+        with pytest.raises(WorkerLost, match="hung: it was busy with one piece of work for 0.2 seconds"):
+            await asyncio.wait_for(backend.call("wait", {}), 30)
+
+
+async def test_what_a_worker_inherits_stays_open_until_it_ends(rig: Rig) -> None:
+    with owned(rig.directory) as lock:
+        backend = rig.backend(inherit=[lock])
+        await backend.start()
+        await echo(backend)
+
+    assert is_owned(rig.directory)
+    await backend.stop()
+    assert not is_owned(rig.directory)
+
+
+async def test_a_worker_that_was_of_use_is_started_again_without_a_long_wait(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays: list[float] = []
+    sleep = asyncio.sleep
+
+    async def recorded(seconds: float) -> None:
+        if seconds < 3600:
+            delays.append(seconds)
+        await sleep(min(seconds, 0.001))
+
+    async with rig.running() as backend:
+        await backend.ready()
+        monkeypatch.setattr(asyncio, "sleep", recorded)
+        for has_answered in (False, False, True, False):
+            if has_answered:
+                await echo(backend)
+            with pytest.raises(WorkerLost):
+                await backend.call("be killed", {})
+            await backend.ready()
+        monkeypatch.undo()
+
+    assert delays == [0.01, 0.02, 0.01, 0.02]

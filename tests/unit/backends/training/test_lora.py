@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from chockstone.backends.run_spec import RunSpec
+from chockstone.backends.training.lora import AdaptableLinear, LoraWeights, make_adaptable
+from chockstone.backends.training.run import TrainedRun
+from chockstone.wire.failures import BadRequest
+from support.tiny_models import tiny_base
+
+ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+MLP = {"gate_proj", "up_proj", "down_proj"}
+
+
+def endings(run: TrainedRun) -> set[str]:
+    return {name.rpartition(".")[2] for name in run.adapter().layers}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((True, True, True), ATTENTION | MLP | {"lm_head"}),
+        ((True, False, False), ATTENTION),
+        ((False, True, False), MLP),
+        ((False, False, True), {"lm_head"}),
+    ],
+)
+def test_flags_choose_the_layers(flags: tuple[bool, bool, bool], expected: set[str], tied: bool) -> None:
+    attn, mlp, unembed = flags
+
+    run = TrainedRun(
+        tiny_base(tied=tied), RunSpec(rank=2, seed=0, train_attn=attn, train_mlp=mlp, train_unembed=unembed)
+    )
+
+    assert endings(run) == expected
+
+
+def test_initial_matrices_depend_on_seed_and_layer_alone() -> None:
+    base = tiny_base()
+    torch.manual_seed(1)
+    first = TrainedRun(base, RunSpec(rank=4, seed=5)).state()["weights"]
+    torch.manual_seed(2)
+    again = TrainedRun(base, RunSpec(rank=4, seed=5, train_mlp=False)).state()["weights"]
+    other = TrainedRun(base, RunSpec(rank=4, seed=6)).state()["weights"]
+
+    assert all(torch.equal(weight, first[name]) for name, weight in again.items())
+    for name, weight in first.items():
+        if name.endswith("lora_B"):
+            assert not weight.any()
+        else:
+            bound = 1 / math.sqrt(weight.shape[1])
+            assert 0.9 * bound < weight.abs().max() <= bound
+            assert not torch.equal(weight, other[name])
+
+
+def test_making_a_run_draws_nothing_from_the_global_generator() -> None:
+    base = tiny_base()
+    before = torch.get_rng_state()
+
+    TrainedRun(base, RunSpec(rank=4, seed=5))
+
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rank": -1}, "rank must be a whole number from 0 to 4096, not -1"),
+        ({"rank": 5000}, "rank must be"),
+        ({"rank": 4.0}, "rank must be"),
+        ({"seed": 2**64}, "seed must be"),
+        ({"train_mlp": 1}, "train_mlp must be true or false"),
+        ({"optimizer": "dimuon"}, "'dimuon' is not supported here; choose one of adamw, sgd"),
+        ({"train_attn": False, "train_mlp": False, "train_unembed": False}, "turn on at least one"),
+        ({"alpha": 3}, "has no 'alpha'"),
+    ],
+)
+def test_a_specification_out_of_range_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(BadRequest, match=message):
+        RunSpec.from_json({"rank": 4, "seed": 0, **changes})
+
+
+def test_a_specification_survives_json() -> None:
+    spec = RunSpec(rank=4, seed=-3, train_mlp=False, optimizer="sgd")
+
+    assert RunSpec.from_json(spec.to_json()) == spec
+
+
+def test_layers_without_plain_linears_are_refused_by_flag() -> None:
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "vocab_size": 11}
+    experts = Qwen3MoeConfig(
+        **sizes, num_key_value_heads=1, intermediate_size=8, moe_intermediate_size=8, num_experts=2, head_dim=4
+    )
+    models: list[tuple[torch.nn.Module, str]] = [
+        (Qwen3MoeForCausalLM(experts), "train_mlp"),
+        (GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=11)), "train_attn"),
+    ]
+    for model, flag in models:
+        with pytest.raises(BadRequest, match=f"{flag} is on, but .* Create the run with {flag}=False"):
+            LoraWeights(
+                make_adaptable(model), head_name="lm_head", spec=RunSpec(rank=2, seed=0), device=torch.device("cpu")
+            )
+
+
+def test_an_adaptable_layer_keeps_its_weights_names_and_is_made_once() -> None:
+    linear = torch.nn.Linear(3, 5)
+    model = torch.nn.Sequential(linear)
+    names = list(model.state_dict())
+
+    first = make_adaptable(model)
+    again = make_adaptable(model)
+
+    assert first["0"] is again["0"] is linear
+    assert isinstance(linear, AdaptableLinear) and list(model.state_dict()) == names

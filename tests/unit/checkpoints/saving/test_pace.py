@@ -1,0 +1,133 @@
+"""A save that takes its time does so only while nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chockstone.checkpoints import Archive, Checkpointer
+from chockstone.checkpoints.errors import SaveAbandoned
+from chockstone.checkpoints.reading.reader import Reader
+from chockstone.checkpoints.saving.pace import Pace
+
+A_YEAR = 1.0  # bytes per second, for a state of many megabytes: a test that waited for it would never end
+
+
+def state() -> dict[str, object]:
+    return {"weights": torch.arange(4 << 20, dtype=torch.float32)}
+
+
+class Waits(threading.Event):
+    """Says how long it was waited for, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.asked.append(timeout or 0.0)
+        return self.is_set()
+
+
+def test_steps_are_as_far_apart_as_their_bytes_take() -> None:
+    waits = Waits()
+    pace = Pace(100.0, waits, now=lambda: 5.0)
+    for size in (50, 100, 0, 25):
+        pace.wait(size)
+    assert waits.asked == [0.0, 0.5, 1.5, 1.5]
+
+
+def test_time_that_was_not_used_is_not_made_up_for() -> None:
+    waits, clock = Waits(), [0.0]
+    pace = Pace(100.0, waits, now=lambda: clock[0])
+    pace.wait(100)
+    clock[0] = 10.0  # the disk was slow
+    pace.wait(100)
+    pace.wait(100)
+    assert waits.asked == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_pace_that_there_is_not_is_refused(tmp_path: Path, rate: float) -> None:
+    with pytest.raises(ValueError, match="positive number"):
+        Checkpointer(tmp_path, bytes_per_second=rate)
+
+
+def test_whoever_waits_for_the_result_does_not_wait_for_the_pace(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path, bytes_per_second=A_YEAR) as checkpointer:
+        handle = checkpointer.save(state(), step=1)
+        assert handle.result().size_bytes > 4 << 22
+        restored = checkpointer.load()
+    assert torch.equal(restored["weights"], state()["weights"])
+
+
+def test_closing_does_not_wait_for_the_pace(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path, bytes_per_second=A_YEAR) as checkpointer:
+        handle = checkpointer.save(state(), step=1)
+    assert handle.done()
+
+
+def test_a_save_that_needs_the_buffer_does_not_wait_for_the_pace(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path, bytes_per_second=A_YEAR) as checkpointer:
+        first = checkpointer.save(state(), step=1)
+        second = checkpointer.save(state(), step=2)
+        assert first.done()
+        assert not second.done()
+
+
+async def test_awaiting_leaves_the_save_its_pace(tmp_path: Path) -> None:
+    async with Checkpointer(tmp_path, bytes_per_second=A_YEAR) as checkpointer:
+        handle = await checkpointer.save_async(state(), step=1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(handle, timeout=0.2)
+        assert handle.progress.fraction < 1
+        handle.hurry()
+        assert (await handle).step == 1
+
+
+def test_a_save_that_is_given_up_does_not_wait_for_the_pace(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path, bytes_per_second=A_YEAR) as checkpointer:
+        handle = checkpointer.save(state(), step=1)
+        handle.abandon()
+        with pytest.raises(SaveAbandoned):
+            handle.result()
+        assert checkpointer.checkpoints() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
+def test_the_thread_that_saves_gives_way_and_no_other(tmp_path: Path) -> None:
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    before, seen = niceness(), []
+    with Checkpointer(tmp_path, bytes_per_second=A_YEAR) as checkpointer:
+        handle = checkpointer.save(state(), step=1)
+        handle.add_done_callback(lambda _: seen.append(niceness()))  # it is not done before somebody waits
+        handle.result()
+    assert seen == [max(10, before)]
+    assert niceness() == before
+
+
+async def test_a_load_beside_an_event_loop_leaves_it_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[int] = []
+    begin = Reader.__init__
+
+    def watched(self: Reader, archive: Archive, *arguments: Any) -> None:
+        readers.append(archive.readers)
+        begin(self, archive, *arguments)
+
+    monkeypatch.setattr(Reader, "__init__", watched)
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(state(), step=1).result()
+        checkpointer.restore(state())
+        await checkpointer.restore_async(state())
+
+    alone, beside = readers
+    assert beside == 1 < alone

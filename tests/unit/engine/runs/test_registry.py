@@ -1,0 +1,494 @@
+"""Runs are parked, woken and unloaded; what they cost is what they are used for."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chockstone.engine.config import Busy, Durability, EngineLimits
+from chockstone.engine.journal import journal
+from chockstone.engine.journal.journal import JournalError
+from chockstone.engine.journal.scan import Scan
+from chockstone.engine.ownership.data_directory import RUN_JOURNALS
+from chockstone.engine.runs.run_journal import RunJournal
+from chockstone.wire.failures import ServerFailure
+from support.engine.lives import EVERY_STEP, half_trained, lived
+from support.engine.making import NOW, RUN, Clock, answer, make_run, until
+
+HOUR = 3600.0
+
+
+async def test_a_parked_run_costs_no_memory_and_comes_back_with_its_next_operation(home: Path) -> None:
+    clock = Clock()
+    async with lived(home, clock=clock) as life:
+        await half_trained(life)
+        clock.pass_seconds(HOUR)
+        await life.engine.end_silent_sessions()
+        assert life.backend.runs == {} and len(life.engine.runs) == 0
+        assert (await life.catalog.runs.get(RUN)).state == "parked"
+
+        assert (await life.told(await life.ask_step()))["metrics"]["weight"] == 12
+
+        assert (await life.catalog.runs.get(RUN)).state == "active"
+        [receipt] = await life.receipts()
+        assert (receipt.reason, receipt.replayed) == ("it was parked", 0)
+        assert receipt.archive is not None
+
+
+async def test_results_of_a_parked_run_are_still_given(home: Path) -> None:
+    clock = Clock()
+    async with lived(home, clock=clock) as life:
+        await half_trained(life)
+        expected = [await life.result(request_id) for request_id in life.asked]
+        clock.pass_seconds(HOUR)
+        await life.engine.end_silent_sessions()
+
+        assert [await life.result(request_id) for request_id in life.asked] == expected
+        assert await life.state() == (5, 7, 1)
+
+
+async def test_a_repeat_to_a_parked_run_is_known(home: Path) -> None:
+    clock = Clock()
+    async with lived(home, clock=clock) as life:
+        await half_trained(life)
+        clock.pass_seconds(HOUR)
+        await life.engine.end_silent_sessions()
+
+        again = await life.engine.training.forward_backward(await life.run(), 1, b"5")
+
+        assert again == life.asked[0]
+        assert await life.state() == (5, 7, 1)
+
+
+async def test_a_parked_run_stays_parked_when_the_server_is_started_again(home: Path) -> None:
+    clock = Clock()
+    async with lived(home, clock=clock) as first:
+        await half_trained(first)
+        clock.pass_seconds(HOUR)
+        await first.engine.end_silent_sessions()
+        left = first.crash()
+
+    async with lived(left, after=first) as second:
+        await until(lambda: second.engine._lifecycle._is_surveyed)
+        assert len(second.engine.runs) == 0 and second.backend.calls == []
+        assert await second.state() == (5, 7, 1)
+
+
+async def test_a_run_that_nothing_was_asked_of_since_is_parked_without_another_archive(home: Path) -> None:
+    clock = Clock()
+    async with lived(home, clock=clock) as life:
+        await half_trained(life)
+        for _ in range(3):
+            clock.pass_seconds(HOUR)
+            await life.engine.end_silent_sessions()
+            assert len(life.engine.runs) == 0
+            await life.run()
+            await life.state()
+
+        assert len(life.recovery_archives()) == 1
+
+
+async def test_a_run_that_cannot_be_written_down_is_not_parked(home: Path) -> None:
+    clock = Clock()
+    async with lived(home, clock=clock) as life:
+        await half_trained(life)
+        clock.pass_seconds(HOUR)
+        life.backend.fail_next("disk", ServerFailure("the disk is full"))
+
+        await life.engine.end_silent_sessions()
+
+        assert RUN in life.backend.runs
+        assert (await life.catalog.runs.get(RUN)).state == "active"
+        assert (await life.told(await life.ask_step()))["metrics"]["weight"] == 12
+
+
+async def test_an_operation_that_comes_while_its_run_is_parked_is_done(home: Path) -> None:
+    clock = Clock()
+    async with lived(home, clock=clock) as life:
+        await half_trained(life)
+        clock.pass_seconds(HOUR)
+        life.backend.hold("disk")
+        parking = asyncio.create_task(life.engine.end_silent_sessions())
+        await until(lambda: "save" in life.backend.words())
+        step = await life.ask_step()
+
+        life.backend.let_go("disk")
+        await parking
+
+        assert (await life.told(step))["metrics"]["weight"] == 12
+        assert await life.state() == (12, 0, 2)
+
+
+async def test_a_worker_that_dies_while_a_run_is_parked_costs_nothing(home: Path) -> None:
+    clock = Clock()
+    async with lived(home, clock=clock) as life:
+        await half_trained(life)
+        clock.pass_seconds(HOUR)
+        life.backend.hold("disk")
+        parking = asyncio.create_task(life.engine.end_silent_sessions())
+        await until(lambda: "save" in life.backend.words())
+
+        life.backend.die("signal 9")
+        await parking
+
+        assert await life.state() == (5, 7, 1)
+
+
+async def test_the_run_that_was_not_used_for_longest_makes_room(home: Path) -> None:
+    async with lived(home, limits=EngineLimits(runs=2)) as life:
+        await life.make(0)
+        await life.make(1)
+        await life.train(1, run_id="s:train:0")
+
+        await life.make(2)
+
+        assert set(life.backend.runs) == {"s:train:0", "s:train:2"}
+        assert await life.state("s:train:1") == (0, 0, 0)
+        assert set(life.backend.runs) == {"s:train:1", "s:train:2"}
+        assert await life.state("s:train:0") == (1, 0, 1)
+
+
+async def test_a_server_is_busy_only_while_all_its_runs_are(home: Path) -> None:
+    async with lived(home, limits=EngineLimits(runs=2)) as life:
+        await life.make(0)
+        await life.make(1)
+        life.backend.hold("pass")
+        stuck = [await life.ask_pass(5, f"s:train:{number}") for number in (0, 1)]
+        with pytest.raises(Busy, match="2 runs are loaded"):
+            await make_run(life.engine, 2)
+
+        life.backend.let_go("pass")
+        for request_id in stuck:
+            await life.result(request_id)
+        for live in life.engine.runs:
+            await live.lane.drained()
+
+        assert "error" not in await answer(life.engine, await make_run(life.engine, 2))
+
+
+async def test_more_runs_than_may_be_loaded_are_served_after_a_crash(home: Path) -> None:
+    async with lived(home, limits=EngineLimits(runs=4)) as first:
+        for number in range(4):
+            await first.make(number)
+            await first.train(number + 1, run_id=f"s:train:{number}")
+        await first.written()
+        left = first.crash()
+
+    async with lived(left, limits=EngineLimits(runs=2)) as second:
+        for number in range(4):
+            assert await second.state(f"s:train:{number}") == (number + 1, 0, 1)
+        assert len(second.backend.runs) == 2
+
+
+async def test_what_was_asked_of_a_run_that_was_not_brought_back_yet_is_done_when_somebody_asks(home: Path) -> None:
+    async with lived(home) as first:
+        await first.make(0)
+        await first.make(1)
+        first.backend.hold("pass")
+        asked = [await first.ask_pass(number + 1, f"s:train:{number}") for number in (0, 1)]
+        await first.written()
+        left = first.crash()
+
+    async with lived(left, limits=EngineLimits(runs=1)) as second:
+        for number, request_id in enumerate(asked):
+            assert (await second.result(request_id)).body == b"loss %d" % (number + 1)
+
+
+async def test_an_unloaded_run_leaves_neither_journal_nor_archives(home: Path) -> None:
+    async with lived(home, durability=EVERY_STEP) as life:
+        live = await life.make()
+        await life.train_slowly(1, 2)
+        assert life.journal().is_dir() and life.recovery_archives()
+
+        unload = await life.engine.training.close(live)
+        assert (await life.told(unload))["type"] == "unload_model"
+
+        await until(lambda: not life.recovery_archives())
+        assert life.journal().is_dir(), "its last result may be asked for by way of another server"
+        life.engine.futures.forget(unload)  # as when it was delivered some time ago
+        await until(lambda: not life.journal().exists())
+        assert await life.engine.wake(RUN) is None
+
+
+async def test_the_last_result_of_an_unloaded_run_outlives_the_server(home: Path) -> None:
+    async with lived(home) as first:
+        live = await first.make()
+        unload = await first.engine.training.close(live)
+        told = await first.told(unload)
+        step = await first.engine.training.optim_step(live, 9, {})
+        await first.told(step)
+        await live.journal._journal._idle.wait()  # type: ignore[union-attr]  # there is one
+        left = first.crash()
+
+    async with lived(left) as second:
+        promise = await second.engine.find_promise(step)
+        assert promise is not None and promise.result is not None and promise.result.is_failure
+        assert told["type"] == "unload_model"
+        assert second.backend.runs == {}
+
+
+async def test_a_run_that_was_being_unloaded_when_the_server_died_is_unloaded_by_the_next(home: Path) -> None:
+    async with lived(home) as first:
+        live = await first.make()
+        await first.train(5)
+        first.backend.hold("close_run")
+        await first.engine.training.close(live)
+        await until(lambda: "close_run" in first.backend.words())
+        await first.written()
+        left = first.crash()
+
+    async with lived(left) as second:
+        await until(lambda: "close_run" in second.backend.words())
+        async with asyncio.timeout(10):
+            while (await second.catalog.runs.get(RUN)).state != "unloaded":
+                await asyncio.sleep(0.001)
+        await until(lambda: second.backend.runs == {})
+
+
+async def test_a_run_whose_session_ended_just_before_the_server_is_not_brought_back_to_be_unloaded(home: Path) -> None:
+    async with lived(home) as first:
+        live = await first.make()
+        await first.train(5)
+        first.backend.hold("close_run")
+        await first.catalog.sessions.finish("s", reason="success", now=NOW)
+        await first.engine.training.close(live)
+        await until(lambda: "close_run" in first.backend.words())
+        await first.written()
+        left = first.crash()
+
+    async with lived(left) as second:
+        await until(lambda: second.engine._lifecycle._is_surveyed)
+        assert (await second.catalog.runs.get(RUN)).state == "unloaded"
+        assert len(second.engine.runs) == 0 and second.backend.words() == []
+
+
+async def test_what_was_asked_before_a_session_ended_is_done_by_the_next_server(home: Path) -> None:
+    async with lived(home) as first:
+        await first.make()
+        await first.train(5)
+        first.backend.hold("save")
+        await first.ask_save()
+        await until(lambda: "save" in first.backend.words())
+        await first.catalog.sessions.finish("s", reason="success", now=NOW)
+        await first.written()
+        left = first.crash()
+
+    async with lived(left) as second:
+        await until(lambda: "save" in second.backend.words())
+
+
+async def test_journals_of_runs_that_are_over_are_swept_away(home: Path) -> None:
+    async with lived(home, durability=EVERY_STEP) as first:
+        live = await first.make()
+        await first.train_slowly(1)
+        await first.told(await first.engine.training.close(live))
+        await first.written()
+        left = first.crash()
+        assert first.journal().is_dir()
+    os.utime(left / first.journal().relative_to(home), (0, 0))  # it was some time ago
+
+    async with lived(left) as second:
+        await until(lambda: not second.journal().exists())
+        await until(lambda: not second.recovery_archives())
+
+
+async def test_a_parked_run_of_a_session_that_ends_is_not_woken_for_it(home: Path) -> None:
+    clock = Clock()
+    async with lived(home, clock=clock) as life:
+        await half_trained(life)
+        clock.pass_seconds(HOUR)
+        await life.engine.end_silent_sessions()
+        life.backend.calls.clear()
+
+        await life.catalog.sessions.finish("s", reason="success", now=NOW + timedelta(hours=1))
+        await life.engine.finish_session("s")
+
+        await until(lambda: not life.journal().exists() and not life.recovery_archives())
+        assert life.backend.words() == []
+        async with asyncio.timeout(10):
+            while (await life.catalog.runs.get(RUN)).state != "unloaded":
+                await asyncio.sleep(0.001)
+
+
+async def test_a_run_that_is_asked_something_is_used_however_it_was_found(home: Path) -> None:
+    async with lived(home, limits=EngineLimits(runs=2)) as life:
+        hot = await life.make(0)
+        await life.make(1)
+        await life.result(await life.engine.training.forward_backward(hot, 1, b"1"))
+        await hot.lane.drained()
+
+        await life.make(2)
+
+        assert set(life.backend.runs) == {"s:train:0", "s:train:2"}
+
+
+async def test_a_request_that_comes_just_as_its_run_was_parked_is_to_be_sent_again(home: Path) -> None:
+    async with lived(home) as life:
+        await half_trained(life)
+        live = await life.run()
+        assert await life.engine._lifecycle.park(live)
+
+        with pytest.raises(Busy, match="is being parked"):
+            await life.engine.training.optim_step(live, life.seq_id, {})
+
+        assert (await life.told(await life.ask_step()))["metrics"]["weight"] == 12
+
+
+async def test_a_run_that_cannot_go_on_takes_nobody_elses_place(home: Path) -> None:
+    async with lived(home, limits=EngineLimits(runs=1), durability=Durability(journal="off")) as life:
+        live = await life.make(0)
+        life.backend.die("signal 9")
+        await until(lambda: live.problem)
+        await live.lane.drained()
+
+        await life.make(1)
+
+        assert set(life.backend.runs) == {"s:train:1"}
+
+
+@pytest.mark.parametrize("environment", [{"models": {}}, {}])
+async def test_the_session_of_a_run_that_does_not_go_on_ends_and_leaves_nothing(
+    home: Path, environment: dict[str, Any]
+) -> None:
+    async with lived(home, durability=EVERY_STEP) as first:
+        await first.make()
+        await first.train_slowly(1, 2)
+        await first.written()
+        left = first.crash()
+
+    async with lived(left, after=first, environment=environment) as second:
+        live = await second.run()
+        await live.lane.drained()
+        if not environment:
+            live.problem = "its journal is damaged"
+
+        await second.engine.finish_session("s")
+
+        await until(lambda: not second.journal().exists() and not second.recovery_archives())
+        assert second.engine.runs.get(RUN) is None
+        assert (await second.catalog.runs.get(RUN)).state == "unloaded"
+
+
+async def test_a_forged_request_id_reaches_no_journal_of_another_run(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lived(home) as life:
+        await half_trained(life)
+        opened: list[Path] = []
+
+        async def spy(directory: Path, *_: object) -> None:
+            opened.append(directory)
+
+        monkeypatch.setattr(RunJournal, "reopen", spy)
+
+        assert await life.engine.find_promise(f"../runs/{RUN}:1") is None
+        assert opened == []
+
+
+async def test_a_run_that_waits_for_its_base_model_is_parked_like_any_other(home: Path) -> None:
+    clock = Clock()
+    async with lived(home, clock=clock) as first:
+        await half_trained(first)
+        await first.written()
+        left = first.crash()
+
+    async with lived(left, after=first, clock=clock, environment={"models": {}}) as second:
+        live = await second.run()
+        await until(lambda: live.hold and live.lane.is_idle())
+        clock.pass_seconds(HOUR)
+        async with asyncio.timeout(10):
+            await second.engine.end_silent_sessions()
+        assert len(second.engine.runs) == 0
+        left = second.crash()
+
+    async with lived(left, after=second) as third:
+        assert await third.state() == (5, 7, 1)
+
+
+async def test_a_run_whose_journal_is_closed_meanwhile_is_not_parked(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    async with lived(home, clock=clock) as life:
+        await half_trained(life)
+        clock.pass_seconds(HOUR)
+
+        async def closed(_: RunJournal) -> None:
+            raise JournalError("the journal is closed")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(RunJournal, "flushed", closed)
+            async with asyncio.timeout(10):
+                await life.engine.end_silent_sessions()
+
+        assert len(life.engine.runs) == 1
+
+
+async def test_a_run_made_anew_has_nothing_of_the_one_that_was_lost(home: Path) -> None:
+    async with lived(home, durability=EVERY_STEP) as life:
+        await life.make()
+        await life.train_slowly(5, 6, 7)
+        live = await life.run()
+        live.problem = "its journal is damaged"
+        await life.engine._lifecycle._mark_lost(live)
+        assert life.recovery_archives() != []
+
+        life.seq_id = 1
+        await life.make()
+        await life.result(await life.ask_pass(1))
+        life.backend.die("signal 9")
+
+        assert await life.state() == (0, 1, 0)
+
+
+async def test_a_journal_that_cannot_be_opened_for_a_moment_is_not_lost(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lived(home) as first:
+        await half_trained(first)
+        await first.written()
+        left = first.crash()
+
+    def fail(directory: Path) -> list[Scan]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "scan_all", fail)
+        async with lived(left, after=first) as second:
+            with pytest.raises(Busy, match="nothing of it is lost: .*Too many open files"):
+                await second.run()
+            patched.undo()
+
+            assert await second.state() == (5, 7, 1)
+
+
+async def test_many_runs_asked_for_at_once_are_no_more_than_may_be_loaded(home: Path) -> None:
+    async with lived(home, limits=EngineLimits(runs=2)) as life:
+        asked = await asyncio.gather(*(make_run(life.engine, number) for number in range(20)), return_exceptions=True)
+
+        assert len(life.engine.runs) <= 2
+        assert {type(each) for each in asked} == {str, Busy}
+
+
+async def test_what_lies_among_the_journals_and_is_none_is_left_alone(home: Path) -> None:
+    async with lived(home) as first:
+        await half_trained(first)
+        await first.written()
+        left = first.crash()
+    journals = left / RUN_JOURNALS
+    (journals / "loop.train.0").symlink_to("loop.train.0")
+    (journals / "etc.train.0").symlink_to(home)
+    (journals / "lost+found").mkdir()
+    (journals / ".train.0").mkdir()
+    (journals / "notes").write_text("mine")
+
+    async with lived(left, after=first) as second:
+        assert await second.state() == (5, 7, 1)
+
+    assert {"loop.train.0", "etc.train.0", "lost+found", ".train.0", "notes"} <= set(os.listdir(journals))

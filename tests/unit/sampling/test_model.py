@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from chockstone.sampling.model import SampledModel, find_eos_tokens
+from support.sampling.making import (
+    EOS,
+    TOKENIZER,
+    Served,
+    _seeded,
+    _sizes,
+    llama,
+    logprobs_of,
+    qwen3,
+    random_prompt,
+    request,
+)
+
+
+def network_of(served: Served) -> str:
+    return type(served.sampled.network).__name__
+
+
+def rope(kind: str, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, **more}}
+
+
+def qwen2() -> PreTrainedModel:
+    return _seeded(Qwen2ForCausalLM, Qwen2Config(**_sizes(num_key_value_heads=2)))
+
+
+def mistral(window: int | None) -> PreTrainedModel:
+    return _seeded(MistralForCausalLM, MistralConfig(**_sizes(num_key_value_heads=2, sliding_window=window)))
+
+
+def gemma() -> PreTrainedModel:
+    return _seeded(GemmaForCausalLM, GemmaConfig(**_sizes(num_key_value_heads=2, head_dim=8)))
+
+
+def gemma2() -> PreTrainedModel:
+    config = Gemma2Config(**_sizes(num_key_value_heads=2, head_dim=8, sliding_window=16))
+    return _seeded(Gemma2ForCausalLM, config)
+
+
+def gpt2() -> PreTrainedModel:
+    sizes = _sizes(n_positions=1024)
+    sizes.pop("max_position_embeddings")
+    return _seeded(GPT2LMHeadModel, GPT2Config(**sizes))
+
+
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    ("model", "network"),
+    [
+        pytest.param(qwen2, "LeanNetwork", id="qwen2: biases on some"),
+        pytest.param(lambda: mistral(None), "LeanNetwork", id="mistral"),
+        pytest.param(lambda: mistral(16), "GenericNetwork", id="mistral: a sliding window"),
+        pytest.param(lambda: llama(**rope("linear")), "LeanNetwork", id="rope: linear"),
+        pytest.param(lambda: llama(**rope("llama3", **LLAMA3)), "LeanNetwork", id="rope: llama3"),
+        pytest.param(
+            lambda: llama(**rope("yarn", original_max_position_embeddings=64)), "LeanNetwork", id="rope: yarn"
+        ),
+        pytest.param(lambda: llama(**rope("dynamic")), "GenericNetwork", id="rope: by length"),
+        pytest.param(gemma, "GenericNetwork", id="gemma: the same names, other numbers"),
+        pytest.param(gemma2, "GenericNetwork", id="gemma2: windows and caps"),
+        pytest.param(gpt2, "GenericNetwork", id="gpt2: no linear layers"),
+    ],
+)
+def test_architectures_give_the_numbers_of_their_own_forward(model: Any, network: str) -> None:
+    served = Served(model(), max_context=1000)
+    assert network_of(served) == network
+    prompt = random_prompt(70)
+
+    (result,) = served.sample(request(prompt, 2, max_tokens=25, ask={"prompt_logprobs": True}))
+
+    assert result.prompt_logprobs is not None
+    for sequence in result.sequences:
+        tokens = [*prompt, *sequence.tokens.tolist()]
+        expected = logprobs_of(served.model, tokens)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+        np.testing.assert_allclose(result.prompt_logprobs[1:], expected[:69], atol=1e-4)
+        np.testing.assert_allclose(sequence.logprobs, expected[69:], atol=1e-4)
+
+
+def test_a_sliding_window_beyond_the_context_needs_no_care() -> None:
+    assert network_of(Served(mistral(512), max_context=512)) == "LeanNetwork"
+
+
+@pytest.mark.parametrize("window", [16, 600])
+def test_a_long_prompt_passes_a_sliding_window_in_pieces(window: int) -> None:
+    served, prompt = Served(mistral(window)), random_prompt(1300)
+    assert served.sampled.network.tokens_per_reading < 1300
+
+    (result,) = served.sample(request(prompt, max_tokens=1, ask={"prompt_logprobs": True}))
+
+    expected = logprobs_of(served.model, prompt)[:-1].gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
+    assert result.prompt_logprobs is not None
+    np.testing.assert_allclose(result.prompt_logprobs[1:], expected, atol=1e-4)
+
+
+def test_the_model_itself_stays_as_it_was(tmp_path: Path) -> None:
+    model = qwen3()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    names = [name for name, _ in model.named_parameters()]
+
+    Served(model)
+    Served(model)  # again, as after a restart of the sampler
+
+    assert [name for name, _ in model.named_parameters()] == names
+    assert model.lm_head.weight is model.model.embed_tokens.weight  # type: ignore[union-attr]
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    for name, tensor in again.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    model.load_state_dict(before)
+    assert torch.equal(copy.deepcopy(model).state_dict()[names[1]], before[names[1]])
+
+
+def test_no_weight_is_held_twice() -> None:
+    model = llama()
+    served = Served(model)
+
+    blueprint = served.sampled.network._blueprint  # type: ignore[attr-defined]
+
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    assert {matrix.weight.untyped_storage().data_ptr() for matrix in blueprint.matrices} <= own
+    attention: Any = model.model.layers[0].self_attn  # type: ignore[union-attr,index]
+    assert blueprint.layers[0].qkv.weight.data_ptr() == attention.q_proj.weight.data_ptr()
+
+
+def test_training_goes_on_through_a_model_that_is_sampled() -> None:
+    model, plain = llama(), llama()
+    served = Served(model)
+    model.train()
+    served.sample(request())
+    assert model.training
+
+    grads = []
+    for one in (model, plain):
+        one.train()
+        loss = one(torch.tensor([random_prompt(12)]), labels=torch.tensor([random_prompt(12)])).loss
+        loss.backward()
+        grads.append({name: parameter.grad for name, parameter in one.named_parameters()})
+
+    for name, grad in grads[0].items():
+        torch.testing.assert_close(grad, grads[1][name])
+
+
+class Wrapped(nn.Module):
+    """A linear layer as training wraps it: the same weights, and a switch for its own adapter."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.active = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+@pytest.mark.parametrize("architecture", [qwen3, llama, gemma])
+def test_linear_layers_may_be_wrapped(architecture: Any) -> None:
+    plain, model = Served(architecture()), architecture()
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear):
+            parent = model.get_submodule(name.rpartition(".")[0])
+            setattr(parent, name.rpartition(".")[2], Wrapped(module))
+    wrapped, adapter = Served(model), plain.adapter(1)
+
+    (expected,) = plain.sample(request(samples=3), adapter=adapter)
+    (result,) = wrapped.sample(request(samples=3), adapter=adapter)
+
+    assert network_of(wrapped) == network_of(plain)
+    for ours, theirs in zip(result.sequences, expected.sequences, strict=True):
+        assert ours.tokens.tolist() == theirs.tokens.tolist()
+
+
+def test_eos_is_whatever_any_of_the_three_say() -> None:
+    model = qwen3()
+    model.generation_config.eos_token_id = [5, 6]  # type: ignore[union-attr]
+    model.config.eos_token_id = None
+
+    assert find_eos_tokens(model, TOKENIZER) == {5, 6, EOS}
+    assert SampledModel(model, TOKENIZER, max_context=64).eos_tokens == {5, 6, EOS}
