@@ -32,7 +32,7 @@ from chockstone.api.users import Caller
 from chockstone.catalog import CheckpointRow, RowMissing
 from chockstone.checkpoints import Archive
 from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing, DamagedArchive
-from chockstone.checkpoints.saving.snapshot import STATE
+from chockstone.checkpoints.format.tree import STATE
 from chockstone.wire.failures import BadRequest, ServerFailure
 
 routes = Routes(prefix="/downloads", tags=["downloads"])

@@ -36,6 +36,8 @@ from chockstone.checkpoints.format.holdings import (
 from chockstone.checkpoints.format.safetensors_header import RESERVED_KEY, is_shape
 
 Json = Any  # Any: what json.dumps takes
+STATE: Final = "state.json"  # the member that holds the JSON
+MAX_STATE_BYTES: Final = 64 * 1024**2
 TAG: Final = "$"
 MAX_DEPTH: Final = 100
 MAX_GROUPS: Final = 64  # members of tensors; more top-level keys than this share one

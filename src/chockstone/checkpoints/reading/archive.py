@@ -44,7 +44,7 @@ from chockstone.checkpoints.format.safetensors_header import (
     parse_header,
 )
 from chockstone.checkpoints.format.tar import BLOCK, PAGE, describe_header, render_headers, round_up
-from chockstone.checkpoints.saving.snapshot import MAX_STATE_BYTES, STATE
+from chockstone.checkpoints.format.tree import MAX_STATE_BYTES, STATE
 from chockstone.checkpoints.stores.file_source import open_file
 from chockstone.checkpoints.stores.store import ArchiveSource
 

@@ -19,9 +19,9 @@ from chockstone.checkpoints.format.layout import Member
 from chockstone.checkpoints.format.outline import Node, Place, outline, walk
 from chockstone.checkpoints.format.safetensors_header import SUFFIX
 from chockstone.checkpoints.format.tar import PAGE, round_up
+from chockstone.checkpoints.format.tree import STATE
 from chockstone.checkpoints.reading.archive import Archive, ArchiveTensor
 from chockstone.checkpoints.restoring.destinations import RestoreDestinations
-from chockstone.checkpoints.saving.snapshot import STATE
 
 _CHUNK_BYTES: Final = 8 * 1024**2  # a whole number of elements of any type
 _FLOATS: Final = {"F16": "<f2", "BF16": "", "F32": "<f4", "F64": "<f8"}  # numpy has no name for bf16

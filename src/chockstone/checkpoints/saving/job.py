@@ -20,6 +20,7 @@ from chockstone.checkpoints.errors import (
 )
 from chockstone.checkpoints.format.layout import Layout, check_members
 from chockstone.checkpoints.format.manifest import Manifest
+from chockstone.checkpoints.format.tree import STATE
 from chockstone.checkpoints.reading.survey import RECOVERY, survey
 from chockstone.checkpoints.retention.collection import collect
 from chockstone.checkpoints.retention.policy import Removal, Retention
@@ -28,7 +29,7 @@ from chockstone.checkpoints.saving.clock import Clock
 from chockstone.checkpoints.saving.handle import Saved, SaveHandle
 from chockstone.checkpoints.saving.image import Image
 from chockstone.checkpoints.saving.pace import Pace
-from chockstone.checkpoints.saving.snapshot import STATE, Snapshot
+from chockstone.checkpoints.saving.snapshot import Snapshot
 from chockstone.checkpoints.saving.writer import Write
 from chockstone.checkpoints.stores.store import Sink, Store
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -20,11 +20,8 @@ from chockstone.checkpoints.errors import CheckpointError, SaveAbandoned, Unstor
 from chockstone.checkpoints.format.host_memory import Bytes, HostBuffer
 from chockstone.checkpoints.format.safetensors_header import SUFFIX, order_tensors, render_header
 from chockstone.checkpoints.format.tar import PAGE, round_up
-from chockstone.checkpoints.format.tree import Leaf, flatten
+from chockstone.checkpoints.format.tree import MAX_STATE_BYTES, Leaf, flatten
 from chockstone.checkpoints.saving.supply import Supply, plan_supply
-
-STATE: Final = "state.json"
-MAX_STATE_BYTES: Final = 64 * 1024**2
 
 Signature = tuple[object, ...]  # what decides where tensors go
 

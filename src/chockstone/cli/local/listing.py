@@ -12,8 +12,8 @@ from chockstone.checkpoints import Archive
 from chockstone.checkpoints.errors import DamagedArchive
 from chockstone.checkpoints.format.outline import MODULE_VERSIONS, TENSOR, Node, count_tensors, outline, walk
 from chockstone.checkpoints.format.safetensors_header import SUFFIX
+from chockstone.checkpoints.format.tree import STATE
 from chockstone.checkpoints.reading.archive import ArchiveTensor
-from chockstone.checkpoints.saving.snapshot import STATE
 from chockstone.cli.local.inventory import expires_at
 from chockstone.cli.output.formatting import (
     plain,
