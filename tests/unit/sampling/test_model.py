@@ -75,14 +75,12 @@ LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positio
 @pytest.mark.parametrize(
     ("model", "network"),
     [
-        pytest.param(qwen2, "LeanNetwork", id="qwen2: biases on some"),
-        pytest.param(lambda: mistral(None), "LeanNetwork", id="mistral"),
+        pytest.param(qwen2, "FusedLlama", id="qwen2: biases on some"),
+        pytest.param(lambda: mistral(None), "FusedLlama", id="mistral"),
         pytest.param(lambda: mistral(16), "GenericNetwork", id="mistral: a sliding window"),
-        pytest.param(lambda: llama(**rope("linear")), "LeanNetwork", id="rope: linear"),
-        pytest.param(lambda: llama(**rope("llama3", **LLAMA3)), "LeanNetwork", id="rope: llama3"),
-        pytest.param(
-            lambda: llama(**rope("yarn", original_max_position_embeddings=64)), "LeanNetwork", id="rope: yarn"
-        ),
+        pytest.param(lambda: llama(**rope("linear")), "FusedLlama", id="rope: linear"),
+        pytest.param(lambda: llama(**rope("llama3", **LLAMA3)), "FusedLlama", id="rope: llama3"),
+        pytest.param(lambda: llama(**rope("yarn", original_max_position_embeddings=64)), "FusedLlama", id="rope: yarn"),
         pytest.param(lambda: llama(**rope("dynamic")), "GenericNetwork", id="rope: by length"),
         pytest.param(gemma, "GenericNetwork", id="gemma: the same names, other numbers"),
         pytest.param(gemma2, "GenericNetwork", id="gemma2: windows and caps"),
@@ -105,7 +103,7 @@ def test_architectures_give_the_numbers_of_their_own_forward(model: Any, network
 
 
 def test_a_sliding_window_beyond_the_context_needs_no_care() -> None:
-    assert network_of(Served(mistral(512), max_context=512)) == "LeanNetwork"
+    assert network_of(Served(mistral(512), max_context=512)) == "FusedLlama"
 
 
 @pytest.mark.parametrize("window", [16, 600])

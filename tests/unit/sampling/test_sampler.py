@@ -533,7 +533,7 @@ def test_what_does_not_fit_the_cache_waits_and_what_never_will_is_refused(lean: 
 
 def test_half_precision_models_sample_close_to_their_own_forward() -> None:
     served = Served(qwen3(torch.bfloat16))
-    assert type(served.sampled.network).__name__ == "LeanNetwork"
+    assert type(served.sampled.network).__name__ == "FusedLlama"
     prompt = random_prompt(20)
 
     (result,) = served.sample(request(prompt, 2, max_tokens=30), adapter=served.adapter(1, size=0.01))

@@ -316,7 +316,7 @@ async def test_a_statement_that_takes_for_ever_is_given_up(
 PROGRAM = """
 import asyncio, sys
 from datetime import UTC, datetime
-from chockstone.catalog import Catalog, CheckpointExists
+from chockstone.catalog import Catalog, CheckpointRowExists
 async def main():
     won = 0
     async with await Catalog.open(sys.argv[1]) as catalog:
@@ -327,7 +327,7 @@ async def main():
                 row = await catalog.checkpoints.begin(
                     "s:train:0", "weights", f"c{n}", archive=f"{sys.argv[2]}-{n}", owner="ann", base_model="m", spec={},
                     now=datetime.now(UTC))
-            except CheckpointExists:
+            except CheckpointRowExists:
                 continue
             await catalog.checkpoints.commit(row, size_bytes=1, now=datetime.now(UTC))
             won += 1

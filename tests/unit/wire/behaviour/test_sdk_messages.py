@@ -47,23 +47,25 @@ from tinker.types import (
 )
 from tinker.types._pydantic_types import save_weights_for_sampler_response as sampler_response
 
-from chockstone.wire.messages import audit
-from chockstone.wire.messages import billing
-from chockstone.wire.messages import checkpoints
-from chockstone.wire.messages import credentials
-from chockstone.wire.messages import training as custom_losses
-from chockstone.wire.messages import futures
-from chockstone.wire.messages import models
-from chockstone.wire.messages import policies
-from chockstone.wire.messages import runs
-from chockstone.wire.messages import sampling_sessions
-from chockstone.wire.messages import schema
-from chockstone.wire.messages import service
-from chockstone.wire.messages import sessions
-from chockstone.wire.messages import training as steps
-from chockstone.wire.messages import service as telemetry
-from chockstone.wire.messages import weights
 from chockstone.wire.failures import BadRequest
+from chockstone.wire.messages import (
+    audit,
+    billing,
+    checkpoints,
+    credentials,
+    futures,
+    models,
+    policies,
+    runs,
+    sampling_sessions,
+    schema,
+    service,
+    sessions,
+    weights,
+)
+from chockstone.wire.messages import service as telemetry
+from chockstone.wire.messages import training as custom_losses
+from chockstone.wire.messages import training as steps
 from chockstone.wire.paths import Kind, TinkerPath
 
 NOON = datetime(2026, 1, 2, 12, 30, tzinfo=UTC)
@@ -769,8 +771,9 @@ def test_any_json_gives_a_request_or_a_refusal(data: st.DataObject) -> None:
 
 
 def test_importing_the_room_loads_nothing_heavy() -> None:
-    modules = "messages_pb2 pass_request pass_result sample_request sample_result compression paths schema sessions"
-    code = f"import sys; from chockstone.wire import {', '.join(modules.split())}; print(*sys.modules)"
+    codecs = "messages_pb2 pass_request pass_result sample_request sample_result compression"
+    modules = [f"codecs.{name}" for name in codecs.split()] + ["paths", "messages.schema", "messages.sessions"]
+    code = f"import sys, {', '.join(f'chockstone.wire.{name}' for name in modules)}; print(*sys.modules)"
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
