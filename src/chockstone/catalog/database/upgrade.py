@@ -23,8 +23,8 @@ VERSIONS: Final = (
     "0003",
     "0004",
     "0005",
-)  # as in migrations/versions, oldest first; the last is what tables.py says
-MIGRATIONS: Final = Path(__file__).parent / "migrations"
+)  # as in migrations/versions, oldest first; the last is what schema.py says
+MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
 VERSION_TABLE: Final = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
 _LOCK_NUMBER: Final = 0x63686F636B  # any number that nobody else locks in the same PostgreSQL
 
