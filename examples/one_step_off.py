@@ -86,7 +86,7 @@ def learn(out: Path, steps: int, staleness: int) -> list[float]:
         )
         outcome = asyncio.run(trainer.run())  # Ctrl-C saves a checkpoint on its way out
     print(f"checkpoint of step {outcome.checkpoint.step}: {outcome.checkpoint.paths['state']}")
-    print(f"evaluation: {outcome.tally.evaluation['reward/mean']:.3f}")
+    print(f"evaluation: {outcome.progress.evaluation['reward/mean']:.3f}")
     return [row["metrics"]["reward/mean"] for row in read_rows(out / METRICS) if "metrics" in row]
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from chockstone.trainers import Completion, Problem, StepRecord, Trainer, TrainerConfig
 from chockstone.trainers.reports.jsonl import SAMPLES, JsonLines, read_rows
 from chockstone.trainers.reports.reports import Level
-from chockstone.trainers.saves import Saves
+from chockstone.trainers.saves import TrainerSaver
 
 
 class Evens:
@@ -150,13 +150,13 @@ def _tell(*words: object) -> None:
 
 
 def _live(home: Path, settings: Mapping[str, Any]) -> None:
-    begin = Saves.begin
+    begin = TrainerSaver.begin
 
     def telling(*values: Any) -> Any:
         _tell("save")
         return begin(*values)
 
-    Saves.begin = telling  # type: ignore[method-assign]
+    TrainerSaver.begin = telling  # type: ignore[method-assign]
     config = TrainerConfig(**settings)
     asyncio.run(Trainer(config, Evens(), store=home / "store", reports=[_Teller(home)]).run())
 

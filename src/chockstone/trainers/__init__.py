@@ -1,17 +1,18 @@
-"""Trainers: reinforcement learning through a Tinker server, generating while it trains and while it saves.
+"""Asynchronous reinforcement learning through a Tinker server: generates while it trains and while it saves.
 
-Knows the ``tinker`` SDK and the checkpoint library; nothing of the server, and no torch. The SDK is imported with
-``Trainer``: the other names serve loops that have none, too.
+``rollouts`` makes the data to train on, ``reports`` writes metrics. Uses the ``tinker`` SDK and the checkpoint
+library; must not import the server or torch. Only ``Trainer`` and ``TrainingOutcome`` import the SDK, on first use, so
+that loops without the SDK can use the other names.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from chockstone.trainers.collector import Collector, Measure
 from chockstone.trainers.config import TrainerConfig
 from chockstone.trainers.errors import ConfigInvalid, FinalSaveFailed, ResumeRefused, RewardInvalid, TrainerError
-from chockstone.trainers.reports.collector import Collector, Measure
 from chockstone.trainers.reports.reports import Report, Reports, StepRecord
 from chockstone.trainers.rollouts.environment import Completion, Environment, Problem, load_environment
-from chockstone.trainers.rollouts.loader import Draw, Loader, ShuffledLoader
+from chockstone.trainers.rollouts.loader import Loader, ProblemDraw, ShuffledLoader
 
 if TYPE_CHECKING:
     from chockstone.trainers.trainer import Trainer, TrainingOutcome
@@ -20,13 +21,12 @@ __all__ = [
     "Collector",
     "Completion",
     "ConfigInvalid",
-    "Draw",
     "Environment",
     "FinalSaveFailed",
     "Loader",
     "Measure",
-    "TrainingOutcome",
     "Problem",
+    "ProblemDraw",
     "Report",
     "Reports",
     "ResumeRefused",
@@ -36,6 +36,7 @@ __all__ = [
     "Trainer",
     "TrainerConfig",
     "TrainerError",
+    "TrainingOutcome",
     "load_environment",
 ]
 

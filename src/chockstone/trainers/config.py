@@ -1,4 +1,4 @@
-"""The settings of a trainer, checked when they are made."""
+"""The settings of a trainer, validated on construction."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ _AT_LEAST: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TrainerConfig:
-    """One run of a trainer. ``steps`` and what is saved may differ when it is resumed; see ``identity``."""
+    """Settings of one run. A resumed run may change all of them except those in ``identity``."""
 
     base_model: str
     steps: int = 100
-    batch_size: int = 16  # problems in a step
-    group_size: int = 8  # samples of each; their mean reward is the baseline
-    rank: int = 32  # of the adapter; 0 trains all weights, where the server can
-    learning_rate: float = 1e-4  # the highest
-    schedule: Schedule = "constant"  # of it, from the warm-up to the last step, where the others come to zero
-    warmup_steps: int = 0  # in which it rises from zero
+    batch_size: int = 16  # problems per step
+    group_size: int = 8  # samples per problem; their mean reward is the baseline
+    rank: int = 32  # of the LoRA adapter; 0 trains all weights, if the server supports it
+    learning_rate: float = 1e-4  # maximum
+    schedule: Schedule = "constant"  # of the learning rate after the warm-up; linear and cosine end at zero
+    warmup_steps: int = 0  # steps in which the learning rate rises from zero
     weight_decay: float = 0.0
-    grad_clip_norm: float = 1.0  # 0: none
+    grad_clip_norm: float = 1.0  # 0: no clipping
     loss: Loss = "importance_sampling"
-    loss_config: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # {}: the server's own
-    kl_coefficient: float = 0.0  # of the penalty on leaving the base model; 0: none
+    loss_config: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # {}: the server's defaults
+    kl_coefficient: float = 0.0  # of the penalty on the distance to the base model; 0: no penalty
     normalise_advantages: bool = False  # divide by the group's standard deviation
     max_tokens: int = 64
     temperature: float = 1.0
-    staleness: int = 1  # steps that samples may be old: 0 synchronous, 1 one-step-off, more asynchronous
-    concurrency: int | None = None  # groups generated at once; None: all that staleness allows
+    staleness: int = 1  # maximum age of samples in steps: 0 synchronous, 1 one-step-off, more asynchronous
+    concurrency: int | None = None  # groups generated at the same time; None: as many as staleness allows
     seed: int = 0
     save_every: int = 10  # steps; 0: only at the end
-    exports: tuple[Export, ...] = ("sampler",)  # saved beside the training state
-    keep: int = 3  # checkpoints of this run; older ones are deleted, here and on the server
+    exports: tuple[Export, ...] = ("sampler",)  # saved in addition to the training state
+    keep: int = 3  # checkpoints of this run; older ones are deleted, in the store and on the server
     evaluate_every: int = 0  # steps; 0: never
-    stop_seconds: float = 60.0  # to finish a step and save when it is cancelled; the server may be gone
+    stop_seconds: float = 60.0  # maximum time to finish a step and save after a cancellation
 
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():
@@ -67,7 +67,7 @@ class TrainerConfig:
             _check_number(name, getattr(self, name), is_zero_good=False)
         for name in ("weight_decay", "grad_clip_norm", "kl_coefficient"):
             _check_number(name, getattr(self, name), is_zero_good=True)
-        concurrency: Any = self.concurrency  # Any: what a file said
+        concurrency: Any = self.concurrency  # Any: it may come from a file
         is_whole = isinstance(concurrency, int) and not isinstance(concurrency, bool)
         if concurrency is not None and not (is_whole and concurrency >= 1):
             raise ConfigInvalid(f"concurrency must be a whole number from 1 on, or None, not {concurrency!r}")
@@ -81,7 +81,7 @@ class TrainerConfig:
             raise ConfigInvalid("base_model must name a model that the server serves")
 
     def learning_rate_at(self, step: int) -> float:
-        """For the step that follows ``step`` others. It depends on nothing else, so a resumed run has the same."""
+        """Return the learning rate after ``step`` steps. It depends on nothing else, so a resume does not change it."""
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / (self.warmup_steps + 1)
         left = max(0.0, 1.0 - (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps))
@@ -92,10 +92,10 @@ class TrainerConfig:
         return self.learning_rate
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same in every life of a run: with anything else it would be another run."""
+        """Return the settings that a resumed run must not change."""
         return {name: getattr(self, name) for name in ("base_model", "rank", "batch_size", "group_size", "seed")}
 
 
-def _check_number(name: str, value: Any, *, is_zero_good: bool) -> None:  # Any: what a file said
+def _check_number(name: str, value: Any, *, is_zero_good: bool) -> None:  # Any: it may come from a file
     if not isinstance(value, int | float) or not math.isfinite(value) or value < 0 or (value == 0 and not is_zero_good):
         raise ConfigInvalid(f"{name} must be {'zero or more' if is_zero_good else 'more than zero'}, not {value!r}")

@@ -1,30 +1,30 @@
-"""What can go wrong in a trainer.
+"""Errors of a trainer.
 
 TrainerError
-├── ConfigInvalid      settings that contradict themselves
+├── ConfigInvalid      contradictory settings
 ├── RewardInvalid      a reward that is not a finite number
-├── ResumeRefused      there is something to go on from, and going on from it would be wrong
-└── FinalSaveFailed    training is over, and its last state could not be kept
+├── ResumeRefused      a saved state exists, and resuming from it would be wrong
+└── FinalSaveFailed    training ended, and its last state could not be saved
 """
 
 from __future__ import annotations
 
 
 class TrainerError(Exception):
-    """A trainer cannot go on."""
+    """A trainer cannot continue."""
 
 
 class ConfigInvalid(TrainerError, ValueError):
-    """Settings that contradict themselves. Nothing was started."""
+    """Contradictory settings. Nothing was started."""
 
 
 class RewardInvalid(TrainerError):
-    """A reward that is not a finite number: advantages, and with them the weights, would be ruined."""
+    """A reward that is not a finite number: it would make the advantages and the weights NaN."""
 
 
 class ResumeRefused(TrainerError):
-    """Something was saved here, and it cannot be gone on from. Nothing was started, nothing was changed."""
+    """The directory holds a saved state that this run cannot resume from. Nothing was started or changed."""
 
 
 class FinalSaveFailed(TrainerError):
-    """Training ended and its last state is not kept; the message names the newest one that is."""
+    """Training ended and its last state is not saved. The message names the newest checkpoint."""

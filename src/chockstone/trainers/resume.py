@@ -1,4 +1,4 @@
-"""Resuming: the newest checkpoint of which everything is there, the trainer's state and the run's."""
+"""Find the newest checkpoint of a run whose parts both load: the trainer's archive and the weights on the server."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from chockstone.checkpoints.errors import CheckpointError, DamagedArchive
 from chockstone.checkpoints.restoring.verdicts import Verdict, judge
 from chockstone.checkpoints.restoring.walk_back import Ending, WalkBack
 from chockstone.trainers.errors import ResumeRefused
-from chockstone.trainers.reports.reporting import Announce
-from chockstone.trainers.saves import KeptTrainerSave
+from chockstone.trainers.reports.reports import EventReporter
+from chockstone.trainers.saves import TrainerCheckpoint
 from chockstone.trainers.snapshot import KIND, SavedTrainerState, read_state
 
-_ABOUT_THE_WEIGHTS: Final = {400, 404, 410, 422}
+_UNUSABLE_WEIGHTS: Final = {400, 404, 410, 422}  # HTTP statuses
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
     saved: SavedTrainerState
     run: tinker.TrainingClient
-    kept: KeptTrainerSave
+    checkpoint: TrainerCheckpoint
 
 
 async def resume(
     checkpointer: Checkpointer,
     identity: Mapping[str, Any],
     open_run: Callable[[str], Awaitable[tinker.TrainingClient]],
-    announce: Announce,
+    report_event: EventReporter,
 ) -> Resumed | None:
-    """None if nothing was ever saved here. Walks past what is damaged or gone, and says so.
+    """Return None if the store holds no checkpoint. Skips damaged and deleted checkpoints with a warning.
 
-    Raises ResumeRefused if there is something and none of it can be used: beginning anew would hide the loss. What
-    cannot be read now is raised as it is: neither an older one nor a new beginning may stand in for it.
+    Raises ResumeRefused if checkpoints exist and none can be used: a fresh start would hide the loss. An error that
+    may be temporary is raised unchanged: neither an older checkpoint nor a fresh start may replace the newest one.
     """
     walk = WalkBack(await asyncio.to_thread(_candidates, checkpointer))
     for found in walk:
@@ -46,35 +46,35 @@ async def resume(
         try:
             saved = await asyncio.to_thread(_read, checkpointer, found, identity)
         except CheckpointError as error:
-            walk.saw(judge(error), str(error), step=step, is_sure=True)  # it was read twice by those below
+            walk.saw(judge(error), str(error), step=step, is_sure=True)  # the reader has read it twice
             if walk.is_over:
                 raise
-            announce(f"checkpoint {found.name!r} is walked past: {error}", level="warning")
+            report_event(f"checkpoint {found.name!r} skipped: {error}", level="warning")
             continue
         try:
             run = await open_run(saved.paths["state"])
         except (tinker.APIStatusError, tinker.RequestFailedError) as error:
-            if not _is_about_the_weights(error):
-                raise  # it may load another time
+            if not _weights_are_unusable(error):
+                raise  # a later try may succeed
             walk.saw(Verdict.CORRUPT, str(error), step=step, is_sure=True)
-            announce(f"checkpoint {found.name!r} is walked past, its weights do not load: {error}", level="warning")
+            report_event(f"checkpoint {found.name!r} skipped, its weights do not load: {error}", level="warning")
             continue
-        walk.took(step=saved.tally.step)
+        walk.took(step=saved.progress.step)
         if walk.passed:
             lost = "an unknown number of" if walk.steps_lost is None else walk.steps_lost
-            announce(f"the run goes on from {found.name!r}: {lost} steps are done again", level="warning")
-        return Resumed(saved, run, KeptTrainerSave(saved.tally.step, found.name, saved.paths))
+            report_event(f"resuming from {found.name!r}: {lost} steps are repeated", level="warning")
+        return Resumed(saved, run, TrainerCheckpoint(saved.progress.step, found.name, saved.paths))
     if walk.ending is Ending.FRESH:
         return None
     reasons = "; ".join(f"{look.candidate.name}: {look.reason}" for look in walk.passed)
     raise ResumeRefused(
-        f"none of the {len(walk.passed)} checkpoints at {checkpointer.store.url!r} can be gone on from: "
-        f"{reasons}. Mend it, or begin anew in another directory."
+        f"none of the {len(walk.passed)} checkpoints at {checkpointer.store.url!r} can be resumed from: "
+        f"{reasons}. Repair them, or start a new run in another directory."
     )
 
 
 def _candidates(checkpointer: Checkpointer) -> list[StoredCheckpoint]:
-    """Those that nobody can read first, for they may be the newest; then newest first."""
+    """Return unreadable checkpoints first, because they may be the newest, then the others from newest to oldest."""
     found = checkpointer.checkpoints()
     unreadable = [each for each in found if each.manifest is None]
     return unreadable + [each for each in reversed(found) if each.manifest and each.manifest.kind == KIND]
@@ -91,8 +91,8 @@ def _read(checkpointer: Checkpointer, found: StoredCheckpoint, identity: Mapping
     return saved
 
 
-def _is_about_the_weights(error: tinker.APIStatusError | tinker.RequestFailedError) -> bool:
-    """Whether they are gone, damaged or do not fit, so that asking again finds the same."""
+def _weights_are_unusable(error: tinker.APIStatusError | tinker.RequestFailedError) -> bool:
+    """Whether the weights are deleted, damaged or do not fit, so that a retry would fail the same way."""
     if isinstance(error, tinker.RequestFailedError):
         return error.category != types.RequestErrorCategory.Server
-    return error.status_code in _ABOUT_THE_WEIGHTS
+    return error.status_code in _UNUSABLE_WEIGHTS

@@ -1,8 +1,8 @@
-"""Cuts: one consistent picture of a trainer, taken between two steps while generation goes on.
+"""Snapshots: one consistent state of a trainer, taken between two steps while generation continues.
 
-A cut is taken in the event loop's thread without an await, at the very place in the order of the run's
-operations at which its weights are saved. Rollouts that are under way at that moment belong to it and
-are waited for, in the background, before it is written; so a resumed run trains on the same ones.
+The trainer takes a snapshot in the event loop's thread without an await, and submits the save of the weights at the
+same point in the order of the run's operations. Groups that are being generated at that moment belong to the
+snapshot. The save waits for them in the background, so that a resumed run trains on the same groups.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from chockstone.checkpoints.errors import DamagedArchive
 from chockstone.trainers.errors import ResumeRefused
-from chockstone.trainers.rollouts.generation import Slot
-from chockstone.trainers.rollouts.loader import Draw
+from chockstone.trainers.rollouts.generation import PendingGroup
+from chockstone.trainers.rollouts.loader import ProblemDraw
 from chockstone.trainers.rollouts.rollouts import draw_state, pack_groups, read_draw, unpack_groups
 
 VERSION: Final = 1
@@ -27,7 +27,7 @@ KIND: Final = "trainer"
 
 @dataclass(slots=True)
 class TrainerProgress:
-    """What adds up over all lives of a run."""
+    """Totals over all processes of a run. Saved under the key "tally"."""
 
     step: int = 0
     samples: int = 0
@@ -49,42 +49,46 @@ class TrainerProgress:
 @dataclass(frozen=True, slots=True)
 class TrainerSnapshot:
     identity: Mapping[str, Any]
-    tally: TrainerProgress
+    progress: TrainerProgress
     loader: Mapping[str, Any]
-    slots: tuple[Slot, ...]
-    begun: tuple[Slot, ...]  # those of them that are done or under way; the others will be another policy's
-    extra: Mapping[str, Any]  # states of the user's own objects
+    pending: tuple[PendingGroup, ...]
+    begun: tuple[PendingGroup, ...]  # the finished and running ones of ``pending``; later policies generate the others
+    extra: Mapping[str, Any]  # states of the user's objects
 
     @classmethod
     def take(
         cls,
         identity: Mapping[str, Any],
-        tally: TrainerProgress,
+        progress: TrainerProgress,
         loader: Mapping[str, Any],
-        slots: tuple[Slot, ...],
+        pending: tuple[PendingGroup, ...],
         extra: Mapping[str, Any],
     ) -> TrainerSnapshot:
-        """Copies what goes on changing."""
-        begun = tuple(slot for slot in slots if slot.is_begun)
+        """Copy everything that training changes later."""
         return cls(
-            dict(identity), copy.deepcopy(tally), copy.deepcopy(dict(loader)), slots, begun, copy.deepcopy(dict(extra))
+            identity=dict(identity),
+            progress=copy.deepcopy(progress),
+            loader=copy.deepcopy(dict(loader)),
+            pending=pending,
+            begun=tuple(each for each in pending if each.is_begun),
+            extra=copy.deepcopy(dict(extra)),
         )
 
     @property
     def step(self) -> int:
-        return self.tally.step
+        return self.progress.step
 
     async def state(self, paths: Mapping[str, str]) -> dict[str, Any]:
-        """As it is written, once the rollouts in it have settled. ``paths``: where its weights are."""
-        settled = [await slot.settled() for slot in self.begun]
-        groups = [group for group in settled if group is not None]
+        """Wait for the running groups and return the state to write. ``paths``: where the weights are."""
+        finished = [await pending.wait() for pending in self.begun]
+        groups = [group for group in finished if group is not None]
         return {
             "trainer": {
                 "version": VERSION,
                 "identity": dict(self.identity),
-                "tally": asdict(self.tally),
+                "tally": asdict(self.progress),
                 "paths": dict(paths),
-                "draws": [draw_state(slot.draw) for slot in self.slots],
+                "draws": [draw_state(pending.draw) for pending in self.pending],
             },
             "loader": dict(self.loader),
             "rollouts": await asyncio.to_thread(pack_groups, groups),
@@ -94,17 +98,17 @@ class TrainerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SavedTrainerState:
-    """What a cut is when it comes back."""
+    """A snapshot as read from an archive."""
 
-    tally: TrainerProgress
+    progress: TrainerProgress
     paths: Mapping[str, str]
     loader: Mapping[str, Any]
-    window: tuple[tuple[Draw, Any], ...]  # each draw and its group, or None: to be generated again
+    window: tuple[tuple[ProblemDraw, Any], ...]  # each draw and its group; None: generate it again
     extra: Mapping[str, Any]
 
 
 def read_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> SavedTrainerState:
-    """Raises ResumeRefused if it is of another run, or of a later version; DamagedArchive if it is no such state."""
+    """Raises ResumeRefused for the state of another run or a later version, and DamagedArchive if it is malformed."""
     try:
         return _read_state(state, identity)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, StopIteration) as error:
@@ -126,14 +130,14 @@ def _read_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> SavedT
     if changed:
         raise ResumeRefused(
             f"the state in this directory is of another run: {'; '.join(changed)}. "
-            "Use the same settings to go on with it, or another directory to begin anew."
+            "Use the same settings to resume it, or another directory to start a new run."
         )
     groups = {group.draw: group for group in unpack_groups(state["rollouts"])}
     window = tuple((draw, groups.pop(draw, None)) for draw in map(read_draw, trainer["draws"]))
     if groups:
         raise ValueError(f"it has groups of draws {sorted(draw.number for draw in groups)}, which were trained on")
     return SavedTrainerState(
-        tally=_read_tally(trainer["tally"]),
+        progress=_read_progress(trainer["tally"]),
         paths=dict(trainer["paths"]),
         loader=dict(state["loader"]),
         window=window,
@@ -141,11 +145,11 @@ def _read_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> SavedT
     )
 
 
-def _read_tally(saved: Mapping[str, Any]) -> TrainerProgress:
-    tally = TrainerProgress(**saved)
+def _read_progress(saved: Mapping[str, Any]) -> TrainerProgress:
+    progress = TrainerProgress(**saved)
     for name in ("step", "samples", "tokens", "best_step", "evaluated_step"):
         if operator.index(saved[name]) < 0:
             raise ValueError(f"its {name} is {saved[name]}")
-    if not all(math.isfinite(number) for number in (tally.seconds, tally.best_reward or 0.0)):
-        raise ValueError("its seconds or its best reward are no finite number")
-    return tally
+    if not all(math.isfinite(number) for number in (progress.seconds, progress.best_reward or 0.0)):
+        raise ValueError("its seconds or its best reward are not finite")
+    return progress

@@ -1,9 +1,9 @@
-"""The trainer: asynchronous reinforcement learning through the tinker SDK, resumed from wherever it was.
+"""The trainer: asynchronous reinforcement learning through the tinker SDK, resumed from its newest checkpoint.
 
     trainer = Trainer(TrainerConfig("tiny", steps=100), environment, store="./run", reports=[JsonLines(Path("./run"))])
     outcome = asyncio.run(trainer.run())
 
-Run it again after a crash, and it goes on.
+After a crash, run it again: it resumes.
 """
 
 from __future__ import annotations
@@ -20,41 +20,40 @@ import tinker
 
 from chockstone.checkpoints import Checkpointer, LoopWatchdog, Store, open_store
 from chockstone.checkpoints.runtime import threads
+from chockstone.trainers.collector import Collector
 from chockstone.trainers.config import TrainerConfig
 from chockstone.trainers.errors import ConfigInvalid
-from chockstone.trainers.reports.collector import Collector
-from chockstone.trainers.reports.reporting import Reporting
-from chockstone.trainers.reports.reports import Report, Reports
+from chockstone.trainers.reports.reports import BackgroundReports, Report, Reports
 from chockstone.trainers.resume import Resumed, resume
 from chockstone.trainers.rollouts.environment import Environment
-from chockstone.trainers.rollouts.generation import Slot, restored_slots
+from chockstone.trainers.rollouts.generation import PendingGroup, restore_window
 from chockstone.trainers.rollouts.loader import Loader, ShuffledLoader
 from chockstone.trainers.rollouts.reward_pool import call_environment
 from chockstone.trainers.rollouts.worker import RolloutWorker
-from chockstone.trainers.saves import KeptTrainerSave, Saves
+from chockstone.trainers.saves import TrainerCheckpoint, TrainerSaver
 from chockstone.trainers.snapshot import TrainerProgress
 from chockstone.trainers.training import Stateful, TrainingLoop
 
 log = logging.getLogger(__name__)
 _CLOSE_SECONDS: Final = 10.0
-PREFIX: Final = "trainer"  # of its archives in the store
+PREFIX: Final = "trainer"  # of the archives in the store
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingOutcome:
-    tally: TrainerProgress
-    checkpoint: KeptTrainerSave
-    resumed_from: int | None  # step; None: begun anew
+    progress: TrainerProgress
+    checkpoint: TrainerCheckpoint
+    resumed_from: int | None  # step; None: a fresh start
 
 
 class Trainer:
-    """One run of training, in as many lives as it takes. ``store`` keeps what one life leaves to the next.
+    """One training run, over as many processes as it takes. ``store`` holds the checkpoints between them.
 
-    One life at a time: two trainers in one store would overwrite and delete each other's checkpoints.
+    Run one trainer per store at a time: two would overwrite and delete each other's checkpoints.
 
-    ``extra``: objects of yours with ``state_dict`` and ``load_state_dict``, saved in the same cut; an environment
-    that has them is among them by itself. ``loader``: instead of a shuffled one. The states of both are taken, and
-    the loader is drawn from, in the event loop's thread only.
+    ``extra``: objects with ``state_dict`` and ``load_state_dict``, saved in the same snapshot. An environment with both
+    methods is added automatically. ``loader`` replaces the shuffled one. The trainer calls the loader and the
+    ``state_dict`` methods in the event loop's thread only.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Trainer:
         self._environment = environment
         self._store = store
         self._reports = Reports(reports)
-        self._server: dict[str, Any] = {"base_url": base_url, "api_key": api_key}  # None: as the SDK finds them
+        self._server: dict[str, Any] = {"base_url": base_url, "api_key": api_key}  # None: the SDK's defaults
         self._loader = loader or ShuffledLoader(len(environment), seed=config.seed)
         self._extra = dict(extra or {})
         if hasattr(environment, "state_dict") and hasattr(environment, "load_state_dict"):
@@ -88,77 +87,77 @@ class Trainer:
         }
 
     async def run(self) -> TrainingOutcome:
-        """Train, from the newest checkpoint in the store if there is one. Call it once.
+        """Train to the last step, from the newest checkpoint in the store if there is one. Call it once.
 
-        Raises what went wrong, as it was raised; ResumeRefused before anything was started. Cancelled, it saves a last
-        checkpoint first. Leaves no task behind.
+        Raises the first error unchanged, and ResumeRefused before anything is started. When cancelled, it saves a last
+        checkpoint before it raises CancelledError. Leaves no task running.
         """
-        reporting = Reporting(self._reports)
+        reports = BackgroundReports(self._reports)
         try:
             async with (
                 self._connected() as service,
                 LoopWatchdog() as watchdog,
                 Checkpointer(await asyncio.to_thread(open_store, self._store), prefix=PREFIX) as checkpointer,
             ):
-                return await self._train(service, checkpointer, watchdog, reporting)
+                return await self._train(service, checkpointer, watchdog, reports)
         finally:
-            await reporting.close()
+            await reports.close()
 
     async def _train(
         self,
         service: tinker.ServiceClient,
         checkpointer: Checkpointer,
         watchdog: LoopWatchdog,
-        reporting: Reporting,
+        reports: BackgroundReports,
     ) -> TrainingOutcome:
         def open_run(path: str) -> Any:
             return threads.in_thread(lambda: service.create_training_client_from_state_with_optimizer(path))
 
-        resumed = await resume(checkpointer, self._identity, open_run, reporting.announce)
-        resumed_from = resumed.saved.tally.step if resumed else None
+        resumed = await resume(checkpointer, self._identity, open_run, reports.report_event)
+        resumed_from = resumed.saved.progress.step if resumed else None
         run = resumed.run if resumed else await threads.in_thread(lambda: self._begin_run(service))
-        tally = resumed.saved.tally if resumed else TrainerProgress()
-        slots = self._put_back(resumed) if resumed else []
-        await reporting.resume(tally.step)
-        reporting.announce(
-            f"goes on from step {tally.step}: {resumed.kept.paths['state']}"
+        progress = resumed.saved.progress if resumed else TrainerProgress()
+        window = self._restore(resumed) if resumed else []
+        await reports.resume(progress.step)
+        reports.report_event(
+            f"resuming from step {progress.step}: {resumed.checkpoint.paths['state']}"
             if resumed
-            else f"begins run {run.model_id}"
+            else f"starting run {run.model_id}"
         )
         collector = Collector()
-        player = await self._player(service, run, collector)
+        worker = await self._make_rollout_worker(service, run, collector)
         rest = await threads.in_thread(lambda: tinker.RestClient(**self._server))
-        saves = Saves(
+        saver = TrainerSaver(
             run,
             checkpointer,
             self._config,
             collector,
-            reporting.announce,
+            reports.report_event,
             delete_path=lambda path: _delete(rest, path),
-            newest=resumed.kept if resumed else None,
+            newest=resumed.checkpoint if resumed else None,
         )
         evaluation = self._environment.evaluation
         problems = await asyncio.to_thread(call_environment, evaluation) if self._config.evaluate_every else ()
         training = TrainingLoop(
             self._config,
             run,
-            player,
+            worker,
             self._loader,
-            saves,
+            saver,
             collector=collector,
-            reporting=reporting,
+            reports=reports,
             watchdog=watchdog,
             identity=self._identity,
             problems=problems,
-            tally=tally,
-            slots=slots,
+            progress=progress,
+            window=window,
             extra=self._extra,
         )
         try:
-            kept = await training.run()
+            checkpoint = await training.run()
         finally:
-            player.close()
-        return TrainingOutcome(tally, kept, resumed_from)
+            worker.close()
+        return TrainingOutcome(progress, checkpoint, resumed_from)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[tinker.ServiceClient]:
@@ -169,21 +168,21 @@ class Trainer:
             try:
                 closing = threads.in_thread(lambda: service.close("success").result())
                 await asyncio.wait_for(closing, _CLOSE_SECONDS)
-            except Exception as error:  # noqa: BLE001  # the server ends a session that it hears no more of
-                log.warning("the session was not closed error=%r", error)
+            except Exception as error:  # noqa: BLE001  # the server closes an idle session by itself
+                log.warning("session not closed error=%r", error)
 
     def _begin_run(self, service: tinker.ServiceClient) -> tinker.TrainingClient:
         config = self._config
         return service.create_lora_training_client(base_model=config.base_model, rank=config.rank, seed=config.seed)
 
-    def _put_back(self, resumed: Resumed) -> list[Slot]:
+    def _restore(self, resumed: Resumed) -> list[PendingGroup]:
         saved = resumed.saved
         self._loader.load_state_dict(saved.loader)
         for name, each in self._extra.items():
             each.load_state_dict(saved.extra[name])
-        return restored_slots(saved.window, self._config, trained=saved.tally.step)
+        return restore_window(saved.window, self._config, trained=saved.progress.step)
 
-    async def _player(
+    async def _make_rollout_worker(
         self, service: tinker.ServiceClient, run: tinker.TrainingClient, collector: Collector
     ) -> RolloutWorker:
         tokenizer = await threads.in_thread(run.get_tokenizer)
@@ -196,5 +195,5 @@ class Trainer:
 
 
 def _delete(rest: tinker.RestClient, path: str) -> None:
-    with suppress(tinker.NotFoundError):  # it expired, or somebody was faster
+    with suppress(tinker.NotFoundError):  # it expired, or was deleted by someone else
         rest.delete_checkpoint_from_tinker_path(path).result()

@@ -21,7 +21,7 @@ import httpx
 import pytest
 import tinker
 
-from chockstone.trainers import Completion, Draw, Problem, StepRecord, Trainer, TrainerConfig
+from chockstone.trainers import Completion, Problem, ProblemDraw, StepRecord, Trainer, TrainerConfig
 from chockstone.trainers.reports.reports import Level
 from chockstone.trainers.rollouts.loader import ShuffledLoader
 
@@ -291,7 +291,7 @@ class StrictLoader(ShuffledLoader):
         self._is_busy = False
         self._live: dict[str, Any] = super().state_dict()
 
-    def draw(self) -> Draw:
+    def draw(self) -> ProblemDraw:
         return self._alone(super().draw)
 
     def state_dict(self) -> dict[str, Any]:

@@ -58,7 +58,7 @@ async def test_more_steps_may_be_asked_for(trained: list[Path], ledger: Ledger, 
 
     outcome = await trainer(tmp_path, ledger, steps=9).run()
 
-    assert (outcome.resumed_from, outcome.tally.step, outcome.tally.samples) == (6, 9, 36)
+    assert (outcome.resumed_from, outcome.progress.step, outcome.progress.samples) == (6, 9, 36)
     assert ledger.order == undisturbed.order
 
 
@@ -73,7 +73,7 @@ async def test_a_damaged_newest_archive_is_walked_past(
 
     assert outcome.resumed_from == 4
     assert ledger.rows == rows
-    assert [event for event in ledger.events if event.startswith("warning: checkpoint") and "is walked past" in event]
+    assert [event for event in ledger.events if event.startswith("warning: checkpoint") and "skipped" in event]
 
 
 async def test_one_whose_weights_are_gone_is_walked_past(
@@ -97,7 +97,7 @@ async def test_if_none_can_be_used_it_says_why_and_changes_nothing(
     del server.saved["tinker://run-1/weights/step-00000006"]
     before = picture(tmp_path, server, ledger)
 
-    with pytest.raises(ResumeRefused, match="none of the 3 checkpoints at .* can be gone on from") as refused:
+    with pytest.raises(ResumeRefused, match="none of the 3 checkpoints at .* can be resumed from") as refused:
         await trainer(tmp_path, ledger).run()
 
     assert picture(tmp_path, server, ledger) == before
@@ -150,7 +150,7 @@ async def test_weights_that_are_gone_or_damaged_are_walked_past_whatever_the_ser
     outcome = await trainer(tmp_path, ledger).run()
 
     assert outcome.resumed_from == 4
-    assert "the run goes on from 'trainer/step-00000004': 2 steps are done again" in "".join(ledger.events)
+    assert "resuming from 'trainer/step-00000004': 2 steps are repeated" in "".join(ledger.events)
 
 
 @pytest.mark.parametrize("status", [401, 403, 503])

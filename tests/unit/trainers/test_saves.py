@@ -11,10 +11,10 @@ import pytest
 from chockstone.checkpoints import Checkpointer
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.trainers import FinalSaveFailed, saves
-from chockstone.trainers.reports.collector import Collector
-from chockstone.trainers.rollouts.generation import Slot
-from chockstone.trainers.rollouts.loader import Draw
-from chockstone.trainers.saves import FINAL_ATTEMPTS, Saves
+from chockstone.trainers.collector import Collector
+from chockstone.trainers.rollouts.generation import PendingGroup
+from chockstone.trainers.rollouts.loader import ProblemDraw
+from chockstone.trainers.saves import FINAL_ATTEMPTS, TrainerSaver
 from chockstone.trainers.snapshot import TrainerProgress, TrainerSnapshot
 from support.trainers.fakes import FakeRest, FakeRun, FakeServer, Ledger, config, trainer
 
@@ -27,10 +27,10 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def opened(
     server: FakeServer, store: Path | FileStore, told: list[str] | None = None, **changes: Any
-) -> AsyncIterator[Saves]:
+) -> AsyncIterator[TrainerSaver]:
     events = [] if told is None else told
     async with Checkpointer(store) as checkpointer:
-        made = Saves(
+        made = TrainerSaver(
             FakeRun(server, "weights"),  # type: ignore[arg-type]
             checkpointer,
             config(**changes),
@@ -42,8 +42,8 @@ async def opened(
         await made.close()
 
 
-def cut(step: int, *slots: Slot) -> TrainerSnapshot:
-    return TrainerSnapshot.take({}, TrainerProgress(step=step), {}, slots, {})
+def snapshot(step: int, *pending: PendingGroup) -> TrainerSnapshot:
+    return TrainerSnapshot.take({}, TrainerProgress(step=step), {}, pending, {})
 
 
 async def ended(task: asyncio.Task[Any]) -> BaseException | None:
@@ -57,7 +57,7 @@ def steps(store: Path) -> list[int | None]:
 
 async def test_the_archive_names_what_is_on_the_server(server: FakeServer, tmp_path: Path) -> None:
     async with opened(server, tmp_path, exports=("sampler", "hf")) as made:
-        kept = await made.begin(cut(4))
+        kept = await made.begin(snapshot(4))
 
     assert set(kept.paths) == {"state", "sampler", "hf"}
     assert sorted(kept.paths.values()) == sorted(server.saved)
@@ -70,7 +70,7 @@ async def test_the_archive_names_what_is_on_the_server(server: FakeServer, tmp_p
 async def test_weights_are_those_of_the_moment_it_was_begun(server: FakeServer, tmp_path: Path) -> None:
     async with opened(server, tmp_path) as made:
         held = server.hold("save_state")
-        task = made.begin(cut(1))
+        task = made.begin(snapshot(1))
         made._run.optim_step(None)  # type: ignore[arg-type]
         held.set()
 
@@ -81,9 +81,9 @@ async def test_only_one_save_runs_at_a_time(server: FakeServer, tmp_path: Path) 
     held = server.hold("save_state")
     async with opened(server, tmp_path) as made:
         await made.ready()  # there is none
-        first = made.begin(cut(1))
+        first = made.begin(snapshot(1))
         with pytest.raises(AssertionError, match="a save is running"):
-            made.begin(cut(2))
+            made.begin(snapshot(2))
         waiting = asyncio.create_task(made.ready())
         await server.until("save_state")
         assert not waiting.done()
@@ -100,9 +100,9 @@ async def test_a_failed_save_is_told_and_tried_again_later_and_later(server: Fak
         retried = []
         for _ in range(4):
             step = retried[-1] if retried else 100
-            assert str(await ended(made.begin(cut(step)))) == f"full {len(retried)}"
+            assert str(await ended(made.begin(snapshot(step)))) == f"full {len(retried)}"
             retried.append(next(later for later in range(step, 1000) if later > step and made.is_due(later)))
-        await made.begin(cut(retried[-1]))
+        await made.begin(snapshot(retried[-1]))
 
         assert retried == [101, 103, 107, 115]
         assert told[0] == "error: the checkpoint of step 100 failed and will be tried again at step 101: full 0"
@@ -115,7 +115,7 @@ async def test_the_pause_is_never_longer_than_the_next_regular_save_is_away(serv
     server.fail("save_state", *(OSError() for _ in range(9)))
     async with opened(server, tmp_path, save_every=3) as made:
         for step in range(9):
-            await ended(made.begin(cut(step)))
+            await ended(made.begin(snapshot(step)))
 
         assert made.is_due(8 + 3)
 
@@ -128,7 +128,7 @@ async def test_what_a_failed_save_leaves_behind_is_deleted(
         monkeypatch.setattr(FileStore, "begin", raises(OSError("full")))
     server.fail(failing, OSError("full"))
     async with opened(server, tmp_path, exports=("sampler", "hf")) as made:
-        error = await ended(made.begin(cut(1)))
+        error = await ended(made.begin(snapshot(1)))
 
     assert isinstance(error, Exception) and "full" in str(error)
     assert server.saved == {}
@@ -142,11 +142,11 @@ async def test_leftovers_that_cannot_be_deleted_are_deleted_after_the_next_save(
     server.fail("save_sampler", OSError("full"))
     server.fail("delete", OSError("away"), OSError("away"))
     async with opened(server, tmp_path, told, exports=("sampler", "hf")) as made:
-        await ended(made.begin(cut(1)))
+        await ended(made.begin(snapshot(1)))
         assert len(server.saved) == 2
-        kept = await made.begin(cut(2))
+        kept = await made.begin(snapshot(2))
 
-    assert "warning: what a failed save left behind could not be deleted: away" in told
+    assert "warning: the leftovers of a failed save could not be deleted: away" in told
     assert set(server.saved) == set(kept.paths.values())
 
 
@@ -162,7 +162,7 @@ async def test_a_save_that_is_given_up_never_leaves_an_archive_without_weights(
 
     monkeypatch.setattr(FileStore, "begin", noting)
     async with opened(server, tmp_path) as made:
-        task = made.begin(cut(1))
+        task = made.begin(snapshot(1))
         await writing.wait()
         await made.close()  # the archive may be durable all the same
         assert task.cancelled()
@@ -186,7 +186,7 @@ class Noting(FileStore):
 async def test_old_ones_are_deleted_archive_first(server: FakeServer, tmp_path: Path) -> None:
     async with opened(server, Noting(tmp_path, server), keep=2, exports=("sampler",)) as made:
         for step in range(1, 4):
-            await made.begin(cut(step))
+            await made.begin(snapshot(step))
 
     assert server.calls[-3:] == ["delete step-00000001", "delete", "delete"]
     assert steps(tmp_path) == [2, 3]
@@ -198,10 +198,10 @@ async def test_old_ones_that_cannot_be_deleted_are_told_and_deleted_later(server
     server.fail("delete", OSError("away"))
     async with opened(server, tmp_path, told, keep=1) as made:
         for step in (1, 2):
-            await made.begin(cut(step))
+            await made.begin(snapshot(step))
         assert told[-1] == "warning: old checkpoints could not be deleted: away"
         assert made.newest is not None and made.newest.step == 2
-        await made.begin(cut(3))
+        await made.begin(snapshot(3))
 
     assert [path[-1] for path in server.saved] == ["3"]
 
@@ -211,7 +211,7 @@ async def test_checkpoints_of_others_in_the_store_are_left_alone(server: FakeSer
         other.save({"x": 1}, step=0, name="mine").result()
     async with opened(server, tmp_path, keep=1) as made:
         for step in (1, 2):
-            await made.begin(cut(step))
+            await made.begin(snapshot(step))
 
     assert {found.name for found in Checkpointer(tmp_path).checkpoints()} == {"mine", "step-00000002"}
 
@@ -219,7 +219,7 @@ async def test_checkpoints_of_others_in_the_store_are_left_alone(server: FakeSer
 async def test_the_final_save_is_retried(server: FakeServer, tmp_path: Path) -> None:
     server.fail("save_state", *(OSError("full") for _ in range(FINAL_ATTEMPTS - 1)))
     async with opened(server, tmp_path) as made:
-        kept = await made.final(lambda: cut(7))
+        kept = await made.final(lambda: snapshot(7))
 
     assert kept.step == 7
     assert steps(tmp_path) == [7]
@@ -227,10 +227,10 @@ async def test_the_final_save_is_retried(server: FakeServer, tmp_path: Path) -> 
 
 async def test_a_final_save_that_fails_every_time_says_what_there_is(server: FakeServer, tmp_path: Path) -> None:
     async with opened(server, tmp_path) as made:
-        await made.begin(cut(6))
+        await made.begin(snapshot(6))
         server.fail("save_state", *(OSError("full") for _ in range(FINAL_ATTEMPTS)))
         with pytest.raises(FinalSaveFailed, match="step 7 .* the newest checkpoint is of step 6. The last error: full"):
-            await made.final(lambda: cut(7))
+            await made.final(lambda: snapshot(7))
 
 
 async def test_the_final_save_is_the_one_that_runs_if_it_is_of_the_last_step(
@@ -238,8 +238,8 @@ async def test_the_final_save_is_the_one_that_runs_if_it_is_of_the_last_step(
 ) -> None:
     held = server.hold("save_state")
     async with opened(server, tmp_path) as made:
-        made.begin(cut(7))
-        final = asyncio.create_task(made.final(lambda: cut(7)))
+        made.begin(snapshot(7))
+        final = asyncio.create_task(made.final(lambda: snapshot(7)))
         await server.until("save_state")
         held.set()
 
@@ -248,13 +248,13 @@ async def test_the_final_save_is_the_one_that_runs_if_it_is_of_the_last_step(
 
 
 async def test_a_save_waits_for_the_rollouts_in_its_cut(server: FakeServer, tmp_path: Path) -> None:
-    slot = Slot(Draw(0, 0, 0), is_begun=True)
+    pending = PendingGroup(ProblemDraw(0, 0, 0), is_begun=True)
     async with opened(server, tmp_path) as made:
-        task = made.begin(cut(1, slot))
+        task = made.begin(snapshot(1, pending))
         while not server.answered["save_state"]:
             await asyncio.sleep(0.001)
         assert not task.done() and steps(tmp_path) == []
-        slot.group.cancel()
+        pending.group.cancel()
 
         await task
     assert steps(tmp_path) == [1]

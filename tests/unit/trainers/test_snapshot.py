@@ -14,8 +14,8 @@ import pytest
 
 from chockstone.checkpoints import Checkpointer
 from chockstone.trainers.errors import ResumeRefused
-from chockstone.trainers.rollouts.generation import Slot
-from chockstone.trainers.rollouts.loader import Draw, ShuffledLoader
+from chockstone.trainers.rollouts.generation import PendingGroup
+from chockstone.trainers.rollouts.loader import ProblemDraw, ShuffledLoader
 from chockstone.trainers.rollouts.rollouts import RolloutGroup
 from chockstone.trainers.snapshot import VERSION, TrainerProgress, TrainerSnapshot, read_state
 from support.trainers.fakes import Digits, FakeServer, Ledger, run_on_turning_loop, trainer
@@ -112,7 +112,7 @@ def test_killed_between_any_two_changes_of_what_outlives_it(
 
     async def watch(what: str) -> None:  # whenever something is asked for
         while what == "save_state" and world.ledger.steps == [1, 2]:
-            await asyncio.sleep(0)  # until generation has drawn more than the cut holds
+            await asyncio.sleep(0)  # until generation has drawn more than the snapshot holds
         if (looks := world.looks()) not in pictures:
             pictures[looks] = world.copied(tmp_path / f"{len(pictures)}")
 
@@ -125,10 +125,10 @@ def test_killed_between_any_two_changes_of_what_outlives_it(
 
         assert picture.ledger.order == world.ledger.order
         assert len(set(world.ledger.order)) == len(world.ledger.order) == 6 * 2 * 2
-        assert resumed.tally.samples == outcome.tally.samples
+        assert resumed.progress.samples == outcome.progress.samples
         if "concurrency" not in mode:  # then who generates what is not a matter of time
             assert picture.ledger.rows == world.ledger.rows
-            assert resumed.tally.best_reward == outcome.tally.best_reward
+            assert resumed.progress.best_reward == outcome.progress.best_reward
 
     assert {None, 2, 4} <= steps
 
@@ -192,28 +192,28 @@ def test_a_chain_of_lives_that_each_end_early_trains_the_same(tmp_path: Path, mo
 
 
 async def test_what_changes_after_a_cut_is_not_in_it() -> None:
-    tally, loader, extra = TrainerProgress(step=3, evaluation={"a": 1.0}), {"drawn": [1]}, {"mine": {"list": [1]}}
-    cut = TrainerSnapshot.take({"seed": 1}, tally, loader, (), extra)
-    before = copy.deepcopy(await cut.state({"state": "tinker://a"}))
+    progress, loader, extra = TrainerProgress(step=3, evaluation={"a": 1.0}), {"drawn": [1]}, {"mine": {"list": [1]}}
+    snapshot = TrainerSnapshot.take({"seed": 1}, progress, loader, (), extra)
+    before = copy.deepcopy(await snapshot.state({"state": "tinker://a"}))
 
-    tally.step, tally.evaluation["a"] = 4, 2.0
+    progress.step, progress.evaluation["a"] = 4, 2.0
     loader["drawn"].append(2)
     extra["mine"]["list"].append(2)
 
-    after = await cut.state({"state": "tinker://a"})
+    after = await snapshot.state({"state": "tinker://a"})
     assert (after["trainer"], after["loader"], after["extra"]) == (before["trainer"], before["loader"], before["extra"])
 
 
 async def test_rollouts_that_were_begun_are_waited_for_and_others_are_not() -> None:
-    slots = tuple(Slot(Draw(number, 0, number), is_begun=number < 3) for number in range(4))
-    cut = TrainerSnapshot.take({}, TrainerProgress(), {}, slots, {})
-    slots[3].is_begun = True  # after the cut, and with another policy
-    slots[0].group.set_result(group(0, sample(1)))
-    slots[1].group.cancel()
-    waiting = asyncio.create_task(cut.state({}))
+    pending = tuple(PendingGroup(ProblemDraw(number, 0, number), is_begun=number < 3) for number in range(4))
+    snapshot = TrainerSnapshot.take({}, TrainerProgress(), {}, pending, {})
+    pending[3].is_begun = True  # after the snapshot, and with another policy
+    pending[0].group.set_result(group(0, sample(1)))
+    pending[1].group.cancel()
+    waiting = asyncio.create_task(snapshot.state({}))
     await asyncio.sleep(0.01)
     assert not waiting.done()
-    slots[2].group.set_result(group(2, sample(2)))
+    pending[2].group.set_result(group(2, sample(2)))
 
     window = read_state(await waiting, {}).window
     assert [draw.number for draw, _ in window] == [0, 1, 2, 3]

@@ -137,7 +137,7 @@ async def test_a_batch_without_a_difference_is_a_step_that_teaches_nothing(
     outcome = await trainer(tmp_path, ledger, environment=environment).run()
 
     assert "submit" not in server.calls
-    assert (outcome.tally.step, outcome.tally.best_reward, len(ledger.rows)) == (6, 0.5, 24)
+    assert (outcome.progress.step, outcome.progress.best_reward, len(ledger.rows)) == (6, 0.5, 24)
 
 
 async def test_evaluations_are_of_the_policy_they_are_told_of(
@@ -146,8 +146,8 @@ async def test_evaluations_are_of_the_policy_they_are_told_of(
     outcome = await trainer(tmp_path, ledger, evaluate_every=4).run()
 
     assert [step for step, _ in ledger.evaluations] == [4, 6]
-    assert outcome.tally.evaluated_step == 6
-    assert outcome.tally.evaluation["problems"] == 2
+    assert outcome.progress.evaluated_step == 6
+    assert outcome.progress.evaluation["problems"] == 2
 
 
 class Boom(Exception):
@@ -273,7 +273,7 @@ async def test_a_report_that_fails_does_not_end_training(server: FakeServer, led
 
     ledger.before_record = fails
 
-    assert (await trainer(tmp_path, ledger).run()).tally.step == 6
+    assert (await trainer(tmp_path, ledger).run()).progress.step == 6
 
 
 @pytest.mark.parametrize("what", ["connect", "create", "tokenizer"])
@@ -289,7 +289,7 @@ async def test_cancelled_while_it_is_set_up_it_ends(
 
     await cancelled(task)
     assert saved_steps(tmp_path) == []
-    assert (await trainer(tmp_path, ledger).run()).tally.step == 6
+    assert (await trainer(tmp_path, ledger).run()).progress.step == 6
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,19 +11,19 @@ from typing import Final
 
 from chockstone.checkpoints import Checkpointer
 from chockstone.cli.output.formatting import printable, spell_count
-from chockstone.cli.output.terminal import print_line
+from chockstone.cli.output.terminal import complain, print_line
 from chockstone.cli.settings.settings import ModelSetting
 from chockstone.trainers.config import TrainerConfig
 from chockstone.trainers.reports.jsonl import EVENTS, METRICS, SAMPLES, read_rows
 from chockstone.trainers.reports.plot import draw_rewards
-from chockstone.trainers.saves import KeptTrainerSave
+from chockstone.trainers.reports.reports import read_saved_text
+from chockstone.trainers.saves import TrainerCheckpoint
 from chockstone.trainers.snapshot import KIND
 from chockstone.trainers.trainer import PREFIX
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 _WIDTH: Final = 40  # of a sparkline, at most
 _ENDS: Final = 10  # steps whose mean is the reward at first and at last
-_SAVED: Final = re.compile(r"\bstep-(\d+) saved in ([\d.]+) s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +45,31 @@ def read_story(out: Path) -> Story:
     rows = list(read_rows(out / METRICS))
     steps = [row["metrics"] for row in rows if "metrics" in row]
     evaluations = {row["step"]: row["evaluation"] for row in rows if "evaluation" in row}
-    texts = (row["text"] for row in read_rows(out / EVENTS))
-    saves = {int(found[1]): float(found[2]) for text in texts if (found := _SAVED.search(text))}
+    events = (read_saved_text(row["text"]) for row in read_rows(out / EVENTS))
+    saves = dict(event for event in events if event is not None)
     return Story(steps, evaluations, {step: seconds for step, seconds in saves.items() if step <= len(steps)})
 
 
-def newest_checkpoint(out: Path) -> KeptTrainerSave | None:
+def newest_checkpoint(out: Path) -> TrainerCheckpoint | None:
     """Of the run in this directory."""
     if not (out / "store").exists():
         return None
     with Checkpointer(out / "store", prefix=PREFIX) as checkpointer:
         for found in reversed(checkpointer.checkpoints()):
             if found.manifest is not None and found.manifest.kind == KIND and found.manifest.step is not None:
-                return KeptTrainerSave(found.manifest.step, found.name, found.manifest.metadata.get("paths", {}))
+                return TrainerCheckpoint(found.manifest.step, found.name, found.manifest.metadata.get("paths", {}))
     return None
 
 
 def draw_plot(out: Path, picture: Path | None) -> None:
-    """Nothing is drawn before there is a step."""
-    if picture is not None:
+    """Draw the rewards into ``picture``. Does nothing before the first step; complains if matplotlib is missing."""
+    if picture is None:
+        return
+    try:
         with suppress(ValueError):
             draw_rewards(out / METRICS, picture)
+    except ModuleNotFoundError as error:
+        complain(f"{str(picture)!r} was not drawn: {error}")
 
 
 def print_report(
@@ -140,7 +143,7 @@ def _print_files(out: Path) -> None:
     print_line(f"  files       {printable(str(out))}: {', '.join(there)}")
 
 
-def _print_sampling(newest: KeptTrainerSave, served: tuple[ModelSetting, Path] | None) -> None:
+def _print_sampling(newest: TrainerCheckpoint, served: tuple[ModelSetting, Path] | None) -> None:
     path = newest.paths.get("sampler")
     if path is None:
         return

@@ -1,4 +1,4 @@
-"""The console: one line that moves on a terminal, and lines now and then anywhere else."""
+"""The console report: a progress line on a terminal, and a plain line every few steps elsewhere."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from chockstone.trainers.reports.reports import Level, StepRecord
 
 _PLAIN_EVERY: Final = 10  # steps
 _REFRESHES_PER_SECOND: Final = 4
-_SPEED_PERIOD_SECONDS: Final = 3600.0  # a step may take minutes, and no time is left to tell without two in it
+_SPEED_PERIOD_SECONDS: Final = 3600.0  # a step may take minutes, and an estimate needs two steps in the period
 _STYLES: Final[dict[Level, str]] = {"info": "", "warning": "yellow", "error": "red"}
-_SHOWN: Final = (  # metric, and how it reads
+_SHOWN: Final = (  # metric and its format
     ("reward/mean", "reward {:.3f}"),
     ("staleness/mean", "staleness {:.2f}"),
     ("tokens/per_second", "{:,.0f} tokens/s"),
@@ -26,9 +26,9 @@ _SHOWN: Final = (  # metric, and how it reads
 
 
 class ConsoleReport:
-    """Progress with reward, staleness, speed and time left; events above it.
+    """Shows progress with reward, staleness, speed and time left, and prints events above it.
 
-    Not on a terminal: a line for the first, each tenth and the last step, and for each event.
+    Without a terminal, it prints one line for the first, every tenth and the last step, and for each event.
     """
 
     def __init__(self, console: Console, total_steps: int) -> None:
@@ -42,7 +42,7 @@ class ConsoleReport:
         if not self._is_terminal:
             return
         steps_width = len(f"step {self._total_steps}/{self._total_steps}")
-        self._progress = Progress(  # on a narrow terminal, what stands last is cut first
+        self._progress = Progress(  # a narrow terminal truncates the last columns first
             TextColumn("step {task.completed:.0f}/{task.total:.0f}", table_column=_column(steps_width)),
             BarColumn(bar_width=16),
             TimeRemainingColumn(compact=True, table_column=_column(len("00:00"))),
@@ -50,15 +50,15 @@ class ConsoleReport:
             console=self._console,
             refresh_per_second=_REFRESHES_PER_SECOND,
             speed_estimate_period=_SPEED_PERIOD_SECONDS,
-            redirect_stdout=sys.stdout.isatty(),  # prints meanwhile go above the line, but a pipe is left alone
+            redirect_stdout=sys.stdout.isatty(),  # prints appear above the line; a pipe is not redirected
             redirect_stderr=sys.stderr.isatty(),
         )
         self._task = self._progress.add_task("", total=self._total_steps, completed=step, numbers="")
-        atexit.register(self.close)  # whatever happens, the cursor is visible again
+        atexit.register(self.close)  # so that the cursor becomes visible again in any case
         self._progress.start()
 
     def record(self, record: StepRecord) -> None:
-        numbers = _spell(record.metrics)
+        numbers = _format_metrics(record.metrics)
         if self._progress:
             self._progress.update(self._task, completed=record.step, numbers=numbers)
         elif record.step % _PLAIN_EVERY == 0 or record.step in (1, self._total_steps):
@@ -72,7 +72,7 @@ class ConsoleReport:
         self._print(text if level == "info" else f"{level}: {text}", style=_STYLES[level])
 
     def close(self) -> None:
-        """The last state of the line stays where it is."""
+        """Stop the progress line and leave its last state on the screen."""
         progress, self._progress = self._progress, None
         if progress:
             progress.stop()
@@ -83,7 +83,7 @@ class ConsoleReport:
         if self._is_terminal:
             self._console.print(Text(lines, style=style), soft_wrap=True)
         else:
-            # Not by the console: it answers a closed pipe (`| head`) with SystemExit, and training would end.
+            # Not console.print: it raises SystemExit for a closed pipe (`| head`), which would end training.
             self._console.file.write(f"{lines}\n")
             self._console.file.flush()
 
@@ -92,12 +92,12 @@ def _column(least_width: int) -> Column:
     return Column(no_wrap=True, min_width=least_width)
 
 
-def _spell(metrics: Mapping[str, float]) -> str:
+def _format_metrics(metrics: Mapping[str, float]) -> str:
     return "  ".join(form.format(metrics[name]) for name, form in _SHOWN if name in metrics)
 
 
 def _printable(text: str) -> str:
-    """With everything escaped that could move a cursor: events quote what servers and environments say."""
+    """Escape control characters: events quote texts of servers and environments."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in text

@@ -1,6 +1,6 @@
-"""JSON lines: the metrics, the ledger of trained samples, and the events of a run, as files for other programs.
+"""The JSON lines report: files with the metrics, the trained samples and the events of a run.
 
-A line is appended with one write, so a process that is killed leaves at most the last one torn.
+Each line is appended with one write, so a killed process leaves at most the last line torn.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Any, Final
 import orjson
 
 from chockstone.checkpoints.stores.posix import ensure_directory, fsync_directory
-from chockstone.trainers.reports.appending import append_whole
 from chockstone.trainers.reports.reports import Level, StepRecord
 
 METRICS: Final = "metrics.jsonl"  # {"step", "metrics"} and {"step", "evaluation"}
-SAMPLES: Final = "samples.jsonl"  # {"step", and what the trainer tells of a sample}: each trained sample once
-EVENTS: Final = "events.jsonl"  # {"at", "level", "text"}; of all lives, also those that were lost
+SAMPLES: Final = "samples.jsonl"  # {"step", and the columns of ``sample_rows``}: each trained sample once
+EVENTS: Final = "events.jsonl"  # {"at", "level", "text"} of all processes of the run
 
 _FORMAT: Final = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
 
@@ -30,9 +29,9 @@ def utc_now() -> datetime:
 
 
 class JsonLines:
-    """Three files in ``directory``. A number that is not finite is written as null.
+    """Writes three files in ``directory``. A number that is not finite becomes null.
 
-    A step's samples are written before its metrics: a step that has metrics has all its samples.
+    The samples of a step are written before its metrics, so a step with metrics has all its samples.
     """
 
     def __init__(self, directory: Path, *, now: Callable[[], datetime] = utc_now) -> None:
@@ -41,9 +40,9 @@ class JsonLines:
         self._descriptors: dict[str, int] = {}
 
     def resume(self, step: int) -> None:
-        """Raises ValueError, with the file as it was, if a line other than the last is not JSON.
+        """Drop rows of later steps. Raises ValueError, and changes nothing, if a line before the last is not JSON.
 
-        What is found by a fresh start is somebody's: it is not deleted, but has ``.old`` behind its name from then on.
+        A fresh start renames existing files to ``NAME.old``.
         """
         ensure_directory(self._directory)
         for name in (SAMPLES, METRICS):
@@ -78,19 +77,33 @@ class JsonLines:
     def _open(self, name: str) -> int:
         ensure_directory(self._directory)
         path = self._directory / name
-        if name == EVENTS:  # resume leaves them alone
+        if name == EVENTS:  # which ``resume`` does not rewrite: remove a torn last line
             _rewrite(path, lambda _: True)
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
+def append_whole(descriptor: int, data: bytes) -> None:
+    """Append a record with one write, or several if the disk takes only a part. On an error, remove all of it again.
+
+    Only one process may append to the file. On return the record survives a kill of the process, not a power loss.
+    """
+    size_bytes = os.fstat(descriptor).st_size
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        os.ftruncate(descriptor, size_bytes)
+        raise
+
+
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole rows of a file, also of one that is being written; none if there is no file."""
+    """Yield the complete rows of a file, which another process may be writing. A missing file has no rows."""
     for _, row in _lines(path):
         yield row
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Each whole line with its newline, and the row in it."""
+    """Yield each complete line with its newline, and its row."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -111,7 +124,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 def _rewrite(path: Path, is_kept: Callable[[dict[str, Any]], bool]) -> None:
-    """Leave the rows to keep, byte for byte, and no torn line. Killed at any point, the file is the old or the new."""
+    """Keep the selected rows byte for byte and drop a torn line. After a kill the file is either the old or the new."""
     beside = path.with_name(path.name + ".new")
     with beside.open("wb") as file:
         file.writelines(line for line, row in _lines(path) if is_kept(row))

@@ -1,8 +1,7 @@
-"""TensorBoard: a run's numbers as event files.
+"""The TensorBoard report: the metrics of a run as event files.
 
-Written without the package's ``SummaryWriter``: that one queues for a thread of its own, which after an error of the
-disk is dead, and then blocks whoever adds to the queue; and it names files by the second, so that a run that is
-restarted at once overwrites what its last life told.
+It does not use ``SummaryWriter`` of the package. That class queues for a thread which dies on a disk error, and then
+blocks its callers; and it names files by the second, so a run that restarts at once overwrites its last file.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chockstone.checkpoints.stores.posix import ensure_directory
-from chockstone.trainers.reports.appending import append_whole
+from chockstone.trainers.reports.jsonl import append_whole
 from chockstone.trainers.reports.reports import Level, StepRecord
 
 _FILE_VERSION: Final = "brain.Event:2"
@@ -24,13 +23,13 @@ _FILE_NAME: Final = re.compile(r"events\.out\.tfevents\.(\d{10})\.")
 
 
 class TensorBoard:
-    """One file for each life in ``directory``; what a lost life told stays in its file, and is not shown.
+    """Writes one file per process in ``directory``. Discarded steps stay in their file, and TensorBoard hides them.
 
-    Evaluations stand under ``evaluation/``. Samples and events are left to others.
+    Evaluations have the prefix ``evaluation/``. Samples and events are not written.
     """
 
     def __init__(self, directory: Path, *, clock: Callable[[], float] = time.time) -> None:
-        """Raises ModuleNotFoundError, with what to install: now, and not when training has begun."""
+        """Raises ModuleNotFoundError with the package to install, before training starts."""
         self._messages, self._checksum = _load_package()
         self._directory = directory
         self._clock = clock
@@ -40,7 +39,7 @@ class TensorBoard:
         ensure_directory(self._directory)
         self._descriptor = self._open_next()
         self._append(file_version=_FILE_VERSION)
-        first_lost = step + 1 if step else 0  # a fresh start replaces an evaluation before the first step, too
+        first_lost = step + 1 if step else 0  # a fresh start also hides an evaluation at step 0
         self._append(step=first_lost, session_log={"status": self._messages.SessionLog.START})
 
     def record(self, record: StepRecord) -> None:
@@ -58,7 +57,7 @@ class TensorBoard:
             os.close(descriptor)
 
     def _open_next(self) -> int:
-        """A new file, after all others in the order of names, in which TensorBoard reads them."""
+        """Create a file whose name sorts after all others: TensorBoard reads files in this order."""
         taken = [int(name[1]) for path in self._directory.iterdir() if (name := _FILE_NAME.match(path.name))]
         stamp = max(int(self._clock()), max(taken, default=0) + 1)
         path = self._directory / f"events.out.tfevents.{stamp:010d}.chockstone"
@@ -69,7 +68,7 @@ class TensorBoard:
         self._append(step=step, summary={"value": values})
 
     def _append(self, **fields: Any) -> None:  # of the Event message
-        assert self._descriptor is not None, "resume comes first, and nothing after close"
+        assert self._descriptor is not None, "call resume first, and nothing after close"
         event = self._messages.Event(wall_time=self._clock(), **fields).SerializeToString()
         length = struct.pack("<Q", len(event))
         checksums = [struct.pack("<I", self._checksum(part)) for part in (length, event)]
@@ -82,6 +81,6 @@ def _load_package() -> tuple[Any, Callable[[bytes], int]]:  # the messages are u
         from tensorboardX.record_writer import masked_crc32c
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"TensorBoard's files need a package that is not installed ({error}): pip install 'chockstone[train]'"
+            f"TensorBoard files need a package that is not installed ({error}): pip install 'chockstone[train]'"
         ) from error
     return event_pb2, masked_crc32c

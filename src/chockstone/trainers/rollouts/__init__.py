@@ -1,1 +1,5 @@
-"""Problems, samples and rewards: what the trainer trains on."""
+"""The data to train on: problems, samples, rewards and advantages.
+
+``generation`` decides what is generated when, ``worker`` samples and ``reward_pool`` calls the environment. This room
+must not know how a step is trained, saved or reported.
+"""

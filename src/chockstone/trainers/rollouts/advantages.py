@@ -1,4 +1,4 @@
-"""Advantages: how much better a sample was than its group, as datums that a server trains on."""
+"""Compute advantages (reward minus the mean of the group) and make the datums that a server trains on."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """A batch as it is trained on."""
+    """The datums of one optimizer step."""
 
-    data: list[types.Datum]  # [] when no sample was better than another: there is nothing to learn
-    advantages: list[list[float]]  # of each group's samples, before the KL penalty
-    kl_to_base: float | None  # per token, as the samples show it
+    data: list[types.Datum]  # [] if all advantages are zero
+    advantages: list[list[float]]  # per group and sample, before the KL penalty
+    kl_to_base: float | None  # per token, estimated from the samples
 
 
 def make_train_batch(groups: Sequence[RolloutGroup], config: TrainerConfig) -> TrainBatch:
-    """Takes a while for large batches; not for the event loop."""
+    """Call in a thread: large batches take too long for the event loop."""
     advantages = [group_advantages(group.rewards, normalise=config.normalise_advantages) for group in groups]
     distances = [[_distance(sample) for sample in group.samples] for group in groups]
     known = [distance for of_group in distances for distance in of_group if distance is not None and len(distance)]
@@ -36,14 +36,14 @@ def make_train_batch(groups: Sequence[RolloutGroup], config: TrainerConfig) -> T
         for sample, advantage, distance in zip(group.samples, of_group, distances_of_group, strict=True):
             of_tokens = np.full(len(sample.tokens), advantage, np.float32)
             if distance is not None and mean is not None and config.kl_coefficient:
-                of_tokens += config.kl_coefficient * (mean - distance)  # centred: it moves, it does not punish length
+                of_tokens += config.kl_coefficient * (mean - distance)  # centred, so that it does not penalise length
             if of_tokens.any():
                 data.append(_datum(group, sample, of_tokens))
     return TrainBatch(data, advantages, mean)
 
 
 def group_advantages(rewards: Sequence[float], *, normalise: bool) -> list[float]:
-    """Rewards less their mean; exactly zero for all if they are all the same."""
+    """Return the rewards minus their mean; exactly zero for all if the rewards are equal."""
     if len(set(rewards)) <= 1:
         return [0.0] * len(rewards)
     values = np.asarray(rewards, np.float64)

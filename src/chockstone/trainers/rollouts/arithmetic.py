@@ -1,6 +1,6 @@
-"""Arithmetic: sums of small numbers, a task that a model of a million random weights learns in minutes.
+"""The built-in environment: sums of small numbers, which a model of a million random weights learns in minutes.
 
-A prompt is ``3+4=``, and the number that an answer begins with is what counts.
+A prompt is ``3+4=``. The reward looks at the number at the start of the answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chockstone.trainers.errors import ConfigInvalid
 from chockstone.trainers.rollouts.environment import Completion, Problem
 
 RIGHT: Final = 1.0
-A_NUMBER: Final = 0.1  # a random model finds digits by this, long before it finds answers
+A_NUMBER: Final = 0.1  # for any number: a random model learns digits first, and answers later
 
 _OPERATIONS: Final[Mapping[str, Callable[[int, int], int]]] = {
     "+": operator.add,
@@ -23,14 +23,14 @@ _OPERATIONS: Final[Mapping[str, Callable[[int, int], int]]] = {
     "*": operator.mul,
 }
 _NUMBER: Final = re.compile(r"\s*(-?[0-9]+)")
-_LARGEST: Final = 99  # thirty thousand problems, all made at once
+_LARGEST: Final = 99  # 30,000 problems, all made in the constructor
 
 
 class Arithmetic:
     """Every pair of numbers from 0 to ``largest``, with each of the ``operations``.
 
-    ``held_out`` problems, always the same ones, are for evaluation only; with 0, evaluation asks all that are trained
-    on: so few problems are a table to learn, not a rule.
+    ``held_out`` problems, always the same ones, are used for evaluation only. With 0, evaluation uses the problems
+    that are trained on: with so few, the model learns a table, not a rule.
     """
 
     stop = ("\n",)
@@ -53,7 +53,7 @@ class Arithmetic:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Arithmetic:
-        """From what was written behind ``arithmetic:``."""
+        """Parse the options behind ``arithmetic:``."""
         if unknown := sorted(options.keys() - {"largest", "operations", "held_out"}):
             raise ConfigInvalid(f"arithmetic has no option {unknown[0]!r}; it has largest, operations and held_out")
         numbers = {key: _whole(key, options[key]) for key in ("largest", "held_out") if key in options}
@@ -66,9 +66,9 @@ class Arithmetic:
         return _problem(*self._training[index])
 
     def reward(self, problem: Problem, completion: Completion) -> float:
-        """1 if the completion begins with the right number, 0.1 if it begins with another, and else 0.
+        """Return 1 if the completion begins with the right number, 0.1 if with another number, else 0.
 
-        What follows the number does not matter, so one token is enough to learn from.
+        Text after the number is ignored, so one token is enough to learn from.
         """
         found = _NUMBER.match(completion.text)
         if found is None:

@@ -1,4 +1,4 @@
-"""Environments: where prompts come from, and what an answer to one is worth."""
+"""Environments: problems with prompts, and the reward of an answer."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ class Problem:
 class Completion:
     text: str
     tokens: tuple[int, ...]
-    is_truncated: bool  # it was not at its end when max_tokens were
+    is_truncated: bool  # it reached max_tokens
 
 
 class Environment(Protocol):
     @property
     def name(self) -> str:
-        """Also says with which options: a run is resumed only where the name is the same."""
+        """Name including the options. A trainer resumes a run only if the name is the same."""
 
     @property
     def stop(self) -> Sequence[str]:
-        """Texts that end an answer; (): the model's own end."""
+        """Texts that end an answer; (): only the model's end-of-sequence token does."""
 
     def __len__(self) -> int:
-        """Problems to train on."""
+        """Number of problems to train on."""
 
     def problem(self, index: int) -> Problem:
-        """Cheap and pure: same index, same problem, in every process."""
+        """Cheap and pure: the same index gives the same problem in every process."""
 
     def reward(self, problem: Problem, completion: Completion) -> float | Awaitable[float]:
         """Called in a thread unless it is a coroutine function."""
 
     def evaluation(self) -> Sequence[Problem]:
-        """Held out, or the same; (): none."""
+        """Problems to evaluate with, held out or not; (): no evaluation."""
 
 
 def load_environment(spec: str) -> Environment:
-    """``arithmetic``, ``arithmetic:largest=9,operations=+-``, or your own: ``package.module:factory``.
+    """Make the environment of ``arithmetic``, ``arithmetic:largest=9,operations=+-`` or ``package.module:factory``.
 
-    A factory is called without arguments; a class will do. What it raises is raised as it is. ConfigInvalid for a
-    spec that names nothing, or something that is no environment.
+    A factory (a function or a class) is called without arguments; its errors are raised unchanged. Raises
+    ConfigInvalid if the spec names nothing, or something that is not an environment.
     """
-    from chockstone.trainers.rollouts.arithmetic import Arithmetic  # it stands on this module
+    from chockstone.trainers.rollouts.arithmetic import Arithmetic  # which imports this module
 
     name, _, rest = spec.partition(":")
     if name == "arithmetic":
@@ -90,7 +90,7 @@ def _import_factory(spec: str, module_name: str, factory_name: str) -> Any:  # A
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # it is there; something that it imports is not
+            raise  # the module exists; a module that it imports does not
         raise ConfigInvalid(
             f"no module {error.name!r} for the environment {spec!r}; install it, or put its directory on PYTHONPATH"
         ) from error

@@ -1,12 +1,12 @@
-"""Generation: rollouts are made ahead of training, no further ahead than staleness allows.
+"""Generate rollouts ahead of training, at most ``staleness`` steps ahead.
 
-The window holds, in the order of the loader, every group that was drawn and is not yet trained on.
-Batch m is always the same draws, whoever is fast or slow, and may be begun once the policy has seen
-m - staleness steps. With staleness 1 that is one-step-off: batch n+1 is generated, all of it by the
-policy that batch n was begun with, while batch n is trained on.
+The window holds every group that was drawn and is not trained on yet, in the order of the loader. Batch m always
+holds the same draws, independent of timing. The generator may start batch m once the policy has made
+m - staleness steps. Staleness 1 is one-step-off training: while batch n is trained on, the policy that started
+batch n generates the whole of batch n+1.
 
-All of this happens in the event loop's thread, and ``window`` and ``loader`` change together, without
-an await in between: whoever looks at both between two awaits sees one consistent picture.
+The generator runs in the event loop's thread. ``window`` and ``loader`` change together, without an await in
+between, so a snapshot that reads both between two awaits is consistent.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ import tinker
 
 from chockstone.trainers.config import TrainerConfig
 from chockstone.trainers.errors import TrainerError
-from chockstone.trainers.rollouts.loader import Draw, Loader
+from chockstone.trainers.rollouts.loader import Loader, ProblemDraw
 from chockstone.trainers.rollouts.rollouts import RolloutGroup
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingPolicy:
-    """The weights after so many steps, ready to be sampled from."""
+    """A sampling client for the weights after ``version`` steps."""
 
     version: int
     sampler: tinker.SamplingClient
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
-    """One draw and, sooner or later, its group. Cancelled: generation ended before there was one."""
+class PendingGroup:
+    """One draw and the future of its group. The future is cancelled if generation ends before the group exists."""
 
-    draw: Draw
+    draw: ProblemDraw
     group: asyncio.Future[RolloutGroup] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     is_begun: bool = False
 
-    async def settled(self) -> RolloutGroup | None:
-        """The group; None if there will be none. Cancelling whoever waits here changes nothing."""
+    async def wait(self) -> RolloutGroup | None:
+        """Return the group, or None if generation ended without it. Cancelling this call does not cancel the group."""
         await asyncio.wait([self.group])
         return None if self.group.cancelled() else self.group.result()
 
 
 class RolloutGenerator:
-    """``play`` makes a group of a draw; ``spawn`` runs it, and is where its error comes out."""
+    """``generate_group`` makes the group of a draw. ``spawn`` starts it as a task and receives its error."""
 
     def __init__(
         self,
         loader: Loader,
-        play: Callable[[Draw, SamplingPolicy], Awaitable[RolloutGroup]],
+        generate_group: Callable[[ProblemDraw, SamplingPolicy], Awaitable[RolloutGroup]],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         config: TrainerConfig,
         *,
-        trained: int = 0,  # batches, in earlier lives
-        restored: Iterable[Slot] = (),
+        trained: int = 0,  # batches that earlier processes of this run trained on
+        restored: Iterable[PendingGroup] = (),
     ) -> None:
         self.loader = loader
-        self.window: deque[Slot] = deque(restored)
-        self._play = play
+        self.window: deque[PendingGroup] = deque(restored)
+        self._generate_group = generate_group
         self._spawn = spawn
         self._config = config
         self._trained = trained
@@ -72,79 +72,79 @@ class RolloutGenerator:
         self._is_closed = False
 
     def publish(self, policy: SamplingPolicy) -> None:
-        """From now on groups are begun with these weights. Those that run keep the ones they have."""
+        """Use this policy for groups that start from now on. Running groups keep the policy they started with."""
         self._policy = policy
-        self._begin_what_may()
+        self._start_due_groups()
 
     async def next_batch(self) -> list[RolloutGroup]:
-        """The groups to train on next. They stay in the window until ``finish_batch``."""
-        slots = list(islice(self.window, self._config.batch_size))
-        return [await asyncio.shield(slot.group) for slot in slots]
+        """Wait for the groups of the next batch. They stay in the window until ``finish_batch``."""
+        batch = list(islice(self.window, self._config.batch_size))
+        return [await asyncio.shield(pending.group) for pending in batch]
 
     def finish_batch(self) -> None:
-        """The first batch of the window has been trained on."""
+        """Remove the first batch from the window, after it was trained on."""
         for _ in range(self._config.batch_size):
             self.window.popleft()
         self._trained += 1
 
     def close(self) -> None:
-        """Nothing is begun any more, and what was not finished never will be."""
+        """Start no more groups, and cancel the futures of unfinished ones."""
         self._is_closed = True
-        for slot in self.window:
-            slot.group.cancel()
+        for pending in self.window:
+            pending.group.cancel()
 
-    def _begin_what_may(self) -> None:
+    def _start_due_groups(self) -> None:
         policy = self._policy
         if policy is None or self._is_closed:
             return
         limit = self._config.concurrency
-        for slot in self._waiting():
+        for pending in self._due_groups():
             if limit is not None and self._running >= limit:
                 return
-            slot.is_begun = True
+            pending.is_begun = True
             self._running += 1
-            self._spawn(self._fill(slot, policy))
+            self._spawn(self._generate(pending, policy))
 
-    def _waiting(self) -> Sequence[Slot]:
-        """Slots that are due, oldest first. Draws what the policy has come to allow."""
+    def _due_groups(self) -> Sequence[PendingGroup]:
+        """Draw the problems that the policy's version allows, and return the groups to start, oldest first."""
         assert self._policy is not None
         while True:
             batch = self._trained + len(self.window) // self._config.batch_size
             if batch >= self._config.steps or batch - self._policy.version > self._config.staleness:
                 break
-            self.window.append(Slot(self.loader.draw()))
+            self.window.append(PendingGroup(self.loader.draw()))
         batches = self._policy.version + self._config.staleness - self._trained + 1  # a restored window may hold more
         due = islice(self.window, max(0, batches * self._config.batch_size))
-        return [slot for slot in due if not slot.is_begun]
+        return [pending for pending in due if not pending.is_begun]
 
-    async def _fill(self, slot: Slot, policy: SamplingPolicy) -> None:
+    async def _generate(self, pending: PendingGroup, policy: SamplingPolicy) -> None:
         try:
-            group = await self._play(slot.draw, policy)
-            if not slot.group.done():
-                slot.group.set_result(group)
+            group = await self._generate_group(pending.draw, policy)
+            if not pending.group.done():
+                pending.group.set_result(group)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise TrainerError(f"draw {slot.draw.number} was cancelled from within, by reward or sampler") from error
+            raise TrainerError(f"draw {pending.draw.number} was cancelled from within, by reward or sampler") from error
         finally:
             self._running -= 1
-            slot.group.cancel()  # of no effect once there is a group
-        self._begin_what_may()
+            pending.group.cancel()  # no effect once the group is set
+        self._start_due_groups()
 
 
-def restored_slots(
-    window: Iterable[tuple[Draw, RolloutGroup | None]], config: TrainerConfig, *, trained: int
-) -> list[Slot]:
-    """As they were when they were saved.
+def restore_window(
+    window: Iterable[tuple[ProblemDraw, RolloutGroup | None]], config: TrainerConfig, *, trained: int
+) -> list[PendingGroup]:
+    """Rebuild the window of a saved trainer.
 
-    What has no group is generated again; so is what would be too old now, since the limit was lowered.
+    A draw without a group is generated again. So is a group that exceeds ``staleness`` because the setting was lowered.
     """
-    slots = []
+    restored = []
     for place, (draw, group) in enumerate(window):
-        slot = Slot(draw)
+        pending = PendingGroup(draw)
         if group is not None and trained + place // config.batch_size - group.version <= config.staleness:
-            slot.is_begun = True
-            slot.group.set_result(group)
-        slots.append(slot)
-    return slots
+            pending.is_begun = True
+            pending.group.set_result(group)
+        restored.append(pending)
+    return restored

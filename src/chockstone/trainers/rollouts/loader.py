@@ -1,6 +1,6 @@
-"""Loaders: which problem comes next, and how to go on from there in another process.
+"""Loaders: the order of the problems, and the state to continue it in another process.
 
-A loader need not be thread-safe: it is drawn from, and its state is taken, in the event loop's thread only.
+A loader need not be thread-safe: the trainer calls it in the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from chockstone.trainers.errors import ResumeRefused
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    number: int  # how many were drawn before it
+class ProblemDraw:
+    """One problem taken from the loader."""
+
+    number: int  # draws before this one
     epoch: int
     index: int  # of the problem in its environment
 
 
 class Loader(Protocol):
-    def draw(self) -> Draw: ...
+    def draw(self) -> ProblemDraw: ...
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -31,7 +33,7 @@ class Loader(Protocol):
 
 
 class ShuffledLoader:
-    """Every problem once an epoch, in an order that seed and epoch decide."""
+    """Draws every problem once per epoch. The order depends on the seed and the epoch only."""
 
     def __init__(self, count: int, *, seed: int) -> None:
         if count < 1:
@@ -41,12 +43,12 @@ class ShuffledLoader:
         self._drawn = 0
         self._order = self._order_of(0)
 
-    def draw(self) -> Draw:
+    def draw(self) -> ProblemDraw:
         epoch, position = divmod(self._drawn, self._count)
         if position == 0:
             self._order = self._order_of(epoch)
         self._drawn += 1
-        return Draw(self._drawn - 1, epoch, int(self._order[position]))
+        return ProblemDraw(self._drawn - 1, epoch, int(self._order[position]))
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self._count, "seed": self._seed, "drawn": self._drawn, "order": self._order}
@@ -55,13 +57,13 @@ class ShuffledLoader:
         if (state.get("count"), state.get("seed")) != (self._count, self._seed):
             raise ResumeRefused(
                 f"the state is of {state.get('count')} problems shuffled with seed {state.get('seed')}; "
-                f"here are {self._count} with seed {self._seed}. Go on with the same, or begin in another directory."
+                f"this run has {self._count} with seed {self._seed}. Use the same settings, or another directory."
             )
         drawn, order = state.get("drawn"), np.array(state.get("order"))  # not a view of the archive's file
         if not isinstance(drawn, int) or drawn < 0 or not np.array_equal(np.sort(order, None), np.arange(self._count)):
-            raise ResumeRefused(f"the state is no loader's: {drawn!r} were drawn, or the order lacks some problem.")
+            raise ResumeRefused(f"the state is not a loader's: {drawn!r} draws, or the order lacks some problem.")
         self._drawn, self._order = drawn, order
 
     def _order_of(self, epoch: int) -> npt.NDArray[np.int64]:
-        """By numpy: a million problems shuffled in Python would hold the event loop for most of a second."""
+        """Shuffle with numpy: Python would block the event loop for most of a second with a million problems."""
         return np.random.default_rng([self._count, self._seed, epoch]).permutation(self._count)

@@ -1,4 +1,4 @@
-"""Rollouts: what a policy answered to one problem, and how that is kept in a checkpoint."""
+"""Rollouts: the samples of a policy for one problem, and their encoding in a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chockstone.trainers.rollouts.loader import Draw
+from chockstone.trainers.rollouts.loader import ProblemDraw
 
 Tokens = npt.NDArray[np.int32]
 Logprobs = npt.NDArray[np.float32]
@@ -19,7 +19,7 @@ Logprobs = npt.NDArray[np.float32]
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     tokens: Tokens
-    logprobs: Logprobs  # under the policy that chose them
+    logprobs: Logprobs  # under the policy that sampled them
     reward: float
     is_truncated: bool
     base_logprobs: Logprobs | None = None  # under the base model; only with a KL penalty
@@ -29,7 +29,7 @@ class Sample:
 class RolloutGroup:
     """All samples of one draw."""
 
-    draw: Draw
+    draw: ProblemDraw
     problem_id: str
     version: int  # of the policy
     prompt: Tokens
@@ -40,23 +40,23 @@ class RolloutGroup:
         return [sample.reward for sample in self.samples]
 
     def sample_id(self, number: int) -> str:
-        """Unique in all of training, and the same in every life of it."""
+        """Return an id that is unique in the run and the same after a resume."""
         return f"{self.draw.epoch}/{self.problem_id}/{number}"
 
 
-def draw_state(draw: Draw) -> list[int]:
+def draw_state(draw: ProblemDraw) -> list[int]:
     return [draw.number, draw.epoch, draw.index]
 
 
-def read_draw(state: Sequence[int]) -> Draw:
+def read_draw(state: Sequence[int]) -> ProblemDraw:
     number, epoch, index = map(operator.index, state)
     if min(number, epoch, index) < 0:
-        raise ValueError(f"there is no draw {list(state)}")
-    return Draw(number, epoch, index)
+        raise ValueError(f"not a draw: {list(state)}")
+    return ProblemDraw(number, epoch, index)
 
 
 def pack_groups(groups: Sequence[RolloutGroup]) -> dict[str, Any]:
-    """Everything about them in a few arrays, which an archive keeps as they are."""
+    """Encode groups as a few arrays, which an archive stores without conversion."""
     samples = [sample for group in groups for sample in group.samples]
     bases = [sample.base_logprobs for sample in samples]
     return {
@@ -75,7 +75,7 @@ def pack_groups(groups: Sequence[RolloutGroup]) -> dict[str, Any]:
 
 
 def unpack_groups(state: Mapping[str, Any]) -> list[RolloutGroup]:
-    """Raises, whatever comes first, if it is not what ``pack_groups`` made."""
+    """Decode the result of ``pack_groups``. Raises KeyError, TypeError, ValueError or the like for anything else."""
     prompts, tokens, logprobs = (iter(_split(state[name])) for name in ("prompts", "tokens", "logprobs"))
     bases = iter(_split(state["base_logprobs"]))
     facts = zip(state["rewards"].tolist(), state["truncated"], state["has_base"], strict=True)
@@ -89,11 +89,11 @@ def unpack_groups(state: Mapping[str, Any]) -> list[RolloutGroup]:
             base = next(bases) if has_base else None
             sample = Sample(next(tokens), next(logprobs), reward, is_truncated, base)
             if len(sample.logprobs) != len(sample.tokens) or (base is not None and len(base) != len(sample.tokens)):
-                raise ValueError(f"a sample of draw {draw} has not one logprob for each token")
+                raise ValueError(f"a sample of draw {draw} does not have one logprob per token")
             samples.append(sample)
         groups.append(RolloutGroup(read_draw(draw), problem_id, operator.index(version), next(prompts), tuple(samples)))
     if any(next(rest, None) is not None for rest in (prompts, tokens, logprobs, bases, facts)):
-        raise ValueError("there are samples of no group")
+        raise ValueError("there are samples that belong to no group")
     return groups
 
 
@@ -105,5 +105,5 @@ def _join(arrays: Sequence[npt.NDArray[Any]], dtype: type) -> dict[str, Any]:
 def _split(joined: Mapping[str, Any]) -> list[npt.NDArray[Any]]:
     lengths, values = joined["lengths"], joined["values"]
     if (lengths < 0).any() or lengths.sum() != len(values):
-        raise ValueError("lengths and values do not agree")
+        raise ValueError("the lengths do not add up to the number of values")
     return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []

@@ -1,6 +1,6 @@
-"""Players: a problem is put to a policy, and what it answers is judged.
+"""The rollout worker: samples answers to a problem from a policy and gets their rewards.
 
-The tokenizer works in one thread of its own, because it is not thread-safe, and never on the event loop.
+The tokenizer runs in one thread of its own, because it is not thread-safe, and never on the event loop.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 import tinker
 from tinker import types
 
+from chockstone.trainers.collector import Collector
 from chockstone.trainers.config import TrainerConfig
 from chockstone.trainers.errors import TrainerError
-from chockstone.trainers.reports.collector import Collector
 from chockstone.trainers.rollouts.environment import Completion, Environment, Problem
 from chockstone.trainers.rollouts.generation import SamplingPolicy
-from chockstone.trainers.rollouts.loader import Draw
+from chockstone.trainers.rollouts.loader import ProblemDraw
 from chockstone.trainers.rollouts.reward_pool import RewardPool
 from chockstone.trainers.rollouts.rollouts import Logprobs, RolloutGroup, Sample, Tokens
 
 
 class RolloutWorker:
-    """``base``: the model that was trained from, if samples are to be compared with it."""
+    """``base``: the base model, if the logprobs of samples are compared with it."""
 
     def __init__(
         self,
@@ -42,32 +42,41 @@ class RolloutWorker:
         self._collector = collector
         self._base = base
         self._tokenizing = ThreadPoolExecutor(1, "chockstone-tokenizer")
-        self._judges = RewardPool(environment, collector)
+        self._reward_pool = RewardPool(environment, collector)
 
-    async def play(self, draw: Draw, policy: SamplingPolicy) -> RolloutGroup:
-        """All samples of a draw. The same policy answers the same draw with the same tokens."""
-        problem = await self._judges.problem(draw.index)
+    async def generate_group(self, draw: ProblemDraw, policy: SamplingPolicy) -> RolloutGroup:
+        """Generate all samples of a draw. The same policy and draw give the same tokens."""
+        problem = await self._reward_pool.problem(draw.index)
         with self._collector.timed("time/generate_group"):
             samples, prompt = await self._answer(
                 problem,
                 policy,
                 count=self._config.group_size,
                 temperature=self._config.temperature,
-                seed=seed_of(self._config.seed, draw.number),
+                seed=draw_seed(self._config.seed, draw.number),
                 base=self._base,
             )
         _check(samples, problem, count=self._config.group_size)
         self._collector.add("tokens/generated", sum(len(sample.tokens) for sample in samples))
         return RolloutGroup(draw, problem.problem_id, policy.version, prompt, tuple(samples))
 
-    async def try_once(self, problem: Problem, policy: SamplingPolicy) -> float:
-        """The reward of what the policy thinks most likely."""
-        [sample], _ = await self._answer(problem, policy, count=1, temperature=0.0, seed=0, base=None)
-        return sample.reward
+    async def evaluate(self, problems: Sequence[Problem], policy: SamplingPolicy) -> dict[str, float]:
+        """Answer each problem once, greedily, and return metrics of the rewards."""
+        rewards = await asyncio.gather(*(self._greedy_reward(problem, policy) for problem in problems))
+        return {
+            "reward/mean": sum(rewards) / len(rewards),
+            "reward/least": min(rewards),
+            "reward/most": max(rewards),
+            "problems": float(len(rewards)),
+        }
 
     def close(self) -> None:
         self._tokenizing.shutdown(wait=False, cancel_futures=True)
-        self._judges.close()
+        self._reward_pool.close()
+
+    async def _greedy_reward(self, problem: Problem, policy: SamplingPolicy) -> float:
+        [sample], _ = await self._answer(problem, policy, count=1, temperature=0.0, seed=0, base=None)
+        return sample.reward
 
     async def _answer(
         self,
@@ -99,7 +108,7 @@ class RolloutWorker:
             Completion(text, tuple(chosen.tolist()), sequence.stop_reason == "length")
             for text, chosen, sequence in zip(texts, tokens, sequences, strict=True)
         ]
-        rewards = await self._judges.rewards(problem, completions)
+        rewards = await self._reward_pool.rewards(problem, completions)
         bases = await self._base_logprobs(base, prompt, tokens)
         samples = [
             Sample(
@@ -138,7 +147,7 @@ class RolloutWorker:
 
 
 def _check(samples: Sequence[Sample], problem: Problem, *, count: int) -> None:
-    """Raises TrainerError for what would ruin the weights, or break far from here."""
+    """Raises TrainerError for samples that would ruin the weights, or fail only later."""
     if len(samples) != count:
         raise TrainerError(f"the server gave {len(samples)} samples of problem {problem.problem_id!r}, not {count}")
     for sample in samples:
@@ -152,7 +161,7 @@ def _check(samples: Sequence[Sample], problem: Problem, *, count: int) -> None:
                 )
 
 
-def seed_of(seed: int, number: int) -> int:
-    """A seed for each draw that only its number and the trainer's seed decide."""
+def draw_seed(seed: int, number: int) -> int:
+    """Return a seed that depends only on the draw's number and the trainer's seed."""
     digest = hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 33  # 31 bits: what every server takes
+    return int.from_bytes(digest, "big") >> 33  # 31 bits, which every server accepts

@@ -99,7 +99,7 @@ def test_the_command_it_names_trains_on(server: FakeServer, tmp_path: Path) -> N
     again = CliRunner().invoke(app, line.removeprefix("Train on: chockstone ").split(), catch_exceptions=False)
 
     assert again.exit_code == 0, again.output
-    assert "goes on from step 4" in again.stderr
+    assert "resuming from step 4" in again.stderr
     assert "Trained 8 steps of 8" in again.stdout
     rows = [json.loads(row) for row in (tmp_path / "chockstone-train/samples.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [step for step in range(1, 9) for _ in range(4)]
@@ -138,7 +138,7 @@ def test_a_signal_saves_a_checkpoint_and_stops_the_server(server: FakeServer, nu
     assert "Go on: chockstone train --env digits:make" in result.stdout
     assert signal.getsignal(number) == before
     resumed = run(*SMALL, "--steps", str(newest.step + 1), "--save-every", "0")
-    assert f"goes on from step {newest.step}" in resumed.stderr
+    assert f"resuming from step {newest.step}" in resumed.stderr
 
 
 def test_a_second_signal_kills_the_server_and_ends_the_process(

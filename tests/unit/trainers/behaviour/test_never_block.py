@@ -15,12 +15,10 @@ from chockstone.checkpoints import checkpointer as checkpointer_module
 from chockstone.checkpoints.runtime import threads
 from chockstone.checkpoints.runtime.watchdog import Stalls
 from chockstone.checkpoints.stores.file_store import FileStore
-from chockstone.trainers import snapshot as cut
-from chockstone.trainers.reports import reporting
+from chockstone.trainers import snapshot
+from chockstone.trainers.reports import reports
 from chockstone.trainers.reports.jsonl import JsonLines
-from chockstone.trainers.rollouts import advantages
-from chockstone.trainers.rollouts import reward_pool as judges
-from chockstone.trainers.rollouts import worker as player
+from chockstone.trainers.rollouts import advantages, reward_pool, worker
 from support.loop_gate import HeldTheLoop, InlineExecutor, LoopGate, inline_to_thread
 from support.trainers.fakes import Digits, FakeServer, Ledger, Tokenizer, trainer
 
@@ -57,12 +55,12 @@ async def read_archive(home: Path, server: FakeServer, gate: LoopGate, patch: Pa
 
 async def unpack(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
     await run(home, None)
-    patch.setattr(cut, "unpack_groups", gate.before(cut.unpack_groups))
+    patch.setattr(snapshot, "unpack_groups", gate.before(snapshot.unpack_groups))
     await run(home, gate, steps=3)
 
 
 async def pack(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
-    patch.setattr(cut, "pack_groups", gate.before(cut.pack_groups))
+    patch.setattr(snapshot, "pack_groups", gate.before(snapshot.pack_groups))
     await run(home, gate, save_every=1)
 
 
@@ -139,7 +137,7 @@ def inline_threads(patch: Patch) -> None:
 
 
 def inline_pools(patch: Patch) -> None:
-    for module in (judges, player, reporting):
+    for module in (reward_pool, worker, reports):
         patch.setattr(module, "ThreadPoolExecutor", lambda *values: InlineExecutor())
 
 

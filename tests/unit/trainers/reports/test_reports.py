@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from chockstone.trainers.reports.reports import Level, Reports, StepRecord
+from chockstone.trainers.reports.reports import Level, Reports, StepRecord, read_saved_text, saved_text
 
 
 class Notebook:
@@ -37,7 +37,7 @@ class Notebook:
         self._note("close")
 
 
-LEFT_OUT = ("event", "Notebook failed and is left out from here on: OSError: no record today", "error")
+LEFT_OUT = ("event", "Notebook failed and was removed: OSError: no record today", "error")
 
 
 def test_each_is_told_everything_in_order() -> None:
@@ -116,3 +116,8 @@ def test_an_interrupt_is_not_swallowed() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         Reports([Interrupted()]).record(StepRecord(1, {}))
+
+
+def test_the_event_of_a_save_is_read_back_and_others_are_not() -> None:
+    assert read_saved_text(saved_text(12, 3.456, "tinker://run/weights/step-00000012")) == (12, 3.5)
+    assert read_saved_text("checkpoint step-00000003 failed") is None

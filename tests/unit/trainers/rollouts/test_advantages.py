@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from chockstone.trainers.rollouts.advantages import group_advantages, make_train_batch
-from chockstone.trainers.rollouts.loader import Draw
+from chockstone.trainers.rollouts.loader import ProblemDraw
 from chockstone.trainers.rollouts.rollouts import RolloutGroup, Sample
 from support.trainers.fakes import config
 
 
 def group(*samples: Sample) -> RolloutGroup:
-    return RolloutGroup(Draw(0, 0, 0), "p", 0, np.array([7, 8, 9], np.int32), samples)
+    return RolloutGroup(ProblemDraw(0, 0, 0), "p", 0, np.array([7, 8, 9], np.int32), samples)
 
 
 def sample(tokens: list[int], reward: float, base: list[float] | None = None) -> Sample:
@@ -34,38 +34,38 @@ def test_equal_rewards_teach_exactly_nothing(normalise: bool) -> None:
 
 
 def test_a_datum_has_prompt_and_answer_shifted_by_one() -> None:
-    lesson = make_train_batch([group(sample([4, 5], 1.0), sample([6], 0.0))], config())
+    batch = make_train_batch([group(sample([4, 5], 1.0), sample([6], 0.0))], config())
 
-    first, second = lesson.data
+    first, second = batch.data
     assert first.model_input.to_ints() == [7, 8, 9, 4]
     inputs = {name: tensor.to_numpy().tolist() for name, tensor in first.loss_fn_inputs.items()}
     assert inputs == {"target_tokens": [8, 9, 4, 5], "logprobs": [0, 0, -1, -2], "advantages": [0, 0, 0.5, 0.5]}
     assert second.loss_fn_inputs["advantages"].to_numpy().tolist() == [0, 0, -0.5]
-    assert lesson.advantages == [[0.5, -0.5]]
-    assert lesson.kl_to_base is None
+    assert batch.advantages == [[0.5, -0.5]]
+    assert batch.kl_to_base is None
 
 
 def test_an_answer_without_a_token_is_compared_with_and_not_trained_on() -> None:
-    lesson = make_train_batch([group(sample([], 1.0), sample([6], 0.0))], config())
+    batch = make_train_batch([group(sample([], 1.0), sample([6], 0.0))], config())
 
-    assert lesson.advantages == [[0.5, -0.5]]
-    assert [each.model_input.to_ints() for each in lesson.data] == [[7, 8, 9]]
+    assert batch.advantages == [[0.5, -0.5]]
+    assert [each.model_input.to_ints() for each in batch.data] == [[7, 8, 9]]
 
 
 def test_the_penalty_moves_towards_the_base_and_adds_up_to_nothing() -> None:
     groups = [group(sample([4, 5], 1.0, base=[-1.0, -5.0]), sample([6], 1.0, base=[-1.0]))]
 
-    lesson = make_train_batch(groups, config(kl_coefficient=0.5))
+    batch = make_train_batch(groups, config(kl_coefficient=0.5))
 
-    assert lesson.kl_to_base == pytest.approx((0 + 3 + 0) / 3)
-    moved = [each.loss_fn_inputs["advantages"].to_numpy().tolist()[2:] for each in lesson.data]
+    assert batch.kl_to_base == pytest.approx((0 + 3 + 0) / 3)
+    moved = [each.loss_fn_inputs["advantages"].to_numpy().tolist()[2:] for each in batch.data]
     assert moved == [[0.5, -1.0], [0.5]]
 
 
 def test_without_a_penalty_the_distance_is_told_and_changes_nothing() -> None:
     groups = [group(sample([4], 1.0, base=[-2.0]), sample([6], 1.0, base=[-2.0]))]
 
-    lesson = make_train_batch(groups, config())
+    batch = make_train_batch(groups, config())
 
-    assert lesson.kl_to_base == pytest.approx(1.0)
-    assert lesson.data == []
+    assert batch.kl_to_base == pytest.approx(1.0)
+    assert batch.data == []

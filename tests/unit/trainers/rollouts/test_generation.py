@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from chockstone.trainers.errors import TrainerError
-from chockstone.trainers.rollouts.generation import RolloutGenerator, SamplingPolicy, Slot, restored_slots
-from chockstone.trainers.rollouts.loader import Draw, ShuffledLoader
+from chockstone.trainers.rollouts.generation import PendingGroup, RolloutGenerator, SamplingPolicy, restore_window
+from chockstone.trainers.rollouts.loader import ProblemDraw, ShuffledLoader
 from chockstone.trainers.rollouts.rollouts import RolloutGroup
 from support.trainers.fakes import config
 
 
-def group_of(draw: Draw, version: int) -> RolloutGroup:
+def group_of(draw: ProblemDraw, version: int) -> RolloutGroup:
     return RolloutGroup(draw, f"p{draw.index}", version, np.zeros(1, np.int32), ())
 
 
@@ -27,12 +27,12 @@ def policy(version: int) -> SamplingPolicy:
 class Table:
     """Where groups are made; each waits for ``finish``, unless it is told how long it takes."""
 
-    def __init__(self, wait: Callable[[Draw], Awaitable[object]] | None = None) -> None:
+    def __init__(self, wait: Callable[[ProblemDraw], Awaitable[object]] | None = None) -> None:
         self.begun: list[tuple[int, int]] = []  # number of the draw, version
         self._events: dict[int, asyncio.Event] = {}
         self._wait = wait or (lambda draw: self._event(draw.number).wait())
 
-    async def play(self, draw: Draw, chosen: SamplingPolicy) -> RolloutGroup:
+    async def generate_group(self, draw: ProblemDraw, chosen: SamplingPolicy) -> RolloutGroup:
         self.begun.append((draw.number, chosen.version))
         await self._wait(draw)
         return group_of(draw, chosen.version)
@@ -49,12 +49,12 @@ class Table:
 
 @asynccontextmanager
 async def generation(
-    table: Table, restored: Iterable[Slot] = (), trained: int = 0, **changes: Any
+    table: Table, restored: Iterable[PendingGroup] = (), trained: int = 0, **changes: Any
 ) -> AsyncIterator[RolloutGenerator]:
     async with asyncio.TaskGroup() as tasks:
         loader = ShuffledLoader(7, seed=1)
         made = RolloutGenerator(
-            loader, table.play, tasks.create_task, config(**changes), trained=trained, restored=restored
+            loader, table.generate_group, tasks.create_task, config(**changes), trained=trained, restored=restored
         )
         yield made
         made.close()
@@ -170,7 +170,7 @@ async def test_closing_ends_what_waits_and_begins_nothing() -> None:
         made.close()
         made.publish(policy(1))
 
-        assert [await slot.settled() is not None for slot in made.window] == [True, False, False, False]
+        assert [await pending.wait() is not None for pending in made.window] == [True, False, False, False]
         assert len(table.begun) == 4
 
 
@@ -178,12 +178,12 @@ async def test_an_error_comes_out_where_it_was_spawned_and_its_slot_settles() ->
     async def fails(_: object) -> None:
         raise OSError("no answer")
 
-    slots: list[Slot] = []
+    groups: list[PendingGroup] = []
     with pytest.raises(ExceptionGroup) as raised:
         async with generation(Table(fails), staleness=0) as made:
             made.publish(policy(0))
-            slots += made.window
-            await asyncio.gather(*(slot.settled() for slot in slots))
+            groups += made.window
+            await asyncio.gather(*(pending.wait() for pending in groups))
             await asyncio.sleep(60)
 
     assert {str(error) for error in raised.value.exceptions} == {"no answer"}
@@ -207,7 +207,7 @@ async def test_whoever_waits_for_a_group_may_be_cancelled_without_harm() -> None
     table = Table()
     async with generation(table, staleness=0) as made:
         made.publish(policy(0))
-        for waiter in (made.next_batch(), made.window[0].settled()):
+        for waiter in (made.next_batch(), made.window[0].wait()):
             waiting = asyncio.create_task(waiter)
             await table.finish()
             waiting.cancel()
@@ -217,12 +217,12 @@ async def test_whoever_waits_for_a_group_may_be_cancelled_without_harm() -> None
         assert len(await made.next_batch()) == 2
 
 
-def restored(staleness: int, *versions: int | None, trained: int) -> list[Slot]:
-    draws = [Draw(2 * trained + place, 0, place) for place in range(len(versions))]
+def restored(staleness: int, *versions: int | None, trained: int) -> list[PendingGroup]:
+    draws = [ProblemDraw(2 * trained + place, 0, place) for place in range(len(versions))]
     window = [
         (draw, None if made is None else group_of(draw, made)) for draw, made in zip(draws, versions, strict=True)
     ]
-    return restored_slots(window, config(staleness=staleness), trained=trained)
+    return restore_window(window, config(staleness=staleness), trained=trained)
 
 
 async def test_a_restored_group_is_trained_on_and_one_that_was_lost_generated_again() -> None:

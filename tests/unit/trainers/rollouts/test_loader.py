@@ -53,7 +53,7 @@ def test_an_order_that_was_saved_is_kept_even_if_another_would_be_made_now() -> 
 def test_the_state_of_another_is_refused_and_changes_nothing(count: int, seed: int) -> None:
     loader, untouched = ShuffledLoader(5, seed=1), ShuffledLoader(5, seed=1)
 
-    with pytest.raises(ResumeRefused, match=rf"{count} problems shuffled with seed {seed}; here are 5 with seed 1"):
+    with pytest.raises(ResumeRefused, match=rf"{count} problems shuffled with seed {seed}; this run has 5 with seed 1"):
         loader.load_state_dict(ShuffledLoader(count, seed=seed).state_dict())
 
     assert [loader.draw() for _ in range(9)] == [untouched.draw() for _ in range(9)]
@@ -62,3 +62,15 @@ def test_the_state_of_another_is_refused_and_changes_nothing(count: int, seed: i
 def test_nothing_cannot_be_shuffled() -> None:
     with pytest.raises(ValueError, match="at least one problem"):
         ShuffledLoader(0, seed=1)
+
+
+def test_a_loaders_state_is_not_changed_by_later_epochs() -> None:
+    loader = ShuffledLoader(5, seed=1)
+    loader.draw()
+    state = loader.state_dict()
+    order = state["order"].tolist()
+
+    for _ in range(9):
+        loader.draw()
+
+    assert state["order"].tolist() == order

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chockstone.trainers import Completion, Problem
-from chockstone.trainers.reports.collector import Collector
+from chockstone.trainers.collector import Collector
 from chockstone.trainers.rollouts.reward_pool import RewardPool
 from support.trainers.fakes import Digits
 
@@ -27,23 +27,23 @@ def collector() -> Collector:
 
 
 @pytest.fixture
-def judges(environment: Digits, collector: Collector) -> Iterator[RewardPool]:
+def pool(environment: Digits, collector: Collector) -> Iterator[RewardPool]:
     made = RewardPool(environment, collector)
     yield made
     made.close()
 
 
 async def test_rewards_come_in_the_order_of_the_completions_and_are_timed_each(
-    judges: RewardPool, environment: Digits, collector: Collector
+    pool: RewardPool, environment: Digits, collector: Collector
 ) -> None:
     environment.judge = lambda problem, completion: float(completion.text)
 
-    assert await judges.rewards(PROBLEM, COMPLETIONS) == [float(number) for number in range(100)]
+    assert await pool.rewards(PROBLEM, COMPLETIONS) == [float(number) for number in range(100)]
     assert collector.drain()["time/reward"].count == 100
 
 
 async def test_the_loop_hears_of_a_group_once_it_is_judged_not_of_each_sample(
-    judges: RewardPool, monkeypatch: pytest.MonkeyPatch
+    pool: RewardPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = asyncio.get_running_loop()
     call_soon, calls = loop.call_soon_threadsafe, []
@@ -54,13 +54,13 @@ async def test_the_loop_hears_of_a_group_once_it_is_judged_not_of_each_sample(
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", count)
 
-    await judges.rewards(PROBLEM, COMPLETIONS)
+    await pool.rewards(PROBLEM, COMPLETIONS)
 
     assert len(calls) == 2  # all are handed out; all are judged
 
 
 async def test_the_first_error_is_raised_at_once_and_what_was_not_begun_never_is(
-    judges: RewardPool, environment: Digits
+    pool: RewardPool, environment: Digits
 ) -> None:
     held, begun = threading.Event(), []
 
@@ -74,15 +74,15 @@ async def test_the_first_error_is_raised_at_once_and_what_was_not_begun_never_is
     environment.judge = judge
 
     with pytest.raises(KeyError, match="a bug of its own"):
-        await judges.rewards(PROBLEM, COMPLETIONS)
+        await pool.rewards(PROBLEM, COMPLETIONS)
     held.set()
 
-    judges.close()
-    judges._threads.shutdown(wait=True)
+    pool.close()
+    pool._threads.shutdown(wait=True)
     assert len(begun) < 50
 
 
-async def test_whoever_is_cancelled_waits_for_no_judge(judges: RewardPool, environment: Digits) -> None:
+async def test_whoever_is_cancelled_waits_for_no_judge(pool: RewardPool, environment: Digits) -> None:
     held, begun = threading.Event(), threading.Event()
 
     def judge(problem: Problem, completion: Completion) -> float:
@@ -91,16 +91,16 @@ async def test_whoever_is_cancelled_waits_for_no_judge(judges: RewardPool, envir
         return 0.0
 
     environment.judge = judge
-    judging = asyncio.create_task(judges.rewards(PROBLEM, COMPLETIONS))
+    waiting = asyncio.create_task(pool.rewards(PROBLEM, COMPLETIONS))
     await asyncio.to_thread(begun.wait)
 
-    judging.cancel()
+    waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await judging
+        await waiting
 
     assert not held.is_set()
     held.set()
 
 
-async def test_nothing_is_judged_where_there_is_nothing(judges: RewardPool) -> None:
-    assert await judges.rewards(PROBLEM, []) == []
+async def test_nothing_is_judged_where_there_is_nothing(pool: RewardPool) -> None:
+    assert await pool.rewards(PROBLEM, []) == []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from chockstone.checkpoints import Checkpointer
-from chockstone.trainers.rollouts.loader import Draw
+from chockstone.trainers.rollouts.loader import ProblemDraw
 from chockstone.trainers.rollouts.rollouts import RolloutGroup, Sample, pack_groups, unpack_groups
 
 
@@ -18,7 +18,7 @@ def sample(*tokens: int, reward: float = 0.1, base: bool = False) -> Sample:
 
 def group(number: int, *samples: Sample, prompt: tuple[int, ...] = (1, 2)) -> RolloutGroup:
     return RolloutGroup(
-        Draw(number, number // 5, number % 5), f"p{number % 5}", number // 2, np.array(prompt, np.int32), samples
+        ProblemDraw(number, number // 5, number % 5), f"p{number % 5}", number // 2, np.array(prompt, np.int32), samples
     )
 
 

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chockstone.trainers import Completion, Draw, Problem, RewardInvalid, ShuffledLoader
-from chockstone.trainers.reports.collector import Collector
+from chockstone.trainers import Completion, Problem, ProblemDraw, RewardInvalid, ShuffledLoader
+from chockstone.trainers.collector import Collector
 from chockstone.trainers.rollouts.generation import SamplingPolicy
-from chockstone.trainers.rollouts.worker import RolloutWorker, seed_of
+from chockstone.trainers.rollouts.worker import RolloutWorker, draw_seed
 from support.trainers.fakes import Digits, FakeSampler, FakeServer, Ledger, Tokenizer, config, trainer
 
 
 @asynccontextmanager
-async def player(
+async def worker(
     environment: Any, *, tokenizer: Tokenizer | None = None, **changes: Any
 ) -> AsyncIterator[RolloutWorker]:
     base: Any = FakeSampler(FakeServer(), "base") if changes.get("kl_coefficient") else None
@@ -33,8 +33,8 @@ def policy(version: int = 0) -> SamplingPolicy:
 
 
 async def test_a_group_is_what_the_policy_answered_and_what_it_is_worth() -> None:
-    async with player(Digits(), group_size=5) as made:
-        group = await made.play(Draw(3, 0, 2), policy(4))
+    async with worker(Digits(), group_size=5) as made:
+        group = await made.generate_group(ProblemDraw(3, 0, 2), policy(4))
 
     assert (group.problem_id, group.version, group.prompt.tolist()) == ("p2", 4, list(b"2?"))
     assert len(group.samples) == 5
@@ -46,15 +46,15 @@ async def test_a_group_is_what_the_policy_answered_and_what_it_is_worth() -> Non
 
 
 async def test_the_same_draw_gets_the_same_answer_and_another_one_another() -> None:
-    async with player(Digits(1), group_size=4) as made:
-        groups = [await made.play(Draw(number, number, 0), policy()) for number in (0, 0, 1)]
+    async with worker(Digits(1), group_size=4) as made:
+        groups = [await made.generate_group(ProblemDraw(number, number, 0), policy()) for number in (0, 0, 1)]
 
     tokens = [[sample.tokens.tolist() for sample in group.samples] for group in groups]
     assert tokens[0] == tokens[1] != tokens[2]
 
 
 def test_seeds_are_spread_and_fit_what_servers_take() -> None:
-    seeds = [seed_of(seed, number) for seed in range(10) for number in range(1000)]
+    seeds = [draw_seed(seed, number) for seed in range(10) for number in range(1000)]
 
     assert len(set(seeds)) == len(seeds)
     assert min(seeds) >= 0 and max(seeds) < 2**31
@@ -65,15 +65,15 @@ async def test_messages_go_through_the_chat_template() -> None:
         def problem(self, index: int) -> Problem:
             return Problem("p", ({"role": "user", "content": "hi"},))
 
-    async with player(Chat()) as made:
-        group = await made.play(Draw(0, 0, 0), policy())
+    async with worker(Chat()) as made:
+        group = await made.generate_group(ProblemDraw(0, 0, 0), policy())
 
     assert group.prompt.tolist() == [1, *b"hi", 2]
 
 
 async def test_samples_are_compared_with_the_base_where_they_were_sampled() -> None:
-    async with player(Digits(), kl_coefficient=0.1) as made:
-        group = await made.play(Draw(0, 0, 0), policy())
+    async with worker(Digits(), kl_coefficient=0.1) as made:
+        group = await made.generate_group(ProblemDraw(0, 0, 0), policy())
 
     for sample in group.samples:
         assert sample.base_logprobs is not None
@@ -84,8 +84,10 @@ async def test_many_at_once_use_the_tokenizer_one_by_one() -> None:
     never = threading.Event()
     tokenizer = Tokenizer()
     tokenizer.before = lambda: never.wait(0.001)  # while another one would come
-    async with player(Digits(), tokenizer=tokenizer) as made:
-        groups = await asyncio.gather(*(made.play(Draw(number, 0, 0), policy()) for number in range(8)))
+    async with worker(Digits(), tokenizer=tokenizer) as made:
+        groups = await asyncio.gather(
+            *(made.generate_group(ProblemDraw(number, 0, 0), policy()) for number in range(8))
+        )
 
     assert len(groups) == 8
 
@@ -98,17 +100,17 @@ def always(value: Any) -> Callable[..., Any]:
 async def test_a_reward_that_is_not_a_number_is_named(value: object) -> None:
     environment = Digits()
     environment.judge = always(value)
-    async with player(environment) as made:
+    async with worker(environment) as made:
         with pytest.raises(RewardInvalid, match=r"the reward of problem 'p2' was .*; the completion was '\d"):
-            await made.play(Draw(0, 0, 2), policy())
+            await made.generate_group(ProblemDraw(0, 0, 2), policy())
 
 
 @pytest.mark.parametrize("value", [1, True, np.float32(0.5), "0.25"], ids=repr)
 async def test_what_is_as_good_as_a_number_is_taken(value: Any) -> None:
     environment = Digits()
     environment.judge = always(value)
-    async with player(environment) as made:
-        group = await made.play(Draw(0, 0, 2), policy())
+    async with worker(environment) as made:
+        group = await made.generate_group(ProblemDraw(0, 0, 2), policy())
 
     assert group.rewards == [float(value)] * 2
     assert all(type(reward) is float for reward in group.rewards)
@@ -138,8 +140,8 @@ class Called(Digits):
 
 @pytest.mark.parametrize("environment", [Judged(), Wrapped(), Called()], ids=lambda each: type(each).__name__)
 async def test_rewards_may_be_awaited(environment: Digits) -> None:
-    async with player(environment) as made:
-        group = await made.play(Draw(0, 0, 2), policy())
+    async with worker(environment) as made:
+        group = await made.generate_group(ProblemDraw(0, 0, 2), policy())
 
     assert group.rewards == [0.5, 0.5]
 
@@ -152,8 +154,8 @@ async def test_an_evaluation_asks_once_for_what_is_most_likely() -> None:
             asked.append((options["num_samples"], options["sampling_params"].temperature))
             return await super().sample_async(**options)
 
-    async with player(Digits()) as made:
-        await made.try_once(Digits().problem(1), SamplingPolicy(1, Noting(FakeServer(), "w")))  # type: ignore[arg-type]
+    async with worker(Digits()) as made:
+        await made.evaluate([Digits().problem(1)], SamplingPolicy(1, Noting(FakeServer(), "w")))  # type: ignore[arg-type]
 
     assert asked == [(1, 0.0)]
 

@@ -1,7 +1,7 @@
-"""The collector: numbers from any task and any thread, handed over once each.
+"""The collector: metrics from any task and any thread, each value returned exactly once.
 
-Nobody but the collector ever holds the dictionary behind it. A task that kept a reference to one across an ``await``
-would write into what another has flushed meanwhile; here there is nothing to keep, only ``add``.
+Only the collector holds its dictionary. A task that kept a reference to a plain dictionary across an ``await`` could
+write into one that was flushed meanwhile; callers of the collector only call ``add``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """All values of one name between two drains; never of none."""
+    """Statistics of the values of one name between two drains; ``count`` is at least 1."""
 
     count: int
     total: float
@@ -32,7 +32,7 @@ class Measure:
 
 
 class Collector:
-    """May be used from any task and any thread; no call waits for more than a dictionary to change."""
+    """Use it from any task and any thread. Calls block only for the update of a dictionary."""
 
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -48,7 +48,7 @@ class Collector:
     def timed(self, name: str) -> Iterator[None]:
         """Add the seconds that the block takes, also when it raises or is cancelled.
 
-        They belong to the drain after its end: a block that is still running is in none.
+        The value is added when the block ends, so a drain does not contain blocks that are still running.
         """
         start = self._clock()
         try:
@@ -57,7 +57,7 @@ class Collector:
             self.add(name, self._clock() - start)
 
     def drain(self) -> dict[str, Measure]:
-        """All that was added since the last drain. Each value is in exactly one, and the dictionary is the caller's."""
+        """Return all measures since the last drain. Each value is in exactly one drain. The caller owns the result."""
         with self._lock:
             drained, self._measures = self._measures, {}
         return drained

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pytest
 
-from chockstone.trainers.reports.collector import Collector, Measure
+from chockstone.trainers.collector import Collector, Measure
 
 THREADS, TASKS, ADDS = 4, 50, 200
 PATIENCE_SECONDS = 60.0
