@@ -77,9 +77,7 @@ class Network:
         return self._connections.count
 
     def connect(self) -> Wire:
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=_WAIT_SECONDS)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return Wire(sock)
+        return Wire.to(self.port)
 
     def http(self, key: str = KEYS["bob"]) -> httpx.Client:
         """A client with manners; paths are relative to ``/api/v1/``."""
@@ -87,9 +85,16 @@ class Network:
         return httpx.Client(base_url=url, headers={"X-API-Key": key}, timeout=_WAIT_SECONDS, trust_env=False)
 
 
-@dataclass
+@dataclass(eq=False)
 class Wire:
     sock: socket.socket
+
+    @classmethod
+    def to(cls, port: int) -> Wire:
+        """A new connection to a server on this machine."""
+        sock = socket.create_connection(("127.0.0.1", port), timeout=_WAIT_SECONDS)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return cls(sock)
 
     def __enter__(self) -> Wire:
         return self
@@ -111,14 +116,14 @@ class Wire:
         """The next one, as far as its length says."""
         data = b""
         while b"\r\n\r\n" not in data:
-            piece = self._receive()
+            piece = self.receive()
             assert piece, f"the connection ended after {data!r}"
             data += piece
         head, _, body = data.partition(b"\r\n\r\n")
         status, _, fields = head.partition(b"\r\n")
         named = dict(line.lower().split(b": ", 1) for line in fields.split(b"\r\n"))
         while len(body) < int(named[b"content-length"]):
-            piece = self._receive()
+            piece = self.receive()
             assert piece, f"the connection ended after {data + body!r}"
             body += piece
         return Answer(int(status.split()[1]), body)
@@ -126,7 +131,7 @@ class Wire:
     def rest(self) -> bytes:
         """All that comes until the server ends the connection; fails if it does not."""
         data = b""
-        while piece := self._receive():
+        while piece := self.receive():
             data += piece
         return data
 
@@ -137,12 +142,13 @@ class Wire:
             if not self.send(data[at % len(data) :][:1]):
                 return received + self.rest()
             if select.select([self.sock], [], [], 0.02)[0]:
-                if not (piece := self._receive()):
+                if not (piece := self.receive()):
                     return received
                 received += piece
         raise AssertionError("the server took 3000 single bytes")
 
-    def _receive(self) -> bytes:
+    def receive(self) -> bytes:
+        """What has come, at most 64 KiB; nothing when the server ended the connection."""
         try:
             return self.sock.recv(1 << 16)
         except ConnectionResetError:
