@@ -14,10 +14,11 @@ import pytest
 import zstandard
 
 from chockstone.api.admission.limits import ConnectionLimits, UploadLimits
-from hostile.network import KEYS, Network, head
+from hostile.network import KEYS, Network, Wire, head
 
 KIB = 1 << 10
 ANN = f"X-API-Key: {KEYS['ann']}"
+BOB = f"X-API-Key: {KEYS['bob']}"
 JSON = "Content-Type: application/json"
 # Heads have time enough for a client on a busy machine that connects, and sends a moment later.
 SHORT = ConnectionLimits(head_seconds=3.0, idle_seconds=1, linger_seconds=0.3, write_seconds=1.0)
@@ -104,15 +105,25 @@ def test_json_that_takes_long_to_decode_is_refused_undecoded(network: Network, r
 
 
 def test_one_callers_uploads_do_not_refuse_anothers(network: Network, bystander: Callable[[], None]) -> None:
-    with ExitStack() as stack:
-        uploads = [stack.enter_context(network.connect()) for _ in range(6)]
-        for upload in uploads:
-            upload.send(head("POST /api/v1/forward_backward", ANN, f"Content-Length: {1 << 20}"))
-            upload.send(bytes((1 << 20) - 1))
+    def upload(credential: str, size: int) -> Wire:
+        client = stack.enter_context(network.connect())
+        client.send(head("POST /api/v1/forward_backward", credential, f"Content-Length: {1 << 20}"))
+        client.send(bytes(size))
+        return client
 
-        refused, _, _ = select.select([upload.sock for upload in uploads], [], [], 60)
-        assert {upload.answer().status for upload in uploads if upload.sock in refused} == {429}
-        bystander()
+    with ExitStack() as stack:
+        for _ in range(4):  # unfinished ones that together are as large as the limit, to a few bytes
+            upload(ANN, (1 << 20) - 1)
+        _until(lambda: network.uploads.held.total == (4 << 20) - 4)
+
+        bystander()  # each request of his exceeds the limit, and he holds less than his share of it
+
+        assert upload(ANN, 100).answer().status == 429
+        upload(BOB, (1 << 20) - 1)
+        _until(lambda: network.uploads.held.total == (5 << 20) - 5)
+        upload(BOB, (1 << 20) - 1)
+        _until(lambda: network.uploads.held.total == (6 << 20) - 6)
+        assert upload(BOB, 100).answer().status == 429, "half of the limit is the share of each of two"
     _until(lambda: network.uploads.held.total == 0)
 
 
