@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -75,3 +76,17 @@ def test_neither_keys_nor_line_breaks_reach_the_log(refused: RefusedKeys, caplog
     assert "tml-secret" not in caplog.text
     assert caplog.text.count("\n") == 1
     assert len(caplog.text) < 300
+
+
+async def test_what_was_counted_is_reported_also_if_nobody_comes_back(reported: list[RefusedKey]) -> None:
+    refused = RefusedKeys(reported.append, interval_seconds=0.05)
+    for _ in range(3):
+        refused.record("tml-guess", source="10.0.0.1")
+
+    reporting = asyncio.create_task(refused.keep_reporting())
+    async with asyncio.timeout(60):
+        while sum(each.count for each in reported) < 3:
+            await asyncio.sleep(0.01)
+    reporting.cancel()
+
+    assert [each.count for each in reported] == [1, 2]
