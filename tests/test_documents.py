@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from chockstone.backends.training.micro_batches import TOKENS_ON_CPU, TOKENS_ON_GPU
 from support.live import LiveServer, make_model
 from support.loopback_s3 import make_bucket, s3_server, set_environment
 
@@ -78,3 +79,9 @@ def test_the_reference_of_the_api_is_what_its_routes_say() -> None:
     spec.loader.exec_module(script)
 
     assert script.render() == script.PAGE.read_text(), "run `make reference`"
+
+
+def test_the_guide_names_the_size_of_micro_batches_that_workers_use() -> None:
+    guide = (ROOT / "docs" / "guides" / "users-and-limits.md").read_text()
+
+    assert f"| `--tokens-per-micro-batch` | {TOKENS_ON_CPU} on a CPU, {TOKENS_ON_GPU} on a GPU |" in guide
