@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from hostile.network import KEYS, Wire, head
-from live import LiveServer
+from support.live import LiveServer
 
 KIB, MIB = 1 << 10, 1 << 20
 ANN, BOB = (f"X-API-Key: {KEYS[user]}" for user in ("ann", "bob"))

@@ -232,10 +232,11 @@ class RunRecovery:
             with suppress(CheckpointError):  # as far as it can be read
                 _, then = await self._inspect(live, walk.looked[0].candidate)
         if _is_another_model(then, self._backend.environment, live.base_model):
+            base_model = ModelName.parse(live.base_model).base
             raise self._hold(
                 live,
-                f"base model {live.base_model!r} is not the one that run {live.run_id!r} was trained on: start the "
-                f"server with --model {live.base_model}=DIRECTORY of that one, and it goes on where it was",
+                f"base model {base_model!r} is not the one that run {live.run_id!r} was trained on: start the "
+                f"server with --model {base_model}=DIRECTORY of that one, and it goes on where it was",
             )
         reasons = "; ".join(each["reason"] for each in receipt.skipped) or "there is none"
         if walk.blocked is not None:  # it may be good, and loads another time

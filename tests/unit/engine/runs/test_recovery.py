@@ -14,7 +14,7 @@ from chockstone.engine.ownership.data_directory import RUN_JOURNALS
 from chockstone.engine.runs.live_runs import Run
 from chockstone.wire.failures import BadRequest, ServerFailure
 from support.engine.lives import EVERY_STEP, Life, archived, half_trained, lived
-from support.engine.making import RUN, damage, settle_down, until
+from support.engine.making import RUN, damage, made_run, settle_down, until
 
 
 async def test_the_next_worker_has_the_run_as_it_was_with_what_was_accumulated(home: Path) -> None:
@@ -227,9 +227,12 @@ async def test_a_server_that_stopped_in_good_order_leaves_nothing_to_replay(home
         assert [receipt.replayed for receipt in await second.receipts()] == [0]
 
 
-async def test_another_model_under_the_same_name_holds_the_run_and_touches_nothing_of_it(home: Path) -> None:
+@pytest.mark.parametrize("base_model", ["tiny", "tiny:peft:64"])
+async def test_another_model_under_the_same_name_holds_the_run_and_touches_nothing_of_it(
+    home: Path, base_model: str
+) -> None:
     async with lived(home, durability=EVERY_STEP) as first:
-        await first.make()
+        await made_run(first.engine, base_model=base_model)
         await first.train_slowly(1, 2)
         await first.written()
         left = first.crash()
