@@ -430,6 +430,19 @@ async def test_a_worker_that_does_not_come_up_is_tried_again_and_told_of(
     await backend.stop()
 
 
+async def test_workers_that_die_after_they_were_ready_are_not_told_of_as_workers_that_do_not_come_up(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig.running() as backend:
+        for _ in range(4):
+            with pytest.raises(WorkerLost):
+                await backend.call("be killed", {})
+        await backend.ready()
+
+    assert len(rig.lost) == 4
+    assert "worker not ready" not in caplog.text
+
+
 async def test_a_server_that_has_too_many_files_open_starts_its_worker_later(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
