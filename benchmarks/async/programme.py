@@ -11,7 +11,7 @@ from benchmarks.server.client import sample_all, session
 from benchmarks.server.live import LiveServer
 from benchmarks.server.models import Model
 from benchmarks.server.results import Results
-from chockstone.checkpoints.runtime.threads import answer_promptly
+from chockstone.checkpoints.runtime.threads import tune_for_latency
 from chockstone.cli.models.making import make_model
 
 from .generating import measure_generating
@@ -45,7 +45,7 @@ def perform(programme: Programme, results: Results) -> None:
         prompts = model.draw(64, PROMPT_TOKENS, seed=1)
         traffic = Traffic(service.create_sampling_client(base_model=model.name), prompts, ANSWER_TOKENS, IN_FLIGHT)
         sample_all(traffic.sampler, prompts[:1], samples=1, max_tokens=1)  # the worker has the model now
-        answer_promptly()
+        tune_for_latency()
         for name in (name for name in MEASURES if name in programme.wanted):
             stage = Stage(
                 measure=name,

@@ -6,17 +6,17 @@ Knows nothing of servers, runs or catalogs, and imports torch only to make or fi
 from chockstone.checkpoints.checkpointer import Checkpointer, SaveOptions
 from chockstone.checkpoints.format.holdings import Pieces
 from chockstone.checkpoints.reading.archive import Archive
+from chockstone.checkpoints.reading.listing import StoredCheckpoint, list_checkpoints
 from chockstone.checkpoints.reading.reader import verify_archive
-from chockstone.checkpoints.reading.survey import StoredCheckpoint, survey
 from chockstone.checkpoints.restoring.random_state import RandomState
-from chockstone.checkpoints.restoring.receipt import Receipt
+from chockstone.checkpoints.restoring.receipt import RestoreReceipt
 from chockstone.checkpoints.restoring.restore import load_state, load_tensor, restore_state
 from chockstone.checkpoints.resume.resume import Resume
 from chockstone.checkpoints.retention.policy import Best, Retention
-from chockstone.checkpoints.runtime.threads import answer_promptly
+from chockstone.checkpoints.runtime.threads import tune_for_latency
 from chockstone.checkpoints.runtime.watchdog import LoopBlocked, LoopWatchdog, Stall, Stalls
 from chockstone.checkpoints.saving.admission import Admission
-from chockstone.checkpoints.saving.handle import Progress, Saved, SaveHandle
+from chockstone.checkpoints.saving.handle import SavedCheckpoint, SaveHandle, SaveProgress
 from chockstone.checkpoints.stores.store import Store, open_store
 
 __all__ = [
@@ -28,22 +28,22 @@ __all__ = [
     "LoopBlocked",
     "LoopWatchdog",
     "Pieces",
-    "Progress",
+    "SaveProgress",
     "RandomState",
-    "Receipt",
+    "RestoreReceipt",
     "Resume",
     "Retention",
     "SaveHandle",
     "SaveOptions",
-    "Saved",
+    "SavedCheckpoint",
     "Stall",
     "Stalls",
     "Store",
-    "answer_promptly",
+    "tune_for_latency",
     "load_state",
     "load_tensor",
     "open_store",
     "restore_state",
-    "survey",
+    "list_checkpoints",
     "verify_archive",
 ]

@@ -43,16 +43,16 @@ from chockstone.checkpoints.errors import (
 from chockstone.checkpoints.format.layout import Member
 from chockstone.checkpoints.ranks.coordinator import RankCoordinator
 from chockstone.checkpoints.reading.archive import Archive, Verify
+from chockstone.checkpoints.reading.listing import StoredCheckpoint, list_checkpoints
 from chockstone.checkpoints.reading.reader import verify_archive
-from chockstone.checkpoints.reading.survey import StoredCheckpoint, survey
 from chockstone.checkpoints.restoring.export import export_members
-from chockstone.checkpoints.restoring.receipt import Receipt, SkippedCandidate
+from chockstone.checkpoints.restoring.receipt import RestoreReceipt, SkippedCandidate
 from chockstone.checkpoints.restoring.restore import load_state, restore_state
 from chockstone.checkpoints.restoring.verdicts import Verdict
 from chockstone.checkpoints.restoring.walk_back import Ending, WalkBack
 from chockstone.checkpoints.retention.policy import Retention
-from chockstone.checkpoints.runtime.threads import give_way
 from chockstone.checkpoints.runtime.threads import in_thread as _in_thread
+from chockstone.checkpoints.runtime.threads import lower_priority
 from chockstone.checkpoints.saving.admission import Admission
 from chockstone.checkpoints.saving.buffers import Buffers
 from chockstone.checkpoints.saving.clock import Clock
@@ -94,14 +94,14 @@ class Checkpointer:
         admission: Admission | None = None,
         buffers: int = 1,
         bytes_per_second: float | None = None,
-        looks_around: bool = True,
+        scan_store: bool = True,
         ranks: Literal["auto", "off"] = "auto",
         rank_timeout_seconds: float = 300.0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """``bytes_per_second``: how fast to write while nobody waits for it; see ``pace``. None: as fast as it goes.
 
-        ``looks_around``: the first save removes what killed processes left, and reads the head of every archive below
+        ``scan_store``: the first save removes what killed processes left, and reads the head of every archive below
         the prefix, so as not to seem older than any. False is for those who tidy up and keep order themselves.
 
         ``ranks="off"``: this process saves and restores for itself, whatever torch.distributed says. A rank that
@@ -123,7 +123,7 @@ class Checkpointer:
         self._lock = threading.RLock()
         self._handles: list[SaveHandle] = []
         self._closed = False
-        self._has_saved = not looks_around
+        self._has_saved = not scan_store
         _open_checkpointers.add(self)
 
     def save(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
@@ -172,7 +172,7 @@ class Checkpointer:
         verify: Verify = "full",
         strict: bool = True,
         on_bytes: Callable[[int], None] = lambda _: None,
-    ) -> Receipt:
+    ) -> RestoreReceipt:
         """Put a checkpoint back into ``into``, in place, and say what came back.
 
         Without ``name`` the newest one is taken; damaged ones are read twice, walked past and named in
@@ -182,20 +182,20 @@ class Checkpointer:
         """
         started = time.perf_counter()
 
-        def attempt(found: str, agree: Callable[[str], None] | None = None) -> Receipt:
+        def attempt(found: str, agree: Callable[[str], None] | None = None) -> RestoreReceipt:
             with Archive(self.store.open(found), verify=verify) as archive:
                 together = None if agree is None else lambda: agree(archive.seal)
                 restored = restore_state(archive, into, strict=strict, on_bytes=on_bytes, agree=together)
-                self._clock.witness(archive.manifest.created_at)
+                self._clock.observe(archive.manifest.created_at)
                 seconds = time.perf_counter() - started
-                return Receipt.of(archive, restored, name=found, url=self.store.url, seconds=seconds)
+                return RestoreReceipt.of(archive, restored, name=found, url=self.store.url, seconds=seconds)
 
         if not self._company.meet():
             return self._walk_back(name, kind, attempt)
         self.wait()  # saves have the same peers to speak to
         return self._company.restore(lambda one: self._walk_back(name, kind, one), attempt)
 
-    async def restore_async(self, into: MutableMapping[str, Any], **options: Any) -> Receipt:
+    async def restore_async(self, into: MutableMapping[str, Any], **options: Any) -> RestoreReceipt:
         """As ``restore``, off the event loop."""
         return await _in_thread(_giving_way(lambda: self.restore(into, **options)))
 
@@ -247,7 +247,7 @@ class Checkpointer:
 
     def checkpoints(self) -> list[StoredCheckpoint]:
         """All checkpoints below the prefix, oldest first, damaged ones included and marked."""
-        return survey(self.store, self.prefix)
+        return list_checkpoints(self.store, self.prefix)
 
     def wait(self) -> None:
         """Until every save so far has ended. Errors stay on their handles."""
@@ -393,7 +393,7 @@ class Checkpointer:
             raise
 
     def _write(self, job: SaveJob, snapshotter: Snapshotter, previous: SaveHandle | None) -> None:
-        give_way()
+        lower_priority()
         try:
             if previous is not None:
                 previous._wait()
@@ -429,13 +429,13 @@ class Checkpointer:
         walk = WalkBack(_Found(c.name, None) for c in unreadable)
         for checkpoint, _ in zip(unreadable, walk, strict=False):
             verdict = Verdict.INCOMPATIBLE if checkpoint.is_newer else Verdict.CORRUPT
-            walk.saw(verdict, checkpoint.damage or "", is_sure=True)
+            walk.reject(verdict, checkpoint.damage or "", is_sure=True)
         if walk.blocked is not None:
             raise UnsupportedArchive(f"checkpoint {walk.blocked.candidate.name!r}: {walk.blocked.reason}")
         walk.add(_Found(c.name, c.manifest.step) for c in reversed(listed) if c.manifest and c.manifest.kind == kind)
         return walk
 
-    def _walk_back(self, name: str | None, kind: str, attempt: Callable[[str], Receipt]) -> Receipt:
+    def _walk_back(self, name: str | None, kind: str, attempt: Callable[[str], RestoreReceipt]) -> RestoreReceipt:
         """The receipt of the newest that can be restored."""
         walk = self._walk(name, kind)
         touched: CheckpointError | None = None  # by one that turned out to be damaged while it was read
@@ -450,7 +450,7 @@ class Checkpointer:
                 else:
                     raise RestoreFailed(f"{_HALF_RESTORED} {touched} Then {found.name!r} failed: {error}") from error
             else:
-                walk.took(step=receipt.step)
+                walk.accept(step=receipt.step)
                 return replace(receipt, skipped=_skipped(walk), steps_lost=walk.steps_lost)
         if touched is not None:
             raise RestoreFailed(f"{_HALF_RESTORED} {self._none_left(kind, walk)}") from touched
@@ -459,7 +459,7 @@ class Checkpointer:
     def _goes_on(self, walk: WalkBack[_Found], found: _Found, error: CheckpointError) -> bool:
         """Whether another one, or the same once more, may do instead of what failed so."""
         walk.failed(error, step=found.step)
-        if walk.is_again:
+        if walk.will_retry:
             return True
         if found.is_asked_for or walk.is_over:
             return False
@@ -478,7 +478,7 @@ def _giving_way(work: Callable[[], T]) -> Callable[[], T]:
     """What is done beside an event loop, which goes before it."""
 
     def run() -> T:
-        give_way()
+        lower_priority()
         return work()
 
     return run
@@ -492,7 +492,7 @@ class _Found:
 
 
 def _skipped(walk: WalkBack[_Found]) -> tuple[SkippedCandidate, ...]:
-    return tuple(SkippedCandidate(look.candidate.name, look.reason) for look in walk.passed)
+    return tuple(SkippedCandidate(look.candidate.name, look.reason) for look in walk.skipped)
 
 
 def _forget_all() -> None:

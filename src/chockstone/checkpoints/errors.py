@@ -20,7 +20,7 @@ CheckpointError
 │   ├── ResumeBlocked         a candidate cannot be judged now; nothing older may be taken for it
 │   ├── ResumeExhausted       something was committed, and none of it can be used
 │   ├── Superseded            a later attempt or incarnation has taken over; stop
-│   └── LocalTrouble          our own disk or descriptors, not the candidate's
+│   └── LocalResourceError          our own disk or descriptors, not the candidate's
 └── StoreError            the place where archives live
     ├── InvalidName
     ├── CheckpointMissing
@@ -141,7 +141,7 @@ class Superseded(ResumeError):
     pass
 
 
-class LocalTrouble(ResumeError):
+class LocalResourceError(ResumeError):
     pass
 
 

@@ -22,7 +22,7 @@ from chockstone.checkpoints.restoring.export import write_members
 from chockstone.checkpoints.saving.file_image import FileImage, SourceFile
 from chockstone.checkpoints.saving.job import copy_metadata
 from chockstone.checkpoints.saving.writer import Write
-from chockstone.checkpoints.stores.posix import local_trouble
+from chockstone.checkpoints.stores.posix import local_errors
 from chockstone.checkpoints.stores.store import Store
 
 FILES: Final = "files"
@@ -30,7 +30,7 @@ _NONE: Final[Mapping[str, Any]] = MappingProxyType({})  # Any: plain JSON of the
 
 
 @dataclass(frozen=True, slots=True)
-class FilesSaved:
+class SavedFiles:
     name: str
     size_bytes: int  # of the archive
     seal: str  # sha256 of its manifest, which holds the digests of all the rest
@@ -47,11 +47,11 @@ def write_files(
     created_at: datetime,
     on_bytes: Callable[[int], None] = lambda _: None,
     is_abandoned: Callable[[], bool] = lambda: False,
-) -> FilesSaved:
+) -> SavedFiles:
     """Commit an archive of these files under a name that is not taken. Durable on return; nothing is
     visible when it raises.
 
-    Keys are the members' names. A path must be that of a regular file and not of a link: ``files_below``
+    Keys are the members' names. A path must be that of a regular file and not of a link: ``list_files``
     follows those that somebody put into a folder. A file whose size, mtime or inode is not the same from
     beginning to end is a ``CheckpointError``. ``on_bytes`` is called from several threads.
     """
@@ -80,10 +80,10 @@ def write_files(
     except BaseException:
         sink.abort()
         raise
-    return FilesSaved(name, image.layout.size, image.seal)
+    return SavedFiles(name, image.layout.size, image.seal)
 
 
-def files_below(directory: Path) -> dict[str, Path]:
+def list_files(directory: Path) -> dict[str, Path]:
     """The files in a folder and the folders in it, by relative name, as ``write_files`` takes them.
 
     A link stands for what it points to, wherever that is, as it does for ``shutil.copytree`` and so for
@@ -91,7 +91,7 @@ def files_below(directory: Path) -> dict[str, Path]:
     anything that is neither file nor folder. Folders without files leave no trace.
     """
     found: dict[str, Path] = {}
-    with local_trouble(f"cannot list {str(directory)!r}"):
+    with local_errors(f"cannot list {str(directory)!r}"):
         _gather(directory, "", (), found)
     return dict(sorted(found.items()))
 
@@ -123,7 +123,7 @@ def extract_files(
     """Write members, all or those named, as new files into a directory that only the caller knows.
 
     Bytes are verified before they are written. When it raises, the directory holds a part: remove it.
-    What the disk refuses is ``LocalTrouble``, and only what is wrong with the archive is its damage.
+    What the disk refuses is ``LocalResourceError``, and only what is wrong with the archive is its damage.
     Nothing is made durable: whoever loses it can extract it again.
     """
     for name in names or ():
@@ -131,5 +131,5 @@ def extract_files(
             raise DamagedArchive(f"the archive should hold {name!r:.90}, and does not")
     wanted = set(archive.members if names is None else names)
     chosen = [member for name, member in archive.members.items() if name in wanted]
-    with local_trouble(f"cannot extract files to {str(directory)!r}"):
+    with local_errors(f"cannot extract files to {str(directory)!r}"):
         write_members(archive, chosen, directory, on_bytes=on_bytes, durable=False)

@@ -46,7 +46,7 @@ async def resume(
         try:
             saved = await asyncio.to_thread(_read, checkpointer, found, identity)
         except CheckpointError as error:
-            walk.saw(judge(error), str(error), step=step, is_sure=True)  # the reader has read it twice
+            walk.reject(judge(error), str(error), step=step, is_sure=True)  # the reader has read it twice
             if walk.is_over:
                 raise
             report_event(f"checkpoint {found.name!r} skipped: {error}", level="warning")
@@ -56,19 +56,19 @@ async def resume(
         except (tinker.APIStatusError, tinker.RequestFailedError) as error:
             if not _weights_are_unusable(error):
                 raise  # a later try may succeed
-            walk.saw(Verdict.CORRUPT, str(error), step=step, is_sure=True)
+            walk.reject(Verdict.CORRUPT, str(error), step=step, is_sure=True)
             report_event(f"checkpoint {found.name!r} skipped, its weights do not load: {error}", level="warning")
             continue
-        walk.took(step=saved.progress.step)
-        if walk.passed:
+        walk.accept(step=saved.progress.step)
+        if walk.skipped:
             lost = "an unknown number of" if walk.steps_lost is None else walk.steps_lost
             report_event(f"resuming from {found.name!r}: {lost} steps are repeated", level="warning")
         return Resumed(saved, run, TrainerCheckpoint(saved.progress.step, found.name, saved.paths))
     if walk.ending is Ending.FRESH:
         return None
-    reasons = "; ".join(f"{look.candidate.name}: {look.reason}" for look in walk.passed)
+    reasons = "; ".join(f"{look.candidate.name}: {look.reason}" for look in walk.skipped)
     raise ResumeRefused(
-        f"none of the {len(walk.passed)} checkpoints at {checkpointer.store.url!r} can be resumed from: "
+        f"none of the {len(walk.skipped)} checkpoints at {checkpointer.store.url!r} can be resumed from: "
         f"{reasons}. Repair them, or start a new run in another directory."
     )
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import tinker
 
-from chockstone.checkpoints import Checkpointer, Saved
+from chockstone.checkpoints import Checkpointer, SavedCheckpoint
 from chockstone.checkpoints.runtime import threads
 from chockstone.trainers.collector import Collector
 from chockstone.trainers.config import TrainerConfig
@@ -154,7 +154,7 @@ class TrainerSaver:
             self._report_event(f"old checkpoints could not be deleted: {error}", level="warning")
         return self.newest
 
-    async def _write(self, snapshot: TrainerSnapshot, paths: Mapping[str, str]) -> Saved:
+    async def _write(self, snapshot: TrainerSnapshot, paths: Mapping[str, str]) -> SavedCheckpoint:
         reward = snapshot.progress.best_reward
         handle = await self._checkpointer.save_async(
             await snapshot.state(paths),

@@ -186,7 +186,7 @@ class Trainer:
         self, service: tinker.ServiceClient, run: tinker.TrainingClient, collector: Collector
     ) -> RolloutWorker:
         tokenizer = await threads.in_thread(run.get_tokenizer)
-        await threads.in_thread(threads.answer_promptly)
+        await threads.in_thread(threads.tune_for_latency)
         base = None
         if self._config.kl_coefficient:
             model = self._config.base_model

@@ -17,7 +17,7 @@ from chockstone.checkpoints.errors import CheckpointExists, CheckpointMissing, S
 from chockstone.checkpoints.resume.attempts.claims import SETTLED
 from chockstone.checkpoints.resume.attempts.cost import Cost
 from chockstone.checkpoints.resume.attempts.places import PlaceListing
-from chockstone.checkpoints.stores.store import SUFFIX, Partial, StoreEntry
+from chockstone.checkpoints.stores.store import SUFFIX, PartialWrite, StoreEntry
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -223,7 +223,7 @@ class MemoryStore:
     def free_bytes(self) -> int | None:
         return None
 
-    def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[Partial]:
+    def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[PartialWrite]:
         return []
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from chockstone.backends.channel import Message
 from chockstone.backends.supervision.local import WorkerLost
-from chockstone.checkpoints import Admission, Archive, Checkpointer, Saved, Store, load_state
+from chockstone.checkpoints import Admission, Archive, Checkpointer, SavedCheckpoint, Store, load_state
 from chockstone.checkpoints.errors import (
     AdmissionRefused,
     CheckpointMissing,
@@ -219,7 +219,7 @@ class FakeBackend:
         run.gradient = saved.gradient if with_optimizer else 0
         run.steps = saved.steps if with_optimizer else 0
 
-    def _write(self, values: Mapping[str, Any], state: Numbers) -> Saved:
+    def _write(self, values: Mapping[str, Any], state: Numbers) -> SavedCheckpoint:
         try:
             handle = self._checkpointer.save(
                 {"run": {"weight": np.array([state.weight]), "gradient": state.gradient, "steps": state.steps}},

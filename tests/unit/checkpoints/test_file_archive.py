@@ -21,10 +21,10 @@ from chockstone.checkpoints.errors import (
     CheckpointExists,
     DamagedArchive,
     DigestMismatch,
-    LocalTrouble,
+    LocalResourceError,
     SaveAbandoned,
 )
-from chockstone.checkpoints.file_archive import extract_files, files_below, write_files
+from chockstone.checkpoints.file_archive import extract_files, list_files, write_files
 from chockstone.checkpoints.format.layout import MAX_MEMBERS
 from chockstone.checkpoints.reading.archive import read_head
 from chockstone.checkpoints.restoring import export
@@ -216,7 +216,7 @@ def test_an_unreadable_file_is_trouble_of_ours(tmp_path: Path, monkeypatch: pyte
         return real_open(path, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(LocalTrouble, match=r"cannot read '.*/a' to save it.*ulimit"):
+    with pytest.raises(LocalResourceError, match=r"cannot read '.*/a' to save it.*ulimit"):
         write_files(store, "one", {"a": tmp_path / "a"}, created_at=NOON)
     monkeypatch.undo()
 
@@ -338,7 +338,7 @@ def test_links_in_a_folder_stand_for_what_they_point_to(tmp_path: Path) -> None:
     (mine / "out.bin").symlink_to(outside)
     store = FileStore(tmp_path / "store")
 
-    write_files(store, "one", files_below(mine), created_at=NOON)
+    write_files(store, "one", list_files(mine), created_at=NOON)
 
     with Archive(store.open("one")) as archive:
         assert {name: archive.read(name) for name in archive.members} == {
@@ -364,7 +364,7 @@ def test_a_folder_that_cannot_be_saved_says_why(tmp_path: Path, kind: str) -> No
         os.mkfifo(mine / "odd")
 
     with pytest.raises(CheckpointError, match="odd" if kind != "gone" else "mine"):
-        files_below(mine)
+        list_files(mine)
 
 
 @pytest.fixture
@@ -409,7 +409,7 @@ def test_a_full_disk_is_not_the_fault_of_the_archive(
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(export, "write_whole", fail)
 
-    with pytest.raises(LocalTrouble, match=r"cannot extract files to '.*/out'"):
+    with pytest.raises(LocalResourceError, match=r"cannot extract files to '.*/out'"):
         extract_files(archived, tmp_path / "out")
 
 
@@ -427,12 +427,12 @@ def test_files_that_cannot_be_made_are_not_the_fault_of_the_archive(
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(os, "open", fail)
 
-    with pytest.raises(LocalTrouble):
+    with pytest.raises(LocalResourceError):
         extract_files(archived, tmp_path / "out")
 
 
 def test_a_directory_that_is_not_there_is_trouble_of_ours(archived: Archive, tmp_path: Path) -> None:
-    with pytest.raises(LocalTrouble):
+    with pytest.raises(LocalResourceError):
         extract_files(archived, tmp_path / "nowhere")
 
 
@@ -443,7 +443,7 @@ def test_no_link_leads_out_of_the_directory(archived: Archive, tmp_path: Path, p
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "out" / planted).symlink_to(tmp_path / ("elsewhere" if planted == "sub" else "victim"))
 
-    with pytest.raises(LocalTrouble):
+    with pytest.raises(LocalResourceError):
         extract_files(archived, tmp_path / "out")
 
     assert os.listdir(tmp_path / "elsewhere") == []

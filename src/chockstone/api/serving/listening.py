@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from chockstone.api.admission.limits import ConnectionLimits
 from chockstone.api.admission.protocol import HttpConfig
-from chockstone.checkpoints import answer_promptly
+from chockstone.checkpoints import tune_for_latency
 
 
 class HttpServer(uvicorn.Server):
@@ -37,7 +37,7 @@ def get_ready(app: FastAPI) -> None:
     nowhere = {"type": "http", "method": "GET", "path": "/nowhere", "root_path": "", "headers": []}
     for route in app.routes:
         route.matches(nowhere)  # FastAPI puts routers together when it first looks into them
-    answer_promptly(collects=False)  # there is little garbage yet, and somebody waits for the server
+    tune_for_latency(collect=False)  # there is little garbage yet, and somebody waits for the server
 
 
 def http_server(app: ASGIApp) -> HttpServer:

@@ -17,7 +17,7 @@ from chockstone.checkpoints import (
     Admission,
     Archive,
     Checkpointer,
-    Saved,
+    SavedCheckpoint,
     SaveHandle,
     SaveOptions,
     Store,
@@ -53,11 +53,11 @@ class WorkerCheckpoints:
         self._crew = crew
         self._store = _open_patiently(store)
         # The server has a catalog to look at, and a store of a hundred thousand archives is no reason to wait.
-        self._checkpointer = Checkpointer(self._store, buffers=_SAVES, looks_around=False)
+        self._checkpointer = Checkpointer(self._store, buffers=_SAVES, scan_store=False)
         self._post = post
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="library")
         self._sealers = ThreadPoolExecutor(max_workers=_SAVES, thread_name_prefix="sealing")
-        self._saving: dict[str, Future[Saved]] = {}  # ended by the threads, whatever this one does
+        self._saving: dict[str, Future[SavedCheckpoint]] = {}  # ended by the threads, whatever this one does
         self._room = _SAVES
         self._waiting: deque[Future[None]] = deque()
 
@@ -81,7 +81,7 @@ class WorkerCheckpoints:
         ttl_seconds: float | None,
         recipients: Sequence[Any] = (),  # Any: as parse_recipients gives them
         admission: Admission | None = None,
-    ) -> Future[Saved]:
+    ) -> Future[SavedCheckpoint]:
         """Copy what the archive holds; the future is done when that is durable. ``room`` was granted before.
 
         An archive of that name is replaced: names are given once, so it is an earlier attempt at this very save.
@@ -107,7 +107,7 @@ class WorkerCheckpoints:
             self._make_room()
             raise
         self._saving[archive] = writing
-        future: Future[Saved] = Future()
+        future: Future[SavedCheckpoint] = Future()
         writing.add_done_callback(lambda ended: self._post(lambda: self._ended(archive, ended, future)))
         return future
 
@@ -161,7 +161,7 @@ class WorkerCheckpoints:
         self._sealers.shutdown()
         self._checkpointer.close()
 
-    def _begin_sealed(self, parts: Parts, recipients: Sequence[Any], options: SaveOptions) -> Future[Saved]:
+    def _begin_sealed(self, parts: Parts, recipients: Sequence[Any], options: SaveOptions) -> Future[SavedCheckpoint]:
         snapshot = Snapshotter().take({name: part for name, part in parts.state.items() if name != "run"})
         files = {name: content for name, content in parts.files.items() if name != COMPLETE}  # it hides nothing
         described = {"run": parts.state["run"], "encrypted": True}
@@ -174,16 +174,16 @@ class WorkerCheckpoints:
         recipients: Sequence[Any],
         described: dict[str, Any],
         options: SaveOptions,
-    ) -> Saved:
+    ) -> SavedCheckpoint:
         """In a thread. The list is emptied, so that the plain copy goes before the sealed one is written."""
         sealed = seal_files(snapshots.pop(), files, recipients)
         return self._write(Parts(described, {**sealed, COMPLETE: b""}), options).result()
 
-    def _write(self, parts: Parts, options: SaveOptions) -> Future[Saved]:
+    def _write(self, parts: Parts, options: SaveOptions) -> Future[SavedCheckpoint]:
         given: SaveOptions = {**options, "files": parts.files}
         return _future_of(self._checkpointer.save(parts.state, **given))
 
-    def _ended(self, archive: str, writing: Future[Saved], future: Future[Saved]) -> None:
+    def _ended(self, archive: str, writing: Future[SavedCheckpoint], future: Future[SavedCheckpoint]) -> None:
         self._saving.pop(archive, None)
         self._make_room()
         error = writing.exception()
@@ -225,7 +225,7 @@ class WorkerCheckpoints:
 def _open_patiently(url: str) -> Store:
     """A bucket that is out of order for minutes costs time and not a save: whoever asked for it is polling."""
     if url.startswith("s3://"):
-        return ObjectStore.from_url(url, patience=RetryPolicy(outage_seconds=_OUTAGE_SECONDS))
+        return ObjectStore.from_url(url, retry_policy=RetryPolicy(outage_seconds=_OUTAGE_SECONDS))
     return open_store(url)
 
 
@@ -235,9 +235,9 @@ def _known(answer: bool) -> Future[bool]:
     return known
 
 
-def _future_of(handle: SaveHandle) -> Future[Saved]:
+def _future_of(handle: SaveHandle) -> Future[SavedCheckpoint]:
     """The save's outcome; a failure for want of space is the caller's to mend."""
-    future: Future[Saved] = Future()
+    future: Future[SavedCheckpoint] = Future()
 
     def end(ended: SaveHandle) -> None:
         error = ended.exception()

@@ -34,7 +34,7 @@ from chockstone.backends.worker.environment import describe_environment
 from chockstone.backends.worker.sampler_weights import Weights, read_weights, run_weights
 from chockstone.backends.worker.sampling_source import SamplingSource
 from chockstone.backends.worker.weights_cache import WeightsCache
-from chockstone.checkpoints import Admission, Saved
+from chockstone.checkpoints import Admission, SavedCheckpoint
 from chockstone.sampling.model import SampledModel
 from chockstone.wire.codecs.pass_request import decode_pass
 from chockstone.wire.codecs.pass_result import encode_pass_result
@@ -81,7 +81,7 @@ class WorkerService:
         self._owners: dict[str, str] = {}  # by run
         self._losses: dict[str, CustomLoss] = {}
         self._shelf = WeightsCache(_SHELF_BYTES)
-        self._snapshots: dict[str, dict[str, Future[Saved]]] = {}  # by run, archives not known to be on disk
+        self._snapshots: dict[str, dict[str, Future[SavedCheckpoint]]] = {}  # by run, archives not known to be on disk
         self._loading: dict[str, Future[State]] = {}
         self._fetching: set[str] = set()  # samples whose weights are on their way
         self._is_over = False
@@ -301,7 +301,7 @@ class WorkerService:
         self._turns.start(self._settle(run_id, archive, done))
         return Message()
 
-    def _settle(self, run_id: str, archive: str, done: Future[Saved]) -> Steps:
+    def _settle(self, run_id: str, archive: str, done: Future[SavedCheckpoint]) -> Steps:
         yield done
         if (error := done.exception()) is not None:
             log.error("sampler weights stay in memory only archive=%s error=%s", archive, error)

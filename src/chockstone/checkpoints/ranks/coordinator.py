@@ -9,8 +9,8 @@ from typing import Literal
 from chockstone.checkpoints.ranks.peers import Peers
 from chockstone.checkpoints.ranks.ranked_restore import Attempt, RankedRestore
 from chockstone.checkpoints.ranks.ranked_save import RankedSave, RankedSaveCache, decline
-from chockstone.checkpoints.restoring.receipt import Receipt
-from chockstone.checkpoints.saving.handle import Saved, SaveHandle
+from chockstone.checkpoints.restoring.receipt import RestoreReceipt
+from chockstone.checkpoints.saving.handle import SavedCheckpoint, SaveHandle
 from chockstone.checkpoints.saving.job import SaveJob
 
 
@@ -42,7 +42,7 @@ class RankCoordinator:
         """Of this rank among the others, for a snapshot."""
         return {} if self._peers is None else {"rank": self._peers.rank, "world_size": self._peers.world_size}
 
-    def write(self, job: SaveJob) -> Saved:
+    def write(self, job: SaveJob) -> SavedCheckpoint:
         return job.run() if self._peers is None else RankedSave(job, self._peers, self._kept).run()
 
     def decline(self, error: BaseException, *, turn: SaveHandle, previous: SaveHandle | None) -> None:
@@ -58,7 +58,9 @@ class RankCoordinator:
 
         threading.Thread(target=tell, name="chockstone-save", daemon=True).start()
 
-    def restore(self, walk: Callable[[Callable[[str], Receipt]], Receipt], attempt: Attempt) -> Receipt:
+    def restore(
+        self, walk: Callable[[Callable[[str], RestoreReceipt]], RestoreReceipt], attempt: Attempt
+    ) -> RestoreReceipt:
         """As rank 0 walks, where others have been met."""
         assert self._peers is not None
         together = RankedRestore(self._peers, attempt)

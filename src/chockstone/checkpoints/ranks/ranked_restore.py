@@ -11,11 +11,11 @@ from typing import Final
 
 from chockstone.checkpoints.errors import DamagedArchive, RanksLost, RestoreFailed
 from chockstone.checkpoints.ranks.peers import Json, PeerFailed, Peers, pause_seconds
-from chockstone.checkpoints.restoring.receipt import Receipt, SkippedCandidate
+from chockstone.checkpoints.restoring.receipt import RestoreReceipt, SkippedCandidate
 
 _HALF_RESTORED: Final = "The target is half restored; do not go on with it."
 Agree = Callable[[str], None]  # takes the seal of the archive; raises on all ranks if one cannot go on
-Attempt = Callable[[str, Agree], Receipt]  # at the archive of that name
+Attempt = Callable[[str, Agree], RestoreReceipt]  # at the archive of that name
 
 
 class RankedRestore:
@@ -25,7 +25,7 @@ class RankedRestore:
         self._peers = peers
         self._attempt = attempt
 
-    def lead(self, walk: Callable[[Callable[[str], Receipt]], Receipt]) -> Receipt:
+    def lead(self, walk: Callable[[Callable[[str], RestoreReceipt]], RestoreReceipt]) -> RestoreReceipt:
         """What ``walk`` gives, which tries archives by name until it takes one or raises; the others do as it does."""
         try:
             receipt = walk(self._try)
@@ -38,9 +38,9 @@ class RankedRestore:
         self._peers.confer(decide=lambda _: {"skipped": skipped, "steps_lost": receipt.steps_lost})
         return receipt
 
-    def follow(self) -> Receipt:
+    def follow(self) -> RestoreReceipt:
         """As rank 0 leads: the receipt for what this rank restored, or what rank 0 raised."""
-        receipt: Receipt | None = None
+        receipt: RestoreReceipt | None = None
         own: Exception | None = None  # what went wrong here; rank 0 knows of it, and decides what comes of it
         while True:
             try:
@@ -58,11 +58,11 @@ class RankedRestore:
             except Exception as error:  # noqa: BLE001  # raised from, should rank 0 give up
                 receipt, own = None, error
 
-    def _try(self, name: str) -> Receipt:
+    def _try(self, name: str) -> RestoreReceipt:
         self._peers.confer(decide=lambda _: {"name": name})
         return self._together(name)
 
-    def _together(self, name: str) -> Receipt:
+    def _together(self, name: str) -> RestoreReceipt:
         """The same attempt on all ranks. However it ends here, all meet equally often and end it alike."""
         is_over = False
         vigil = _Vigil(self._peers)

@@ -31,7 +31,7 @@ from chockstone.checkpoints.ranks.part_write import FILE_THREADS, PartWrite
 from chockstone.checkpoints.ranks.peers import Json, PeerFailed, Peers, pause_seconds
 from chockstone.checkpoints.ranks.scratch_memory import ScratchMemory
 from chockstone.checkpoints.ranks.share import RankShare, Received, file_runs
-from chockstone.checkpoints.saving.handle import Saved
+from chockstone.checkpoints.saving.handle import SavedCheckpoint
 from chockstone.checkpoints.saving.image import render_ends
 from chockstone.checkpoints.saving.job import SaveJob
 from chockstone.checkpoints.saving.supply import Structure, Supply
@@ -96,7 +96,7 @@ class RankedSave:
         self._part: PartWrite | None = None
         self._may_be_committed = False  # where rank 0 was asked to, and did not answer
 
-    def run(self) -> Saved:
+    def run(self) -> SavedCheckpoint:
         try:
             return self._run()
         except PeerFailed as failed:
@@ -108,7 +108,7 @@ class RankedSave:
         finally:
             self._clean_up()
 
-    def _run(self) -> Saved:
+    def _run(self) -> SavedCheckpoint:
         plan = self._peers.confer(self._entry(), self._open)
         if "structure" in plan:
             self._refuse(plan["structure"])

@@ -152,12 +152,12 @@ class Archive:
         memory = allocate(end - start).data
         self._source.read_into(start, memory[: min(len(memory), layout.size - start)])
         for index in range(first, last + 1):
-            if self.wants(index):
+            if self.should_verify(index):
                 a, b = layout.block_range(index)
                 self.check_block(index, memory[a - start : b - start])
         return start, end, memory
 
-    def wants(self, index: int) -> bool:
+    def should_verify(self, index: int) -> bool:
         """Whether the policy asks for this block. It is checked each time it is read, not only once."""
         if self.verify_policy == "sampled":
             return index % SAMPLE_EVERY == 0 or index == self.layout.block_count - 1

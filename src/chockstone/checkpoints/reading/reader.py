@@ -164,7 +164,7 @@ class Reader:
 
     def _check(self, indices: Sequence[int], start: int, memory: Bytes) -> None:
         for index in indices:
-            if self._archive.wants(index):
+            if self._archive.should_verify(index):
                 a, b = self._archive.layout.block_range(index)
                 self._archive.check_block(index, memory[a - start : b - start].data)
 
@@ -179,7 +179,7 @@ def read_targets(archive: Archive, targets: Sequence[ReadTarget]) -> None:
 def verify_archive(archive: Archive, *, on_bytes: Callable[[int], None] = lambda _: None) -> int:
     """Check every block that the archive's policy asks for; returns how many. Raises on the first bad one."""
     layout = archive.layout
-    wanted = [index for index in range(layout.block_count) if archive.wants(index)]
+    wanted = [index for index in range(layout.block_count) if archive.should_verify(index)]
     with Reader(archive, wanted) as reader:
         reader.pass_on(wanted, (), on_bytes)
     if skipped := layout.body_end - layout.body_offset - sum(b - a for a, b in map(layout.block_range, wanted)):
@@ -196,7 +196,7 @@ class FileMapping:
     def verify(self, archive: Archive, spans: Sequence[tuple[int, int]]) -> None:
         """Check the blocks that hold these (offset, size) spans, where they are mapped."""
         for index in _blocks_of(archive, sorted(spans)):
-            if archive.wants(index):
+            if archive.should_verify(index):
                 start, end = archive.layout.block_range(index)
                 archive.check_block(index, self.memory[start:end].data)
 

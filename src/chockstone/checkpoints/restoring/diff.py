@@ -138,7 +138,7 @@ class _Window:
         memory = memoryview(self._memory.data)
         self._archive.read_into(start, memory[:room])
         for index in range(first, last + 1):
-            if self._archive.wants(index):
+            if self._archive.should_verify(index):
                 block_start, block_end = layout.block_range(index)
                 self._archive.check_block(index, memory[block_start - start : block_end - start])
         self._start, self._end = start, end

@@ -37,7 +37,7 @@ class SkippedCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class RestoreReceipt:
     name: str
     url: str
     kind: str
@@ -65,7 +65,7 @@ class Receipt:
         seconds: float,
         skipped: tuple[SkippedCandidate, ...] = (),
         steps_lost: int | None = 0,
-    ) -> Receipt:
+    ) -> RestoreReceipt:
         manifest = archive.manifest
         return cls(
             name=name,

@@ -14,7 +14,7 @@ from chockstone.checkpoints.errors import (
     CheckpointMissing,
     DamagedArchive,
     ForeignArchive,
-    LocalTrouble,
+    LocalResourceError,
     ResumeBlocked,
     StoreDenied,
     StoreFull,
@@ -65,7 +65,7 @@ def judge(error: BaseException) -> Verdict:
     """The verdict on a candidate that failed so while it was looked at or restored."""
     if isinstance(error, ResumeBlocked) and error.verdict:
         return Verdict(error.verdict)
-    if isinstance(error, LocalTrouble | StoreFull | MemoryError):
+    if isinstance(error, LocalResourceError | StoreFull | MemoryError):
         return Verdict.LOCAL
     if isinstance(error, UnsupportedArchive):
         return Verdict.INCOMPATIBLE

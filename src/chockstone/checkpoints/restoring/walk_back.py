@@ -8,9 +8,9 @@ is next. It is an ordinary iterator, so that the body of the loop may as well aw
         try:
             state = load(candidate)            # or: await load(candidate)
         except Exception as error:
-            walk.failed(error)                 # judged as in ``verdicts``; or walk.saw(Verdict.VOID, "…")
+            walk.failed(error)                 # judged as in ``verdicts``; or walk.reject(Verdict.VOID, "…")
         else:
-            walk.took(step=state.step)
+            walk.accept(step=state.step)
     match walk.ending: ...
 
 The rules: what is CORRUPT comes once more before it is passed, for the fault may have been on the way.
@@ -20,7 +20,7 @@ VERIFIED, and to nothing else. Zero is a place to start from only if nothing was
 
 A body that says nothing, or breaks off, has taken nothing, and its candidate counts as UNREACHABLE.
 Candidates of which no good is expected (those that are VOID) are put last by the caller, who may take
-them with ``took(verdict=Verdict.VOID)``.
+them with ``accept(verdict=Verdict.VOID)``.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class WalkBack(Generic[C]):
         self._present: C | None = None
         self._is_open = False  # whether a candidate was handed out, and nothing has been said of it
         self._readings = 0
-        self._is_again = False
-        self.looked: list[CandidateVerdict[C]] = []  # each candidate once, in their order
+        self._will_retry = False
+        self.judged: list[CandidateVerdict[C]] = []  # each candidate once, in their order
         self.choice: CandidateVerdict[C] | None = None
         self.blocked: CandidateVerdict[C] | None = None  # what ended the walk, or the first that "older" went past
 
@@ -75,9 +75,9 @@ class WalkBack(Generic[C]):
     def __iter__(self) -> Iterator[C]:
         while True:
             if self._is_open:
-                self.saw(Verdict.UNREACHABLE, _UNSAID)
-            if self._is_again and self._present is not None:
-                self._is_again = False
+                self.reject(Verdict.UNREACHABLE, _UNSAID)
+            if self._will_retry and self._present is not None:
+                self._will_retry = False
             elif self._left and not self.is_over:
                 self._present, self._readings = self._left.popleft(), 0
             else:
@@ -86,21 +86,21 @@ class WalkBack(Generic[C]):
             self._is_open = True
             yield self._present
 
-    def took(self, *, step: int | None = None, verdict: Verdict = Verdict.VERIFIED, reason: str = "") -> None:
+    def accept(self, *, step: int | None = None, verdict: Verdict = Verdict.VERIFIED, reason: str = "") -> None:
         """The candidate is in use; the walk is over."""
-        self.choice = self._said(verdict, reason, step)
+        self.choice = self._record(verdict, reason, step)
 
     def failed(self, error: BaseException, *, step: int | None = None) -> Verdict:
         verdict = judge(error)
-        self.saw(verdict, str(error) or type(error).__name__, step=step)
+        self.reject(verdict, str(error) or type(error).__name__, step=step)
         return verdict
 
-    def saw(self, verdict: Verdict, reason: str, *, step: int | None = None, is_sure: bool = False) -> None:
+    def reject(self, verdict: Verdict, reason: str, *, step: int | None = None, is_sure: bool = False) -> None:
         """The candidate was not taken. ``is_sure``: a second reading would find the same, or was made already."""
         if verdict is Verdict.CORRUPT and self._readings == 1 and not is_sure:
-            self._is_open, self._is_again = False, True
+            self._is_open, self._will_retry = False, True
             return
-        look = self._said(verdict, reason, step)
+        look = self._record(verdict, reason, step)
         if verdict.stops:
             self.blocked = self.blocked or look
 
@@ -109,9 +109,9 @@ class WalkBack(Generic[C]):
         return verdict is Verdict.VERIFIED or (self.blocked is None and verdict in (Verdict.UNVERIFIED, Verdict.VOID))
 
     @property
-    def is_again(self) -> bool:
+    def will_retry(self) -> bool:
         """Whether the same candidate comes once more."""
-        return self._is_again
+        return self._will_retry
 
     @property
     def is_over(self) -> bool:
@@ -119,25 +119,25 @@ class WalkBack(Generic[C]):
         return self.choice is not None or self._is_stopped
 
     @property
-    def passed(self) -> list[CandidateVerdict[C]]:
+    def skipped(self) -> list[CandidateVerdict[C]]:
         """All that were looked at and not taken."""
-        return [look for look in self.looked if look is not self.choice]
+        return [look for look in self.judged if look is not self.choice]
 
     @property
     def ending(self) -> Ending:
         """To be asked after the loop."""
         if self.choice is not None:
             return Ending.TAKEN
-        if self.blocked is not None or self._is_open or self._is_again or self._left:
+        if self.blocked is not None or self._is_open or self._will_retry or self._left:
             return Ending.BLOCKED
-        return Ending.EXHAUSTED if any(look.verdict.was_committed for look in self.looked) else Ending.FRESH
+        return Ending.EXHAUSTED if any(look.verdict.was_committed for look in self.judged) else Ending.FRESH
 
     @property
     def steps_lost(self) -> int | None:
         """How far the choice is behind the newest that was committed; None where one of the two is not known."""
         if self.choice is None:
             return None
-        newest = next(look for look in self.looked if look is self.choice or _counts(look))
+        newest = next(look for look in self.judged if look is self.choice or _counts(look))
         if newest is self.choice:
             return 0
         return None if newest.step is None or self.choice.step is None else max(0, newest.step - self.choice.step)
@@ -146,14 +146,14 @@ class WalkBack(Generic[C]):
     def _is_stopped(self) -> bool:
         if self.blocked is None:
             return False
-        return self._on_unreadable != "older" or self.looked[-1].verdict is Verdict.LOCAL
+        return self._on_unreadable != "older" or self.judged[-1].verdict is Verdict.LOCAL
 
-    def _said(self, verdict: Verdict, reason: str, step: int | None) -> CandidateVerdict[C]:
+    def _record(self, verdict: Verdict, reason: str, step: int | None) -> CandidateVerdict[C]:
         if not self._is_open or self._present is None:
             raise RuntimeError("nothing is being looked at")
         self._is_open = False
         look = CandidateVerdict(self._present, verdict, reason, step, self._readings)
-        self.looked.append(look)
+        self.judged.append(look)
         return look
 
 

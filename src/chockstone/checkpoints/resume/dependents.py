@@ -30,7 +30,7 @@ from chockstone.checkpoints.resume.attempts.claims import REFERRERS, Claim, Gene
 from chockstone.checkpoints.resume.attempts.generations import FORWARD, identity_of, read_head_of
 from chockstone.checkpoints.resume.attempts.places import FOLDER, AttemptPlace, AttemptPlaces, normalise
 from chockstone.checkpoints.resume.attempts.roots import attempt_place, attempts_in, root_of
-from chockstone.checkpoints.retention.standing import NO_CHAIN, Dependent, Standing
+from chockstone.checkpoints.retention.chain_facts import NO_CHAIN, ChainFacts, Dependent
 
 Key = tuple[str, str]  # place and generation
 _WIDTH: Final = 8  # heads read at once
@@ -56,13 +56,13 @@ class Dependents:
         self._url = store_url.rstrip("/")
         self._places = places
 
-    def standing(self, names: Sequence[str]) -> Standing:
+    def chain_facts(self, names: Sequence[str]) -> ChainFacts:
         """Of these archives. Raises StoreError where a place cannot be read: what it needs is then not known."""
         keys = {name: key for name in names if (key := self._key(name)) is not None}
         if not keys:
             return NO_CHAIN
         self._places = self._places or AttemptPlaces()
-        return _Inspection(self._places, keys).standing()
+        return _Inspection(self._places, keys).chain_facts()
 
     def _key(self, name: str) -> Key | None:
         folder, _, last = f"{self._url}/{name}".rpartition("/")
@@ -111,7 +111,7 @@ class _Inspection:
         self._frames: dict[str, _Frame] = {}
         self._roots: set[str] = set()
 
-    def standing(self) -> Standing:
+    def chain_facts(self) -> ChainFacts:
         self._look({uri for uri, _ in self._keys.values()})
         superseded: set[str] = set()
         for uri in {uri for uri, _ in self._keys.values()}:
@@ -131,7 +131,7 @@ class _Inspection:
                 if key in self._names:
                     dependents.setdefault(self._names[key], []).append(Dependent(uri, generation, name))
         numbers = {name: number for name, key in self._keys.items() if (number := Generation.parse(key[1]))}
-        return Standing(numbers, chains, frozenset(superseded), frozenset(references), dependents)
+        return ChainFacts(numbers, chains, frozenset(superseded), frozenset(references), dependents)
 
     def _look(self, uris: set[str]) -> None:
         pending = sorted(uris)

@@ -34,7 +34,7 @@ from chockstone.checkpoints.errors import (
     Superseded,
 )
 from chockstone.checkpoints.reading.archive import Archive
-from chockstone.checkpoints.restoring.receipt import Receipt
+from chockstone.checkpoints.restoring.receipt import RestoreReceipt
 from chockstone.checkpoints.restoring.restore import restore_state
 from chockstone.checkpoints.restoring.verdicts import Verdict, judge
 from chockstone.checkpoints.restoring.walk_back import OnUnreadable
@@ -167,14 +167,14 @@ class Resume:
         """Decide where to go on from, reading no tensors. Raises ResumeBlocked or ResumeExhausted."""
         return self._chain().resolve()
 
-    def restore(self, into: MutableMapping[str, Any], *, strict: bool = True) -> Receipt | None:
+    def restore(self, into: MutableMapping[str, Any], *, strict: bool = True) -> RestoreReceipt | None:
         """Put the newest good state into ``into``, in place, and say what came back; None: nothing was ever saved.
 
         With several ranks all restore the very same checkpoint, or all raise.
         """
         if self._ranks.world_size == 1:
             return self._restore(into, strict=strict)
-        receipt: Receipt | None = None
+        receipt: RestoreReceipt | None = None
 
         def decide() -> str:
             nonlocal receipt
@@ -287,7 +287,7 @@ class Resume:
             raise self._blocked(error) from error
         return begun_before(self.root, existing, attempt)
 
-    def _restore(self, into: MutableMapping[str, Any], *, strict: bool) -> Receipt | None:
+    def _restore(self, into: MutableMapping[str, Any], *, strict: bool) -> RestoreReceipt | None:
         chain = self._chain()
         self._touched = None
         try:
@@ -317,7 +317,7 @@ class Resume:
             )
         self._has_begun = True
 
-    def _follow(self, chosen: list[str], into: MutableMapping[str, Any], *, strict: bool) -> Receipt:
+    def _follow(self, chosen: list[str], into: MutableMapping[str, Any], *, strict: bool) -> RestoreReceipt:
         uri, name, seal = chosen
         generation = Generation.parse(name)
         assert generation is not None, "rank 0 names generations"
@@ -328,7 +328,7 @@ class Resume:
         self._step = receipt.step
         return receipt
 
-    def _load(self, found: FoundGeneration, into: MutableMapping[str, Any], *, strict: bool) -> Receipt:
+    def _load(self, found: FoundGeneration, into: MutableMapping[str, Any], *, strict: bool) -> RestoreReceipt:
         started, received = time.perf_counter(), 0
 
         def on_bytes(size: int) -> None:
@@ -338,7 +338,7 @@ class Resume:
         try:
             with Archive(found.open(), verify="full") as archive:
                 restored = restore_state(archive, into, strict=strict, on_bytes=on_bytes)
-                return Receipt.of(
+                return RestoreReceipt.of(
                     archive, restored, name=found.name, url=found.place.store.url, seconds=time.perf_counter() - started
                 )
         except Exception as error:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from chockstone.checkpoints.reading.survey import StoredCheckpoint
-from chockstone.checkpoints.retention.standing import NO_CHAIN, Dependent, Standing
+from chockstone.checkpoints.reading.listing import StoredCheckpoint
+from chockstone.checkpoints.retention.chain_facts import NO_CHAIN, ChainFacts, Dependent
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptEntry:
+class KeptCheckpoint:
     name: str
     reasons: tuple[str, ...]
 
@@ -68,7 +68,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    keep: tuple[KeptEntry, ...]
+    keep: tuple[KeptCheckpoint, ...]
     remove: tuple[Removal, ...]
     damaged: tuple[str, ...] = ()  # among those kept
 
@@ -78,7 +78,7 @@ class RetentionPlan:
 
 
 def plan_retention(
-    checkpoints: Sequence[StoredCheckpoint], policy: Retention, *, now: datetime, standing: Standing = NO_CHAIN
+    checkpoints: Sequence[StoredCheckpoint], policy: Retention, *, now: datetime, chain_facts: ChainFacts = NO_CHAIN
 ) -> RetentionPlan:
     """Decide for each checkpoint of one survey. Pure: the same survey gives the same plan.
 
@@ -88,18 +88,18 @@ def plan_retention(
     groups: dict[tuple[str, str], list[StoredCheckpoint]] = {}
     apart: list[StoredCheckpoint] = []
     for checkpoint in checkpoints:
-        if checkpoint.manifest is not None and checkpoint.name in standing.superseded | standing.references:
+        if checkpoint.manifest is not None and checkpoint.name in chain_facts.superseded | chain_facts.references:
             apart.append(checkpoint)
             continue
         folder, kind = checkpoint.name.rpartition("/")[0], checkpoint.manifest.kind if checkpoint.manifest else ""
         groups.setdefault((folder, kind), []).append(checkpoint)
-    plans = [_plan_group(group, policy, now, standing) for group in groups.values()]
+    plans = [_plan_group(group, policy, now, chain_facts) for group in groups.values()]
     decided = RetentionPlan(
         tuple(kept for plan in plans for kept in plan.keep),
         tuple(removal for plan in plans for removal in plan.remove),
         tuple(name for plan in plans for name in plan.damaged),
     )
-    return _with_chains(decided, checkpoints, apart, policy, now, standing) if standing.numbers else decided
+    return _with_chains(decided, checkpoints, apart, policy, now, chain_facts) if chain_facts.numbers else decided
 
 
 def _with_chains(
@@ -108,43 +108,43 @@ def _with_chains(
     apart: Sequence[StoredCheckpoint],
     policy: Retention,
     now: datetime,
-    standing: Standing,
+    chain_facts: ChainFacts,
 ) -> RetentionPlan:
     """The plan with references and superseded archives in it, and without removals that would break a kept archive."""
     by_name = {checkpoint.name: checkpoint for checkpoint in checkpoints}
     stays = {kept.name for kept in plan.keep} - set(plan.damaged)
-    chains_left = {standing.chains.get(name) for name in stays} - {None}
+    chains_left = {chain_facts.chains.get(name) for name in stays} - {None}
     keep, remove = list(plan.keep), list(plan.remove)
     for checkpoint in apart:
-        is_superseded = checkpoint.name in standing.superseded
+        is_superseded = checkpoint.name in chain_facts.superseded
         is_expired = _is_expired(checkpoint, policy, now)
         if checkpoint.name in policy.pinned or (checkpoint.manifest and checkpoint.manifest.pinned):
             why = "pinned"
         elif not policy.selects and not is_expired:
             why = "no rule removes it"
-        elif is_superseded and standing.chains.get(checkpoint.name) not in chains_left:
+        elif is_superseded and chain_facts.chains.get(checkpoint.name) not in chains_left:
             why = "superseded, but no other save of the run is left here"
-        elif not is_superseded and _newer(checkpoint, by_name.values(), standing) < (policy.keep_last or 1):
+        elif not is_superseded and _newer(checkpoint, by_name.values(), chain_facts) < (policy.keep_last or 1):
             why = "a reference that its attempt restarts from"
         else:
             reason = "superseded" if is_superseded else "a reference that newer saves replace"
             remove.append(Removal(checkpoint.name, checkpoint.size, "expired" if is_expired else reason))
             continue
-        keep.append(KeptEntry(checkpoint.name, (why,)))
-    needed = standing.needed([removal.name for removal in remove])
-    keep += [KeptEntry(name, (f"{_spell(by)} depends on it",)) for name, by in needed.items()]
+        keep.append(KeptCheckpoint(checkpoint.name, (why,)))
+    needed = chain_facts.needed([removal.name for removal in remove])
+    keep += [KeptCheckpoint(name, (f"{_spell(by)} depends on it",)) for name, by in needed.items()]
     going = {removal.name: removal for removal in remove if removal.name not in needed}
-    return RetentionPlan(tuple(keep), tuple(going[name] for name in standing.in_order(going)), plan.damaged)
+    return RetentionPlan(tuple(keep), tuple(going[name] for name in chain_facts.in_removal_order(going)), plan.damaged)
 
 
-def _newer(reference: StoredCheckpoint, checkpoints: Iterable[StoredCheckpoint], standing: Standing) -> int:
+def _newer(reference: StoredCheckpoint, checkpoints: Iterable[StoredCheckpoint], chain_facts: ChainFacts) -> int:
     """How many saves of the same attempt are newer and count."""
-    folder, others = reference.name.rpartition("/")[0], standing.superseded | standing.references
+    folder, others = reference.name.rpartition("/")[0], chain_facts.superseded | chain_facts.references
     return sum(
         c.manifest is not None
         and c.name.rpartition("/")[0] == folder
         and c.name not in others
-        and standing.number(c.name) > standing.number(reference.name)
+        and chain_facts.number(c.name) > chain_facts.number(reference.name)
         for c in checkpoints
     )
 
@@ -155,10 +155,10 @@ def _spell(dependents: Sequence[Dependent]) -> str:
 
 
 def _plan_group(
-    checkpoints: Sequence[StoredCheckpoint], policy: Retention, now: datetime, standing: Standing
+    checkpoints: Sequence[StoredCheckpoint], policy: Retention, now: datetime, chain_facts: ChainFacts
 ) -> RetentionPlan:
     alive = (c for c in checkpoints if c.manifest is not None)
-    good = sorted(alive, key=lambda c: (standing.number(c.name), c.order))
+    good = sorted(alive, key=lambda c: (chain_facts.number(c.name), c.order))
     reasons: dict[str, list[str]] = {c.name: [] for c in checkpoints}
     for checkpoint in checkpoints:
         if checkpoint.manifest is None:
@@ -172,7 +172,7 @@ def _plan_group(
     expired = {c.name for c in good if _is_expired(c, policy, now)}
     for name, reason in _chosen([c for c in good if c.name not in expired], policy):
         reasons[name].append(reason)
-    keep = tuple(KeptEntry(name, tuple(why)) for name, why in reasons.items() if why)
+    keep = tuple(KeptCheckpoint(name, tuple(why)) for name, why in reasons.items() if why)
     remove = tuple(
         Removal(c.name, c.size, "expired" if c.name in expired else "no rule keeps it")
         for c in good

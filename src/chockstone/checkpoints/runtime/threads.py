@@ -18,37 +18,37 @@ _SWITCH_SECONDS: Final = 0.0001
 _manners = threading.local()
 
 
-def give_way() -> None:
+def lower_priority() -> None:
     """From here on this thread, and those it starts, run when others leave them room. It cannot be taken back.
 
     Nothing happens in the main thread, which is the program's own. Only Linux has a priority for each thread; what can
-    do with fewer of them asks ``gives_way``.
+    do with fewer of them asks ``has_low_priority``.
     """
     if threading.current_thread() is threading.main_thread():
         return
-    _manners.gives_way = True
+    _manners.has_low_priority = True
     if sys.platform == "linux":
         with suppress(OSError):
             thread = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
-def gives_way() -> bool:
+def has_low_priority() -> bool:
     """Whether somebody else goes before this thread."""
-    return getattr(_manners, "gives_way", False)
+    return getattr(_manners, "has_low_priority", False)
 
 
-def answer_promptly(*, collects: bool = True) -> None:
+def tune_for_latency(*, collect: bool = True) -> None:
     """Keep what stops every thread of this process short. Call it once, when libraries and models are loaded.
 
     Threads take turns of a tenth of a millisecond at the interpreter instead of five whole ones, each of which an event
     loop would wait for.
     And what is in memory now is left alone by the garbage collector, above all the libraries: a collection that
-    walks all of them takes hundreds of milliseconds. So does the one with which this begins, unless it ``collects``
+    walks all of them takes hundreds of milliseconds. So does the one with which this begins, unless it ``collect``
     nothing: then what is garbage by now stays.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
-    if collects:
+    if collect:
         gc.collect()
     gc.freeze()
 

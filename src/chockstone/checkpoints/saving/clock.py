@@ -25,7 +25,7 @@ class Clock:
         """What the machine's own clock says: for ages, not for order."""
         return self._now()
 
-    def witness(self, moment: datetime) -> None:
+    def observe(self, moment: datetime) -> None:
         """Whatever is stamped from here on is later than ``moment``, as far as there is a later."""
         with self._lock:
             self._newest = max(self._newest, min(moment, LAST_MOMENT))

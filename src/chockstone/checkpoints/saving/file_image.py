@@ -25,7 +25,7 @@ from chockstone.checkpoints.format.layout import Layout, Member
 from chockstone.checkpoints.format.manifest import Manifest
 from chockstone.checkpoints.format.tar import BLOCK, PAGE, render_headers
 from chockstone.checkpoints.saving.image import render_ends
-from chockstone.checkpoints.stores.posix import local_trouble
+from chockstone.checkpoints.stores.posix import local_errors
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -161,7 +161,7 @@ def _overlap(offset: int, size: int, chunk: memoryview, start: int) -> tuple[int
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    with local_trouble(f"cannot read {str(path)!r} to save it"):
+    with local_errors(f"cannot read {str(path)!r} to save it"):
         try:
             yield
         except FileNotFoundError:

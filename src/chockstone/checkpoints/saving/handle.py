@@ -15,7 +15,7 @@ from chockstone.checkpoints.runtime.flag import Flag
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint that is durable and visible."""
 
     name: str
@@ -30,7 +30,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SaveProgress:
     bytes_done: int
     bytes_total: int
 
@@ -42,13 +42,13 @@ class Progress:
 class SaveHandle:
     """What ``save`` returns once the state is copied.
 
-    ``result`` waits, ``await handle`` waits without blocking the loop; both return ``Saved`` or
+    ``result`` waits, ``await handle`` waits without blocking the loop; both return ``SavedCheckpoint`` or
     raise what went wrong. An error nobody looked at is raised by the next save.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._future: Future[Saved] = Future()
+        self._future: Future[SavedCheckpoint] = Future()
         self._future.set_running_or_notify_cancel()  # cancelling a waiter never cancels the save
         self._abandoned = Flag()
         self._hurry = Flag()
@@ -59,13 +59,13 @@ class SaveHandle:
         self._lock = threading.Lock()
 
     @property
-    def progress(self) -> Progress:
-        return Progress(self._done, self._total)
+    def progress(self) -> SaveProgress:
+        return SaveProgress(self._done, self._total)
 
     def done(self) -> bool:
         return self._future.done()
 
-    def result(self, timeout: float | None = None) -> Saved:
+    def result(self, timeout: float | None = None) -> SavedCheckpoint:
         """Wait until the checkpoint is durable. TimeoutError leaves the save going on."""
         self.hurry()
         error = self._future.exception(timeout)
@@ -97,7 +97,7 @@ class SaveHandle:
     def is_abandoned(self) -> bool:
         return self._abandoned.is_set()
 
-    def __await__(self) -> Generator[Any, None, Saved]:
+    def __await__(self) -> Generator[Any, None, SavedCheckpoint]:
         try:
             saved = yield from asyncio.wrap_future(self._future).__await__()
         finally:
@@ -117,7 +117,7 @@ class SaveHandle:
         with self._lock:
             self._done += count
 
-    def _finish(self, saved: Saved) -> None:
+    def _finish(self, saved: SavedCheckpoint) -> None:
         self._future.set_result(saved)
 
     def _fail(self, error: BaseException, *, seen: bool = False) -> None:

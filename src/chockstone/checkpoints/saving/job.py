@@ -21,12 +21,12 @@ from chockstone.checkpoints.errors import (
 from chockstone.checkpoints.format.layout import Layout, check_members
 from chockstone.checkpoints.format.manifest import Manifest
 from chockstone.checkpoints.format.tree import STATE
-from chockstone.checkpoints.reading.survey import RECOVERY, survey
-from chockstone.checkpoints.retention.collection import collect
+from chockstone.checkpoints.reading.listing import RECOVERY, list_checkpoints
+from chockstone.checkpoints.retention.enforcement import apply_retention
 from chockstone.checkpoints.retention.policy import Removal, Retention
 from chockstone.checkpoints.saving.admission import Admission
 from chockstone.checkpoints.saving.clock import Clock
-from chockstone.checkpoints.saving.handle import Saved, SaveHandle
+from chockstone.checkpoints.saving.handle import SavedCheckpoint, SaveHandle
 from chockstone.checkpoints.saving.image import Image
 from chockstone.checkpoints.saving.pace import Pace
 from chockstone.checkpoints.saving.snapshot import Snapshot
@@ -94,7 +94,7 @@ class SaveJob:
     is_first: bool  # of its checkpointer: looks at what is there
     bytes_per_second: float = math.inf
 
-    def run(self) -> Saved:
+    def run(self) -> SavedCheckpoint:
         files, manifest, layout = self.plan()
         image = Image(manifest, layout, files, self.snapshot)
         sink = self.store.begin(self.request.name, layout.size)
@@ -128,7 +128,7 @@ class SaveJob:
             raise SaveAbandoned(f"the save of {self.request.name!r} was abandoned; nothing of it is visible")
         sink.commit(overwrite=self.request.overwrite)
 
-    def ended(self, manifest: Manifest, layout: Layout, *, seal: str) -> Saved:
+    def ended(self, manifest: Manifest, layout: Layout, *, seal: str) -> SavedCheckpoint:
         """After the commit: tidies up, and says what was saved."""
         request = self.request
         seconds = time.perf_counter() - request.started
@@ -138,8 +138,8 @@ class SaveJob:
         removed = self._retain(min(self.clock.now(), manifest.created_at))
         return self.saved(layout.size, seconds, removed, seal=seal)
 
-    def saved(self, size: int, seconds: float, removed: tuple[Removal, ...] = (), *, seal: str) -> Saved:
-        return Saved(
+    def saved(self, size: int, seconds: float, removed: tuple[Removal, ...] = (), *, seal: str) -> SavedCheckpoint:
+        return SavedCheckpoint(
             self.request.name,
             self.store.url,
             self.request.step,
@@ -194,9 +194,9 @@ class SaveJob:
     def _witness(self) -> None:
         """A checkpoint whose clock ran ahead must not count as newer than this one."""
         try:
-            for checkpoint in survey(self.store, self.prefix):
+            for checkpoint in list_checkpoints(self.store, self.prefix):
                 if checkpoint.manifest is not None:
-                    self.clock.witness(checkpoint.manifest.created_at)
+                    self.clock.observe(checkpoint.manifest.created_at)
         except StoreError as error:
             log.warning("survey failed url=%s error=%s", self.store.url, error)
 
@@ -205,7 +205,7 @@ class SaveJob:
         if self.retention is None:
             return ()
         try:
-            return collect(self.store, self.prefix, self.retention, now=now).removed
+            return apply_retention(self.store, self.prefix, self.retention, now=now).removed
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not look like a failed save
             log.warning("retention failed name=%s error=%r", self.request.name, error)
             return ()

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from chockstone.checkpoints.errors import CheckpointExists, StoreDenied, StoreError, StoreFull, StoreUnreachable
 from chockstone.checkpoints.stores.shared_writes import PartReceipt, Ticket, incomplete, too_long
-from chockstone.checkpoints.stores.store import ArchiveSource, Partial, SharedSink, Sink
+from chockstone.checkpoints.stores.store import ArchiveSource, PartialWrite, SharedSink, Sink
 
 _EXPIRED: Final = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
 _UNKNOWN_KEYS: Final = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"}
@@ -77,7 +77,7 @@ class Bucket(Protocol):
 
     def copy(self, facts: ObjectFacts, target: str, *, overwrite: bool) -> None: ...
 
-    def lend(self, key: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
+    def presign(self, key: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
         """A URL that whoever has it may fetch the object from for as long, without credentials; None: no such thing."""
 
     def copy_range(self, facts: ObjectFacts, start: int, size: int, target: str) -> None:
@@ -85,7 +85,7 @@ class Bucket(Protocol):
 
     def sweep(
         self, key: str, *, is_ours: Callable[[str], bool], min_age_seconds: float, dry_run: bool
-    ) -> list[Partial]:
+    ) -> list[PartialWrite]:
         """Discard uploads below ``key`` that nobody finished, of keys that ``is_ours`` knows."""
 
 
@@ -162,10 +162,10 @@ def exists_already(place: str) -> CheckpointExists:
     )
 
 
-class GatheringSink:
+class InMemorySink:
     """An archive kept in memory until ``commit`` hands it to ``send`` with whether to overwrite.
 
-    Its owner writes all of it. Where that is a small thing others may join all the same, as ``Onlooker``.
+    Its owner writes all of it. Where that is a small thing others may join all the same, as ``NonWritingSink``.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class GatheringSink:
         self._content = bytearray()
 
 
-class Onlooker:
+class NonWritingSink:
     """The part of the others in an archive that goes out in one request: none."""
 
     def __init__(self, place: str, size: int, ticket: str) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from chockstone.checkpoints.errors import CheckpointMissing, TruncatedArchive
 from chockstone.checkpoints.format.tar import PAGE
-from chockstone.checkpoints.runtime.threads import gives_way
+from chockstone.checkpoints.runtime.threads import has_low_priority
 from chockstone.checkpoints.stores.posix import explain, explained
 
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
@@ -55,7 +55,8 @@ class FileSource:
 
     @property
     def readers(self) -> int:
-        return 1 if gives_way() else 3  # besides whoever wants the bytes; those who wait for a core need one free
+        # These threads run beside the one that asks; a low-priority thread leaves the cores to others.
+        return 1 if has_low_priority() else 3
 
     def map(self) -> memoryview | None:
         if self._size == 0:

@@ -22,7 +22,15 @@ from chockstone.checkpoints.errors import CheckpointExists, CheckpointMissing, I
 from chockstone.checkpoints.stores.file_sink import FileSink, SharedFile, lock, put
 from chockstone.checkpoints.stores.file_source import open_file
 from chockstone.checkpoints.stores.posix import ensure_directory, explain, explained, fsync_directory
-from chockstone.checkpoints.stores.store import SUFFIX, ArchiveSource, Partial, SharedSink, Sink, StoreEntry, check_name
+from chockstone.checkpoints.stores.store import (
+    SUFFIX,
+    ArchiveSource,
+    PartialWrite,
+    SharedSink,
+    Sink,
+    StoreEntry,
+    check_name,
+)
 
 PARTIAL: Final = ".partial"
 _UNLOCKED_ORPHAN_SECONDS: Final = 24 * 3600.0
@@ -149,7 +157,7 @@ class FileStore:
                 raise explain(error, f"cannot ask for the free space of {directory}") from error
             return facts.f_bavail * facts.f_frsize
 
-    def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[Partial]:
+    def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[PartialWrite]:
         with explained(f"cannot sweep {self.root / PARTIAL}"):
             try:
                 places = sorted(os.scandir(self.root / PARTIAL), key=lambda item: item.name)
@@ -170,7 +178,7 @@ class FileStore:
         return pruned
 
 
-def _sweep_one(path: Path, min_age_seconds: float, *, dry_run: bool) -> Partial | None:
+def _sweep_one(path: Path, min_age_seconds: float, *, dry_run: bool) -> PartialWrite | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -191,7 +199,7 @@ def _sweep_one(path: Path, min_age_seconds: float, *, dry_run: bool) -> Partial 
             return None
         if not dry_run:
             path.unlink(missing_ok=True)
-        return Partial(str(path), facts.st_size, age_seconds)
+        return PartialWrite(str(path), facts.st_size, age_seconds)
     finally:
         os.close(descriptor)
 

@@ -60,7 +60,7 @@ class ObjectSource:
         *,
         url: str,
         permission: str,
-        patience: RetryPolicy,
+        retry_policy: RetryPolicy,
         repeats: bool = False,
     ) -> None:
         """``repeats``: whether to send again what failed for the time being; else ``store`` does that by itself."""
@@ -68,8 +68,8 @@ class ObjectSource:
         self._facts = facts
         self._url = url
         self._permission = permission
-        self._attempts = patience.attempts
-        self._patience = patience if repeats else None
+        self._attempts = retry_policy.attempts
+        self._retry_policy = retry_policy if repeats else None
         self._windows: dict[int, memoryview] = {}  # those read last
         self._lock = threading.Lock()
 
@@ -134,10 +134,10 @@ class ObjectSource:
         raise RequestFailed(f"it sent {len(content)} bytes where {len(target)} were asked for")
 
     def _fetch(self, start: int, end: int, place: str) -> memoryview:
-        """As often as our patience has it, where the store does not see to that."""
-        if self._patience is None:
+        """As often as our retry_policy has it, where the store does not see to that."""
+        if self._retry_policy is None:
             return self._fetch_once(start, end, place)
-        retries = retry_config(self._patience)
+        retries = retry_config(self._retry_policy)
         ends = time.monotonic() + retries["retry_timeout"].total_seconds()
         pause = _FIRST_PAUSE
         for left in reversed(range(retries["max_retries"] + 1)):
@@ -196,20 +196,25 @@ def _failure(error: Exception) -> RequestFailed:
     return RequestFailed(next(silent, f"the request broke off with {type(error).__name__}"))
 
 
-def retry_config(patience: RetryPolicy) -> RetryConfig:
-    longest = patience.attempts * (patience.connect_seconds + patience.silence_seconds) + patience.outage_seconds
+def retry_config(retry_policy: RetryPolicy) -> RetryConfig:
+    longest = (
+        retry_policy.attempts * (retry_policy.connect_seconds + retry_policy.silence_seconds)
+        + retry_policy.outage_seconds
+    )
     return {
-        "max_retries": patience.attempts - 1 + round(patience.outage_seconds),  # the last ones two seconds apart
+        "max_retries": retry_policy.attempts
+        - 1
+        + round(retry_policy.outage_seconds),  # the last ones two seconds apart
         "retry_timeout": timedelta(seconds=longest),
         "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
     }
 
 
-def client_config(patience: RetryPolicy, *, request_seconds: float, allow_http: bool) -> ClientConfig:
+def client_config(retry_policy: RetryPolicy, *, request_seconds: float, allow_http: bool) -> ClientConfig:
     """``request_seconds`` bounds a request that never falls silent and still never ends."""
     return {
-        "connect_timeout": timedelta(seconds=patience.connect_seconds),
-        "read_timeout": timedelta(seconds=patience.silence_seconds),
+        "connect_timeout": timedelta(seconds=retry_policy.connect_seconds),
+        "read_timeout": timedelta(seconds=retry_policy.silence_seconds),
         "timeout": timedelta(seconds=request_seconds),
         "allow_http": allow_http,
     }

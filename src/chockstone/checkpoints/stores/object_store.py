@@ -14,7 +14,15 @@ from urllib.parse import urlsplit
 
 from chockstone.checkpoints.errors import CheckpointMissing, InvalidName, StoreError
 from chockstone.checkpoints.stores.bucket import Bucket, ObjectFacts, RetryPolicy, S3Access, read_range
-from chockstone.checkpoints.stores.store import SUFFIX, ArchiveSource, Partial, SharedSink, Sink, StoreEntry, check_name
+from chockstone.checkpoints.stores.store import (
+    SUFFIX,
+    ArchiveSource,
+    PartialWrite,
+    SharedSink,
+    Sink,
+    StoreEntry,
+    check_name,
+)
 
 GRACE_SECONDS: Final = 24 * 3600.0
 _PATIENCE: Final = RetryPolicy()
@@ -33,10 +41,10 @@ class ObjectStore:
         self._grace_seconds = grace_seconds
 
     @classmethod
-    def from_url(cls, url: str, *, grace_seconds: float = GRACE_SECONDS, patience: RetryPolicy = _PATIENCE) -> Self:
+    def from_url(cls, url: str, *, grace_seconds: float = GRACE_SECONDS, retry_policy: RetryPolicy = _PATIENCE) -> Self:
         """``s3://bucket/prefix``, ``gs://…`` or ``az://…``. Finds credentials; asks the bucket nothing yet."""
         scheme, bucket, prefix = split_url(url)
-        return cls(connect(scheme, bucket, patience), prefix, grace_seconds=grace_seconds)
+        return cls(connect(scheme, bucket, retry_policy), prefix, grace_seconds=grace_seconds)
 
     @property
     def url(self) -> str:
@@ -76,12 +84,12 @@ class ObjectStore:
         target_key = self._key(target)
         self._bucket.copy(self._found(name), target_key, overwrite=overwrite)
 
-    def lend(self, name: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
+    def presign(self, name: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
         """A URL of the archive that needs no credentials for as long; None where the store gives out none.
 
         ``filename`` and ``content_type`` are what the answer will say, in plain characters. ``method``: GET or HEAD.
         """
-        return self._bucket.lend(
+        return self._bucket.presign(
             self._key(name), method=method, seconds=seconds, filename=filename, content_type=content_type
         )
 
@@ -101,7 +109,7 @@ class ObjectStore:
     def free_bytes(self) -> int | None:
         return None
 
-    def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[Partial]:
+    def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[PartialWrite]:
         """Spares uploads younger than the grace period, whatever ``min_age_seconds`` says."""
         age_seconds = max(min_age_seconds, self._grace_seconds)
         return self._bucket.sweep(
@@ -155,17 +163,17 @@ def split_url(url: str) -> tuple[str, str, str]:
     return parts.scheme, parts.netloc, prefix
 
 
-def connect(scheme: str, bucket: str, patience: RetryPolicy, access: S3Access | None = None) -> Bucket:
+def connect(scheme: str, bucket: str, retry_policy: RetryPolicy, access: S3Access | None = None) -> Bucket:
     """``access`` is for s3:// only; without it the environment tells, as it does for the others."""
     try:
         if scheme == "s3":
             from chockstone.checkpoints.stores.s3_bucket import S3Bucket
             from chockstone.checkpoints.stores.s3_connection import S3Connection
 
-            return S3Bucket(S3Connection.connect(bucket, patience=patience, access=access))
-        from chockstone.checkpoints.stores.obstore_bucket import PlainBucket
+            return S3Bucket(S3Connection.connect(bucket, retry_policy=retry_policy, access=access))
+        from chockstone.checkpoints.stores.obstore_bucket import ObstoreBucket
 
-        return PlainBucket.connect(scheme, bucket, patience=patience)
+        return ObstoreBucket.connect(scheme, bucket, retry_policy=retry_policy)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _PACKAGES:
             raise

@@ -16,7 +16,7 @@ from obstore.store import AzureStore, GCSStore
 
 from chockstone.checkpoints.errors import CheckpointMissing, StoreError
 from chockstone.checkpoints.stores.bucket import (
-    GatheringSink,
+    InMemorySink,
     ObjectFacts,
     RequestFailed,
     RetryPolicy,
@@ -26,7 +26,7 @@ from chockstone.checkpoints.stores.bucket import (
 )
 from chockstone.checkpoints.stores.object_source import ObjectSource, client_config, obstore_requests, retry_config
 from chockstone.checkpoints.stores.shared_writes import cannot_share
-from chockstone.checkpoints.stores.store import ArchiveSource, Partial, SharedSink, Sink
+from chockstone.checkpoints.stores.store import ArchiveSource, PartialWrite, SharedSink, Sink
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode
@@ -38,24 +38,24 @@ _READ: Final = "the right to read objects"
 _WRITE: Final = "the right to write objects"
 
 
-class PlainBucket:
-    def __init__(self, store: ObjectStore, url: str, *, patience: RetryPolicy) -> None:
+class ObstoreBucket:
+    def __init__(self, store: ObjectStore, url: str, *, retry_policy: RetryPolicy) -> None:
         self._store = store
         self._url = url
-        self._patience = patience
+        self._retry_policy = retry_policy
 
     @classmethod
-    def connect(cls, scheme: str, bucket: str, *, patience: RetryPolicy) -> Self:
+    def connect(cls, scheme: str, bucket: str, *, retry_policy: RetryPolicy) -> Self:
         """Credentials are the ones obstore finds in the environment, as for the vendors' own tools."""
-        client = client_config(patience, request_seconds=_REQUEST_SECONDS, allow_http=False)
-        retry = retry_config(patience)
+        client = client_config(retry_policy, request_seconds=_REQUEST_SECONDS, allow_http=False)
+        retry = retry_config(retry_policy)
         store: ObjectStore
         with explained(f"cannot use {scheme}://{bucket}", bucket=bucket, permission="access"), obstore_requests():
             if scheme == "gs":
                 store = GCSStore(bucket, client_options=client, retry_config=retry)
             else:
                 store = AzureStore(bucket, client_options=client, retry_config=retry)
-        return cls(store, f"{scheme}://{bucket}", patience=patience)
+        return cls(store, f"{scheme}://{bucket}", retry_policy=retry_policy)
 
     @property
     def url(self) -> str:
@@ -63,7 +63,7 @@ class PlainBucket:
 
     def begin(self, key: str, size: int) -> Sink:
         self._check_size(key, size)
-        return GatheringSink(f"{self.url}/{key}", size, partial(self._put, key), refusal=cannot_share(self.url))
+        return InMemorySink(f"{self.url}/{key}", size, partial(self._put, key), refusal=cannot_share(self.url))
 
     def join(self, *_: object) -> SharedSink:
         raise cannot_share(self.url)
@@ -79,7 +79,7 @@ class PlainBucket:
             )
 
     def source(self, facts: ObjectFacts) -> ArchiveSource:
-        return ObjectSource(self._store, facts, url=self.url, permission=_READ, patience=self._patience)
+        return ObjectSource(self._store, facts, url=self.url, permission=_READ, retry_policy=self._retry_policy)
 
     def find(self, key: str) -> ObjectFacts | None:
         with self._explained("look at", key, _READ):
@@ -119,7 +119,7 @@ class PlainBucket:
                     raise exists_already(f"{self.url}/{target}") from None
                 raise
 
-    def lend(self, *_key: object, **_how: object) -> str | None:
+    def presign(self, *_key: object, **_how: object) -> str | None:
         return None
 
     def copy_range(self, facts: ObjectFacts, start: int, size: int, target: str) -> None:
@@ -138,7 +138,7 @@ class PlainBucket:
                     raise exists_already(f"{self.url}/{key}") from None
                 raise
 
-    def sweep(self, *_key: object, **_options: object) -> list[Partial]:
+    def sweep(self, *_key: object, **_options: object) -> list[PartialWrite]:
         return []
 
     def _explained(self, verb: str, key: str, permission: str) -> AbstractContextManager[None]:

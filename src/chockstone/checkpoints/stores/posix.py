@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from chockstone.checkpoints.errors import LocalTrouble, StoreDenied, StoreError, StoreFull, StoreUnreachable
+from chockstone.checkpoints.errors import LocalResourceError, StoreDenied, StoreError, StoreFull, StoreUnreachable
 
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _ADVICE: dict[int, tuple[type[StoreError], str]] = {
@@ -41,15 +41,15 @@ def explained(doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def local_trouble(doing: str) -> Iterator[None]:
+def local_errors(doing: str) -> Iterator[None]:
     """For our own disk: what fails there says nothing about the archive, nor about the store it is in."""
     try:
         yield
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             advice = "no space is left on a disk of this machine; free some, or set TMPDIR to a larger disk"
-            raise LocalTrouble(f"{doing}: {advice}") from error
-        raise LocalTrouble(str(explain(error, doing))) from error
+            raise LocalResourceError(f"{doing}: {advice}") from error
+        raise LocalResourceError(str(explain(error, doing))) from error
 
 
 def fsync_directory(path: Path) -> None:

@@ -15,9 +15,9 @@ from typing import Final
 
 from chockstone.checkpoints.errors import CheckpointMissing, StoreError, StoreUnreachable
 from chockstone.checkpoints.stores.bucket import (
-    GatheringSink,
+    InMemorySink,
+    NonWritingSink,
     ObjectFacts,
-    Onlooker,
     RequestFailed,
     explained,
     read_range,
@@ -26,7 +26,7 @@ from chockstone.checkpoints.stores.object_source import ObjectSource
 from chockstone.checkpoints.stores.s3_connection import Answer, S3Connection
 from chockstone.checkpoints.stores.s3_sink import MultipartSink, SharedUpload
 from chockstone.checkpoints.stores.s3_upload import PART_BYTES, S3Upload, part_bytes, put
-from chockstone.checkpoints.stores.store import ArchiveSource, Partial, SharedSink, Sink
+from chockstone.checkpoints.stores.store import ArchiveSource, PartialWrite, SharedSink, Sink
 
 COPY_RANGE_BYTES: Final = 256 * 1024**2  # S3 takes 5 GiB, but says nothing while it copies them
 _COPY_THREADS: Final = 8
@@ -50,12 +50,12 @@ class S3Bucket:
     def begin(self, key: str, size: int) -> Sink:
         if size > PART_BYTES:
             return MultipartSink(self._s3, key, size, under_way=self._under_way)
-        return GatheringSink(f"{self.url}/{key}", size, partial(self._put, key))
+        return InMemorySink(f"{self.url}/{key}", size, partial(self._put, key))
 
     def join(self, key: str, size: int, ticket: str) -> SharedSink:
         if size > PART_BYTES:
             return SharedUpload(self._s3, key, size, ticket)
-        return Onlooker(f"{self.url}/{key}", size, ticket)
+        return NonWritingSink(f"{self.url}/{key}", size, ticket)
 
     def unit_bytes(self, size: int) -> int:
         return part_bytes(size) if size > PART_BYTES else size
@@ -65,7 +65,7 @@ class S3Bucket:
 
     def source(self, facts: ObjectFacts) -> ArchiveSource:
         return ObjectSource(
-            self._s3.reader, facts, url=self.url, permission=_READ, patience=self._s3.patience, repeats=True
+            self._s3.reader, facts, url=self.url, permission=_READ, retry_policy=self._s3.retry_policy, repeats=True
         )
 
     def find(self, key: str) -> ObjectFacts | None:
@@ -136,7 +136,7 @@ class S3Bucket:
                     found = None
         raise StoreUnreachable(f"cannot delete {self.url}/{key}: it is replaced again and again; try again later")
 
-    def lend(self, key: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
+    def presign(self, key: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
         """Signed here: no request is sent, and nobody has looked whether the object is there."""
         with self._explained("sign a URL of", key, "s3:GetObject"):
             return self._s3.presigned(
@@ -189,9 +189,9 @@ class S3Bucket:
 
     def sweep(
         self, key: str, *, is_ours: Callable[[str], bool], min_age_seconds: float, dry_run: bool
-    ) -> list[Partial]:
+    ) -> list[PartialWrite]:
         now = datetime.now(UTC)
-        swept: list[Partial] = []
+        swept: list[PartialWrite] = []
         permission = "s3:ListBucketMultipartUploads, s3:ListMultipartUploadParts and s3:AbortMultipartUpload"
         with self._explained("sweep", key, permission):
             pages = self._s3.pages("list_multipart_uploads", Prefix=f"{key}/" if key else "")
@@ -202,7 +202,7 @@ class S3Bucket:
                 if spared or age_seconds < min_age_seconds:
                     continue
                 if (size := self._discard(upload, dry_run=dry_run)) is not None:
-                    swept.append(Partial(_place(self.url, upload), size, age_seconds))
+                    swept.append(PartialWrite(_place(self.url, upload), size, age_seconds))
         return swept
 
     def _discard(self, upload: Answer, *, dry_run: bool) -> int | None:

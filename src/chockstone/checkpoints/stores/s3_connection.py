@@ -42,16 +42,16 @@ Answer = dict[str, Any]  # boto3 builds its answers at run time, from S3's own d
 
 
 class S3Connection:
-    """Two clients with the same endpoint, region, credentials and patience. Thread-safe."""
+    """Two clients with the same endpoint, region, credentials and retry_policy. Thread-safe."""
 
-    def __init__(self, client: Any, reader: S3Store, bucket: str, *, patience: RetryPolicy) -> None:  # as Answer
+    def __init__(self, client: Any, reader: S3Store, bucket: str, *, retry_policy: RetryPolicy) -> None:  # as Answer
         self._client = client
         self.reader = reader
         self.bucket = bucket
-        self.patience = patience
+        self.retry_policy = retry_policy
 
     @classmethod
-    def connect(cls, bucket: str, *, patience: RetryPolicy, access: S3Access | None = None) -> Self:
+    def connect(cls, bucket: str, *, retry_policy: RetryPolicy, access: S3Access | None = None) -> Self:
         """Endpoint and credentials come from ``access``, and where it is silent from where the AWS tools take them.
 
         Sends no request to S3.
@@ -60,7 +60,7 @@ class S3Connection:
         try:
             session = boto3.session.Session(told.key_id, told.secret, told.session_token)
             region = told.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
-            settings = _client_settings(patience)
+            settings = _client_settings(retry_policy)
             client = session.client("s3", region_name=region, config=settings, endpoint_url=told.endpoint_url)
             client.meta.events.register("before-send.s3", _count_request)
             if (credentials := session.get_credentials()) is None:
@@ -83,11 +83,11 @@ class S3Connection:
             reader = S3Store(
                 bucket,
                 config={"endpoint": endpoint, "region": region},
-                client_options=client_config(patience, request_seconds=_REQUEST_SECONDS, allow_http=plain_http),
+                client_options=client_config(retry_policy, request_seconds=_REQUEST_SECONDS, allow_http=plain_http),
                 retry_config={"max_retries": 0},  # a source does that, which counts them
                 credential_provider=Boto3CredentialProvider(session, ttl=_CREDENTIAL_LIFE),
             )
-        return cls(client, reader, bucket, patience=patience)
+        return cls(client, reader, bucket, retry_policy=retry_policy)
 
     @property
     def url(self) -> str:
@@ -96,9 +96,9 @@ class S3Connection:
     def request(self, operation: str, **parameters: object) -> Answer:
         """Send one request for this bucket; ``RequestFailed`` unless it succeeds.
 
-        An outage is waited for, as long as our patience has it.
+        An outage is waited for, as long as our retry_policy has it.
         """
-        outage = _Outage(self.url, operation, self.patience.outage_seconds)
+        outage = _Outage(self.url, operation, self.retry_policy.outage_seconds)
         while True:
             try:
                 return self.request_now(operation, **parameters)
@@ -154,12 +154,12 @@ class _Outage:
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
 
-def _client_settings(patience: RetryPolicy) -> Config:
+def _client_settings(retry_policy: RetryPolicy) -> Config:
     return Config(
         signature_version="s3v4",  # else boto3 signs URLs of some regions as S3 did before 2014
-        retries={"total_max_attempts": patience.attempts, "mode": "standard"},
-        connect_timeout=patience.connect_seconds,
-        read_timeout=patience.silence_seconds,
+        retries={"total_max_attempts": retry_policy.attempts, "mode": "standard"},
+        connect_timeout=retry_policy.connect_seconds,
+        read_timeout=retry_policy.silence_seconds,
         max_pool_connections=_CONNECTIONS,
         s3={"addressing_style": "path"},  # as obstore does, and servers without wildcard DNS need
     )

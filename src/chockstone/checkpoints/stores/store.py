@@ -43,7 +43,7 @@ class StoreEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Partial:
+class PartialWrite:
     """What an interrupted write left behind."""
 
     place: str
@@ -151,7 +151,7 @@ class Store(Protocol):
     def free_bytes(self) -> int | None:
         """Room left, or None where the store has no such limit."""
 
-    def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[Partial]:
+    def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[PartialWrite]:
         """Remove what interrupted writes left. Writes still under way are never touched.
 
         Where no lock dies with its writer, only age tells: object stores spare a day.

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from chockstone.checkpoints import Archive, Retention, Store, survey, verify_archive
+from chockstone.checkpoints import Archive, Retention, Store, list_checkpoints, verify_archive
 from chockstone.checkpoints.errors import (
     CheckpointMissing,
     DamagedArchive,
@@ -18,9 +18,9 @@ from chockstone.checkpoints.errors import (
     UnsupportedArchive,
 )
 from chockstone.checkpoints.resume.dependents import Dependents
-from chockstone.checkpoints.retention.collection import collect
-from chockstone.checkpoints.retention.policy import KeptEntry, Removal, RetentionPlan
-from chockstone.checkpoints.stores.store import Partial
+from chockstone.checkpoints.retention.enforcement import apply_retention
+from chockstone.checkpoints.retention.policy import KeptCheckpoint, Removal, RetentionPlan
+from chockstone.checkpoints.stores.store import PartialWrite
 from chockstone.cli.local.targets import list_entries
 from chockstone.cli.output.formatting import printable, spell_count, spell_duration, spell_size
 from chockstone.cli.output.reporting import UNREACHABLE
@@ -43,8 +43,8 @@ class CollectionOutcome:
 
     removed: list[Removal]
     failed: list[tuple[Removal, str]]
-    kept: list[KeptEntry]
-    partials: list[Partial]
+    kept: list[KeptCheckpoint]
+    partials: list[PartialWrite]
 
     @property
     def freed_bytes(self) -> int:
@@ -64,14 +64,14 @@ def collect_garbage(store: Store, policy: Retention, task: CollectionTask, *, no
 
 def _carry_out(store: Store, policy: Retention, task: CollectionTask, now: datetime) -> CollectionOutcome:
     with spinner("verifying the newest checkpoint"):
-        collection = collect(
+        collection = apply_retention(
             store,
             task.prefix,
             policy,
             now=now,
             dry_run=task.dry_run,
             verify=True,
-            standing_of=Dependents(store.url).standing,
+            chain_facts_of=Dependents(store.url).chain_facts,
         )
     removed = list(collection.plan.remove if task.dry_run else collection.removed)
     failed = list(collection.failed)
@@ -98,7 +98,7 @@ def _refuse_typos(store: Store, policy: Retention, prefix: str) -> None:
     best = policy.keep_best
     if best is None or not entries:
         return
-    metrics = {name for c in survey(store, prefix) if c.manifest is not None for name in c.manifest.metrics}
+    metrics = {name for c in list_checkpoints(store, prefix) if c.manifest is not None for name in c.manifest.metrics}
     if best.metric not in metrics:
         known = ", ".join(map(printable, sorted(metrics))) or "none"
         raise typer.BadParameter(

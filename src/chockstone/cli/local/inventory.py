@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from chockstone.checkpoints import Store, StoredCheckpoint, survey
+from chockstone.checkpoints import Store, StoredCheckpoint, list_checkpoints
 from chockstone.checkpoints.format.manifest import Manifest
 from chockstone.cli.local.targets import require_store
 from chockstone.cli.output.formatting import printable, spell_count, spell_duration, spell_metrics, spell_size
@@ -15,7 +15,7 @@ from chockstone.cli.output.terminal import print_json, print_line, print_table, 
 
 def list_store(store: Store, prefix: str, *, now: datetime, as_json: bool) -> None:
     with spinner(f"reading {printable(store.url)}"):
-        found = [each for each in survey(store, prefix) if not each.is_for_recovery]
+        found = [each for each in list_checkpoints(store, prefix) if not each.is_for_recovery]
     if not found:
         require_store(store)
     if as_json:

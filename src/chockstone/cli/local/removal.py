@@ -9,7 +9,7 @@ from chockstone.checkpoints import Store
 from chockstone.checkpoints.errors import CheckpointMissing, StoreError
 from chockstone.checkpoints.resume.attempts.places import FOLDER
 from chockstone.checkpoints.resume.dependents import Dependents
-from chockstone.checkpoints.retention.standing import Dependent
+from chockstone.checkpoints.retention.chain_facts import Dependent
 from chockstone.checkpoints.stores.store import StoreEntry, check_name
 from chockstone.cli.output.consent import is_confirmed
 from chockstone.cli.output.formatting import spell_count, spell_duration, spell_size
@@ -28,23 +28,23 @@ def remove_names(store: Store, names: Sequence[str], *, now: datetime, yes: bool
     for name in missing:
         complain(f"chockstone: checkpoint {name!r} is not in {store.url}")
     dependents = Dependents(store.url)
-    standing = dependents.standing([entry.name for entry in found])
-    needed = standing.needed([entry.name for entry in found])
+    chain_facts = dependents.chain_facts([entry.name for entry in found])
+    needed = chain_facts.needed([entry.name for entry in found])
     found = [entry for entry in found if entry.name not in needed]
     if found and not (dry_run or yes):
         if not _is_confirmed(found, now):
             complain("nothing was removed")
             found = []
-        standing = dependents.standing([entry.name for entry in found])  # an attempt may have begun meanwhile
-        needed |= standing.needed([entry.name for entry in found])
+        chain_facts = dependents.chain_facts([entry.name for entry in found])  # an attempt may have begun meanwhile
+        needed |= chain_facts.needed([entry.name for entry in found])
     for name, by in needed.items():
         complain(_refusal(name, by))
     going = {entry.name: entry for entry in found if entry.name not in needed}
     removed: list[StoreEntry] = []
     failed: list[dict[str, str]] = []
     left: set[str] = set()
-    for entry in (going[name] for name in standing.in_order(going)):
-        if needing := [each for each in standing.dependents.get(entry.name, ()) if each.name in left]:
+    for entry in (going[name] for name in chain_facts.in_removal_order(going)):
+        if needing := [each for each in chain_facts.dependents.get(entry.name, ()) if each.name in left]:
             why = f"checkpoint {entry.name!r} is not removed: {needing[0]} depends on it and could not be removed"
             complain(f"chockstone: {why}")
             failed.append({"name": entry.name, "error": why})

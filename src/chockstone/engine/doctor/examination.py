@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from chockstone.catalog import Catalog, CheckpointRow, TrashRow
-from chockstone.checkpoints import Archive, Store, StoredCheckpoint, survey, verify_archive
+from chockstone.checkpoints import Archive, Store, StoredCheckpoint, list_checkpoints, verify_archive
 from chockstone.checkpoints.errors import (
     DamagedArchive,
     ForeignArchive,
@@ -94,7 +94,7 @@ async def examine(
     Raises StoreError and CatalogError: half an examination must not look like a whole one.
     """
     papers = await _papers(catalog)
-    archives = {found.name: found for found in await asyncio.to_thread(survey, store)}
+    archives = {found.name: found for found in await asyncio.to_thread(list_checkpoints, store)}
     found_journals = [] if journals is None else await asyncio.to_thread(list_journals, journals)
     reading = _Reading(store, progress)
     findings = [] if is_served else [_stuck(row, archives) for row in papers.pending]

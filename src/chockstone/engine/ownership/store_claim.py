@@ -21,7 +21,7 @@ from chockstone.checkpoints.errors import CheckpointExists
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.object_store import ObjectStore
 from chockstone.checkpoints.stores.posix import ensure_directory, explained, put_file
-from chockstone.checkpoints.stores.store import Partial
+from chockstone.checkpoints.stores.store import PartialWrite
 from chockstone.engine.ownership.data_directory import ARCHIVES, STORE_RECORD
 
 CLAIM: Final = "server.json"  # in the store
@@ -91,7 +91,7 @@ def adopt_store(data: Path, store: Store) -> None:
         _take(data, store, secrets.token_hex(16), may_replace=True)
 
 
-def sweep_unfinished(store: Store) -> list[Partial]:
+def sweep_unfinished(store: Store) -> list[PartialWrite]:
     """Discard uploads that nobody will finish: of a store that is ours, at a time when nothing of ours writes."""
     if not isinstance(store, ObjectStore):
         return []  # locks tell what is being written, and a sweep may come at any time

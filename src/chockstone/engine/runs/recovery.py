@@ -205,12 +205,12 @@ class RunRecovery:
             except WorkerLost:
                 raise
             except RequestError as error:
-                walk.saw(_VERDICTS.get(error.code, Verdict.LOCAL), str(error))
+                walk.reject(_VERDICTS.get(error.code, Verdict.LOCAL), str(error))
             except CheckpointError as error:
                 walk.failed(error)
             else:
-                walk.took()
-        receipt.skipped = [{"archive": look.candidate.name, "reason": look.reason} for look in walk.passed]
+                walk.accept()
+        receipt.skipped = [{"archive": look.candidate.name, "reason": look.reason} for look in walk.skipped]
         if walk.choice is not None:
             chosen = walk.choice.candidate
             live.generation = generation
@@ -228,9 +228,9 @@ class RunRecovery:
         then: Mapping[str, Any] = {}
         if first is not None and first.trace is not None:
             then = first.trace.facts.get("environment", {})
-        elif walk.looked:
+        elif walk.judged:
             with suppress(CheckpointError):  # as far as it can be read
-                _, then = await self._inspect(live, walk.looked[0].candidate)
+                _, then = await self._inspect(live, walk.judged[0].candidate)
         if _is_another_model(then, self._backend.environment, live.base_model):
             base_model = ModelName.parse(live.base_model).base
             raise self._hold(

@@ -20,7 +20,7 @@ from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, For
 from chockstone.checkpoints.reading.archive import read_head
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.object_store import ObjectStore
-from chockstone.checkpoints.stores.store import Partial, StoreEntry
+from chockstone.checkpoints.stores.store import PartialWrite, StoreEntry
 
 T = TypeVar("T")
 _THREADS: Final = 4
@@ -79,7 +79,7 @@ class ArchiveStorage:
                 store.stat(archive)
             else:
                 self._check_seal(archive, seal)
-            return store.lend(archive, method=method, seconds=seconds, filename=filename, content_type=content_type)
+            return store.presign(archive, method=method, seconds=seconds, filename=filename, content_type=content_type)
 
         return await self._run(lend)
 
@@ -102,7 +102,7 @@ class ArchiveStorage:
         """Room left on the disk; None where the store has no such limit."""
         return await self._run(self.store.free_bytes)
 
-    async def sweep_partials(self, *, min_age_seconds: float) -> list[Partial]:
+    async def sweep_partials(self, *, min_age_seconds: float) -> list[PartialWrite]:
         """Remove what killed processes left half-written."""
         return await self._run(partial(self.store.sweep, min_age_seconds=min_age_seconds))
 

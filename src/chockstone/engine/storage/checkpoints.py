@@ -270,12 +270,12 @@ class CheckpointLifecycle:
             for row in walk:
                 found = await self._looked_at(row)
                 if found is None:
-                    walk.saw(Verdict.ABSENT, "it was deleted meanwhile")
+                    walk.reject(Verdict.ABSENT, "it was deleted meanwhile")
                 elif found.state == "ready":
-                    walk.took(step=found.step)
+                    walk.accept(step=found.step)
                     return Latest(found, _skipped(walk))
                 else:
-                    walk.saw(Verdict.CORRUPT, found.damage or "it is damaged", step=found.step, is_sure=True)
+                    walk.reject(Verdict.CORRUPT, found.damage or "it is damaged", step=found.step, is_sure=True)
             before = rows[-1].save_id
         skipped = _skipped(walk)
         why = f": {len(skipped)} are damaged, the newest because {skipped[0].reason}" if skipped else ""
@@ -356,10 +356,10 @@ class CheckpointLifecycle:
                 seal = await self._read(each, bytes_per_second)
             except CheckpointError as error:
                 walk.failed(error)
-                if not walk.is_again:
+                if not walk.will_retry:
                     raise
             else:
-                walk.took()
+                walk.accept()
         return seal
 
     async def _read(self, row: CheckpointRow, bytes_per_second: float | None) -> str:
@@ -486,7 +486,7 @@ class CheckpointLifecycle:
 
 
 def _skipped(walk: WalkBack[CheckpointRow]) -> tuple[SkippedCheckpointRow, ...]:
-    damaged = (look for look in walk.passed if look.verdict is Verdict.CORRUPT)
+    damaged = (look for look in walk.skipped if look.verdict is Verdict.CORRUPT)
     return tuple(SkippedCheckpointRow(look.candidate.path, look.reason) for look in damaged)
 
 

@@ -23,7 +23,7 @@ from flytekit.core.checkpointer import SyncCheckpoint
 from flytekit.core.context_manager import FlyteContextManager
 
 from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing, DamagedArchive, ForeignArchive
-from chockstone.checkpoints.file_archive import FILES, files_below, write_files
+from chockstone.checkpoints.file_archive import FILES, list_files, write_files
 from chockstone.checkpoints.restoring.verdicts import Verdict
 from chockstone.checkpoints.restoring.walk_back import OnUnreadable
 from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
@@ -38,7 +38,7 @@ from chockstone.checkpoints.resume.walk.report import ResumeReport
 from chockstone.checkpoints.resume.walk.rules import ResumeRules
 from chockstone.checkpoints.retention.policy import Retention
 from chockstone.checkpoints.stores.bucket import S3Access
-from chockstone.checkpoints.stores.posix import local_trouble
+from chockstone.checkpoints.stores.posix import local_errors
 from chockstone.integrations.flyte.errors import FreshStart, Translator
 from chockstone.integrations.flyte.identity import told
 from chockstone.integrations.flyte.merging import MergedPart, as_metadata, fetch, inherit, state_of
@@ -138,7 +138,10 @@ class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no 
             elif isinstance(cp, io.IOBase):
                 copy = Path(self._td.name) / self.TMP_DST_PATH
                 try:
-                    with local_trouble(f"cannot copy what is to be saved to {str(copy)!r}"), copy.open("wb") as file:
+                    with (
+                        local_errors(f"cannot copy what is to be saved to {str(copy)!r}"),
+                        copy.open("wb") as file,
+                    ):
                         shutil.copyfileobj(cp, file, 8 * 1024**2)
                     self._commit({self.TMP_DST_PATH: copy}, step, replace=replace)
                 finally:
@@ -180,7 +183,7 @@ class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no 
     def _restore(self, path: Path | str | None) -> Path | None:
         target = Path(self._td.name) / self.SRC_LOCAL_FOLDER if path is None else Path(path)
         if path is None:
-            with local_trouble(f"cannot make {str(target)!r}"):
+            with local_errors(f"cannot make {str(target)!r}"):
                 target.mkdir(exist_ok=True)
         chain = self._chain()
         if not target.is_dir() and (self._checkpoint_src is not None or chain.resolve().choice is not None):
@@ -292,7 +295,7 @@ class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no 
 
 def _files(path: Path) -> dict[str, Path]:
     if path.is_dir():
-        return files_below(path)
+        return list_files(path)
     return {path.name: Path(os.path.realpath(path))}
 
 

@@ -8,7 +8,7 @@ ResumeBlockedForNow   ResumeBlocked, recoverable: the store could not be reached
 ResumeBlockedForGood  ResumeBlocked: denied, or of a newer version
 NothingUsable         ResumeExhausted: something was committed, and none of it can be used
 StoreAway             StoreUnreachable while saving, recoverable
-DiskAway              LocalTrouble before or after the decision, recoverable
+DiskAway              LocalResourceError before or after the decision, recoverable
 HostChanged           this flytekit is not the one that is known here
 """
 
@@ -21,7 +21,7 @@ from flytekit.exceptions.user import FlyteDataNotFoundException, FlyteRecoverabl
 
 from chockstone.checkpoints.errors import (
     CheckpointError,
-    LocalTrouble,
+    LocalResourceError,
     ResumeBlocked,
     ResumeExhausted,
     StoreUnreachable,
@@ -65,7 +65,7 @@ class StoreAway(_PlainlySaid, FlyteRecoverableException, StoreUnreachable):  # t
     _ERROR_CODE = "USER:StoreUnreachable"
 
 
-class DiskAway(_PlainlySaid, FlyteRecoverableException, LocalTrouble):  # type: ignore[misc]
+class DiskAway(_PlainlySaid, FlyteRecoverableException, LocalResourceError):  # type: ignore[misc]
     _ERROR_CODE = "USER:LocalDisk"
 
 
@@ -83,7 +83,7 @@ class Translator:
     def translated(self) -> Iterator[None]:
         try:
             yield
-        except (ResumeBlocked, ResumeExhausted, StoreUnreachable, LocalTrouble) as error:
+        except (ResumeBlocked, ResumeExhausted, StoreUnreachable, LocalResourceError) as error:
             if isinstance(error, FlyteUserException):
                 raise
             if id(error) not in self._known:
@@ -91,10 +91,10 @@ class Translator:
             raise self._known[id(error)][1] from error
 
 
-def _translate(error: ResumeBlocked | ResumeExhausted | StoreUnreachable | LocalTrouble) -> Exception:
+def _translate(error: ResumeBlocked | ResumeExhausted | StoreUnreachable | LocalResourceError) -> Exception:
     if isinstance(error, StoreUnreachable):
         return StoreAway(str(error))
-    if isinstance(error, LocalTrouble):
+    if isinstance(error, LocalResourceError):
         return DiskAway(str(error))
     if isinstance(error, ResumeExhausted):
         exhausted = NothingUsable(str(error))

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from chockstone.checkpoints.errors import LocalTrouble
-from chockstone.checkpoints.stores.posix import local_trouble
+from chockstone.checkpoints.errors import LocalResourceError
+from chockstone.checkpoints.stores.posix import local_errors
 
 
 class StagingDirectory:
@@ -29,7 +29,7 @@ class StagingDirectory:
     def name(self) -> str:
         with self._lock:
             if self._path is None:
-                with local_trouble("cannot make a temporary directory"):
+                with local_errors("cannot make a temporary directory"):
                     self._path = tempfile.mkdtemp(prefix="chockstone-")
                 self._end = weakref.finalize(self, shutil.rmtree, self._path, ignore_errors=True)
             return self._path
@@ -53,7 +53,7 @@ def staging(target: Path, spare: Path) -> Iterator[Path]:
 
 
 def _make(target: Path, spare: Path) -> Path:
-    with local_trouble(f"cannot restore to {str(target)!r}"):
+    with local_errors(f"cannot restore to {str(target)!r}"):
         if os.stat(target).st_dev != os.stat(spare).st_dev:
             with suppress(PermissionError):
                 return Path(tempfile.mkdtemp(prefix=f".{target.name}.restore-", dir=target.parent))
@@ -65,12 +65,12 @@ def move_into(staged: Path, target: Path) -> None:
     try:
         _merge(staged, target)
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
-        raise LocalTrouble(
+        raise LocalResourceError(
             f"cannot restore to {str(target)!r}: at {error.filename!r} there is a folder for a file, or the other way "
             "round; restore to an empty directory"
         ) from error
     except OSError as error:
-        with local_trouble(f"cannot restore to {str(target)!r}"):
+        with local_errors(f"cannot restore to {str(target)!r}"):
             raise error
 
 

@@ -39,7 +39,7 @@ from chockstone.checkpoints.resume.walk.report import ResumeReport
 from chockstone.checkpoints.resume.walk.rules import ResumeRules
 from chockstone.checkpoints.retention.policy import Retention
 from chockstone.checkpoints.runtime.threads import in_thread
-from chockstone.checkpoints.stores.posix import local_trouble
+from chockstone.checkpoints.stores.posix import local_errors
 from chockstone.integrations.flyte.layouts import Derivation, Unrecognised, recognise
 from chockstone.integrations.flyte.staging import StagingDirectory
 from chockstone.integrations.flyte2.errors import told_to_flyte
@@ -225,13 +225,13 @@ class Flyte2Checkpoint(StockCheckpoint):
                     name = _only_member(archive)
                     extract_files(archive, staging)
             tree = staging / "unpacked"
-            with local_trouble(f"cannot make {str(tree)!r}"):
+            with local_errors(f"cannot make {str(tree)!r}"):
                 tree.mkdir()
             is_tree = None if found.generation is None else name == TREE
             unpacked = unpack(staging / name, tree, is_tree=is_tree)
             if unpacked is None:
                 return None
-            with local_trouble(f"cannot put a checkpoint at {str(self.path)!r}"):
+            with local_errors(f"cannot put a checkpoint at {str(self.path)!r}"):
                 _replace_content(self.path, tree)
             return self.path if unpacked == tree else self._payload_path
 
@@ -258,7 +258,7 @@ def _only_member(archive: Archive) -> str:
 
 @contextmanager
 def _staging() -> Iterator[Path]:
-    with local_trouble("cannot make a temporary directory"):
+    with local_errors("cannot make a temporary directory"):
         staging = Path(mkdtemp(prefix="flyte-cp-"))
     try:
         yield staging

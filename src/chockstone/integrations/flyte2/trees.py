@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, LocalTrouble
+from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, LocalResourceError
 
 PAYLOAD: Final = "payload"  # the name that stock flyte gives to an object that is no tar
 TREE: Final = "tree.tar.gz"
@@ -186,7 +186,7 @@ def _judged(found: Path) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in _OUR_OWN:
-            raise LocalTrouble(
+            raise LocalResourceError(
                 f"cannot unpack {found}: {error.strerror}; make room where temporary files go"
             ) from error
         raise DamagedArchive(f"the object is no whole tar: {error}") from error

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from chockstone.checkpoints import Archive, Checkpointer, Retention, open_store, survey
+from chockstone.checkpoints import Archive, Checkpointer, Retention, list_checkpoints, open_store
 from chockstone.checkpoints.errors import (
     CheckpointError,
     CheckpointMissing,
@@ -359,7 +359,7 @@ def test_what_is_no_file_is_no_checkpoint(tmp_path: Path, kind: str) -> None:
         store.open("step-00000002")
     with Checkpointer(tmp_path) as checkpointer:
         assert checkpointer.load() == {"epoch": 7}
-    assert [checkpoint.name for checkpoint in survey(store)] == ["step-00000001"]
+    assert [checkpoint.name for checkpoint in list_checkpoints(store)] == ["step-00000001"]
 
 
 def test_a_link_that_leads_to_itself_does_not_hide_the_others(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def proxy(shared_proxy: Proxy) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="module")
 def connection(shared_proxy: Proxy) -> S3Connection:
-    return S3Connection.connect(BUCKET, patience=RetryPolicy(attempts=1, outage_seconds=60.0))
+    return S3Connection.connect(BUCKET, retry_policy=RetryPolicy(attempts=1, outage_seconds=60.0))
 
 
 @pytest.fixture
@@ -138,7 +138,9 @@ def test_an_object_is_lent_to_whoever_has_the_url(store: ObjectStore) -> None:
     save(store, "run/lent")
 
     def lend(method: str) -> str:
-        url = store.lend("run/lent", method=method, seconds=60, filename="lent.tar", content_type="application/x-tar")
+        url = store.presign(
+            "run/lent", method=method, seconds=60, filename="lent.tar", content_type="application/x-tar"
+        )
         assert url is not None
         assert "X-Amz-Expires=60" in url
         return url

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chockstone.checkpoints import Archive, Checkpointer, survey
+from chockstone.checkpoints import Archive, Checkpointer, list_checkpoints
 from chockstone.checkpoints.errors import (
     CheckpointMissing,
     DamagedArchive,
@@ -110,7 +110,7 @@ def test_a_fault_on_the_way_to_its_head_does_not_cost_the_newest(
         return read_head(source)
 
     newest = store.path(NEWEST).stat().st_ino
-    monkeypatch.setattr(sys.modules[survey.__module__], "read_head", fail_once)
+    monkeypatch.setattr(sys.modules[list_checkpoints.__module__], "read_head", fail_once)
     with Checkpointer(store) as checkpointer:
         receipt = checkpointer.restore({"x": np.zeros(500_000)})
 

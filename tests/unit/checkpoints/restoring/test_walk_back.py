@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chockstone.checkpoints.errors import (
     CheckpointMissing,
     DigestMismatch,
-    LocalTrouble,
+    LocalResourceError,
     StoreDenied,
     StoreUnreachable,
     UnsupportedArchive,
@@ -31,9 +31,9 @@ def walked(*found: Verdict, on_unreadable: OnUnreadable = "stop") -> tuple[WalkB
     for candidate in walk:
         read.append(candidate)
         if walk.may_take(found[candidate]) and found[candidate] is not Verdict.VOID:
-            walk.took(step=100 - 10 * candidate, verdict=found[candidate])
+            walk.accept(step=100 - 10 * candidate, verdict=found[candidate])
         else:
-            walk.saw(found[candidate], "so it is", step=100 - 10 * candidate)
+            walk.reject(found[candidate], "so it is", step=100 - 10 * candidate)
     return walk, read
 
 
@@ -42,7 +42,7 @@ def test_the_newest_good_one_is_taken_and_no_other_is_read() -> None:
 
     assert read == [0]
     assert walk.choice is not None and walk.choice.candidate == 0
-    assert (walk.ending, walk.steps_lost, walk.passed) == (Ending.TAKEN, 0, [])
+    assert (walk.ending, walk.steps_lost, walk.skipped) == (Ending.TAKEN, 0, [])
 
 
 @pytest.mark.parametrize("verdict", SKIPPED)
@@ -50,7 +50,7 @@ def test_what_cannot_be_used_is_walked_past_with_the_reason(verdict: Verdict) ->
     walk, _ = walked(verdict, Verdict.VERIFIED)
 
     assert walk.choice is not None and walk.choice.candidate == 1
-    assert [(look.candidate, look.verdict, look.reason) for look in walk.passed] == [(0, verdict, "so it is")]
+    assert [(look.candidate, look.verdict, look.reason) for look in walk.skipped] == [(0, verdict, "so it is")]
 
 
 @pytest.mark.parametrize("verdict", STOPS)
@@ -66,20 +66,20 @@ def test_what_is_corrupt_is_read_once_more() -> None:
     walk, read = walked(Verdict.CORRUPT, Verdict.VERIFIED)
 
     assert read == [0, 0, 1]
-    assert [(look.candidate, look.readings) for look in walk.looked] == [(0, 2), (1, 1)]
+    assert [(look.candidate, look.readings) for look in walk.judged] == [(0, 2), (1, 1)]
 
 
 def test_a_fault_of_the_first_reading_costs_nothing() -> None:
     walk = WalkBack(["a", "b"])
     for candidate in walk:
-        if not walk.looked and candidate == "a" and walk._readings == 1:
+        if not walk.judged and candidate == "a" and walk._readings == 1:
             walk.failed(DigestMismatch("block 7 differs"))
-            assert walk.is_again
+            assert walk.will_retry
         else:
-            walk.took()
+            walk.accept()
 
     assert walk.choice is not None and (walk.choice.candidate, walk.choice.readings) == ("a", 2)
-    assert walk.passed == []
+    assert walk.skipped == []
 
 
 def test_what_stops_at_the_second_reading_stops() -> None:
@@ -88,7 +88,7 @@ def test_what_stops_at_the_second_reading_stops() -> None:
         walk.failed(error)
 
     assert list(walk) == []
-    assert [(look.candidate, look.verdict) for look in walk.looked] == [("a", Verdict.UNREACHABLE)]
+    assert [(look.candidate, look.verdict) for look in walk.judged] == [("a", Verdict.UNREACHABLE)]
 
 
 def test_what_is_sure_is_not_read_again() -> None:
@@ -96,7 +96,7 @@ def test_what_is_sure_is_not_read_again() -> None:
     read = []
     for candidate in walk:
         read.append(candidate)
-        walk.saw(Verdict.CORRUPT, "its head was read twice", is_sure=True)
+        walk.reject(Verdict.CORRUPT, "its head was read twice", is_sure=True)
 
     assert (read, walk.ending) == ([0, 1], Ending.EXHAUSTED)
 
@@ -107,7 +107,7 @@ def test_what_is_sure_is_not_read_again() -> None:
         (StoreDenied("403"), Verdict.DENIED),
         (StoreUnreachable("503"), Verdict.UNREACHABLE),
         (UnsupportedArchive("newer"), Verdict.INCOMPATIBLE),
-        (LocalTrouble("no room"), Verdict.LOCAL),
+        (LocalResourceError("no room"), Verdict.LOCAL),
         (ZeroDivisionError("nobody knows"), Verdict.UNREACHABLE),
     ],
 )
@@ -116,7 +116,7 @@ def test_an_error_is_judged_and_stops(error: Exception, verdict: Verdict) -> Non
     for _ in walk:
         assert walk.failed(error) is verdict
 
-    assert [look.reason for look in walk.looked] == [str(error)]
+    assert [look.reason for look in walk.judged] == [str(error)]
     assert walk.ending is Ending.BLOCKED
 
 
@@ -124,7 +124,7 @@ def test_one_that_was_listed_and_is_gone_is_walked_past() -> None:
     walk = WalkBack([0, 1])
     for candidate in walk:
         if candidate:
-            walk.took()
+            walk.accept()
         else:
             walk.failed(CheckpointMissing("gone"))
 
@@ -181,18 +181,18 @@ def test_a_candidate_of_which_nothing_is_said_stops_the_walk() -> None:
 def test_two_things_cannot_be_said_of_one() -> None:
     walk = WalkBack([0])
     for _ in walk:
-        walk.took()
+        walk.accept()
         with pytest.raises(RuntimeError, match="nothing is being looked at"):
-            walk.saw(Verdict.ABSENT, "")
+            walk.reject(Verdict.ABSENT, "")
 
 
 def test_one_that_is_void_is_taken_where_it_stands_last() -> None:
     walk = WalkBack(["good", "void"])
     for candidate in walk:
         if candidate == "void":
-            walk.took(verdict=Verdict.VOID, reason="nothing else is left")
+            walk.accept(verdict=Verdict.VOID, reason="nothing else is left")
         else:
-            walk.saw(Verdict.CORRUPT, "it is damaged", is_sure=True)
+            walk.reject(Verdict.CORRUPT, "it is damaged", is_sure=True)
 
     assert walk.ending is Ending.TAKEN
     assert walk.choice is not None and walk.choice.verdict is Verdict.VOID
@@ -209,9 +209,9 @@ def test_steps_lost_are_not_guessed() -> None:
     walk = WalkBack([0, 1])
     for candidate in walk:
         if candidate:
-            walk.took(step=7)
+            walk.accept(step=7)
         else:
-            walk.saw(Verdict.CORRUPT, "not even its head can be read")
+            walk.reject(Verdict.CORRUPT, "not even its head can be read")
 
     assert walk.steps_lost is None
 
@@ -224,9 +224,9 @@ def test_candidates_may_come_in_pages() -> None:
         for candidate in walk:
             read.append(candidate)
             if candidate == 2:
-                walk.took()
+                walk.accept()
             else:
-                walk.saw(Verdict.CORRUPT, "bad", is_sure=True)
+                walk.reject(Verdict.CORRUPT, "bad", is_sure=True)
 
     assert read == [0, 1, 2]
     assert walk.is_over
@@ -237,9 +237,9 @@ async def test_the_body_may_await() -> None:
     for candidate in walk:
         await asyncio.sleep(0)
         if candidate:
-            walk.took()
+            walk.accept()
         else:
-            walk.saw(Verdict.EMPTY, "nothing is in it")
+            walk.reject(Verdict.EMPTY, "nothing is in it")
 
     assert walk.ending is Ending.TAKEN
 
@@ -248,9 +248,9 @@ async def test_the_body_may_await() -> None:
 def test_whatever_is_found_the_rules_hold(found: list[Verdict], on_unreadable: OnUnreadable) -> None:
     walk, read = walked(*found, on_unreadable=on_unreadable)
 
-    assert [look.candidate for look in walk.looked] == list(range(len(walk.looked))), "each once, in order"
+    assert [look.candidate for look in walk.judged] == list(range(len(walk.judged))), "each once, in order"
     assert max(map(read.count, read), default=0) <= 2
-    before = [look.verdict for look in walk.passed]
+    before = [look.verdict for look in walk.skipped]
     if walk.choice is not None:
         assert walk.choice.verdict in (Verdict.VERIFIED, Verdict.UNVERIFIED)
         assert on_unreadable == "older" or not any(verdict.stops for verdict in before)
@@ -258,5 +258,5 @@ def test_whatever_is_found_the_rules_hold(found: list[Verdict], on_unreadable: O
     elif any(verdict.stops for verdict in before):
         assert walk.ending is Ending.BLOCKED
     else:
-        assert len(walk.looked) == len(found)
+        assert len(walk.judged) == len(found)
         assert walk.ending is (Ending.EXHAUSTED if any(verdict.was_committed for verdict in found) else Ending.FRESH)

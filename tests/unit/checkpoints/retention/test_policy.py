@@ -7,7 +7,7 @@ import pytest
 
 from chockstone.checkpoints import Best, Checkpointer, Retention, StoredCheckpoint
 from chockstone.checkpoints.format.manifest import Manifest
-from chockstone.checkpoints.retention.collection import collect
+from chockstone.checkpoints.retention.enforcement import apply_retention
 from chockstone.checkpoints.retention.policy import plan_retention
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.store import ArchiveSource
@@ -154,7 +154,7 @@ def test_a_dry_run_removes_nothing(tmp_path: Path) -> None:
         for step in range(3):
             checkpointer.save({"x": step}, step=step).result()
 
-        collection = collect(checkpointer.store, "", Retention(keep_last=1), now=START, dry_run=True)
+        collection = apply_retention(checkpointer.store, "", Retention(keep_last=1), now=START, dry_run=True)
 
         assert len(collection.plan.remove) == 2
         assert len(checkpointer.checkpoints()) == 3
@@ -172,7 +172,7 @@ def test_only_archives_whose_digests_are_right_count_when_verifying(tmp_path: Pa
             checkpointer.save({"x": step}, step=step).result()
         damage_values(tmp_path / "step-00000002.tar", 2)
 
-        collection = collect(checkpointer.store, "", Retention(keep_last=2), now=START, verify=True)
+        collection = apply_retention(checkpointer.store, "", Retention(keep_last=2), now=START, verify=True)
 
         assert [removal.name for removal in collection.removed] == ["step-00000000"]
         assert collection.plan.damaged == ("step-00000002",)
@@ -190,7 +190,7 @@ def test_a_newest_one_that_vanishes_meanwhile_does_not_cost_the_others(tmp_path:
         for step in range(3):
             checkpointer.save({"x": step}, step=step).result()
 
-        collection = collect(Vanishing(tmp_path), "", Retention(keep_last=1), now=START, verify=True)
+        collection = apply_retention(Vanishing(tmp_path), "", Retention(keep_last=1), now=START, verify=True)
 
         assert [removal.name for removal in collection.removed] == ["step-00000000"]
         assert checkpointer.load() == {"x": 1}
@@ -202,7 +202,7 @@ def test_a_newest_one_whose_digests_are_wrong_does_not_count_when_verifying(tmp_
             checkpointer.save({"x": step}, step=step).result()
         damage_values(tmp_path / "step-00000002.tar", 2)
 
-        collection = collect(checkpointer.store, "", Retention(keep_last=1), now=START, verify=True)
+        collection = apply_retention(checkpointer.store, "", Retention(keep_last=1), now=START, verify=True)
 
         assert [removal.name for removal in collection.removed] == ["step-00000000"]
         assert checkpointer.load() == {"x": 1}

@@ -24,7 +24,7 @@ from chockstone.checkpoints.format.tar import PAGE
 from chockstone.checkpoints.stores import s3_bucket
 from chockstone.checkpoints.stores.bucket import RetryPolicy
 from chockstone.checkpoints.stores.object_store import ObjectStore
-from chockstone.checkpoints.stores.obstore_bucket import MAX_BYTES, PlainBucket
+from chockstone.checkpoints.stores.obstore_bucket import MAX_BYTES, ObstoreBucket
 from chockstone.checkpoints.stores.s3_bucket import S3Bucket
 from chockstone.checkpoints.stores.s3_connection import S3Connection
 from chockstone.checkpoints.stores.s3_upload import MAX_PARTS, PART_BYTES, part_bytes
@@ -64,12 +64,12 @@ def proxy(shared_proxy: Proxy) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="module")
 def connection(shared_proxy: Proxy) -> S3Connection:
-    return S3Connection.connect(BUCKET, patience=RetryPolicy(attempts=2))
+    return S3Connection.connect(BUCKET, retry_policy=RetryPolicy(attempts=2))
 
 
 @pytest.fixture(scope="module")
 def impatient(shared_proxy: Proxy) -> S3Connection:
-    return S3Connection.connect(BUCKET, patience=RetryPolicy(attempts=1, silence_seconds=0.5))
+    return S3Connection.connect(BUCKET, retry_policy=RetryPolicy(attempts=1, silence_seconds=0.5))
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_bodies_that_stay_short_are_an_error_and_never_short_data(store: ObjectS
 
 def test_a_server_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     set_environment(monkeypatch, "http://127.0.0.1:1")
-    store = ObjectStore.from_url("s3://bucket/prefix", patience=RetryPolicy(attempts=1))
+    store = ObjectStore.from_url("s3://bucket/prefix", retry_policy=RetryPolicy(attempts=1))
 
     with pytest.raises(StoreUnreachable, match=r"s3://bucket/prefix/old\.tar: no connection could be made"):
         store.stat("old")
@@ -619,7 +619,7 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
 
 
 def test_an_archive_too_large_for_one_request_is_refused_before_it_is_gathered() -> None:
-    store = ObjectStore(PlainBucket(MemoryStore(), "gs://bucket", patience=RetryPolicy()))
+    store = ObjectStore(ObstoreBucket(MemoryStore(), "gs://bucket", retry_policy=RetryPolicy()))
 
     with pytest.raises(StoreError, match=f"{MAX_BYTES}; save there"):
         store.begin("huge", MAX_BYTES + 1)

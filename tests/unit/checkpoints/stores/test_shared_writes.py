@@ -21,7 +21,7 @@ from chockstone.checkpoints.format.tar import PAGE
 from chockstone.checkpoints.stores.bucket import RequestFailed, RetryPolicy, explain
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.object_store import ObjectStore
-from chockstone.checkpoints.stores.obstore_bucket import PlainBucket
+from chockstone.checkpoints.stores.obstore_bucket import ObstoreBucket
 from chockstone.checkpoints.stores.s3_upload import PART_BYTES
 from chockstone.checkpoints.stores.shared_writes import Extents
 from chockstone.checkpoints.stores.store import SharedSink, Store, open_store
@@ -178,7 +178,7 @@ def test_a_unit_is_what_one_process_must_write_whole(files: FileStore, bucket: S
 
 
 def test_stores_that_take_an_archive_in_one_request_refuse_others(tmp_path: Path) -> None:
-    store = ObjectStore(PlainBucket(LocalStore(tmp_path), "gs://stand-in", patience=RetryPolicy()))
+    store = ObjectStore(ObstoreBucket(LocalStore(tmp_path), "gs://stand-in", retry_policy=RetryPolicy()))
     sink = store.begin(NAME, SIZE)
 
     for use in (sink.share, lambda: store.join(NAME, SIZE, "{}"), lambda: store.unit_bytes(SIZE)):

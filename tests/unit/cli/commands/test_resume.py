@@ -71,7 +71,7 @@ def fact(result: Result, name: str) -> str:
     return found[1] if found else ""
 
 
-def files_below(folder: Path) -> dict[Path, bytes]:
+def list_files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -81,7 +81,7 @@ def test_the_table_shows_each_candidate_and_what_would_be_taken(tmp_path: Path) 
     train(root, 1, 200, 300)
     train(root, 2)
     damage(root / "attempt-00001.ckpt/000002-0001.tar")
-    before = files_below(root)
+    before = list_files(root)
 
     result = run(root)
 
@@ -97,7 +97,7 @@ def test_the_table_shows_each_candidate_and_what_would_be_taken(tmp_path: Path) 
     assert fact(result, "from") == (root / "attempt-00001").as_uri()
     assert fact(result, "steps lost") == "unknown, because a newer one cannot be read"
     assert re.match(r"\d+ requests, [\d.]+ kB, [\d,]+ ms$", fact(result, "cost"))
-    assert files_below(root) == before, "looking changes nothing"
+    assert list_files(root) == before, "looking changes nothing"
 
 
 def test_many_places_of_which_the_same_is_to_be_said_are_one_line(tmp_path: Path) -> None:

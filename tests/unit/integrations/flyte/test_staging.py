@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.checkpoints.errors import LocalTrouble
+from chockstone.checkpoints.errors import LocalResourceError
 from chockstone.integrations.flyte import staging as module
 from chockstone.integrations.flyte.staging import StagingDirectory, move_into, staging
 
@@ -53,7 +53,7 @@ def test_files_are_replaced_by_name_and_others_stay(
 def test_a_folder_for_a_file_is_said_to_be_in_the_way(tmp_path: Path, obstacle: dict[str, bytes]) -> None:
     staged, target = fill(tmp_path / "staged", NEW), fill(tmp_path / "target", obstacle)
 
-    with pytest.raises(LocalTrouble, match="empty directory"):
+    with pytest.raises(LocalResourceError, match="empty directory"):
         move_into(staged, target)
 
 
@@ -66,7 +66,7 @@ def test_F23_a_full_disk_is_our_own_trouble(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(module.os, "replace", full)
 
-    with pytest.raises(LocalTrouble, match="no space"):
+    with pytest.raises(LocalResourceError, match="no space"):
         move_into(staged, target)
 
 

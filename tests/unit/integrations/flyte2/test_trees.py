@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, LocalTrouble
+from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, LocalResourceError
 from chockstone.integrations.flyte2 import trees
 from chockstone.integrations.flyte2.trees import pack, packed, unpack
 
@@ -226,5 +226,5 @@ def test_our_own_disk_is_not_the_objects_fault(
 
     monkeypatch.setattr(trees.tarfile.TarFile, "makefile", refuses)
 
-    with pytest.raises(LocalTrouble):
+    with pytest.raises(LocalResourceError):
         unpack(found, out, is_tree=None)

@@ -29,7 +29,7 @@ from chockstone.checkpoints.resume.attempts.places import FOLDER, AttemptPlace, 
 from chockstone.checkpoints.stores.bucket import ObjectFacts
 from chockstone.checkpoints.stores.file_sink import create_locked
 from chockstone.checkpoints.stores.file_store import PARTIAL
-from chockstone.checkpoints.stores.posix import ensure_directory, explained, fsync_directory, local_trouble
+from chockstone.checkpoints.stores.posix import ensure_directory, explained, fsync_directory, local_errors
 from chockstone.checkpoints.stores.store import ArchiveSource
 
 StockForm = Literal["tree", "object"]
@@ -73,15 +73,19 @@ def fetch_flyte_native(
     """Write listed files as new ones into a directory that only the caller knows. All, or it raises.
 
     Names that would leave it, or mean one file twice, are ``DamagedArchive`` before the first byte, and so
-    is a file that is no longer as long as it was listed. What our disk refuses is ``LocalTrouble``.
+    is a file that is no longer as long as it was listed. What our disk refuses is ``LocalResourceError``.
     """
     check_flyte_native(files)
     doing = f"cannot fetch files to {str(directory)!r}"
-    with local_trouble(doing):
+    with local_errors(doing):
         root = os.open(directory, _DIRECTORY)
 
     def fetch(file: FlyteNativeFile) -> None:
-        with _opened(place, form, file) as read_into, local_trouble(doing), create_file(root, file.name) as target:
+        with (
+            _opened(place, form, file) as read_into,
+            local_errors(doing),
+            create_file(root, file.name) as target,
+        ):
             _stream(read_into, file.size, target, on_bytes)
 
     try:

@@ -16,7 +16,7 @@ from chockstone.checkpoints.errors import DamagedArchive, StoreUnreachable, Supe
 from chockstone.checkpoints.resume.attempts.attempt import Attempt
 from chockstone.checkpoints.resume.attempts.claims import CLAIMS, Claim, ClaimLog, Kind, Seen, claim_record, seen_record
 from chockstone.checkpoints.resume.attempts.places import AttemptPlace
-from chockstone.checkpoints.stores.store import ArchiveSource, Partial, SharedSink, Sink, Store, StoreEntry
+from chockstone.checkpoints.stores.store import ArchiveSource, PartialWrite, SharedSink, Sink, Store, StoreEntry
 
 log = logging.getLogger(__name__)
 _TRIES: Final = 20  # at a number that another process takes first
@@ -159,7 +159,7 @@ class FencedStore:
     def free_bytes(self) -> int | None:
         return self._store.free_bytes()
 
-    def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[Partial]:
+    def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[PartialWrite]:
         return self._store.sweep(min_age_seconds=min_age_seconds, dry_run=dry_run)
 
 

@@ -272,9 +272,9 @@ class Chain:
         loaded: T | None = None
         while True:
             for item in walk:
-                before = len(walk.looked)
+                before = len(walk.judged)
                 loaded = self._trial.run(item, walk, load, deadline)
-                if len(walk.looked) > before:
+                if len(walk.judged) > before:
                     self._auditor.record(item, walk, self._trial.trouble)
             if walk.is_over:
                 break

@@ -44,7 +44,7 @@ class ResumeReporter:
 
     def record(self, item: Item, walk: WalkBack[Item], trouble: Exception | None) -> None:
         """What was said last of a candidate."""
-        look = walk.looked[-1]
+        look = walk.judged[-1]
         reason = look.reason if look.readings == 1 else f"{look.reason} (read twice)"
         self._add(item, look.verdict, reason, step=look.step, status=status_of(trouble))
 

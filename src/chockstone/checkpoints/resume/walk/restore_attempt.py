@@ -62,7 +62,7 @@ class RestoreAttempt:
             if item.is_last_resort:
                 verdict = Verdict.VOID
             if not walk.may_take(verdict):
-                walk.saw(verdict, "older than one that cannot be read: only a verified one may stand in for that")
+                walk.reject(verdict, "older than one that cannot be read: only a verified one may stand in for that")
                 return None
             looked = time.monotonic()
             loaded = self._loaded(item, found, load)
@@ -75,7 +75,7 @@ class RestoreAttempt:
             self.trouble = error
             walk.failed(error, step=found.step if found else None)
             return None
-        walk.took(step=found.step, verdict=verdict, reason=_why(item, found))
+        walk.accept(step=found.step, verdict=verdict, reason=_why(item, found))
         self.found = found
         if verdict is not Verdict.VERIFIED:
             self._warn(f"{_why(item, found)} ({found.place.uri})")
@@ -87,17 +87,19 @@ class RestoreAttempt:
         if generation is None:
             return self._stock(attempt, walk)
         if item.is_void:
-            walk.saw(Verdict.VOID, "committed after its writer had been superseded")
+            walk.reject(Verdict.VOID, "committed after its writer had been superseded")
             return None
         limit = self._rules.poison_after
         if limit is not None and attempt.trials(generation) >= limit:
-            walk.saw(Verdict.POISONED, f"{attempt.trials(generation)} restores of it were begun and did not end well")
+            walk.reject(
+                Verdict.POISONED, f"{attempt.trials(generation)} restores of it were begun and did not end well"
+            )
             return None
         head = read_head_of(attempt.place, generation.name)
         identity = identity_of(head.manifest)  # a reference is ours if we wrote it, whosever it refers to
         if not item.candidate.may_be_foreign and (identity is None or dict(identity) != self._identity):
             why = f"it is of another chain: {identity or 'it does not say which'}"
-            walk.saw(Verdict.FOREIGN, why, step=head.manifest.step)
+            walk.reject(Verdict.FOREIGN, why, step=head.manifest.step)
             return None
         found = follow(self._places, attempt.place, generation, head)
         if found.head is not head:
@@ -109,10 +111,10 @@ class RestoreAttempt:
         """A place without generations: what a stock writer left there, or nothing."""
         if files := attempt.stock if attempt.has_stock_that_counts() else ():
             if self._rules.legacy == "reject":
-                walk.saw(Verdict.UNVERIFIED, "files without digests, and legacy='reject'")
+                walk.reject(Verdict.UNVERIFIED, "files without digests, and legacy='reject'")
                 return None
             return FoundGeneration(attempt.place, None, stock=files)
-        walk.saw(*nothing_in(attempt))
+        walk.reject(*nothing_in(attempt))
         return None
 
     def _loaded(self, item: Item, found: FoundGeneration, load: Callable[[FoundGeneration], T]) -> T:

@@ -21,7 +21,7 @@ from chockstone.checkpoints.errors import (
     CheckpointError,
     CheckpointMissing,
     DamagedArchive,
-    LocalTrouble,
+    LocalResourceError,
     StoreDenied,
     StoreError,
     StoreUnreachable,
@@ -40,7 +40,7 @@ from chockstone.checkpoints.resume.attempts.flyte_native import (
 from chockstone.checkpoints.resume.attempts.places import AttemptPlace, AttemptPlaces, BucketPlace, FilePlace
 from chockstone.checkpoints.stores.bucket import Bucket, RetryPolicy
 from chockstone.checkpoints.stores.file_store import PARTIAL
-from chockstone.checkpoints.stores.obstore_bucket import MAX_BYTES, PlainBucket
+from chockstone.checkpoints.stores.obstore_bucket import MAX_BYTES, ObstoreBucket
 from support.loopback_s3 import Fault, Kind, Proxy, faulty_proxy, make_bucket, s3_server, set_environment
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -270,7 +270,7 @@ def test_our_own_disk_is_not_the_fault_of_the_place(
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(stock, "write_whole" if number == errno.ENOSPC else "create_file", fail)
 
-    with pytest.raises(LocalTrouble):
+    with pytest.raises(LocalResourceError):
         fetch_flyte_native(place, "tree", list_flyte_native(place, "tree"), tmp_path / "out")
 
 
@@ -459,7 +459,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
     if request.param == "s3":
         found: BucketPlace = request.getfixturevalue("remote")
         return found.bucket
-    return PlainBucket(LocalStore(tmp_path), "az://stand-in", patience=RetryPolicy(attempts=1))
+    return ObstoreBucket(LocalStore(tmp_path), "az://stand-in", retry_policy=RetryPolicy(attempts=1))
 
 
 @pytest.mark.parametrize("whole", [3 * MIB, 7 * MIB])
@@ -501,7 +501,7 @@ def test_a_range_of_an_object_that_was_replaced_is_not_copied(remote: BucketPlac
 
 
 def test_plain_buckets_say_what_is_too_large(tmp_path: Path) -> None:
-    bucket = PlainBucket(LocalStore(tmp_path), "az://stand-in", patience=RetryPolicy(attempts=1))
+    bucket = ObstoreBucket(LocalStore(tmp_path), "az://stand-in", retry_policy=RetryPolicy(attempts=1))
     (tmp_path / "a").write_bytes(b"x")
     facts = bucket.find("a")
     assert facts is not None

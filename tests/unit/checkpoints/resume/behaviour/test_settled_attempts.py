@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from chockstone.checkpoints import Checkpointer
-from chockstone.checkpoints.errors import LocalTrouble, ResumeBlocked, ResumeExhausted
+from chockstone.checkpoints.errors import LocalResourceError, ResumeBlocked, ResumeExhausted
 from chockstone.checkpoints.reading.archive import read_head
 from chockstone.checkpoints.restoring.verdicts import Verdict
 from chockstone.checkpoints.resume.attempts.attempt import Attempt
@@ -24,7 +24,7 @@ from chockstone.checkpoints.resume.retention_runner import RetentionRunner
 from chockstone.checkpoints.resume.walk.chain import Chain
 from chockstone.checkpoints.retention.policy import Retention
 from chockstone.checkpoints.stores.file_source import open_file
-from chockstone.checkpoints.stores.posix import local_trouble
+from chockstone.checkpoints.stores.posix import local_errors
 
 IDENTITY = {"run": "r"}
 
@@ -200,7 +200,7 @@ def test_a_restore_that_our_own_disk_refused_may_be_repeated(tmp_path: Path) -> 
     has_room = False
 
     def load(found: FoundGeneration) -> int | None:
-        with local_trouble("cannot write"):
+        with local_errors("cannot write"):
             if not has_room:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return found.step
@@ -218,7 +218,7 @@ def test_a_restore_that_our_own_disk_refused_may_be_repeated(tmp_path: Path) -> 
 
 
 def test_no_space_on_a_local_disk_is_not_called_the_stores(tmp_path: Path) -> None:
-    with pytest.raises(LocalTrouble, match="of this machine") as caught, local_trouble("cannot write"):
+    with pytest.raises(LocalResourceError, match="of this machine") as caught, local_errors("cannot write"):
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
     assert "gc" not in str(caught.value)

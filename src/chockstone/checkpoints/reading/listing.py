@@ -45,7 +45,7 @@ class StoredCheckpoint:
         return self.manifest.created_at, -1 if self.manifest.step is None else self.manifest.step, self.name
 
 
-def survey(store: Store, prefix: str = "") -> list[StoredCheckpoint]:
+def list_checkpoints(store: Store, prefix: str = "") -> list[StoredCheckpoint]:
     """Every committed archive below ``prefix``, oldest first; their heads are read, not their tensors.
 
     A store that cannot be read raises: half a survey must not look like a whole one.
@@ -59,7 +59,7 @@ def survey(store: Store, prefix: str = "") -> list[StoredCheckpoint]:
 
 def _look_at_all(store: Store, entries: list[StoreEntry]) -> list[StoredCheckpoint | None]:
     try:
-        with ThreadPoolExecutor(min(_WIDTH, len(entries)), "survey") as pool:
+        with ThreadPoolExecutor(min(_WIDTH, len(entries)), "list-checkpoints") as pool:
             return list(pool.map(lambda entry: _look(store, entry), entries))
     except RuntimeError:  # the interpreter is ending and starts no more threads
         return [_look(store, entry) for entry in entries]

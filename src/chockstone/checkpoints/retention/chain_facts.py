@@ -1,8 +1,8 @@
-"""Standing: what a chain of attempts says about the archives of a store, as data.
+"""ChainFacts: what a chain of attempts says about the archives of a store, as data.
 
 An archive of a chain may be superseded: it was committed after its writer had lost the place, and no resume takes it
 while there is another. It may be a reference, which only names another archive. And others may need it, because they
-refer to it or inherit files from it. Archives that belong to no chain have no standing.
+refer to it or inherit files from it. Archives that belong to no chain have no chain_facts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Dependent:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ChainFacts:
     """By name, as the store lists them."""
 
     numbers: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # generation and incarnation
@@ -51,7 +51,7 @@ class Standing:
     def _staying(self, name: str, going: Collection[str]) -> tuple[Dependent, ...]:
         return tuple(each for each in self.dependents.get(name, ()) if each.name not in going)
 
-    def in_order(self, names: Collection[str]) -> list[str]:
+    def in_removal_order(self, names: Collection[str]) -> list[str]:
         """Each name after those that depend on it, so that a failed removal breaks no other archive."""
         ordered: dict[str, None] = {}
         left = list(names)
@@ -64,4 +64,4 @@ class Standing:
         return list(ordered)
 
 
-NO_CHAIN = Standing()
+NO_CHAIN = ChainFacts()

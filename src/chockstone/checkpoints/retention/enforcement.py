@@ -9,23 +9,23 @@ from datetime import datetime
 
 from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, StoreError
 from chockstone.checkpoints.reading.archive import Archive
+from chockstone.checkpoints.reading.listing import StoredCheckpoint, list_checkpoints
 from chockstone.checkpoints.reading.reader import verify_archive
-from chockstone.checkpoints.reading.survey import StoredCheckpoint, survey
+from chockstone.checkpoints.retention.chain_facts import NO_CHAIN, ChainFacts
 from chockstone.checkpoints.retention.policy import Removal, Retention, RetentionPlan, plan_retention
-from chockstone.checkpoints.retention.standing import NO_CHAIN, Standing
 from chockstone.checkpoints.stores.store import Store
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Collection:
+class RetentionResult:
     plan: RetentionPlan
     removed: tuple[Removal, ...]
     failed: tuple[tuple[Removal, str], ...] = ()
 
 
-def collect(
+def apply_retention(
     store: Store,
     prefix: str,
     policy: Retention,
@@ -33,33 +33,33 @@ def collect(
     now: datetime,
     dry_run: bool = False,
     verify: bool = False,
-    standing_of: Callable[[Sequence[str]], Standing] = lambda _: NO_CHAIN,
+    chain_facts_of: Callable[[Sequence[str]], ChainFacts] = lambda _: NO_CHAIN,
     on_bytes: Callable[[int], None] = lambda _: None,
-) -> Collection:
+) -> RetentionResult:
     """Remove what ``policy`` does not keep below ``prefix``. One failing delete does not stop the others.
 
     ``verify`` reads in full whatever the plan would keep, and plans again without those that turn out
     to be damaged, so that only archives whose every digest was right a moment ago count. Without it
-    their heads must do. ``standing_of`` tells what a chain of attempts needs; it is asked again before
+    their heads must do. ``chain_facts_of`` tells what a chain of attempts needs; it is asked again before
     the first removal, because an attempt may have begun while archives were read.
     """
-    found = survey(store, prefix)
+    found = list_checkpoints(store, prefix)
     checkpoints = [c for c in found if c.name != prefix and not c.is_for_recovery]  # below it, not itself
-    standing = standing_of([c.name for c in checkpoints])
-    plan = plan_retention(checkpoints, policy, now=now, standing=standing)
+    chain_facts = chain_facts_of([c.name for c in checkpoints])
+    plan = plan_retention(checkpoints, policy, now=now, chain_facts=chain_facts)
     trusted: set[str] = set()
     while verify and (doubtful := _doubtful(checkpoints, plan, trusted)):
         checkpoint = doubtful[-1]
         trusted.add(checkpoint.name)
         checkpoints = _looked_at(store, checkpoint, checkpoints, on_bytes)
-        plan = plan_retention(checkpoints, policy, now=now, standing=standing)
-    if standing.numbers and plan.remove:
-        standing = standing_of([c.name for c in checkpoints])
-        plan = plan_retention(checkpoints, policy, now=now, standing=standing)
+        plan = plan_retention(checkpoints, policy, now=now, chain_facts=chain_facts)
+    if chain_facts.numbers and plan.remove:
+        chain_facts = chain_facts_of([c.name for c in checkpoints])
+        plan = plan_retention(checkpoints, policy, now=now, chain_facts=chain_facts)
     removed: list[Removal] = []
     failed: list[tuple[Removal, str]] = []
     for removal in () if dry_run else plan.remove:
-        if why := _still_needed(removal.name, standing, failed):
+        if why := _still_needed(removal.name, chain_facts, failed):
             failed.append((removal, why))
             continue
         try:
@@ -69,13 +69,13 @@ def collect(
         except StoreError as error:
             failed.append((removal, str(error)))
             log.warning("checkpoint not removed name=%s error=%s", removal.name, error)
-    return Collection(plan, tuple(removed), tuple(failed))
+    return RetentionResult(plan, tuple(removed), tuple(failed))
 
 
-def _still_needed(name: str, standing: Standing, failed: Sequence[tuple[Removal, str]]) -> str:
+def _still_needed(name: str, chain_facts: ChainFacts, failed: Sequence[tuple[Removal, str]]) -> str:
     """Why it must stay after all: an archive that depends on it was to go before it, and could not be removed."""
     left = {removal.name for removal, _ in failed}
-    dependent = next((each for each in standing.dependents.get(name, ()) if each.name in left), None)
+    dependent = next((each for each in chain_facts.dependents.get(name, ()) if each.name in left), None)
     return f"{dependent} depends on it and could not be removed" if dependent else ""
 
 
