@@ -21,7 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the tokenizer is in the model's 
 from rich.console import Console
 
 from chockstone.cli.models.making import make_model
-from chockstone.cli.settings.settings import ModelSetting
+from chockstone.cli.settings.values import ModelSetting
 from chockstone.cli.training.report import sparkline
 from chockstone.cli.training.server import KEY, OwnServer
 from chockstone.trainers import Completion, Problem, Trainer, TrainerConfig

@@ -14,10 +14,11 @@ from chockstone.cli.commands.keys import commands as keys
 from chockstone.cli.commands.model import commands as model
 from chockstone.cli.commands.resume import commands as resume
 from chockstone.cli.commands.runs import commands as runs
+from chockstone.cli.settings.flags import GroupedCommand
 
 # No rich help: it reflows the examples. No rich tracebacks: they print local variables.
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-app.command(epilog=serve.EPILOG)(serve.serve)
+app.command("serve", epilog=serve.EPILOG, cls=GroupedCommand)(serve.serve)
 app.command(epilog=train.EPILOG)(train.train)
 app.add_typer(model, name="model")
 app.add_typer(runs, name="runs")

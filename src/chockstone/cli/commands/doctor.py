@@ -126,7 +126,7 @@ async def _visit(settings: Settings, orders: Orders | None, *, is_full: bool) ->
     from chockstone.engine.ownership.store_claim import StoreRefused
 
     place, now = settings.data, datetime.now(UTC)
-    elsewhere = {"store_url": settings.scale.store, "database_url": settings.scale.database}
+    elsewhere = {"store_url": settings.deployment.store, "database_url": settings.deployment.database}
     try:
         if orders is None:
             return await look(place, now=now, is_full=is_full, progress=bytes_bar, **elsewhere)
@@ -140,7 +140,7 @@ async def _visit(settings: Settings, orders: Orders | None, *, is_full: bool) ->
         raise DoctorFailed(str(error)) from error
     except CatalogError as error:
         advice = "\nIf it is lost, move it away: `chockstone doctor --rebuild` makes another from the store."
-        raise DoctorFailed(f"{error}{advice if settings.scale.database is None else ''}") from error
+        raise DoctorFailed(f"{error}{advice if settings.deployment.database is None else ''}") from error
     except OSError as error:
         raise DoctorFailed(f"the data directory {str(place)!r} cannot be used: {error.strerror or error}") from error
 

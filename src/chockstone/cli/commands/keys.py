@@ -71,7 +71,7 @@ def create(
       TINKER_API_KEY=$(chockstone keys create ci --data /data/chockstone) chockstone runs ls
     """
     with reporting(as_json=as_json, debug=debug):
-        from chockstone.cli.local.key_ring import create_key
+        from chockstone.cli.local.api_keys import create_key
         from chockstone.cli.settings.values import check_user
 
         parsed(check_user, user, "USER")
@@ -92,7 +92,7 @@ def ls(data: Data = None, database: Database = None, as_json: AsJson = False, de
       chockstone keys ls --data /data/chockstone
     """
     with reporting(as_json=as_json, debug=debug):
-        from chockstone.cli.local.key_ring import list_keys
+        from chockstone.cli.local.api_keys import list_keys
 
         rows = list_keys(_settings(data, database))
         if as_json:
@@ -137,7 +137,7 @@ def revoke(
       chockstone keys revoke 2 --data /data/chockstone
     """
     with reporting(as_json=as_json, debug=debug):
-        from chockstone.cli.local.key_ring import revoke_key
+        from chockstone.cli.local.api_keys import revoke_key
 
         row = revoke_key(_settings(data, database), key_id, now=datetime.now(UTC))
         if as_json:

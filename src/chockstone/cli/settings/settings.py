@@ -1,16 +1,38 @@
-"""Settings: everything a server is told before it starts, and where each value came from.
+"""Settings: the only place where a setting is named, typed, defaulted, bounded and described.
 
-Facts only. ``settings_sources`` collects them, ``settings_values`` reads one from text,
-``settings_checks`` says whether a server can start with them.
+To add one, add one line: ``max_dogs`` becomes the flag --max-dogs, the variable CHOCKSTONE_MAX_DOGS, the TOML key
+``max_dogs``, a row of `serve --show-config` and an entry of the reference. Its user reads it from here; what the API
+or the engine needs is handed over in ``serving.server_config``. Sizes are bytes, times are seconds, None is off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
+from chockstone.cli.settings.fields import list_fields, setting, value_of
+from chockstone.cli.settings.values import (
+    BEST,
+    DATABASE_URL,
+    DIRECTORY,
+    HOST,
+    KEYS,
+    MODELS,
+    SERVER_URL,
+    STORE,
+    TEXT,
+    USERS,
+    VLLM_URLS,
+    BestRule,
+    ModelSetting,
+    choice,
+    duration,
+    optional,
+    size,
+    whole_number,
+)
 from chockstone.engine.ownership.data_directory import DATABASE
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -23,6 +45,7 @@ SamplerKind = Literal["local", "vllm"]
 DownloadsKind = Literal["redirect", "relay"]
 
 DEFAULT: Final = "default"
+_POSITIVE: Final = whole_number(1, 2**40)
 
 
 class SettingsError(Exception):
@@ -30,116 +53,181 @@ class SettingsError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSetting:
-    name: str  # what clients ask for
-    directory: Path
-
-
-@dataclass(frozen=True, slots=True)
 class LimitSettings:
-    max_body_bytes: int = 512 * 2**20
-    max_queued_operations: int = 4096  # of one run
-    max_queued_samples: int = 8192
-    max_runs: int = 64
-    max_sequences: int = 256  # decoded at once
-    tokens_per_micro_batch: int = 0  # 0: what suits the device
+    TITLE: ClassVar = "Limits"
+
+    max_body_bytes: int = setting(_POSITIVE, 512 * 2**20, "Maximum size of a request body, in bytes.")
+    max_queued_operations: int = setting(_POSITIVE, 4096, "Maximum number of queued operations of one run.")
+    max_queued_samples: int = setting(
+        _POSITIVE, 8192, "Maximum number of queued sampling requests; one user may have 3/4 of them."
+    )
+    max_runs: int = setting(_POSITIVE, 64, "Maximum number of runs in memory at once.")
+    max_sequences: int = setting(_POSITIVE, 256, "Maximum number of sequences that are sampled at once.")
+    tokens_per_micro_batch: int = setting(
+        whole_number(0, 2**40),
+        0,
+        "Maximum number of tokens in a micro-batch, which bounds memory; 0 suits the device.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """What is kept of checkpoints, for how long, and how much of it. None: no such rule."""
+    TITLE: ClassVar = "Checkpoint storage"
 
-    keep_last: int | None = None
-    keep_every: int | None = None
-    keep_best: tuple[str, Literal["min", "max"], int] | None = None  # metric, mode, count
-    checkpoint_ttl: float | None = None  # seconds, as all times here
-    user_quota: int | None = None  # bytes, as all sizes here
-    run_quota: int | None = None
-    disk_reserve: int = 1 << 30
-    trash: float = 0.0  # 0: what is removed is gone at once
-    sweep_interval: float = 60.0
-    scrub_rate: int = 16 << 20  # a second; 0: never
-    scrub_every: float = 7 * 86_400.0
+    keep_last: int | None = setting(
+        optional(whole_number(1, 2**31)), None, "Keep the newest N checkpoints of each run and kind."
+    )
+    keep_every: int | None = setting(optional(_POSITIVE), None, "Keep checkpoints whose step is divisible by N.")
+    keep_best: BestRule | None = setting(
+        optional(BEST), None, "Keep the best COUNT checkpoints by a metric in their metadata."
+    )
+    checkpoint_ttl: float | None = setting(
+        optional(duration()), None, "Delete checkpoints that are older than this: 12h, 7d, 2w."
+    )
+    user_quota: int | None = setting(
+        optional(size(least=1)), None, "Maximum size of all checkpoints of a user: 500MB, 50GiB."
+    )
+    run_quota: int | None = setting(optional(size(least=1)), None, "Maximum size of all checkpoints of a run.")
+    disk_reserve: int = setting(size(least=0), 1 << 30, "Disk space that checkpoints never use.")
+    trash: float = setting(
+        duration(may_be_off=True), 0.0, "Keep deleted checkpoints in the trash for this long; off deletes at once."
+    )
+    sweep_interval: float = setting(
+        duration(), 60.0, "Interval between sweeps, which delete expired and superfluous checkpoints."
+    )
+    scrub_rate: int = setting(
+        size(least=0), 16 << 20, "Bytes per second that are read to check stored checkpoints; off checks none."
+    )
+    scrub_every: float = setting(duration(), 7 * 86_400.0, "Minimum interval between two checks of a checkpoint.")
 
 
 @dataclass(frozen=True, slots=True)
 class RecoverySettings:
-    """What runs survive, and how soon they are back. Times are seconds."""
+    TITLE: ClassVar = "Recovery"
 
-    journal: JournalMode = "on"  # on: the death of processes; synced: of the machine, too
-    on_journal_loss: OnJournalLoss = "fail"  # of a run whose journal lost acknowledged operations
-    recovery_steps: int = 200  # between two recovery archives of a run, at most
-    recovery_replay: float = 30.0  # what a recovery does over, at most
-    park_after: float = 1800.0  # without a word from its client, a session's runs leave memory
-    forget_after: float = 30 * 86_400.0  # and after this the session is over
+    journal: JournalMode = setting(
+        choice(JournalMode), "on", "Journal of each run: on survives killed processes; synced, power loss too."
+    )
+    on_journal_loss: OnJournalLoss = setting(
+        choice(OnJournalLoss),
+        "fail",
+        "Action for a run whose journal lost acknowledged operations: fail it, or continue without them.",
+    )
+    recovery_steps: int = setting(
+        whole_number(1, 2**31), 200, "Maximum number of optimizer steps between recovery archives."
+    )
+    recovery_replay: float = setting(duration(), 30.0, "Maximum work to replay after a crash.")
+    park_after: float = setting(duration(), 1800.0, "Unload a run to disk after this long without client activity.")
+    forget_after: float = setting(duration(), 30 * 86_400.0, "End a session after this long without client activity.")
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentSettings:
-    """Where things are when one machine does not do. None: in the data directory, or not at all."""
+    TITLE: ClassVar = "Deployment"
 
-    database: str | None = field(default=None, repr=False)  # a URL; it may hold a password
-    store: str | None = None  # a URL, or a directory
-    downloads: DownloadsKind = "redirect"  # of archives in a bucket: clients are sent there, or get them from here
-    backend: BackendKind = "local"
-    workers: int = 1  # of the Ray backend; a model is spread over them
-    min_workers: int | None = None  # with how few to go on when some are lost; None: with no fewer
-    ray_address: str | None = None  # of a cluster that runs; None: a local one is started
-    sampler: SamplerKind = "local"
-    vllm_urls: tuple[str, ...] = ()
-    vllm_adapters: Path | None = None  # a directory that the vLLM servers see under the same path
-    vllm_loras: int = 8  # adapters that each of them holds
-    engine: str | None = None  # the URL of the server whose engine this process is an API of
+    database: str | None = setting(
+        optional(DATABASE_URL),
+        None,
+        "URL of the catalog, such as postgresql://USER@HOST/NAME.",
+        default_text="SQLite in --data",
+        is_secret=True,  # it may hold a password
+        for_replicas=True,
+    )
+    store: str | None = setting(
+        optional(STORE), None, "Directory or s3://BUCKET/PREFIX for checkpoints.", default_text="in --data"
+    )
+    downloads: DownloadsKind = setting(
+        choice(DownloadsKind), "redirect", "Downloads from a bucket: redirect clients to it, or relay the bytes."
+    )
+    backend: BackendKind = setting(
+        choice(BackendKind), "local", "Compute backend: one process, or Ray workers that share each model."
+    )
+    workers: int = setting(whole_number(1, 4096), 1, "Number of Ray workers; each holds a part of every model.")
+    min_workers: int | None = setting(
+        optional(whole_number(1, 4096)),
+        None,
+        "Minimum number of Ray workers to continue with when some are lost.",
+        default_text="same as --workers",
+    )
+    ray_address: str | None = setting(
+        optional(TEXT),
+        None,
+        "Address of the Ray cluster to join: auto, or HOST:PORT of its head.",
+        metavar="ADDRESS",
+        default_text="start a local cluster",
+    )
+    sampler: SamplerKind = setting(choice(SamplerKind), "local", "Sampling backend: this server, or vLLM servers.")
+    vllm_urls: tuple[str, ...] = setting(
+        VLLM_URLS, (), "URL of a vLLM server that runs with --enable-lora (repeatable)."
+    )
+    vllm_adapters: Path | None = setting(
+        optional(DIRECTORY),
+        None,
+        "Directory for adapters, which vLLM servers see under the same path.",
+        default_text="in --data",
+    )
+    vllm_loras: int = setting(
+        whole_number(1, 2**20), 8, "Number of adapters that each vLLM server holds: its --max-cpu-loras."
+    )
+    engine: str | None = setting(
+        optional(SERVER_URL),
+        None,
+        "URL of the server to be an API replica of. Needs the same --database.",
+        for_replicas=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    models: tuple[ModelSetting, ...] = ()
-    host: str = "127.0.0.1"
-    port: int = 8000  # 0: any free one
-    data: Path = Path("chockstone-data")
-    device: Device = "auto"
-    dtype: Dtype = "auto"  # float32 on a CPU
-    threads: int = 0  # 0: as many as there are cores
-    log_level: LogLevel = "info"
-    keys: Mapping[str, str] = field(default_factory=dict, repr=False)  # by user
-    admins: frozenset[str] = frozenset()
-    public_url: str | None = None
+    TITLE: ClassVar = "Server"
+
+    models: tuple[ModelSetting, ...] = setting(
+        MODELS, (), "Model to serve, from its Hugging Face directory (repeatable)."
+    )
+    host: str = setting(HOST, "127.0.0.1", "Address to listen on. Any but loopback needs API keys.", for_replicas=True)
+    port: int = setting(whole_number(0, 65_535), 8000, "Port to listen on; 0 picks a free port.", for_replicas=True)
+    data: Path = setting(
+        DIRECTORY,
+        Path("chockstone-data"),
+        "Directory for everything that the server stores.",
+        default_text="./chockstone-data",
+    )
+    device: Device = setting(choice(Device), "auto", "Device for models; auto is CUDA where there is one.")
+    dtype: Dtype = setting(choice(Dtype), "auto", "Data type of weights; auto is float32 on a CPU.")
+    threads: int = setting(whole_number(0, 4096), 0, "Number of threads for arithmetic; 0 uses every core.")
+    log_level: LogLevel = setting(choice(LogLevel), "info", "Minimum log level.", for_replicas=True)
+    keys: Mapping[str, str] = setting(
+        KEYS,
+        {},
+        "API key of a user (repeatable). Other users of the machine see flags; use the environment or the file.",
+        is_secret=True,
+        for_replicas=True,
+    )
+    admins: frozenset[str] = setting(
+        USERS, frozenset(), "User who may see and change what belongs to all users (repeatable)."
+    )
+    public_url: str | None = setting(
+        optional(SERVER_URL),
+        None,
+        "URL through which clients reach the server, where a proxy stands before it.",
+    )
     limits: LimitSettings = LimitSettings()
     storage: StorageSettings = StorageSettings()
-    survival: RecoverySettings = RecoverySettings()
-    scale: DeploymentSettings = DeploymentSettings()
-    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    recovery: RecoverySettings = RecoverySettings()
+    deployment: DeploymentSettings = DeploymentSettings()
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)  # by name of the setting
 
     @property
     def database_url(self) -> str:
-        return self.scale.database or f"sqlite:///{self.data / DATABASE}"
+        return self.deployment.database or f"sqlite:///{self.data / DATABASE}"
 
     def source_of(self, name: str) -> str:
-        """Where the value of this setting came from, in words."""
+        """Where the value of this setting came from, such as ``flag --port``."""
         return self.sources.get(name, DEFAULT)
 
     def value_of(self, name: str) -> object:
-        groups = ((LIMITS, self.limits), (STORAGE, self.storage), (SURVIVAL, self.survival), (SCALE, self.scale))
-        group = next((group for names, group in groups if name in names), self)
-        value: object = getattr(group, name)
-        return value
+        return value_of(self, name)
 
 
-LIMITS: Final = tuple(each.name for each in fields(LimitSettings))
-STORAGE: Final = tuple(each.name for each in fields(StorageSettings))
-SURVIVAL: Final = tuple(each.name for each in fields(RecoverySettings))
-SCALE: Final = tuple(each.name for each in fields(DeploymentSettings))
-_GROUPS: Final = {"limits", "storage", "survival", "scale", "sources"}
-# Each is known by one name everywhere: max_runs in a file, CHOCKSTONE_MAX_RUNS, --max-runs.
-NAMES: Final = (
-    *(each.name for each in fields(Settings) if each.name not in _GROUPS),
-    *LIMITS,
-    *STORAGE,
-    *SURVIVAL,
-    *SCALE,
-)
-
-
-def default_of(name: str) -> object:
-    return Settings().value_of(name)
+FIELDS: Final = tuple(list_fields(Settings))
+NAMES: Final = tuple(each.name for each in FIELDS)

@@ -1,7 +1,7 @@
-"""Sources: where settings come from. A flag wins over the environment, that over the file, that over a default.
+"""Sources: where settings come from. A flag overrides the environment, which overrides the file, then the default.
 
-One source gives the whole of a setting: ``--model`` on the command line replaces the models of the file
-and adds none to them. Relative paths in a file start from the file.
+One source gives the whole of a setting: ``--model`` on the command line replaces the models of the file and adds none
+to them. Relative paths in a file start from the file's directory.
 """
 
 from __future__ import annotations
@@ -11,29 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar
 
-from chockstone.cli.settings.settings import (
-    DEFAULT,
-    LIMITS,
-    NAMES,
-    SCALE,
-    STORAGE,
-    SURVIVAL,
-    DeploymentSettings,
-    LimitSettings,
-    RecoverySettings,
-    Settings,
-    SettingsError,
-    StorageSettings,
-    default_of,
-)
-from chockstone.cli.settings.values import READERS
+from chockstone.cli.settings.fields import PREFIX, SettingField, build, list_fields, variable_of
+from chockstone.cli.settings.settings import DEFAULT, Settings, SettingsError
 
+S = TypeVar("S", bound=Settings)
 FILE_NAME: Final = "chockstone.toml"
-PREFIX: Final = "CHOCKSTONE_"
-_CONFIG: Final = f"{PREFIX}CONFIG"  # names the file, as --config does
-_REPEATED: Final = {"models": "--model", "keys": "--key", "admins": "--admin", "vllm_urls": "--vllm-url"}
+_CONFIG: Final = "config"  # its variable names the file, as --config does
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +26,8 @@ class SettingsLayer:
     """What one source says."""
 
     values: Mapping[str, object]
-    base: Path  # where its relative paths start
-    spell: Callable[[str], str]  # what to call the source of a setting
+    base: Path  # directory that its relative paths start from
+    describe: Callable[[SettingField], str]  # the source of a setting, for people
 
 
 def load_settings(
@@ -54,53 +39,61 @@ def load_settings(
 ) -> Settings:
     """The settings of all sources. Raises SettingsError for what is unknown or cannot be read.
 
-    ``flags`` has a value by name for each that was given and None for others. ``config`` names the file;
-    without, the environment may, and else ``chockstone.toml`` is read where it stands.
+    ``flags`` has a value by name for each flag that was given, and None for others. ``config`` names the file; without
+    it, the environment may name one, else ``chockstone.toml`` in the working directory is read if it exists.
     """
+    return load_model(Settings, flags, config=config, environment=environment, working_directory=working_directory)
+
+
+def load_model(
+    model: type[S],
+    flags: Mapping[str, object],
+    *,
+    config: str | None,
+    environment: Mapping[str, str],
+    working_directory: Path,
+) -> S:
+    fields = list_fields(model)
+    given = {name: value for name, value in flags.items() if value is not None}
     layers = (
+        SettingsLayer(given, working_directory, lambda field: f"flag {field.flag}"),
         SettingsLayer(
-            {name: value for name, value in flags.items() if value is not None}, working_directory, _spell_flag
+            _from_environment(environment, fields), working_directory, lambda field: f"environment {field.variable}"
         ),
-        SettingsLayer(_from_environment(environment), working_directory, lambda name: f"environment {_variable(name)}"),
-        _from_file(config or environment.get(_CONFIG), working_directory),
-        SettingsLayer({name: default_of(name) for name in NAMES}, working_directory, lambda _: DEFAULT),
+        _from_file(config or environment.get(variable_of(_CONFIG)), working_directory, fields),
     )
-    values: dict[str, Any] = {}  # Any: of each setting's own type
+    values: dict[str, object] = {}
     sources: dict[str, str] = {}
-    for name in NAMES:
-        layer = next(layer for layer in layers if name in layer.values)
-        sources[name] = layer.spell(name)
+    mistakes: list[str] = []
+    for field in fields:
+        layer = next((layer for layer in layers if field.name in layer.values), None)
+        if layer is None:
+            sources[field.name] = DEFAULT
+            is_path = isinstance(field.default, Path)
+            values[field.name] = working_directory / field.default if is_path else field.default  # type: ignore[operator]
+            continue
+        sources[field.name] = layer.describe(field)
         try:
-            values[name] = READERS[name](layer.values[name], layer.base)
+            values[field.name] = field.kind.read(layer.values[field.name], layer.base)
         except ValueError as error:
-            raise SettingsError(f"{sources[name]}: {error}") from None
-    limits = LimitSettings(**{name: values.pop(name) for name in LIMITS})
-    storage = StorageSettings(**{name: values.pop(name) for name in STORAGE})
-    survival = RecoverySettings(**{name: values.pop(name) for name in SURVIVAL})
-    scale = DeploymentSettings(**{name: values.pop(name) for name in SCALE})
-    return Settings(**values, limits=limits, storage=storage, survival=survival, scale=scale, sources=sources)
+            mistakes.append(f"{sources[field.name]}: {error}")
+    if mistakes:
+        raise SettingsError("\n".join(mistakes))
+    return build(model, values, sources=sources)
 
 
-def _spell_flag(name: str) -> str:
-    return f"flag {_REPEATED.get(name) or '--' + name.replace('_', '-')}"
-
-
-def _variable(name: str) -> str:
-    return f"{PREFIX}{name.upper()}"
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def _from_environment(environment: Mapping[str, str], fields: Sequence[SettingField]) -> dict[str, str]:
     """An empty variable counts as not set, as containers cannot unset one."""
-    names = {_variable(name): name for name in NAMES}
+    names = {field.variable: field.name for field in fields}
     for variable in environment:
-        if variable.startswith(PREFIX) and variable not in names and variable != _CONFIG:
-            word = variable.removeprefix(PREFIX).lower()
-            suggestion = _suggest(word, [*NAMES, "config"], spell=_variable)
+        if variable.startswith(PREFIX) and variable not in names and variable != variable_of(_CONFIG):
+            name = variable.removeprefix(PREFIX).lower()
+            suggestion = _suggest(name, [*names.values(), _CONFIG], write=variable_of)
             raise SettingsError(f"the environment variable {variable!r} is no setting; {suggestion}")
     return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}
 
 
-def _from_file(config: str | None, working_directory: Path) -> SettingsLayer:
+def _from_file(config: str | None, working_directory: Path, fields: Sequence[SettingField]) -> SettingsLayer:
     path = working_directory / Path(config or FILE_NAME).expanduser()
     if config is None and not path.exists():
         return SettingsLayer({}, working_directory, str)
@@ -110,13 +103,14 @@ def _from_file(config: str | None, working_directory: Path) -> SettingsLayer:
         raise SettingsError(f"cannot read the settings file {str(path)!r}: {error.strerror or error}") from None
     except ValueError as error:
         raise SettingsError(f"the settings file {str(path)!r} is not TOML: {error}") from None
+    names = [field.name for field in fields]
     for name in values:
-        if name not in NAMES:
-            raise SettingsError(f"the key {name!r} in {str(path)!r} is no setting; {_suggest(name, NAMES)}")
+        if name not in names:
+            raise SettingsError(f"the key {name!r} in {str(path)!r} is no setting; {_suggest(name, names)}")
     return SettingsLayer(values, path.parent, lambda _: f"file {path}")
 
 
-def _suggest(word: str, known: Sequence[str], *, spell: Callable[[str], str] = str) -> str:
-    if nearest := get_close_matches(word, known, n=1):
-        return f"did you mean {spell(nearest[0])!r}?"
-    return f"there are {', '.join(map(spell, known))}"
+def _suggest(name: str, known: Sequence[str], *, write: Callable[[str], str] = str) -> str:
+    if nearest := get_close_matches(name, known, n=1):
+        return f"did you mean {write(nearest[0])!r}?"
+    return f"there are {', '.join(map(write, known))}"

@@ -1,7 +1,7 @@
-"""Values: how each setting is read from a flag, an environment variable or a file.
+"""Kinds of values: how each kind is read from a flag, a variable or TOML, and how it is written.
 
-A reader takes what its source holds, text or a value of TOML, and the directory that relative paths start
-from. It raises ValueError with a reason that completes "<source>: …" and never repeats a key.
+A reader takes text or a TOML value, and the directory that relative paths start from. It raises ValueError with a
+reason that completes "<source>: …" and never repeats a secret.
 """
 
 from __future__ import annotations
@@ -10,38 +10,113 @@ import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, Generic, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
-from chockstone.cli.output.formatting import is_off, parse_best, parse_duration, parse_size
-from chockstone.cli.settings.settings import (
-    LIMITS,
-    BackendKind,
-    Device,
-    DownloadsKind,
-    Dtype,
-    JournalMode,
-    LogLevel,
-    ModelSetting,
-    OnJournalLoss,
-    SamplerKind,
+from chockstone.cli.output.formatting import (
+    is_off,
+    parse_best,
+    parse_duration,
+    parse_size,
+    write_best,
+    write_duration,
+    write_size,
 )
+from chockstone.wire.redaction import redact_url
 
-Reader = Callable[[object, Path], Any]  # Any: of each setting's own type
+T = TypeVar("T")
+BestRule = tuple[str, Literal["min", "max"], int]  # metric, mode, count
 
 _MODEL_NAME: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*(:[\w.-]+)?", re.ASCII)
 _USER: Final = re.compile(r"\w[\w.@+-]*", re.ASCII)
-_KEY: Final = re.compile(r"tml-[!-+\--~]{4,}")  # visible ASCII but the comma, which stands between keys
+_KEY: Final = re.compile(r"tml-[!-+\--~]{4,}")  # visible ASCII but the comma, which separates keys
 _HOST_NAME: Final = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
-def read_models(value: object, base: Path) -> tuple[ModelSetting, ...]:
+@dataclass(frozen=True, slots=True)
+class ValueKind(Generic[T]):
+    metavar: str  # placeholder in the help
+    read: Callable[[object, Path], T]
+    write: Callable[[T], str] = str  # text that ``read`` reads back; secrets are hidden
+    flag_type: Any = str  # Any: a type form, such as a Literal; list[str] makes a repeatable flag
+
+    @property
+    def is_repeatable(self) -> bool:
+        return bool(self.flag_type == list[str])
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSetting:
+    name: str  # what clients ask for
+    directory: Path
+
+
+def whole_number(least: int, most: int) -> ValueKind[int]:
+    def read(value: object, _base: Path) -> int:
+        number = int(value) if isinstance(value, str) and re.fullmatch(r"\d+(_\d+)*", value, re.ASCII) else value
+        if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
+            raise ValueError(f"{value!r} is not a whole number from {least} to {most}")
+        return number
+
+    return ValueKind("N", read, flag_type=int)
+
+
+def choice(literal: Any) -> ValueKind[Any]:  # Any: a Literal is no type that mypy could take here
+    choices = get_args(literal)
+
+    def read(value: object, _base: Path) -> object:
+        if value not in choices:
+            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+        return value
+
+    return ValueKind("|".join(choices), read, flag_type=literal)
+
+
+def optional(kind: ValueKind[T]) -> ValueKind[T | None]:
+    """``off`` and ``none`` mean None."""
+
+    def read(value: object, base: Path) -> T | None:
+        return None if isinstance(value, str) and is_off(value) else kind.read(value, base)
+
+    def write(value: T | None) -> str:
+        return "off" if value is None else kind.write(value)
+
+    return ValueKind(kind.metavar, read, write, flag_type=str if kind.flag_type is int else kind.flag_type)
+
+
+def size(*, least: int) -> ValueKind[int]:
+    """In bytes. Where ``least`` is 0, ``off`` means 0."""
+
+    def read(value: object, _base: Path) -> int:
+        if isinstance(value, str) and is_off(value) and not least:
+            return 0
+        size_bytes = value if isinstance(value, int) and not isinstance(value, bool) else parse_size(_text(value))
+        if size_bytes < least:
+            raise ValueError(f"{value!r} is too little; write a size such as 500MB or 50GiB, or off for no limit")
+        return size_bytes
+
+    return ValueKind("SIZE", read, lambda size_bytes: write_size(size_bytes) if size_bytes else "off")
+
+
+def duration(*, may_be_off: bool = False) -> ValueKind[float]:
+    """In seconds. ``off`` means 0."""
+
+    def read(value: object, _base: Path) -> float:
+        if may_be_off and (value in (0, "0", "0s") or (isinstance(value, str) and is_off(value))):
+            return 0.0
+        return parse_duration(str(value) if isinstance(value, int) else _text(value))
+
+    return ValueKind("TIME", read, lambda seconds: write_duration(seconds) if seconds else "off")
+
+
+def _read_models(value: object, base: Path) -> tuple[ModelSetting, ...]:
     """From NAME, DIRECTORY and NAME=DIRECTORY, or a table of directories by name."""
     if isinstance(value, Mapping):
         models = [ModelSetting(_model_name(name), _path(directory, base)) for name, directory in value.items()]
     else:
-        models = [_read_model(word, base) for word in _words(value)]
+        models = [_read_model(text, base) for text in _texts(value)]
     names = [model.name for model in models]
     for name in names:
         if names.count(name) > 1:
@@ -49,18 +124,14 @@ def read_models(value: object, base: Path) -> tuple[ModelSetting, ...]:
     return tuple(models)
 
 
-def _read_model(word: str, base: Path) -> ModelSetting:
-    name, has_directory, directory = word.partition("=")
-    if _is_path(name):  # whatever else it holds
-        path = _path(word, base)
+def _read_model(text: str, base: Path) -> ModelSetting:
+    name, has_directory, directory = text.partition("=")
+    if name.startswith((".", "/", "~")) or name.endswith("/"):  # a path, which may contain "="
+        path = _path(text, base)
         return ModelSetting(_model_name(path.name), path)
     if has_directory:
         return ModelSetting(_model_name(name), _path(directory, base))
-    return ModelSetting(_model_name(word), _path(word, base))
-
-
-def _is_path(word: str) -> bool:
-    return word.startswith((".", "/", "~")) or word.endswith("/")
+    return ModelSetting(_model_name(text), _path(text, base))
 
 
 def _model_name(name: str) -> str:
@@ -72,12 +143,16 @@ def _model_name(name: str) -> str:
     return name
 
 
-def read_keys(value: object, _base: Path) -> Mapping[str, str]:
-    """From USER=tml-… words or a table of keys by user."""
+def _write_models(models: tuple[ModelSetting, ...]) -> str:
+    return ", ".join(f"{model.name}={model.directory}" for model in models) or "none"
+
+
+def _read_keys(value: object, _base: Path) -> Mapping[str, str]:
+    """From USER=tml-… texts or a table of keys by user."""
     if isinstance(value, Mapping):
         pairs = list(value.items())
     else:
-        pairs = [_split_key(word, number) for number, word in enumerate(_words(value), 1)]
+        pairs = [_split_key(text, number) for number, text in enumerate(_texts(value), 1)]
     keys: dict[str, str] = {}
     for user, key in pairs:
         check_user(user)
@@ -99,14 +174,25 @@ def check_user(user: str) -> None:
         raise ValueError("a user's name has letters, digits and . _ @ + - only, as in alice=tml-…")
 
 
-def _split_key(word: str, number: int) -> tuple[str, str]:
-    user, separator, key = word.partition("=")
+def _split_key(text: str, number: int) -> tuple[str, str]:
+    user, separator, key = text.partition("=")
     if not separator:
-        raise ValueError(f"number {number} is not of the form USER=tml-…")  # it may be the key itself
+        raise ValueError(f"number {number} is not of the form USER=tml-…")  # the text may be the key itself
     return user, key
 
 
-def read_host(value: object, _base: Path) -> str:
+def _write_keys(keys: Mapping[str, str]) -> str:
+    return ", ".join(f"{user}=tml-***" for user in keys) or "none"  # users are no secret
+
+
+def _read_users(value: object, _base: Path) -> frozenset[str]:
+    users = _texts(value)
+    for user in users:
+        check_user(user)
+    return frozenset(users)
+
+
+def _read_host(value: object, _base: Path) -> str:
     host = _text(value).removeprefix("[").removesuffix("]")
     try:
         ipaddress.ip_address(host)
@@ -119,96 +205,7 @@ def read_host(value: object, _base: Path) -> str:
     return host
 
 
-def read_data(value: object, base: Path) -> Path:
-    return _path(value, base)
-
-
-def _path(value: object, base: Path) -> Path:
-    text = str(value) if isinstance(value, Path) else _text(value)
-    return Path(os.path.abspath(base / Path(text).expanduser()))
-
-
-def _words(value: object) -> list[str]:
-    """From a list, or from text with commas between."""
-    words = value.split(",") if isinstance(value, str) else value
-    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-        raise ValueError("expected a list of words")
-    return [_text(word) for word in words]
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not text")
-    if not value.strip():
-        raise ValueError("it is empty")
-    return value.strip()
-
-
-def _one_of(*choices: str) -> Reader:
-    def read(value: object, _base: Path) -> str:
-        if value not in choices:
-            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
-        return str(value)
-
-    return read
-
-
-def _whole(least: int, most: int) -> Reader:
-    def read(value: object, _base: Path) -> int:
-        number = int(value) if isinstance(value, str) and re.fullmatch(r"\d+(_\d+)*", value, re.ASCII) else value
-        if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
-            raise ValueError(f"{value!r} is not a whole number from {least} to {most}")
-        return number
-
-    return read
-
-
-def _optional(reader: Reader) -> Reader:
-    """None, or the words ``off`` and ``none``, for no such rule."""
-
-    def read(value: object, base: Path) -> Any:  # Any: of the setting's own type
-        return None if value is None or (isinstance(value, str) and is_off(value)) else reader(value, base)
-
-    return read
-
-
-def _size(least: int) -> Reader:
-    def read(value: object, _base: Path) -> int:
-        if isinstance(value, str) and is_off(value) and not least:
-            return 0
-        size_bytes = value if isinstance(value, int) and not isinstance(value, bool) else parse_size(_text(value))
-        if size_bytes < least:
-            raise ValueError(f"{value!r} is too little; write a size such as 500MB or 50GiB, or off for no limit")
-        return size_bytes
-
-    return read
-
-
-def _duration(*, may_be_zero: bool) -> Reader:
-    def read(value: object, _base: Path) -> float:
-        if may_be_zero and (value in (0, "0", "0s") or (isinstance(value, str) and is_off(value))):
-            return 0.0
-        if isinstance(value, float):  # a default
-            return value
-        return parse_duration(str(value) if isinstance(value, int) else _text(value))
-
-    return read
-
-
-def read_best(value: object, _base: Path) -> tuple[str, str, int]:
-    return parse_best(_text(value))
-
-
-def read_admins(value: object, _base: Path) -> frozenset[str]:
-    if isinstance(value, frozenset):  # a default
-        return value
-    words = _words(value)
-    for user in words:
-        check_user(user)
-    return frozenset(words)
-
-
-def read_public_url(value: object, _base: Path) -> str:
+def _read_server_url(value: object, _base: Path) -> str:
     url = _text(value).rstrip("/")
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
@@ -218,16 +215,16 @@ def read_public_url(value: object, _base: Path) -> str:
     return url
 
 
-def read_database(value: object, base: Path) -> str:
+def _read_database(value: object, base: Path) -> str:
     url = _text(value)
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in ("sqlite", "postgres", "postgresql"):
-        # which may hold a password, and is therefore not repeated
+        # the URL is not repeated, as it may hold a password
         raise ValueError("a database is sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE")
     return f"sqlite:///{_path(rest.removeprefix('/'), base)}" if scheme == "sqlite" else url
 
 
-def read_store(value: object, base: Path) -> str:
+def _read_store(value: object, base: Path) -> str:
     url = _text(value)
     scheme, separator, _ = url.partition("://")
     if not separator:
@@ -236,21 +233,6 @@ def read_store(value: object, base: Path) -> str:
         raise ValueError(f"{url!r} is no store: use a directory, file://, s3://, gs:// or az://")
     if scheme != "file":
         _check_object_store(url)
-    return url
-
-
-def read_vllm_urls(value: object, _base: Path) -> tuple[str, ...]:
-    return () if value == () else tuple(map(_vllm_url, _words(value)))
-
-
-def _vllm_url(word: str) -> str:
-    url = word.rstrip("/")
-    parts = urlsplit(url)
-    if parts.username is not None or parts.password is not None:  # which may be a secret, and is not repeated
-        raise ValueError("the URL of a vLLM server holds no user or password; put its key into VLLM_API_KEY")
-    is_reachable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0  # a bad port raises
-    if not is_reachable or parts.query or parts.fragment or parts.path.endswith("/v1"):
-        raise ValueError(f"{url!r} is not where a vLLM server is; write one such as http://gpu-1:8000, without /v1")
     return url
 
 
@@ -264,45 +246,51 @@ def _check_object_store(url: str) -> None:
         raise ValueError(str(error)) from None
 
 
-READERS: Final[Mapping[str, Reader]] = {
-    "models": read_models,
-    "host": read_host,
-    "port": _whole(0, 65_535),
-    "data": read_data,
-    "device": _one_of(*get_args(Device)),
-    "dtype": _one_of(*get_args(Dtype)),
-    "threads": _whole(0, 4096),
-    "log_level": _one_of(*get_args(LogLevel)),
-    "keys": read_keys,
-    **dict.fromkeys(LIMITS, _whole(1, 2**40)),
-    "tokens_per_micro_batch": _whole(0, 2**40),  # 0: what suits the device
-    "admins": read_admins,
-    "public_url": _optional(read_public_url),
-    "keep_last": _optional(_whole(1, 2**31)),
-    "keep_every": _optional(_whole(1, 2**40)),
-    "keep_best": _optional(read_best),
-    "checkpoint_ttl": _optional(_duration(may_be_zero=False)),
-    "user_quota": _optional(_size(1)),
-    "run_quota": _optional(_size(1)),
-    "disk_reserve": _size(0),
-    "trash": _duration(may_be_zero=True),
-    "sweep_interval": _duration(may_be_zero=False),
-    "scrub_rate": _size(0),
-    "scrub_every": _duration(may_be_zero=False),
-    "journal": _one_of(*get_args(JournalMode)),
-    "on_journal_loss": _one_of(*get_args(OnJournalLoss)),
-    "recovery_steps": _whole(1, 2**31),
-    "database": _optional(read_database),
-    "store": _optional(read_store),
-    "downloads": _one_of(*get_args(DownloadsKind)),
-    "backend": _one_of(*get_args(BackendKind)),
-    "workers": _whole(1, 4096),
-    "min_workers": _optional(_whole(1, 4096)),
-    "ray_address": _optional(lambda value, _: _text(value)),
-    "sampler": _one_of(*get_args(SamplerKind)),
-    "vllm_urls": read_vllm_urls,
-    "vllm_adapters": _optional(_path),
-    "vllm_loras": _whole(1, 2**20),
-    "engine": _optional(read_public_url),
-    **dict.fromkeys(("recovery_replay", "park_after", "forget_after"), _duration(may_be_zero=False)),
-}
+def _read_vllm_urls(value: object, _base: Path) -> tuple[str, ...]:
+    return tuple(map(_vllm_url, _texts(value)))
+
+
+def _vllm_url(text: str) -> str:
+    url = text.rstrip("/")
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:  # the URL is not repeated, as it may hold a secret
+        raise ValueError("the URL of a vLLM server holds no user or password; put its key into VLLM_API_KEY")
+    is_reachable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0  # a bad port raises
+    if not is_reachable or parts.query or parts.fragment or parts.path.endswith("/v1"):
+        raise ValueError(f"{url!r} is not where a vLLM server is; write one such as http://gpu-1:8000, without /v1")
+    return url
+
+
+def _path(value: object, base: Path) -> Path:
+    return Path(os.path.abspath(base / Path(_text(value)).expanduser()))
+
+
+def _texts(value: object) -> list[str]:
+    """From a list, or from text with commas between."""
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("expected a list of words")
+    return [_text(text) for text in texts]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text")
+    if not value.strip():
+        raise ValueError("it is empty")
+    return value.strip()
+
+
+TEXT: Final = ValueKind("TEXT", lambda value, _: _text(value))
+DIRECTORY: Final = ValueKind("DIRECTORY", _path)
+HOST: Final = ValueKind("ADDRESS", _read_host)
+SERVER_URL: Final = ValueKind("URL", _read_server_url)
+DATABASE_URL: Final = ValueKind("URL", _read_database, redact_url)
+STORE: Final = ValueKind("URL", _read_store)
+BEST: Final[ValueKind[BestRule]] = ValueKind(
+    "METRIC[:min|max[:COUNT]]", lambda value, _: parse_best(_text(value)), lambda best: write_best(*best)
+)
+MODELS: Final = ValueKind("NAME[=DIRECTORY]", _read_models, _write_models, list[str])
+KEYS: Final = ValueKind("USER=tml-…", _read_keys, _write_keys, list[str])
+USERS: Final = ValueKind("USER", _read_users, lambda users: ", ".join(sorted(users)) or "none", list[str])
+VLLM_URLS: Final = ValueKind("URL", _read_vllm_urls, lambda urls: ", ".join(urls) or "none", list[str])

@@ -12,7 +12,7 @@ from typing import Final
 from chockstone.checkpoints import Checkpointer
 from chockstone.cli.output.formatting import printable, spell_count
 from chockstone.cli.output.terminal import complain, print_line
-from chockstone.cli.settings.settings import ModelSetting
+from chockstone.cli.settings.values import ModelSetting
 from chockstone.trainers.config import TrainerConfig
 from chockstone.trainers.reports.jsonl import EVENTS, METRICS, SAMPLES, read_rows
 from chockstone.trainers.reports.plot import draw_rewards

@@ -26,8 +26,7 @@ from chockstone.cli.models.making import ModelNotMade, make_model
 from chockstone.cli.output.reporting import CommandFailed
 from chockstone.cli.output.terminal import complain, print_line
 from chockstone.cli.remote.client import connect
-from chockstone.cli.settings.settings import ModelSetting
-from chockstone.cli.settings.values import read_models
+from chockstone.cli.settings.values import MODELS, ModelSetting
 from chockstone.cli.training.report import draw_plot, newest_checkpoint, print_report
 from chockstone.cli.training.server import KEY, OwnServer
 from chockstone.cli.training.stopping import Stopped, Stopping, exit_now
@@ -249,7 +248,7 @@ def _model_directory(order: TrainRequest) -> ModelSetting:
             if not (made.directory / "config.json").exists():  # it is written last
                 make_model(made.directory, vocab_size=_MADE_VOCABULARY, force=True)
             return made
-        [model] = read_models([order.model], Path.cwd())
+        [model] = MODELS.read([order.model], Path.cwd())
         read_config(model.directory)
     except (ModelNotMade, ValueError) as error:
         raise CommandFailed(str(error)) from None

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final
 
 from chockstone.cli.output.reporting import CommandFailed
-from chockstone.cli.settings.settings import ModelSetting
+from chockstone.cli.settings.values import ModelSetting
 
 KEY: Final = "tml-local"
 _START_SECONDS: Final = 60.0

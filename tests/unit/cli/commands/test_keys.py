@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from chockstone.api.users import digest_of
 from chockstone.catalog import Catalog
 from chockstone.cli.app import app
-from chockstone.cli.local.key_ring import users_with_keys
+from chockstone.cli.local.api_keys import users_with_keys
 from chockstone.cli.settings.settings import Settings
 from support.postgres import shared_postgres
 

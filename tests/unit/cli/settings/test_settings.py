@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from chockstone.cli.local.key_ring import create_key, list_keys, revoke_key
+from chockstone.cli.local.api_keys import create_key, list_keys, revoke_key
 from chockstone.cli.models.directory import count_parameters, spell_parameters
-from chockstone.cli.settings.checks import check_settings, is_loopback
+from chockstone.cli.serving.checks import check_settings, is_loopback
 from chockstone.cli.settings.settings import (
     NAMES,
     LimitSettings,
@@ -384,7 +384,7 @@ def test_a_database_needs_its_driver_and_its_password_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = {"models": [str(make_directory(tmp_path / "good"))], "database": "postgresql://ann:se@cret@db/x"}
-    monkeypatch.setattr("chockstone.cli.settings.checks.find_spec", lambda _: None)
+    monkeypatch.setattr("chockstone.cli.serving.checks.find_spec", lambda _: None)
 
     with pytest.raises(SettingsError, match=r"pip install 'chockstone\[postgres\]'"):
         check_settings(load(tmp_path, flags))

@@ -10,18 +10,18 @@ from typing import Final
 
 from chockstone.cli.models.directory import read_config
 from chockstone.cli.output.formatting import write_duration
-from chockstone.cli.settings.settings import NAMES, DeploymentSettings, ModelSetting, Settings, SettingsError
+from chockstone.cli.settings.settings import FIELDS, DeploymentSettings, Settings, SettingsError
+from chockstone.cli.settings.values import ModelSetting
 
-_OF_FRONTS: Final = frozenset({"host", "port", "keys", "database", "engine", "log_level"})  # the rest is the engine's
 _DATABASE_SECONDS: Final = 60.0  # for a database server that starts when this one does
 _MAKE_ONE = "chockstone model make ./tiny && chockstone serve --model tiny=./tiny"
 
 
 def check_settings(settings: Settings) -> None:
     """Look at what the settings name. Raises SettingsError, saying what to do; changes nothing."""
-    _check_database(settings.scale)
-    if settings.scale.engine is not None:
-        _check_front(settings)
+    _check_database(settings.deployment)
+    if settings.deployment.engine is not None:
+        _check_replica(settings)
         return
     if not settings.models:
         raise SettingsError(f"there is no model to serve. Name one with --model, or try a made one: {_MAKE_ONE}")
@@ -29,35 +29,39 @@ def check_settings(settings: Settings) -> None:
         _check_model(model)
     _check_keys(settings)
     _check_store(settings)
-    _check_ray(settings.scale)
-    _check_vllm(settings.scale)
-    survival = settings.survival
-    if survival.forget_after < survival.park_after:
+    _check_ray(settings.deployment)
+    _check_vllm(settings.deployment)
+    recovery = settings.recovery
+    if recovery.forget_after < recovery.park_after:
         raise SettingsError(
-            f"sessions would be forgotten after {write_duration(survival.forget_after)} of silence, before their runs "
-            f"are parked after {write_duration(survival.park_after)}; raise --forget-after or lower --park-after"
+            f"sessions would be forgotten after {write_duration(recovery.forget_after)} of silence, before their runs "
+            f"are parked after {write_duration(recovery.park_after)}; raise --forget-after or lower --park-after"
         )
     if settings.data.exists() and not settings.data.is_dir():
         raise SettingsError(f"the data directory {str(settings.data)!r} is a file; choose another with --data")
 
 
-def _check_database(scale: DeploymentSettings) -> None:
-    if scale.database is not None and not scale.database.startswith("sqlite:") and find_spec("asyncpg") is None:
+def _check_database(deployment: DeploymentSettings) -> None:
+    if (
+        deployment.database is not None
+        and not deployment.database.startswith("sqlite:")
+        and find_spec("asyncpg") is None
+    ):
         raise SettingsError("PostgreSQL needs a driver: pip install 'chockstone[postgres]', or leave --database out")
 
 
-def _check_front(settings: Settings) -> None:
+def _check_replica(settings: Settings) -> None:
     """A file or an environment may be shared with the engine's server; a flag is meant for this process."""
-    if settings.scale.database is None:
+    if settings.deployment.database is None:
         raise SettingsError(
-            "an API process (--engine) answers from the catalog of the server whose engine it uses; say where that is "
+            "an API replica (--engine) answers from the catalog of the server whose engine it uses; say where that is "
             "with --database, for both of them"
         )
-    for name in NAMES:
-        if settings.source_of(name).startswith("flag") and name not in _OF_FRONTS:
+    for field in FIELDS:
+        if settings.source_of(field.name).startswith("flag") and not field.for_replicas:
             raise SettingsError(
-                f"{settings.source_of(name)}: an API process (--engine) keeps, computes and limits nothing itself; "
-                f"give this to the server at {settings.scale.engine}"
+                f"{settings.source_of(field.name)}: an API replica (--engine) does not use this setting; "
+                f"give it to the server at {settings.deployment.engine}"
             )
     _check_keys(settings)
 
@@ -80,7 +84,7 @@ def _check_keys(settings: Settings) -> None:
 
 def _check_store(settings: Settings) -> None:
     """Whether a bucket is there and ours is asked when the server starts, as it takes requests."""
-    store = settings.scale.store
+    store = settings.deployment.store
     if store is None:
         return
     if store.startswith("s3://") and not all(map(find_spec, ("boto3", "obstore"))):
@@ -100,22 +104,22 @@ def _check_store(settings: Settings) -> None:
         raise SettingsError(f"the store cannot be the data directory {str(place)!r} itself; name one in it, or another")
 
 
-def _check_ray(scale: DeploymentSettings) -> None:
-    if scale.backend != "ray":
+def _check_ray(deployment: DeploymentSettings) -> None:
+    if deployment.backend != "ray":
         for flag, value, default in (
-            ("--workers", scale.workers, 1),
-            ("--min-workers", scale.min_workers, None),
-            ("--ray-address", scale.ray_address, None),
+            ("--workers", deployment.workers, 1),
+            ("--min-workers", deployment.min_workers, None),
+            ("--ray-address", deployment.ray_address, None),
         ):
             if value != default:
                 raise SettingsError(f"{flag} is for workers on Ray; add --backend ray, or leave it out")
         return
-    if scale.min_workers is not None and scale.min_workers > scale.workers:
+    if deployment.min_workers is not None and deployment.min_workers > deployment.workers:
         raise SettingsError(
-            f"at least {scale.min_workers} workers are to be left of {scale.workers}; lower --min-workers, or raise "
-            "--workers"
+            f"at least {deployment.min_workers} workers are to be left of {deployment.workers}; lower --min-workers, "
+            "or raise --workers"
         )
-    address = scale.ray_address
+    address = deployment.ray_address
     if address is not None and not re.fullmatch(r"auto|[^/]+:\d+", address):
         raise SettingsError(
             f"a Ray cluster is joined as one of its nodes: --ray-address is auto, or HOST:PORT of its head, and not "
@@ -125,16 +129,16 @@ def _check_ray(scale: DeploymentSettings) -> None:
         raise SettingsError("Ray is not installed: pip install 'chockstone[ray]', or leave --backend out")
 
 
-def _check_vllm(scale: DeploymentSettings) -> None:
-    if scale.sampler != "vllm":
-        given = {"--vllm-url": scale.vllm_urls, "--vllm-adapters": scale.vllm_adapters}
+def _check_vllm(deployment: DeploymentSettings) -> None:
+    if deployment.sampler != "vllm":
+        given = {"--vllm-url": deployment.vllm_urls, "--vllm-adapters": deployment.vllm_adapters}
         for flag, value in given.items():
             if value:
                 raise SettingsError(f"{flag} is for samples from vLLM; add --sampler vllm, or leave it out")
         return
-    if not scale.vllm_urls:
+    if not deployment.vllm_urls:
         raise SettingsError("--sampler vllm needs to know where vLLM is: name each server with --vllm-url")
-    if len(set(scale.vllm_urls)) < len(scale.vllm_urls):
+    if len(set(deployment.vllm_urls)) < len(deployment.vllm_urls):
         raise SettingsError("--vllm-url names the same server twice; name each of them once")
     if find_spec("aiohttp") is None:
         raise SettingsError("--sampler vllm needs aiohttp: pip install 'chockstone[vllm]', or leave it out")
@@ -142,7 +146,7 @@ def _check_vllm(scale: DeploymentSettings) -> None:
 
 def _stored_users(settings: Settings) -> list[str] | None:
     """Who has a key in the catalog. None: only a server can tell, once it has brought the catalog up to date."""
-    from chockstone.cli.local.key_ring import (  # late: a database takes long to import
+    from chockstone.cli.local.api_keys import (  # late: a database takes long to import
         CatalogOutOfReach,
         users_with_keys,
     )

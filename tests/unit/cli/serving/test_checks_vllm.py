@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chockstone.cli.settings.checks import check_settings
+from chockstone.cli.serving.checks import check_settings
 from chockstone.cli.settings.settings import SettingsError
 from chockstone.cli.settings.sources import load_settings
 
@@ -43,7 +43,7 @@ def test_vllm_servers_are_named_by_their_urls(tmp_path: Path) -> None:
 
 
 def test_without_aiohttp_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chockstone.cli.settings.checks.find_spec", lambda name: None)
+    monkeypatch.setattr("chockstone.cli.serving.checks.find_spec", lambda name: None)
 
     with pytest.raises(SettingsError, match=r"chockstone\[vllm\]"):
         check(tmp_path, sampler="vllm", vllm_urls=[URL])

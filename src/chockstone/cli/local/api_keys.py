@@ -44,11 +44,11 @@ def create_key(settings: Settings, user: str, *, note: str, now: datetime) -> tu
     digest = hashlib.sha256(key.encode()).hexdigest()
     _check_record(settings)
     with private_files():
-        if settings.scale.database is None:
+        if settings.deployment.database is None:
             _make(settings.data)
             _refuse_new_catalog(settings)
         row = _change(settings, lambda catalog: catalog.keys.add(user, digest, hint=key[-_HINT:], note=note, now=now))
-        if settings.scale.database is None:  # else the data may be on another machine, and its server remembers
+        if settings.deployment.database is None:  # else the data may be on another machine, and its server remembers
             _remember(settings.data)
     return row, key
 
@@ -96,7 +96,7 @@ def users_with_keys(settings: Settings, *, wait_seconds: float = 0.0) -> list[st
 
 def _exists(settings: Settings, *, wait_seconds: float = 0.0) -> bool:
     _check_record(settings)
-    if settings.scale.database is None:  # known without loading a database
+    if settings.deployment.database is None:  # known without loading a database
         return (settings.data / DATABASE).exists()
     from chockstone.catalog import Catalog
 
@@ -120,7 +120,7 @@ def _refuse_new_catalog(settings: Settings) -> None:
     from chockstone.engine.ownership.store_claim import StoreRefused, store_of
 
     try:
-        store = open_store(settings.scale.store or store_of(settings.data))
+        store = open_store(settings.deployment.store or store_of(settings.data))
         refuse_archives(store, str(settings.data / DATABASE), data=settings.data, is_elsewhere=False)
     except (CatalogRefused, StoreError, StoreRefused) as error:
         raise CatalogOutOfReach(str(error)) from None
@@ -138,7 +138,9 @@ def _remember(data: Path) -> None:
 
 def _place(settings: Settings) -> str:
     """Where the catalog is, for people."""
-    return repr(str(settings.data) if settings.scale.database is None else redact_url(settings.scale.database))
+    return repr(
+        str(settings.data) if settings.deployment.database is None else redact_url(settings.deployment.database)
+    )
 
 
 async def _keys(url: str) -> list[KeyRow]:
@@ -160,7 +162,7 @@ def _change(settings: Settings, work: Callable[[Catalog], Awaitable[T]]) -> T:
 
 def _check_record(settings: Settings) -> None:
     try:
-        if settings.scale.database is None:
+        if settings.deployment.database is None:
             require_catalog_within(settings.data)
     except CatalogRefused as error:
         raise CatalogOutOfReach(str(error)) from None

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from chockstone.cli.settings.checks import check_settings
+from chockstone.cli.serving.checks import check_settings
 from chockstone.cli.settings.settings import DeploymentSettings, ModelSetting, Settings, SettingsError
 
 
 @pytest.fixture(autouse=True)
 def _ray_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chockstone.cli.settings.checks.find_spec", lambda name: name)
+    monkeypatch.setattr("chockstone.cli.serving.checks.find_spec", lambda name: name)
 
 
 def check(directory: Path, **scale: Any) -> None:
@@ -47,7 +47,7 @@ def test_addresses_of_heads_are_taken(tmp_path: Path, address: str) -> None:
 
 
 def test_where_ray_is_absent_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chockstone.cli.settings.checks.find_spec", lambda _: None)
+    monkeypatch.setattr("chockstone.cli.serving.checks.find_spec", lambda _: None)
 
     with pytest.raises(SettingsError, match=r"pip install 'chockstone\[ray\]'"):
         check(tmp_path, backend="ray")

@@ -1,0 +1,96 @@
+"""Starts a server, or an API replica of one, and runs it until it stops."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from chockstone.backends.importing import quick_imports
+from chockstone.cli.output.terminal import complain
+from chockstone.cli.settings.settings import Settings, SettingsError
+
+FAILED: Final = 1
+
+
+def run_server(settings: Settings) -> int:
+    """Returns the exit code. Expects settings that were checked."""
+    with quick_imports():
+        from chockstone.api.serving.preparing import CannotStart, prepared
+        from chockstone.cli.serving.server_config import server_config
+
+    def announce(port: int, users: Sequence[str]) -> None:
+        from chockstone.cli.serving.banner import print_banner
+
+        print_banner(settings, port, users=users)
+
+    try:
+        if settings.deployment.engine is not None:
+            return _run_replica(settings, settings.deployment.engine)
+        config = server_config(settings)
+        with prepared(config) as preparations:
+            with quick_imports():
+                from chockstone.api.serving.server import run
+
+            return run(config, preparations, announce=announce)
+    except CannotStart as error:
+        complain(f"chockstone: {error}")
+        return FAILED
+
+
+def _run_replica(settings: Settings, engine: str) -> int:
+    try:
+        from chockstone.api.replica.server import run
+    except ModuleNotFoundError as error:
+        if error.name != "aiohttp":
+            raise
+        complain("chockstone: --engine needs the Python package 'aiohttp': pip install 'chockstone[front]'")
+        return FAILED
+    from chockstone.cli.serving.banner import print_replica_banner
+    from chockstone.cli.serving.server_config import server_config
+
+    def announce(port: int, users: Sequence[str]) -> None:
+        print_replica_banner(settings, engine, port, users=users)
+
+    return run(server_config(settings), engine, announce=announce)
+
+
+def checked_settings(flags: Mapping[str, object], config: str | None) -> Settings:
+    """The settings of this process. Raises SettingsError where a server cannot start with them."""
+    from chockstone.cli.serving.checks import check_settings
+
+    settings = _load(flags, config)
+    check_settings(settings)
+    return settings
+
+
+def show_settings(flags: Mapping[str, object], config: str | None) -> None:
+    """Print the settings, even if a server cannot start with them. Raises SettingsError if they cannot be read."""
+    from chockstone.cli.serving.checks import check_settings
+    from chockstone.cli.settings.table import print_settings
+
+    settings = _load(flags, config)
+    print_settings(settings, chosen=_choices_of_the_worker())
+    try:
+        check_settings(settings)
+    except SettingsError as error:
+        complain(f"chockstone: with these settings `serve` would not start: {error}")
+
+
+def _load(flags: Mapping[str, object], config: str | None) -> Settings:
+    from chockstone.cli.settings.sources import load_settings
+
+    return load_settings(flags, config=config, environment=os.environ, working_directory=Path.cwd())
+
+
+def _choices_of_the_worker() -> list[tuple[str, str, str]]:
+    """Name, value and reason of what a worker on this machine decides by itself."""
+    from chockstone.backends.supervision.instruction_sets import choose_here
+    from chockstone.backends.worker.spinning import describe_waiting
+
+    instructions = choose_here()
+    return [
+        ("instruction_sets", instructions.value, instructions.reason),
+        ("openmp_waiting", *describe_waiting(os.environ)),
+    ]

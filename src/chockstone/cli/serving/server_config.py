@@ -1,0 +1,73 @@
+"""Hands the settings to the API and the engine, each in its own configuration."""
+
+from __future__ import annotations
+
+from chockstone.api.config import ServerConfig
+from chockstone.checkpoints import Best, Retention
+from chockstone.cli.settings.settings import Settings, StorageSettings
+from chockstone.engine.config import Durability, EngineLimits, StorageRules
+
+
+def server_config(settings: Settings) -> ServerConfig:
+    limits, recovery, deployment = settings.limits, settings.recovery, settings.deployment
+    return ServerConfig(
+        models={model.name: model.directory for model in settings.models},
+        data=settings.data,
+        host=settings.host,
+        port=settings.port,
+        keys=settings.keys,
+        device=settings.device,
+        dtype=settings.dtype,
+        threads=settings.threads,
+        max_body_bytes=limits.max_body_bytes,
+        max_sequences=limits.max_sequences,
+        tokens_per_micro_batch=limits.tokens_per_micro_batch,
+        limits=EngineLimits(
+            operations_per_run=limits.max_queued_operations,
+            samples=limits.max_queued_samples,
+            runs=limits.max_runs,
+            park_seconds=recovery.park_after,
+            forget_seconds=recovery.forget_after,
+        ),
+        durability=Durability(
+            journal=recovery.journal,
+            steps=recovery.recovery_steps,
+            replay_seconds=recovery.recovery_replay,
+            on_journal_loss=recovery.on_journal_loss,
+        ),
+        storage=_storage_rules(settings.storage),
+        admins=settings.admins,
+        public_url=settings.public_url,
+        log_level=settings.log_level,
+        database=deployment.database,
+        store=deployment.store,
+        downloads=deployment.downloads,
+        backend=deployment.backend,
+        workers=deployment.workers,
+        min_workers=deployment.min_workers,
+        ray_address=deployment.ray_address,
+        sampler=deployment.sampler,
+        vllm_urls=deployment.vllm_urls,
+        vllm_adapters=deployment.vllm_adapters,
+        vllm_loras=deployment.vllm_loras,
+        engine=deployment.engine,
+    )
+
+
+def _storage_rules(storage: StorageSettings) -> StorageRules:
+    retention = Retention(
+        keep_last=storage.keep_last,
+        keep_every=storage.keep_every,
+        keep_best=None if storage.keep_best is None else Best(*storage.keep_best),
+        ttl_seconds=storage.checkpoint_ttl,
+    )
+    return StorageRules(
+        retention=retention,
+        user_quota_bytes=storage.user_quota,
+        run_quota_bytes=storage.run_quota,
+        reserve_bytes=storage.disk_reserve,
+        trash_seconds=storage.trash,
+        sweep_seconds=storage.sweep_interval,
+        scrub_bytes_per_second=storage.scrub_rate,
+        scrub_every_seconds=storage.scrub_every,
+    )
