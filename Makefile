@@ -76,8 +76,9 @@ soak: $(VENV)/installed-dev ## the long sweeps
 vllm: $(VENV)/installed-dev $(VENV)-vllm/installed ## samples by real vLLM servers, on the CPU; a quarter of an hour
 	CHOCKSTONE_VLLM_PYTHON=$(abspath $(VENV)-vllm/bin/python) CI=true $(BIN)/python -m pytest -m vllm tests/vllm
 
-reference: $(VENV)/installed-dev ## write docs/reference from --help and the routes
+reference: $(VENV)/installed-dev ## write docs/reference from --help, the settings and the routes
 	$(BIN)/python docs/reference/command_line.py
+	$(BIN)/python docs/reference/settings.py
 	$(BIN)/python docs/reference/http_api.py
 
 bench: $(VENV)/installed-bench ## the figures, ours and the peers'; more than an hour

@@ -50,7 +50,6 @@ CHECKPOINTS_ORDER: Final = [
 KNOWN_CYCLES: Final = {
     ("engine.runs", "engine.storage"),
     ("api.context", "api.downloads"),
-    ("cli.local", "cli.settings"),
 }
 KNOWN_LARGE_FOLDERS: Final = {"engine/runs": 19, "catalog/tables": 17}
 

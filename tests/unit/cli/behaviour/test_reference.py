@@ -3,11 +3,14 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[4] / "docs" / "reference" / "command_line.py"
+import pytest
+
+REFERENCE = Path(__file__).parents[4] / "docs" / "reference"
 
 
-def test_the_reference_is_what_the_help_says() -> None:
-    spec = importlib.util.spec_from_file_location("command_line", SCRIPT)
+@pytest.mark.parametrize("name", ["command_line", "settings"])
+def test_the_reference_is_what_the_program_says(name: str) -> None:
+    spec = importlib.util.spec_from_file_location(name, REFERENCE / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)

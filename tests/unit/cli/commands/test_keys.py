@@ -3,10 +3,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sqlite3
-import subprocess
-import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +12,6 @@ from typer.testing import CliRunner, Result
 from chockstone.api.users import digest_of
 from chockstone.catalog import Catalog
 from chockstone.cli.app import app
-from chockstone.cli.local.api_keys import users_with_keys
-from chockstone.cli.settings.settings import Settings
 from support.postgres import shared_postgres
 
 
@@ -58,22 +52,6 @@ def test_keys_are_created_listed_and_revoked_beside_an_open_catalog(tmp_path: Pa
     assert (entry["user_id"], entry["key_id"]) == ("bob", "1")
     assert entry["revoked_at"] is not None
     assert "digest" not in entry
-
-
-def test_a_server_that_looked_into_its_catalog_twice_still_sees_what_other_processes_write(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "chockstone.cli", "keys", "create", "bob", "--data", str(tmp_path)]
-
-    async def with_a_server() -> list[int]:
-        async with await Catalog.open(f"sqlite:///{tmp_path}/catalog.sqlite3") as catalog:
-            await catalog.keys.list()
-            await asyncio.to_thread(users_with_keys, Settings(data=tmp_path))  # as is done before it starts
-            seen = []
-            for _ in range(3):
-                await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
-                seen.append(len(await catalog.keys.list()))
-            return seen
-
-    assert asyncio.run(with_a_server()) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -140,18 +118,6 @@ def test_keys_are_not_looked_for_where_the_catalog_was_before(tmp_path: Path) ->
         assert result.exit_code == 3
         assert "is 'postgresql://db/chockstone': give that with --database" in result.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["catalog.json"]
-
-
-def test_a_catalog_of_an_older_server_is_not_changed_under_it(tmp_path: Path) -> None:
-    run("create", "alice", "--data", tmp_path)
-    with closing(sqlite3.connect(tmp_path / "catalog.sqlite3", isolation_level=None)) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '0003'")
-
-    for words in (["ls"], ["create", "bob"], ["revoke", "1"]):
-        result = run(*words, "--data", tmp_path)
-        assert result.exit_code == 3
-        assert "is brought up to date when a server of this version starts on it" in result.stderr
-    assert users_with_keys(Settings(data=tmp_path)) is None  # a server may start, and find out
 
 
 def test_a_database_that_does_not_let_us_in_is_told_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:

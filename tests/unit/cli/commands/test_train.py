@@ -16,7 +16,7 @@ import tinker
 from typer.testing import CliRunner, Result
 
 from chockstone.cli.app import app
-from chockstone.cli.settings.settings import ModelSetting
+from chockstone.cli.settings.values import ModelSetting
 from chockstone.cli.training import run as train_run
 from chockstone.cli.training import stopping as train_stopping
 from chockstone.cli.training.report import Story, newest_checkpoint, sparkline

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from chockstone.cli.serving.checks import check_settings
-from chockstone.cli.settings.settings import DeploymentSettings, ModelSetting, Settings, SettingsError
+from chockstone.cli.settings.settings import DeploymentSettings, Settings, SettingsError
+from chockstone.cli.settings.values import ModelSetting
 
 
 @pytest.fixture(autouse=True)
@@ -17,17 +18,19 @@ def _ray_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chockstone.cli.serving.checks.find_spec", lambda name: name)
 
 
-def check(directory: Path, **scale: Any) -> None:
+def check(directory: Path, **deployment: Any) -> None:
     (directory / "config.json").write_text('{"model_type": "qwen3"}')
     model = ModelSetting(name="tiny", directory=directory)
-    check_settings(replace(Settings(), models=(model,), data=directory / "data", scale=DeploymentSettings(**scale)))
+    check_settings(
+        replace(Settings(), models=(model,), data=directory / "data", deployment=DeploymentSettings(**deployment))
+    )
 
 
-@pytest.mark.parametrize("scale", [{"workers": 2}, {"min_workers": 1}, {"ray_address": "auto"}])
-def test_what_is_for_ray_wants_ray(tmp_path: Path, scale: dict[str, Any]) -> None:
+@pytest.mark.parametrize("deployment", [{"workers": 2}, {"min_workers": 1}, {"ray_address": "auto"}])
+def test_what_is_for_ray_wants_ray(tmp_path: Path, deployment: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="add --backend ray"):
-        check(tmp_path, **scale)
-    check(tmp_path, backend="ray", **scale)
+        check(tmp_path, **deployment)
+    check(tmp_path, backend="ray", **deployment)
 
 
 def test_more_workers_cannot_be_left_than_there_are(tmp_path: Path) -> None:

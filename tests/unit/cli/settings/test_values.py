@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chockstone.cli.settings.settings import SettingsError
+from chockstone.cli.settings.values import ModelSetting
+from support.cli.settings import load
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "message"),
+    [
+        ("user_quota", "0", "flag --user-quota: '0' is too little"),
+        ("run_quota", "5 apples", "'5 apples' is not a size: write bytes, or a number and a unit"),
+        ("disk_reserve", "-1GB", "is not a size"),
+        ("trash", "7", "'7' is not a duration"),
+        ("sweep_interval", "off", "'off' is not a duration"),
+        ("checkpoint_ttl", "0s", "is not a duration"),
+        ("keep_last", "0", "'0' is not a whole number from 1"),
+        ("journal", "always", "flag --journal: 'always' is none of off, on, synced"),
+        ("recovery_steps", "0", "flag --recovery-steps: '0' is not a whole number from 1"),
+        ("recovery_replay", "0s", "is not a duration"),
+        ("park_after", "never", "'never' is not a duration"),
+        ("forget_after", "off", "'off' is not a duration"),
+        ("admins", ["al ice"], "flag --admin: a user's name has letters"),
+        ("public_url", "models.example.com", "is not how clients reach a server"),
+        ("engine", "http://ann:pass@engine:8000", "a password does not belong into this URL"),
+        ("store", "s3:///prefix", "flag --store: 's3:///prefix' is not an object store"),
+        ("store", "s3://key:secret@bucket", "flag --store: a store URL holds a bucket and a prefix only"),
+        ("store", "s3://bucket/a/../b", "'a/../b' cannot name a checkpoint"),
+    ],
+)
+def test_a_rule_that_cannot_be_read_is_named(tmp_path: Path, name: str, word: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load(tmp_path, {name: word})
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "directory"),
+    [
+        ("Qwen/Qwen3-8B=./models/tiny", "Qwen/Qwen3-8B", "models/tiny"),
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("./models/tiny", "tiny", "models/tiny"),
+        ("models/tiny/", "tiny", "models/tiny"),
+        ("./models/a=b/tiny", "tiny", "models/a=b/tiny"),
+        ("name=a=b", "name", "a=b"),
+        ("name:64k=a", "name:64k", "a"),
+    ],
+)
+def test_a_model_is_a_name_a_directory_or_both(tmp_path: Path, word: str, name: str, directory: str) -> None:
+    settings = load(tmp_path, {"models": [word]})
+
+    assert settings.models == (ModelSetting(name, tmp_path / directory),)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a=x", "a=y"], "flag --model: the model 'a' is given twice"),
+        (["=x"], "'' cannot be a model's name"),
+        (["a b=x"], "'a b' cannot be a model's name"),
+        (["a="], "it is empty"),
+        (["./my models"], "'my models' cannot be a model's name.* NAME=DIRECTORY gives a directory another name"),
+    ],
+)
+def test_a_model_that_cannot_be_named_is_refused(tmp_path: Path, words: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load(tmp_path, {"models": words})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tml-geheim1"], "flag --key: number 1 is not of the form USER=tml-…"),
+        (["alice=sk-geheim1"], "the key of 'alice' cannot be used: a key starts with tml-"),
+        (["alice=tml-x"], "at least 8 characters"),
+        (["alice=tml-geheim 1"], "none of them a space"),
+        (["alice=tml-geheim1", "alice=tml-geheim2"], "the user 'alice' is given twice"),
+        (["alice=tml-geheim1", "bob=tml-geheim1"], "the key of 'bob' is another user's, too"),
+        (["a lice=tml-geheim1"], "a user's name has letters"),
+    ],
+)
+def test_a_bad_key_is_refused_and_never_repeated(tmp_path: Path, words: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as caught:
+        load(tmp_path, {"keys": words})
+
+    assert "geheim" not in str(caught.value)
