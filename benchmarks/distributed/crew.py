@@ -9,9 +9,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from benchmarks.distributed.world import END_SECONDS, REPOSITORY
+from chockstone.backends.calls import StopCall, WorkerCall, encode_call
 from chockstone.backends.channel import BlockingChannel, Message
 from chockstone.backends.supervision.process import WorkerConfig
 
@@ -52,7 +52,7 @@ class CrewOfRanks:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._channel is not None
-        self._channel.send(Message({"word": "stop"}))
+        self._channel.send(encode_call(0, StopCall()))
         for rank in self._ranks:
             try:
                 rank.wait(END_SECONDS)
@@ -61,13 +61,13 @@ class CrewOfRanks:
                 rank.wait()
         self._channel.close()
 
-    def call(self, word: str, body: bytes = b"", **values: Any) -> Message:  # Any: plain JSON
-        """As the server calls its worker: sent, and waited for."""
+    def send(self, call: WorkerCall) -> Message:
+        """As the server calls its worker: send, wait, and return the reply."""
         assert self._channel is not None
         self._calls += 1
-        self._channel.send(Message({"id": self._calls, "word": word, "values": values}, body))
+        self._channel.send(encode_call(self._calls, call))
         while (answer := self._channel.receive()).values.get("id") != self._calls:
             pass  # it says every second that all is well
         if answer.values["event"] != "done":
-            raise RuntimeError(f"{word} failed: {answer.values}")
+            raise RuntimeError(f"{call} failed: {answer.values}")
         return Message(answer.values["values"], answer.body)

@@ -15,6 +15,8 @@ from benchmarks.distributed.crew import CrewOfRanks
 from benchmarks.distributed.stage import Stage
 from benchmarks.distributed.world import World, slowest
 from benchmarks.server.models import Model
+from chockstone.backends.calls import ForwardBackwardCall, OpenRunCall, OptimStepCall
+from chockstone.backends.protocol import RunSpec
 from chockstone.backends.supervision.process import WorkerConfig
 from chockstone.cli.models.making import make_model
 from chockstone.wire.codecs.pass_request import pass_from_json
@@ -36,14 +38,14 @@ def measure_stepping(stage: Stage) -> dict[str, Series]:
     config = WorkerConfig({"model": str(made.directory)}, str(stage.directory / "store"), device="cpu", threads=1)
     losses: dict[str, float] = {}
     with CrewOfRanks(config, 2, stage.directory) as crew, World(2, stage.directory) as both:
-        crew.call("open_run", run_id="run", base_model="model", spec={"rank": 0, "seed": 1})
+        crew.send(OpenRunCall(run_id="run", base_model="model", spec=RunSpec(rank=0, seed=1)))
         both.tell("prepare", directory=str(made.directory), learning_rate=LEARNING_RATE)
 
         def ours() -> Metrics:
             began = perf_counter()
             for _ in range(scale.steps):
-                result = crew.call("pass", body, run_id="run")
-                crew.call("optim_step", run_id="run", params={"learning_rate": LEARNING_RATE})
+                result = crew.send(ForwardBackwardCall(run_id="run", body=body))
+                crew.send(OptimStepCall(run_id="run", params={"learning_rate": LEARNING_RATE}))
                 if OURS not in losses:
                     losses[OURS] = float(pass_result_json(result.body)["metrics"]["loss:sum"])
             return {"seconds": (perf_counter() - began) / scale.steps}

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from ray_cluster import RayCluster, need_ray
 
+from chockstone.backends.protocol import WorkerLost
 from chockstone.backends.ray.backend import RayBackend
 from chockstone.backends.ray.plan import RayPlan
 from chockstone.backends.supervision.process import WorkerConfig
-from chockstone.backends.supervision.supervisor import WorkerLost
 
 need_ray()
 

@@ -115,7 +115,11 @@ class RanksLost(CheckpointError):
 
 
 class AdmissionRefused(CheckpointError):
-    pass
+    """``needed_bytes`` is the size of the archive that was refused."""
+
+    def __init__(self, message: str, *, needed_bytes: int) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
 
 
 class ResumeError(CheckpointError):

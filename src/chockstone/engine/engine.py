@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from chockstone.backends.protocol import Worker
 from chockstone.catalog import Catalog, CatalogError, RowMissing
 from chockstone.catalog.database.retry import context_that_waits_for_catalog, waiting_for_catalog
 from chockstone.catalog.tables.losses import LossRow
 from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.audit import AuditLog
-from chockstone.engine.backend import Backend
 from chockstone.engine.config import Busy, Durability, EngineLimits, StorageRules
 from chockstone.engine.futures import Futures, Promise, Result
 from chockstone.engine.journal.journal import JournalError, JournalWriter
@@ -60,7 +60,7 @@ _FINAL_ARCHIVES_SECONDS: Final = 60.0  # that a stopping server takes for runs t
 class Engine:
     def __init__(
         self,
-        backend: Backend,
+        backend: Worker,
         catalog: Catalog,
         storage: ArchiveStorage,
         *,
@@ -386,7 +386,7 @@ class Engine:
         """The worker may be writing it yet, and then deletes it when it has; one that died has forgotten it."""
         try:
             try:
-                await self._backend.call("forget", {"archive": archive})
+                await self._backend.forget(archive)
             except ServerFailure:
                 await self.storage.delete(archive)
         except StoreError as error:
@@ -398,7 +398,7 @@ class Engine:
 
     async def _free_memory(self, archive: str) -> None:
         with suppress(RequestError):
-            await self._backend.call("forget", {"archive": archive})
+            await self._backend.forget(archive)
 
     def _sampled(self, source: SamplerSource, prompt_tokens: int, tokens: int) -> None:
         self.usage.sampled(

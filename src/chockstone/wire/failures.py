@@ -21,9 +21,14 @@ Code = Literal[  # what our own rooms act on; others see the message
 class RequestError(Exception):
     category: Category = "unknown"
 
-    def __init__(self, message: str, *, code: Code | None = None) -> None:
+    def __init__(
+        self, message: str, *, code: Code | None = None, needed_bytes: int | None = None, reason: str | None = None
+    ) -> None:
+        """``needed_bytes``: size of what there is "no_room" for. ``reason``: the finding alone, without who met it."""
         super().__init__(message)
         self.code = code
+        self.needed_bytes = needed_bytes
+        self.reason = reason
 
 
 class BadRequest(RequestError):

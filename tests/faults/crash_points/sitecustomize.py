@@ -127,13 +127,14 @@ def watch_writes(plan: Plan, name: str) -> None:
 
 def watch_server(plan: Plan) -> None:
     from chockstone.api import app as api
+    from chockstone.backends.calls import DoneEvent
     from chockstone.backends.supervision.local import LocalBackend
     from chockstone.catalog.database.database import Database
     from chockstone.engine.journal.journal import Journal
 
     plan.around(Journal, "append", "append", lambda _, head, *__, **___: head.get("kind") in RECORDS)
     plan.around(Journal, "append", "store", lambda _, head, *__, **___: head.get("kind") == "result")
-    plan.around(LocalBackend, "_take", "reply", lambda _, message: message.values.get("event") == "done")
+    plan.around(LocalBackend, "_take", "reply", lambda _, event: isinstance(event, DoneEvent))
     run = Database.run
 
     async def watched_run(database: Database, work: Any, *, writes: bool) -> Any:

@@ -6,7 +6,7 @@ Its archives are real ones in a real store, small as they are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -14,19 +14,45 @@ from typing import Any
 
 import numpy as np
 
-from chockstone.backends.channel import Message
-from chockstone.backends.supervision.local import WorkerLost
+from chockstone.backends.calls import (
+    AddLossCall,
+    CloseRunCall,
+    DropLossCall,
+    EmptyReply,
+    ForgetCall,
+    ForwardBackwardCall,
+    LoadCall,
+    OpenRunCall,
+    OptimStepCall,
+    ReplyT,
+    SnapshotCall,
+    WorkerCall,
+    WorkerCalls,
+    WorkerReply,
+    name_of,
+    values_of,
+)
+from chockstone.backends.protocol import (
+    PassReply,
+    SampleCall,
+    SampleReply,
+    SaveCall,
+    SaveReply,
+    StepReply,
+    Worker,
+    WorkerLost,
+)
 from chockstone.checkpoints import Admission, Archive, Checkpointer, SavedCheckpoint, Store, load_state
 from chockstone.checkpoints.errors import (
     AdmissionRefused,
+    CheckpointError,
     CheckpointMissing,
     DamagedArchive,
     StoreDenied,
     StoreFull,
     StoreUnreachable,
 )
-from chockstone.engine.backend import Backend
-from chockstone.wire.failures import BadRequest, ServerFailure
+from chockstone.wire.failures import BadRequest, Code, ServerFailure
 
 
 @dataclass
@@ -38,7 +64,7 @@ class Numbers:
     steps: int = field(default=0, compare=False)
 
 
-class FakeBackend:
+class FakeBackend(WorkerCalls):
     def __init__(self, store: Store) -> None:
         self.store = store
         self._checkpointer = Checkpointer(store)
@@ -71,52 +97,71 @@ class FakeBackend:
                 raise WorkerLost("the worker was stopped")
             await asyncio.sleep(0.001)
 
-    async def call(
+    async def send(
         self,
-        word: str,
-        values: dict[str, Any],
-        body: bytes = b"",
+        call: WorkerCall,
+        reply: type[ReplyT],
         *,
         on_release: Callable[[], None] = lambda: None,
         generation: int | None = None,
-    ) -> Message:
+    ) -> ReplyT:
         if generation not in (None, self.generation):
             raise WorkerLost(f"the worker of generation {generation} is gone", code="unsent")
         began = self.generation
-        self.calls.append((word, values, body))
-        await self._pass_gate(word)
-        if word == "pass":
-            await self._pass_gate(f"pass {body.decode(errors='replace')}")
+        body = call.body if isinstance(call, ForwardBackwardCall | SampleCall) else b""
+        self.calls.append((name_of(call), values_of(call), body))
+        await self._pass_gate(name_of(call))
+        if isinstance(call, ForwardBackwardCall):
+            await self._pass_gate(f"forward_backward {body.decode(errors='replace')}")
             if body == self.poison:
                 self.die("signal 11")
                 raise WorkerLost("signal 11")
         try:
-            return await self._do(word, values, body, on_release)
+            result = await self._do(call, on_release)
         finally:
             if self.generation != began:
                 raise WorkerLost(self._reason)
+        assert isinstance(result, reply)
+        return result
 
-    async def _do(self, word: str, values: dict[str, Any], body: bytes, on_release: Callable[[], None]) -> Message:
-        if word == "save":
-            state = copy(self._run(values))
-            on_release()
-            await self._pass_gate("disk")
-            saved = await asyncio.to_thread(self._write, values, state)
-            return Message({"size_bytes": saved.size_bytes, "seal": saved.seal, "seconds": self.seconds})
-        if word == "snapshot":
-            state = copy(self._run(values))
-            if values["archive"] not in {entry.name for entry in self.store.entries()}:
-                await asyncio.to_thread(self._write, {"kind": "sampler_weights", **values}, state)
-            return Message()
-        if word == "load":
-            state = await asyncio.to_thread(self._read, values["archive"], values.get("seal"))
-            self._load(self._run(values), state, values)
-            return Message()
-        if word == "forget":
-            await asyncio.to_thread(self.store.delete, values["archive"])
-            return Message()
-        reply: Message = getattr(self, f"_{word}")(values, body)
-        return reply
+    async def _do(self, call: WorkerCall, on_release: Callable[[], None]) -> WorkerReply:
+        match call:
+            case SaveCall():
+                state = copy(self._run(call.run_id))
+                on_release()
+                await self._pass_gate("disk")
+                saved = await asyncio.to_thread(self._write, call, state)
+                return SaveReply(size_bytes=saved.size_bytes, seal=saved.seal, seconds=self.seconds)
+            case SnapshotCall():
+                state = copy(self._run(call.run_id))
+                if call.archive not in {entry.name for entry in self.store.entries()}:
+                    save = SaveCall(
+                        run_id=call.run_id,
+                        archive=call.archive,
+                        kind="sampler_weights",
+                        reserve_bytes=call.reserve_bytes,
+                    )
+                    await asyncio.to_thread(self._write, save, state)
+            case LoadCall():
+                state = await asyncio.to_thread(self._read, call.archive, call.seal)
+                self._load(self._run(call.run_id), state, with_optimizer=call.with_optimizer)
+            case ForgetCall():
+                await asyncio.to_thread(self.store.delete, call.archive)
+            case ForwardBackwardCall():
+                return self._pass(call)
+            case OptimStepCall():
+                return self._step(call)
+            case SampleCall():
+                return SampleReply(result=b"sampled " + call.body, tokens=1, prompt_tokens=len(call.body))
+            case OpenRunCall():
+                self.runs[call.run_id] = Numbers()
+            case CloseRunCall():
+                self.runs.pop(call.run_id, None)
+            case AddLossCall():
+                self.losses[call.loss_id] = call.definition
+            case DropLossCall():
+                self.losses.pop(call.loss_id, None)
+        return EmptyReply()
 
     @property
     def archives(self) -> dict[str, int]:
@@ -136,7 +181,7 @@ class FakeBackend:
     def hold(self, word: str) -> None:
         """Calls of this word wait from now on; ``disk`` is where a save waits after it has released its run.
 
-        Of passes, those of one body can be held: ``pass 5``.
+        Of passes, those of one body can be held: ``forward_backward 5``.
         """
         self._held[word] = asyncio.get_running_loop().create_future()
 
@@ -168,72 +213,48 @@ class FakeBackend:
         if word in self._failures:
             raise self._failures.pop(word)
 
-    def _run(self, values: dict[str, Any]) -> Numbers:
-        if (run := self.runs.get(values["run_id"])) is None:
-            raise ServerFailure(f"run {values['run_id']!r} is not loaded")
+    def _run(self, run_id: str) -> Numbers:
+        if (run := self.runs.get(run_id)) is None:
+            raise ServerFailure(f"run {run_id!r} is not loaded")
         return run
 
-    def _open_run(self, values: dict[str, Any], body: bytes) -> Message:
-        self.runs[values["run_id"]] = Numbers()
-        return Message()
-
-    def _close_run(self, values: dict[str, Any], body: bytes) -> Message:
-        self.runs.pop(values["run_id"], None)
-        return Message()
-
-    def _pass(self, values: dict[str, Any], body: bytes) -> Message:
-        run = self._run(values)
+    def _pass(self, call: ForwardBackwardCall) -> PassReply:
+        run, body = self._run(call.run_id), call.body
         if self.custom not in (None, *self.losses):
             raise BadRequest(f"there is no custom loss {self.custom!r}")
         if not body.isdigit():
             raise BadRequest(f"{body!r} is not a number")
         run.gradient += int(body)
-        return Message({"tokens": int(body), "seconds": self.seconds}, b"loss " + body)
+        return PassReply(result=b"loss " + body, tokens=int(body), seconds=self.seconds)
 
-    def _optim_step(self, values: dict[str, Any], body: bytes) -> Message:
-        run = self._run(values)
+    def _step(self, call: OptimStepCall) -> StepReply:
+        run = self._run(call.run_id)
         run.weight += run.gradient
         run.gradient = 0
         run.steps += 1
-        metrics = {"weight": run.weight, "steps": float(run.steps)}
-        return Message({"metrics": metrics, "seconds": self.seconds})
-
-    def _add_loss(self, values: dict[str, Any], body: bytes) -> Message:
-        self.losses[values["loss_id"]] = values["definition"]
-        return Message()
-
-    def _drop_loss(self, values: dict[str, Any], body: bytes) -> Message:
-        self.losses.pop(values["loss_id"], None)
-        return Message()
-
-    def _sample(self, values: dict[str, Any], body: bytes) -> Message:
-        return Message({"tokens": 1, "prompt_tokens": len(body)}, b"sampled " + body)
-
-    def _cancel(self, values: dict[str, Any], body: bytes) -> Message:
-        return Message()
+        return StepReply(metrics={"weight": run.weight, "steps": float(run.steps)}, seconds=self.seconds)
 
     @staticmethod
-    def _load(run: Numbers, saved: Numbers, values: Mapping[str, Any]) -> None:
-        with_optimizer = values.get("with_optimizer", False)
+    def _load(run: Numbers, saved: Numbers, *, with_optimizer: bool) -> None:
         run.weight = saved.weight
         run.gradient = saved.gradient if with_optimizer else 0
         run.steps = saved.steps if with_optimizer else 0
 
-    def _write(self, values: Mapping[str, Any], state: Numbers) -> SavedCheckpoint:
+    def _write(self, call: SaveCall, state: Numbers) -> SavedCheckpoint:
         try:
             handle = self._checkpointer.save(
                 {"run": {"weight": np.array([state.weight]), "gradient": state.gradient, "steps": state.steps}},
-                name=values["archive"],
-                kind=values["kind"],
-                metadata=values.get("metadata", {}),
-                ttl_seconds=values.get("ttl_seconds"),
+                name=call.archive,
+                kind=call.kind,
+                metadata=call.metadata,
+                ttl_seconds=call.ttl_seconds,
                 overwrite=True,
-                admission=Admission(
-                    allowance_bytes=values.get("allowance_bytes"), reserve_bytes=values.get("reserve_bytes", 0)
-                ),
+                admission=Admission(allowance_bytes=call.allowance_bytes, reserve_bytes=call.reserve_bytes),
             )
             return handle.result()
-        except (AdmissionRefused, StoreFull) as error:
+        except AdmissionRefused as error:
+            raise BadRequest(str(error), code="no_room", needed_bytes=error.needed_bytes) from error
+        except StoreFull as error:
             raise BadRequest(str(error), code="no_room") from error
 
     def _read(self, archive: str, seal: str | None = None) -> Numbers:
@@ -244,12 +265,16 @@ class FakeBackend:
         except CheckpointMissing as error:
             raise BadRequest(f"the checkpoint is not in the store any more: {error}", code="missing") from error
         except DamagedArchive as error:
-            raise ServerFailure(f"the checkpoint cannot be loaded: {error}", code="damaged") from error
+            raise _unreadable(error, "damaged") from error
         except StoreDenied as error:
-            raise ServerFailure(f"the checkpoint cannot be loaded: {error}", code="denied") from error
+            raise _unreadable(error, "denied") from error
         except StoreUnreachable as error:
-            raise ServerFailure(f"the checkpoint cannot be loaded: {error}", code="unreachable") from error
+            raise _unreadable(error, "unreachable") from error
 
 
-def _is_a_backend(fake: FakeBackend) -> Backend:
+def _unreadable(error: CheckpointError, code: Code) -> ServerFailure:
+    return ServerFailure(f"the checkpoint cannot be loaded: {error}", code=code, reason=str(error))
+
+
+def _is_a_worker(fake: FakeBackend) -> Worker:
     return fake

@@ -87,16 +87,16 @@ async def test_stopping_finishes_what_runs_and_leaves_what_waits_to_the_next_ser
 ) -> None:
     async with started(backend, catalog, storage) as engine:
         live = await made_run(engine)
-        backend.hold("pass")
+        backend.hold("forward_backward")
         running = await engine.training.forward_backward(live, 1, b"5")
         waiting = await engine.training.optim_step(live, 2, {})
-        await until(lambda: "pass" in backend.words())
+        await until(lambda: "forward_backward" in backend.words())
 
         stopping = asyncio.create_task(engine.stop())
         await settle_down()
         assert engine.is_stopping
         assert not stopping.done() and not backend.is_stopped
-        backend.let_go("pass")
+        backend.let_go("forward_backward")
         await stopping
 
         assert backend.is_stopped
@@ -172,10 +172,10 @@ async def test_a_lost_worker_fails_neither_what_ran_nor_what_waited(
 ) -> None:
     live, other = await made_run(engine, 0), await made_run(engine, 1)
     await answer(engine, await engine.training.optim_step(other, 1, {}))
-    backend.hold("pass")
+    backend.hold("forward_backward")
     running = await engine.training.forward_backward(live, 1, b"5")
     waiting = await engine.training.optim_step(live, 2, {})
-    await until(lambda: "pass" in backend.words())
+    await until(lambda: "forward_backward" in backend.words())
 
     lose_worker(engine, backend)
 
@@ -192,10 +192,10 @@ async def test_without_a_journal_a_lost_worker_takes_its_runs_with_it(
 ) -> None:
     async with started(backend, catalog, storage, durability=Durability(journal="off")) as engine:
         live = await made_run(engine)
-        backend.hold("pass")
+        backend.hold("forward_backward")
         running = await engine.training.forward_backward(live, 1, b"5")
         waiting = await engine.training.optim_step(live, 2, {})
-        await until(lambda: "pass" in backend.words())
+        await until(lambda: "forward_backward" in backend.words())
 
         lose_worker(engine, backend)
 

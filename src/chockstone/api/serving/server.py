@@ -23,13 +23,13 @@ from chockstone.api.serving.file_watch import FileWatch
 from chockstone.api.serving.listening import event_loop, get_ready, http_server, stop_on_signals
 from chockstone.api.serving.preparing import Announce, CannotStart, Prepared, ray_plan, refuse_open_door
 from chockstone.api.users import UserDirectory, follow_keys, read_secret
+from chockstone.backends.protocol import Worker
 from chockstone.backends.ray.backend import RayBackend
 from chockstone.backends.supervision.local import LocalBackend
 from chockstone.backends.supervision.supervisor import WorkerSupervisor
 from chockstone.catalog import Catalog, CatalogError, EngineLock, SqliteGuard
 from chockstone.checkpoints import open_store
 from chockstone.checkpoints.errors import StoreError
-from chockstone.engine.backend import Backend
 from chockstone.engine.engine import Engine
 from chockstone.engine.ownership.catalog_claim import CatalogRefused, take_catalog
 from chockstone.engine.ownership.clock import ServerClock
@@ -173,7 +173,7 @@ def _backend(
     return LocalBackend(told, on_lost=on_lost, on_hopeless=on_hopeless, first=first, inherit=inherit)
 
 
-async def _with_sampler(config: ServerConfig, backend: WorkerSupervisor, storage: ArchiveStorage) -> Backend:
+async def _with_sampler(config: ServerConfig, backend: WorkerSupervisor, storage: ArchiveStorage) -> Worker:
     """Samples are its own, or those of vLLM servers."""
     if config.sampler != "vllm":
         return backend

@@ -9,7 +9,7 @@ from chockstone.api.context import ContextDep
 from chockstone.api.model_descriptions import ModelDescription
 from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
-from chockstone.backends.run_spec import RunSpec
+from chockstone.backends.protocol import RunSpec
 from chockstone.wire.messages.futures import AcceptedResponse
 from chockstone.wire.messages.models import (
     CreateModelRequest,

@@ -10,7 +10,7 @@ from fastapi import Header
 from chockstone.api.context import ContextDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
-from chockstone.backends.run_spec import RunSpec
+from chockstone.backends.protocol import RunSpec
 from chockstone.engine.runs.operations import request_id_of
 from chockstone.engine.storage.checkpoints import Latest
 from chockstone.wire.messages.checkpoints import SkippedCheckpoint

@@ -29,4 +29,4 @@ def explain_load(error: CheckpointError) -> RequestError:
     if isinstance(error, CheckpointMissing):
         return BadRequest(f"the checkpoint is not in the store any more: {error}", code="missing")
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
-    return ServerFailure(f"the checkpoint cannot be loaded: {error}", code=code)
+    return ServerFailure(f"the checkpoint cannot be loaded: {error}", code=code, reason=str(error))

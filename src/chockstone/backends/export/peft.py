@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from typing import Final
-
-import torch
+from typing import TYPE_CHECKING, Final
 
 from chockstone.backends.run_spec import ALPHA
-from chockstone.sampling.adapter import Adapter
+
+if TYPE_CHECKING:  # the server writes adapters for vLLM without torch
+    import torch
+
+    from chockstone.sampling.adapter import Adapter
 
 ADAPTER_CONFIG: Final = "adapter_config.json"
 ADAPTER_MODEL: Final = "adapter_model.safetensors"

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy.typing as npt
 import orjson
 import torch
 import torch.distributed as dist
 
+from chockstone.backends.calls import decode_error, encode_error
 from chockstone.backends.channel import Message
 from chockstone.backends.fsdp.follower_broadcast import FollowerBroadcast
-from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
+from chockstone.wire.failures import RequestError
 
 log = logging.getLogger(__name__)
-_KINDS: Final = {kind.__name__: kind for kind in (BadRequest, ServerFailure)}
 
 
 class ProcessGroupLost(BaseException):
@@ -48,7 +48,7 @@ class DistributedProcessGroup:
     def agree(self, error: BaseException | None) -> None:
         mine = b""
         if isinstance(error, RequestError):
-            mine = _encode(error)
+            mine = orjson.dumps(encode_error(error))
         elif error is not None:
             self.lose(error)
         lengths = [int(length) for length in self.gather(torch.tensor([len(mine)]).double(), [1] * self.size)]
@@ -59,7 +59,7 @@ class DistributedProcessGroup:
         if first == self.rank:
             said = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
         dist.broadcast(said, first)
-        raise _decode(bytes(said.numpy()))
+        raise decode_error(orjson.loads(bytes(said.numpy())))
 
     def decide(self, answer: bool) -> bool:
         decided = torch.tensor([answer], dtype=torch.uint8)
@@ -85,13 +85,3 @@ class DistributedProcessGroup:
     def lose(self, error: BaseException) -> None:
         log.error("rank lost rank=%d error=%s\n%s", self.rank, error, traceback.format_exc())
         raise ProcessGroupLost(f"rank {self.rank}: {type(error).__name__}: {error}") from error
-
-
-def _encode(error: RequestError) -> bytes:
-    kind = next(name for name, kind in _KINDS.items() if isinstance(error, kind))
-    return orjson.dumps([kind, str(error).encode(errors="replace").decode(), error.code])
-
-
-def _decode(said: bytes) -> RequestError:
-    kind, message, code = orjson.loads(said)
-    return _KINDS[kind](message, code=code)

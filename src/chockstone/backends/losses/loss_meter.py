@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from chockstone.backends.protocol import LossLimits
 from chockstone.wire.failures import BadRequest
 
 DATUM_BYTES: Final = 1 << 28  # of all tensors made on the way to the loss, and of any one on the way back
@@ -25,9 +26,6 @@ DATUM_WORK: Final = 2_000_000_000
 PASS_WORK: Final = 30_000_000_000
 TURN_WORK: Final = 250_000_000  # after which others have their turn
 OVERHEAD: Final = 25_000  # of any operation, however small
-
-Limits = Literal["enforced", "lifted", "unmetered"]
-"""Lifted: of an operation that succeeded before and is replayed. Unmetered: the same, of a version without a meter."""
 
 _ADVICE: Final = "or run the loss on your side with forward_backward_custom(data, function)."
 _PART: Final = 1024  # bytes of a tensor object
@@ -113,7 +111,7 @@ class LossMeter(TorchDispatchMode):
 class PassBudget:
     """What the uploaded loss of one pass has cost so far, in all processes."""
 
-    def __init__(self, limits: Limits = "enforced") -> None:
+    def __init__(self, limits: LossLimits = "enforced") -> None:
         self.limits = limits
         self._settled = 0  # of micro-batches that are finished everywhere
         self._here = 0  # of the present one, in this process

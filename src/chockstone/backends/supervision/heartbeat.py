@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-BEAT: Final = "beat"
+from chockstone.backends.calls import BeatEvent, WorkerEvent
+
 _BEAT_SECONDS: Final = 1.0
 
 
@@ -31,16 +32,16 @@ class Watch:
         self._patience = patience
         self._silent_checks = 0
         self._stuck_checks = 0
-        self._turns: object = None  # as it was last told
+        self._turns: int | None = None  # in the last beat
         self.verdict: str | None = None  # why it is taken for hung
 
-    def hear(self, values: Mapping[str, Any]) -> None:
+    def hear(self, event: WorkerEvent) -> None:
         self._silent_checks = 0
-        if values["event"] != BEAT:
+        if not isinstance(event, BeatEvent):
             return
-        if not values["busy"] or values["turns"] != self._turns:
+        if not event.busy or event.turns != self._turns:
             self._stuck_checks = 0
-        self._turns = values["turns"]
+        self._turns = event.turns
 
     def check(self) -> bool:
         """Whether the worker still counts as alive."""
@@ -60,7 +61,7 @@ class Heart:
     ``pulse`` says how many turns the compute thread has finished, and whether it is busy with one.
     """
 
-    def __init__(self, send: Callable[[Mapping[str, Any]], None], pulse: Callable[[], tuple[int, bool]]) -> None:
+    def __init__(self, send: Callable[[BeatEvent], None], pulse: Callable[[], tuple[int, bool]]) -> None:
         self._send = send
         self._pulse = pulse
         self._is_over = threading.Event()
@@ -76,4 +77,4 @@ class Heart:
     def _beat(self) -> None:
         while not self._is_over.wait(_BEAT_SECONDS):
             turns, is_busy = self._pulse()
-            self._send({"event": BEAT, "turns": turns, "busy": is_busy})
+            self._send(BeatEvent(turns, is_busy))

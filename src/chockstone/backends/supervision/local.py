@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from chockstone.backends.channel import AsyncChannel
 from chockstone.backends.supervision.heartbeat import HeartbeatLimits
 from chockstone.backends.supervision.process import COMMAND, WorkerConfig, WorkerProcess, spawn_worker
-from chockstone.backends.supervision.supervisor import WorkerLost, WorkerSupervisor, describe_exit
-
-__all__ = ["LocalBackend", "WorkerLost"]
+from chockstone.backends.supervision.supervisor import WorkerSupervisor, describe_exit
 
 
 class LocalBackend(WorkerSupervisor):

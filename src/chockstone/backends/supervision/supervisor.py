@@ -15,9 +15,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from chockstone.backends.calls import (
+    BeatEvent,
+    DoneEvent,
+    FailedEvent,
+    ReadyEvent,
+    ReleasedEvent,
+    ReplyT,
+    StartFailedEvent,
+    StopCall,
+    WorkerCall,
+    WorkerCalls,
+    WorkerEvent,
+    decode_event,
+    decode_reply,
+    encode_call,
+)
 from chockstone.backends.channel import AsyncChannel, ChannelClosed, Message
-from chockstone.backends.supervision.heartbeat import BEAT, HeartbeatLimits, Watch
-from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
+from chockstone.backends.protocol import WorkerLost
+from chockstone.backends.supervision.heartbeat import HeartbeatLimits, Watch
 
 log = logging.getLogger(__name__)
 _FIRST_DELAY_SECONDS: Final = 0.1
@@ -32,13 +48,6 @@ _SIGNALS: Final[Mapping[int, str]] = {
     signal.SIGBUS: "bus error: a mapped file was cut short, or the disk is full",
     signal.SIGABRT: "aborted by a library",
 }
-
-
-class WorkerLost(ServerFailure):
-    """The process died while it worked on this call, or before it could start.
-
-    With the code ``unsent`` it never heard of the call, and cannot have died of it.
-    """
 
 
 class NotStarted(Exception):
@@ -65,7 +74,7 @@ class _Pending:
     is_sent: bool  # or some of it
 
 
-class WorkerSupervisor(abc.ABC):
+class WorkerSupervisor(WorkerCalls):
     """Calls to a worker. One that dies fails its calls with WorkerLost, and the next one is started.
 
     One that is hung is killed, which is a death like any other. The next one starts soon if the last
@@ -95,7 +104,7 @@ class WorkerSupervisor(abc.ABC):
         self._was_ready = False  # the present worker
         self.trouble: str | None = None  # why no worker gets ready, if several in a row did not
         self.generation = 0
-        self.details: dict[str, Any] = {}  # Any: plain JSON; what the worker said when it was ready
+        self.environment: Mapping[str, Any] = {}  # Any: plain JSON; of the newest worker that became ready
 
     @abc.abstractmethod
     def _begin(self) -> WorkerHandle:
@@ -108,27 +117,21 @@ class WorkerSupervisor(abc.ABC):
     def is_ready(self) -> bool:
         return self._ready.is_set() and self._channel is not None
 
-    @property
-    def environment(self) -> Mapping[str, Any]:
-        environment: Mapping[str, Any] = self.details.get("environment", {})
-        return environment
-
     async def ready(self) -> None:
         while not self.is_ready:
             if self._is_over:
                 raise WorkerLost("the worker is not running, and will not be started again")
             await self._ready.wait()
 
-    async def call(
+    async def send(
         self,
-        word: str,
-        values: dict[str, Any],
-        body: bytes = b"",
+        call: WorkerCall,
+        reply: type[ReplyT],
         *,
         on_release: Callable[[], None] = lambda: None,
         generation: int | None = None,
-    ) -> Message:
-        """Have the worker do something. Waits until it is ready; see ``engine.backend`` for the words."""
+    ) -> ReplyT:
+        """Send the call as soon as the worker is ready, and wait for its reply."""
         await self.ready()
         channel = self._channel
         assert channel is not None, "a worker that is ready has a channel"
@@ -142,8 +145,8 @@ class WorkerSupervisor(abc.ABC):
         self._pending[number] = pending
         try:
             with contextlib.suppress(ChannelClosed):  # the reply says how the worker ended, once that is known
-                await channel.send(Message({"id": number, "word": word, "values": values}, body))
-            return await pending.reply
+                await channel.send(encode_call(number, call))
+            return decode_reply(reply, await pending.reply)
         finally:
             self._pending.pop(number, None)
 
@@ -157,7 +160,7 @@ class WorkerSupervisor(abc.ABC):
                 self._life.kill()  # it still loads, and has nothing to finish
             if self._channel is not None:
                 with contextlib.suppress(ChannelClosed):
-                    await self._channel.send(Message({"word": "stop"}))
+                    await self._channel.send(encode_call(next(self._numbers), StopCall()))
             await asyncio.wait({self._keeping}, timeout=_STOP_SECONDS)
         if self._life is not None:
             self._life.kill()
@@ -252,8 +255,9 @@ class WorkerSupervisor(abc.ABC):
         try:
             while True:
                 message = await channel.receive()
-                watch.hear(message.values)
-                self._take(message)
+                event = decode_event(message)
+                watch.hear(event)
+                self._take(event)
         finally:
             channel.close()
 
@@ -266,31 +270,33 @@ class WorkerSupervisor(abc.ABC):
             is_alive = watch.check()
         life.kill()
 
-    def _take(self, message: Message) -> None:
-        values = message.values
-        if values["event"] == "ready":
-            self.details = dict(values["details"])
-            self.generation += 1
-            self._was_ready, self.trouble = True, None
-            self._ready.set()
-            return
-        if values["event"] == BEAT:
-            return
-        if values["event"] == "hopeless":
-            self._is_stopping = True
-            self._on_hopeless(values["error"])
-            return
-        self._has_answered = True
-        pending = self._pending.get(values["id"])
-        if pending is None or pending.reply.done():
-            return  # whoever asked has stopped waiting
-        match values["event"]:
-            case "released":
-                pending.on_release()
-            case "done":
-                pending.reply.set_result(Message(values["values"], message.body))
-            case "failed":
-                pending.reply.set_exception(_error(values))
+    def _take(self, event: WorkerEvent) -> None:
+        match event:
+            case ReadyEvent():
+                self.environment = event.environment
+                self.generation += 1
+                self._was_ready, self.trouble = True, None
+                self._ready.set()
+            case StartFailedEvent():
+                self._is_stopping = True
+                self._on_hopeless(event.error)
+            case BeatEvent():
+                pass
+            case ReleasedEvent() | DoneEvent() | FailedEvent():
+                self._has_answered = True
+                pending = self._pending.get(event.number)
+                if pending is not None and not pending.reply.done():  # else the caller has stopped waiting
+                    _settle(pending, event)
+
+
+def _settle(pending: _Pending, event: ReleasedEvent | DoneEvent | FailedEvent) -> None:
+    match event:
+        case ReleasedEvent():
+            pending.on_release()
+        case DoneEvent():
+            pending.reply.set_result(event.reply)
+        case FailedEvent():
+            pending.reply.set_exception(event.error)
 
 
 def describe_exit(code: int) -> str:
@@ -299,8 +305,3 @@ def describe_exit(code: int) -> str:
         return f"exit code {code}"
     meaning = _SIGNALS.get(-code)
     return f"signal {-code} ({meaning})" if meaning else f"signal {-code}"
-
-
-def _error(values: Mapping[str, Any]) -> RequestError:
-    kind = BadRequest if values["category"] == "user" else ServerFailure
-    return kind(values["error"], code=values.get("code"))

@@ -14,8 +14,9 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from chockstone.backends.channel import Message
+from chockstone.backends.calls import ReplyT, WorkerCall, WorkerCalls
 from chockstone.backends.export.published_adapters import DirectoryTaken, PublishedAdapters
+from chockstone.backends.protocol import SampleCall, SampleReply
 from chockstone.backends.supervision.supervisor import WorkerSupervisor
 from chockstone.checkpoints import Store
 from chockstone.sampling.vllm.adapters import AdapterFiles
@@ -47,7 +48,7 @@ class VllmPlan:
     are_shared: bool = False  # adapters, with servers that run as other users
 
 
-class VllmBackend:
+class VllmBackend(WorkerCalls):
     def __init__(self, worker: WorkerSupervisor, plan: VllmPlan, store: Store) -> None:
         """``store`` is the worker's. Needs a running event loop."""
         self._worker = worker
@@ -58,7 +59,7 @@ class VllmBackend:
         self._published = PublishedAdapters(
             store, directory, most=most_files, on_leaving=self._fleet.unload, is_shared=plan.are_shared
         )
-        self._under_way: dict[str, asyncio.Task[Message]] = {}
+        self._under_way: dict[str, asyncio.Task[SampleReply]] = {}
 
     @classmethod
     async def open(cls, worker: WorkerSupervisor, plan: VllmPlan, store: Store) -> VllmBackend:
@@ -108,28 +109,18 @@ class VllmBackend:
         await asyncio.to_thread(self._published.close)
         await self._fleet.close()
 
-    async def call(
+    async def send(
         self,
-        word: str,
-        values: dict[str, Any],
-        body: bytes = b"",
+        call: WorkerCall,
+        reply: type[ReplyT],
         *,
         on_release: Callable[[], None] = lambda: None,
         generation: int | None = None,
-    ) -> Message:
-        if word == "sample":
-            return await self._sample_until_cancelled(values, body)
-        if word == "cancel" and (sampling := self._under_way.get(values["key"])) is not None:
-            sampling.cancel()
-        try:
-            return await self._worker.call(word, values, body, on_release=on_release, generation=generation)
-        finally:
-            if word == "forget":  # also when the worker has died, and with it what it held
-                await self._published.forget(values["archive"])
+    ) -> ReplyT:
+        return await self._worker.send(call, reply, on_release=on_release, generation=generation)
 
-    async def _sample_until_cancelled(self, values: dict[str, Any], body: bytes) -> Message:
-        key = values["key"]
-        sampling = self._under_way[key] = asyncio.create_task(self._sample(values, body))
+    async def sample(self, call: SampleCall) -> SampleReply:
+        sampling = self._under_way[call.key] = asyncio.create_task(self._sample(call))
         try:
             return await sampling
         except asyncio.CancelledError:
@@ -138,36 +129,44 @@ class VllmBackend:
                 raise
             raise BadRequest("the sample was cancelled") from None
         finally:
-            self._under_way.pop(key, None)
+            self._under_way.pop(call.key, None)
 
-    async def _sample(self, values: dict[str, Any], body: bytes) -> Message:
-        limit = ModelName.parse(values["base_model"]).max_context
-        decoded = await _beside_loop(lambda: decode_sample(orjson.loads(body)), size_bytes=len(body))
-        request = limit_context(decoded, limit)
-        archive = values["archive"]
-        if archive is None:
-            return await self._ask(request, values, body, None)
-        if not self._published.knows(archive):
-            await self._worker.call("written", {"archive": archive})  # a snapshot is, behind
+    async def cancel(self, key: str) -> None:
+        if (sampling := self._under_way.get(key)) is not None:
+            sampling.cancel()
+        await self._worker.cancel(key)
+
+    async def forget(self, archive: str) -> None:
         try:
-            async with self._published.lent(archive, seal=values.get("seal")) as files:
-                return await self._ask(request, values, body, files)
+            await self._worker.forget(archive)
+        finally:  # also when the worker has died, and its memory is lost
+            await self._published.forget(archive)
+
+    async def _sample(self, call: SampleCall) -> SampleReply:
+        limit = ModelName.parse(call.base_model).max_context
+        decoded = await _beside_loop(lambda: decode_sample(orjson.loads(call.body)), size_bytes=len(call.body))
+        request = limit_context(decoded, limit)
+        if call.archive is None:
+            return await self._ask(request, call, None)
+        if not self._published.knows(call.archive):
+            await self._worker.written(call.archive)  # a snapshot is written in the background
+        try:
+            async with self._published.lent(call.archive, seal=call.seal) as files:
+                return await self._ask(request, call, files)
         except RequestError as error:
             if error.code != "missing":
                 raise
-        return await self._worker.call("sample", values, body)  # it may have in memory what fits no disk
+        return await self._worker.sample(call)  # it may have in memory what did not fit on the disk
 
-    async def _ask(
-        self, request: SampleRequest, values: dict[str, Any], body: bytes, files: AdapterFiles | None
-    ) -> Message:
-        name = ModelName.parse(values["base_model"]).base
-        result = await self._fleet.sample(request, name, files, seed=values["seed"])
+    async def _ask(self, request: SampleRequest, call: SampleCall, files: AdapterFiles | None) -> SampleReply:
+        name = ModelName.parse(call.base_model).base
+        result = await self._fleet.sample(request, name, files, seed=call.seed)
         if result is None:
-            log.debug("sample left to the worker request=%s model=%s", values["key"], values["base_model"])
-            return await self._worker.call("sample", values, body)
+            log.debug("sample left to the worker request=%s model=%s", call.key, call.base_model)
+            return await self._worker.sample(call)
         tokens = sum(len(sequence.tokens) for sequence in result.sequences)
         encoded = await _beside_loop(lambda: encode_sample_result(result, request), size_bytes=8 * tokens)
-        return Message({"tokens": tokens, "prompt_tokens": len(request.prompt)}, encoded)
+        return SampleReply(result=encoded, tokens=tokens, prompt_tokens=len(request.prompt))
 
 
 async def _beside_loop(work: Callable[[], T], *, size_bytes: int) -> T:

@@ -15,8 +15,9 @@ import torch
 
 from chockstone.backends.export.peft import peft_files
 from chockstone.backends.losses.custom_loss import CustomLoss
-from chockstone.backends.losses.loss_meter import Limits, PassBudget
+from chockstone.backends.losses.loss_meter import PassBudget
 from chockstone.backends.losses.losses import choose_loss
+from chockstone.backends.protocol import LossLimits
 from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.base_model import BaseModel
 from chockstone.backends.training.batch_result import BatchResult
@@ -65,7 +66,7 @@ class TrainedRun:
         losses: Mapping[str, CustomLoss],
         *,
         tokens_per_micro_batch: int = 0,
-        loss_limits: Limits = "enforced",
+        loss_limits: LossLimits = "enforced",
     ) -> Generator[None, None, PassResult]:
         """One forward or forward-backward pass; yields after each micro-batch, and in between if its loss takes long.
 

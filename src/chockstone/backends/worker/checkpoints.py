@@ -252,7 +252,11 @@ def _future_of(handle: SaveHandle) -> Future[SavedCheckpoint]:
 
 def _explain_save(error: BaseException, *, needed_bytes: int) -> BaseException:
     if isinstance(error, AdmissionRefused):
-        return BadRequest(str(error), code="no_room")
+        return BadRequest(str(error), code="no_room", needed_bytes=error.needed_bytes)
     if isinstance(error, StoreFull):
-        return BadRequest(f"the checkpoint needs {needed_bytes} bytes, and there is no room: {error}", code="no_room")
+        return BadRequest(
+            f"the checkpoint needs {needed_bytes} bytes, and there is no room: {error}",
+            code="no_room",
+            needed_bytes=needed_bytes,
+        )
     return error

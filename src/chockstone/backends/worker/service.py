@@ -1,8 +1,8 @@
 """The workshop: the models, the runs on them, and the calls that train and sample.
 
 One thread computes, in turns (see ``tasks``); one reads the channel; one says every second that all
-is well; saves and loads do their disk work in threads of their own. Each call of ``engine.backend``
-is one method here, a generator whose returned message is the reply.
+is well; saves and loads do their disk work in threads of their own. Each call of ``protocol.Worker``
+is one method here, a generator that returns the reply.
 """
 
 from __future__ import annotations
@@ -11,23 +11,50 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
+from chockstone.backends.calls import (
+    AddLossCall,
+    CancelCall,
+    CloseRunCall,
+    DoneEvent,
+    DropLossCall,
+    EmptyReply,
+    FailedEvent,
+    ForgetCall,
+    ForwardBackwardCall,
+    LoadCall,
+    OpenRunCall,
+    OptimStepCall,
+    ReadyEvent,
+    ReleasedEvent,
+    SnapshotCall,
+    StartFailedEvent,
+    StopCall,
+    WorkerCall,
+    WorkerEvent,
+    WorkerReply,
+    WrittenCall,
+    decode_call,
+    encode_event,
+    encode_reply,
+    name_of,
+)
 from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
 from chockstone.backends.export.recipients import parse_recipients
 from chockstone.backends.losses.custom_loss import CustomLoss
-from chockstone.backends.losses.loss_meter import Limits
+from chockstone.backends.protocol import PassReply, SampleCall, SampleReply, SaveCall, SaveReply, StepReply
 from chockstone.backends.supervision.heartbeat import Heart
 from chockstone.backends.supervision.process import WorkerConfig
 from chockstone.backends.training.base_model import BaseModel, choose_device, load_base_model
 from chockstone.backends.training.optimizers import OptimStep
 from chockstone.backends.training.process_group import ALONE, ProcessGroup
-from chockstone.backends.training.run import RunSpec, TrainedRun
+from chockstone.backends.training.run import TrainedRun
 from chockstone.backends.worker.checkpoints import State, WorkerCheckpoints
 from chockstone.backends.worker.compute_turns import ComputeTurns, Schedule, Steps, TaskSource
 from chockstone.backends.worker.environment import describe_environment
@@ -45,7 +72,9 @@ from chockstone.wire.model_names import ModelName
 
 log = logging.getLogger(__name__)
 _SHELF_BYTES: Final = 2 << 30
-Call = Generator["Future[Any] | None", None, Message]
+ReplyOfWork = TypeVar("ReplyOfWork", covariant=True)
+TimedReply = TypeVar("TimedReply", PassReply, StepReply)
+Work = Generator["Future[Any] | None", None, ReplyOfWork]  # Any: whatever is waited for
 
 
 class WorkerService:
@@ -85,21 +114,6 @@ class WorkerService:
         self._loading: dict[str, Future[State]] = {}
         self._fetching: set[str] = set()  # samples whose weights are on their way
         self._is_over = False
-        self._calls: dict[str, Callable[..., Call]] = {
-            "open_run": self._open_run,
-            "close_run": self._close_run,
-            "pass": self._pass,
-            "optim_step": self._optim_step,
-            "save": self._save,
-            "snapshot": self._snapshot,
-            "load": self._load,
-            "add_loss": self._add_loss,
-            "drop_loss": self._drop_loss,
-            "sample": self._sample,
-            "cancel": self._cancel,
-            "forget": self._forget,
-            "written": self._written,
-        }
 
     def run(self) -> None:
         """Load the models, say so, and work until told to stop."""
@@ -112,10 +126,10 @@ class WorkerService:
             if not isinstance(error, ServerFailure):
                 self._crew.lose(error)
             told = str(error) if isinstance(error, ServerFailure) else f"{type(error).__name__}: {error}"
-            self._send(Message({"event": "hopeless", "error": told}))
+            self._send(StartFailedEvent(told))
             return
-        self._send(Message({"event": "ready", "details": {"environment": environment}}))
-        heart = Heart(lambda values: self._send(Message(values)), self._turns.pulse)
+        self._send(ReadyEvent(environment))
+        heart = Heart(self._send, self._turns.pulse)
         heart.start()
         try:
             self._turns.run(lambda: self._is_over)
@@ -154,136 +168,145 @@ class WorkerService:
         self._is_over = True
 
     def _take(self, message: Message) -> None:
-        if message.values["word"] == "stop":
+        numbered = decode_call(message)
+        call = numbered.call
+        if isinstance(call, StopCall):
             self._stop()
             return
         self._crew.tell(message)
-        self._turns.start(self._answer(message), party=self._party(message.values["values"]))
+        self._turns.start(self._answer(numbered.number, call), party=self._party(call))
 
-    def _party(self, values: Mapping[str, Any]) -> str:  # Any: plain JSON
-        """The user a call is for, as far as it is for one."""
-        return str(values.get("owner") or self._owners.get(values.get("run_id", ""), ""))
+    def _party(self, call: WorkerCall) -> str:
+        """The user whose compute turns the call takes; empty if it is no user's."""
+        match call:
+            case OpenRunCall() | SampleCall() if call.owner:
+                return call.owner
+            case (
+                OpenRunCall()
+                | CloseRunCall()
+                | ForwardBackwardCall()
+                | OptimStepCall()
+                | SaveCall()
+                | SnapshotCall()
+                | LoadCall()
+            ):
+                return self._owners.get(call.run_id, "")
+        return ""
 
-    def _answer(self, message: Message) -> Steps:
-        number, word, values = message.values["id"], message.values["word"], dict(message.values["values"])
+    def _answer(self, number: int, call: WorkerCall) -> Steps:
         try:
-            if word in ("pass", "sample"):
-                values["body"] = message.body
-            if word == "save":
-                values["release"] = lambda: self._reply(number, "released")
-            call = self._calls[word](**values)
-            reply = yield from _timed(call) if word in ("pass", "optim_step") else call
-            self._reply(number, "done", reply)
+            reply = yield from self._perform(number, call)
+            self._send(DoneEvent(number, encode_reply(reply)))
         except RequestError as error:
-            self._fail(number, error)
+            self._send(FailedEvent(number, error))
         except Exception as error:  # noqa: BLE001  # told to the client, and logged
-            log.error("call failed word=%s error=%s\n%s", word, error, traceback.format_exc())
+            log.error("call failed call=%s error=%s\n%s", name_of(call), error, traceback.format_exc())
             self._crew.lose(error)
-            self._fail(number, error)
+            self._send(FailedEvent(number, ServerFailure(f"{type(error).__name__}: {error}")))
 
-    def _reply(self, number: int, event: str, message: Message | None = None) -> None:
-        message = message or Message()
-        self._send(Message({"id": number, "event": event, "values": message.values}, message.body))
+    def _perform(self, number: int, call: WorkerCall) -> Work[WorkerReply]:  # one per kind of call
+        match call:
+            case ForwardBackwardCall():
+                return _timed(self._forward_backward(call))
+            case OptimStepCall():
+                return _timed(self._optim_step(call))
+            case SampleCall():
+                return self._sample(call)
+            case SaveCall():
+                return self._save(call, release=lambda: self._send(ReleasedEvent(number)))
+            case SnapshotCall():
+                return self._snapshot(call)
+            case LoadCall():
+                return self._load(call)
+            case OpenRunCall():
+                return self._open_run(call)
+            case CloseRunCall():
+                return self._close_run(call)
+            case AddLossCall():
+                return self._add_loss(call)
+            case DropLossCall():
+                return self._drop_loss(call)
+            case CancelCall():
+                return self._cancel(call)
+            case ForgetCall():
+                return self._forget(call)
+            case WrittenCall():
+                return self._written(call)
 
-    def _fail(self, number: int, error: Exception) -> None:
-        failure = Failure.of(error)
-        values = {"id": number, "event": "failed", "category": failure.category}
-        values["error"] = failure.error.encode(errors="replace").decode()  # a file's name need not be text
-        values["code"] = error.code if isinstance(error, RequestError) else None
-        self._send(Message(values))
-
-    def _send(self, message: Message) -> None:
+    def _send(self, event: WorkerEvent) -> None:
         if self._channel is None:
             return  # the leader answers
         try:
-            self._channel.send(message)
+            self._channel.send(encode_event(event))
         except ChannelClosed:
-            log.debug("nobody listens")  # which whoever reads the channel finds out, too
+            log.debug("event not sent: the server has closed the channel")  # the reading thread ends the process
 
-    # The calls. Each takes its values by name.
-
-    def _open_run(self, *, run_id: str, base_model: str, spec: dict[str, Any], owner: str = "") -> Call:
+    def _open_run(self, call: OpenRunCall) -> Work[EmptyReply]:
         yield None
-        self._owners[run_id] = owner
-        name = ModelName.parse(base_model)
-        self._runs[run_id] = TrainedRun(self._bases[name.base].limited(name.max_context), RunSpec.from_json(spec))
-        return Message()
+        self._owners[call.run_id] = call.owner
+        name = ModelName.parse(call.base_model)
+        self._runs[call.run_id] = TrainedRun(self._bases[name.base].limited(name.max_context), call.spec)
+        return EmptyReply()
 
-    def _close_run(self, *, run_id: str) -> Call:
+    def _close_run(self, call: CloseRunCall) -> Work[EmptyReply]:
         yield None
-        self._runs.pop(run_id, None)
-        self._owners.pop(run_id, None)
-        self._snapshots.pop(run_id, None)
-        return Message()
+        self._runs.pop(call.run_id, None)
+        self._owners.pop(call.run_id, None)
+        self._snapshots.pop(call.run_id, None)
+        return EmptyReply()
 
-    def _pass(
-        self, *, run_id: str, body: bytes, elementwise_loss: bool = False, loss_limits: Limits = "enforced"
-    ) -> Call:
-        """``elementwise_loss``: whether the result has the loss per position, too."""
-        request = decode_pass(body)
-        result = yield from self._run(run_id).apply(
+    def _forward_backward(self, call: ForwardBackwardCall) -> Work[PassReply]:
+        request = decode_pass(call.body)
+        result = yield from self._run(call.run_id).apply(
             request,
             self._losses,
             tokens_per_micro_batch=self._config.tokens_per_micro_batch,
-            loss_limits=loss_limits,
+            loss_limits=call.loss_limits,
         )
         tokens = sum(len(datum.tokens) for datum in request.data)
-        if not elementwise_loss:
+        if not call.elementwise_loss:
             result = replace(result, elementwise_loss=())
-        return Message({"tokens": tokens}, encode_pass_result(result))
+        return PassReply(result=encode_pass_result(result), tokens=tokens)
 
-    def _optim_step(self, *, run_id: str, params: dict[str, Any]) -> Call:
+    def _optim_step(self, call: OptimStepCall) -> Work[StepReply]:
         yield None
-        return Message({"metrics": self._run(run_id).optim_step(OptimStep.parse(params))})
+        return StepReply(metrics=self._run(call.run_id).optim_step(OptimStep.parse(call.params)))
 
-    def _save(
-        self,
-        *,
-        run_id: str,
-        archive: str,
-        kind: str,
-        metadata: dict[str, Any],
-        ttl_seconds: float | None,
-        release: Callable[[], None],
-        recipients: Sequence[str] = (),
-        allowance_bytes: int | None = None,
-        reserve_bytes: int = 0,
-    ) -> Call:
-        """``recipients``: of an export, each of whose files is then encrypted to them; none are encrypted to nobody."""
-        run = self._run(run_id)
-        keys = parse_recipients(recipients) if recipients else []
-        if keys and kind != "external_weights":
+    def _save(self, call: SaveCall, *, release: Callable[[], None]) -> Work[SaveReply]:
+        run = self._run(call.run_id)
+        keys = parse_recipients(call.recipients) if call.recipients else []
+        if keys and call.kind != "external_weights":
             raise BadRequest("only external weights can be encrypted; save without recipients")
-        if kind == "recovery":
-            yield from self._until_snapshots_are_written(run_id)
+        if call.kind == "recovery":
+            yield from self._until_snapshots_are_written(call.run_id)
         yield self._library.room()
         started = time.perf_counter()
         done = self._library.save(
             run,
-            archive,
-            kind=kind,
-            metadata=metadata,
-            ttl_seconds=ttl_seconds,
+            call.archive,
+            kind=call.kind,
+            metadata=call.metadata,
+            ttl_seconds=call.ttl_seconds,
             recipients=keys,
-            admission=Admission(allowance_bytes=allowance_bytes, reserve_bytes=reserve_bytes),
+            admission=Admission(allowance_bytes=call.allowance_bytes, reserve_bytes=call.reserve_bytes),
         )
         seconds = time.perf_counter() - started
         release()
         yield done
-        self._shelf.forget(archive)  # which held what the archive was before
+        self._shelf.forget(call.archive)  # it holds the weights of the archive that was replaced
         saved = done.result()
-        return Message({"size_bytes": saved.size_bytes, "seal": saved.seal, "seconds": seconds})
+        return SaveReply(size_bytes=saved.size_bytes, seal=saved.seal, seconds=seconds)
 
-    def _snapshot(self, *, run_id: str, archive: str, reserve_bytes: int = 0) -> Call:
-        """Weights to sample from at once; the archive, which brings them back, is written behind if it fits."""
-        run = self._run(run_id)
+    def _snapshot(self, call: SnapshotCall) -> Work[EmptyReply]:
+        """The weights can be sampled from at once; their archive is written in the background, if there is room."""
+        run, archive = self._run(call.run_id), call.archive
         looking = self._library.is_whole(archive)
         yield looking
         is_whole = self._crew.decide(looking.result())
         weights = run_weights(run, self._sampled[run.base.name])
         self._shelf.put(archive, weights, is_durable=is_whole)
         if is_whole:
-            return Message()
+            return EmptyReply()
         yield self._library.room()
         try:
             done = self._library.save(
@@ -292,14 +315,14 @@ class WorkerService:
                 kind="sampler_weights",
                 metadata={},
                 ttl_seconds=None,
-                admission=Admission(reserve_bytes=reserve_bytes),
+                admission=Admission(reserve_bytes=call.reserve_bytes),
             )
         except BaseException:
             self._shelf.forget(archive)
             raise
-        self._snapshots.setdefault(run_id, {})[archive] = done
-        self._turns.start(self._settle(run_id, archive, done))
-        return Message()
+        self._snapshots.setdefault(call.run_id, {})[archive] = done
+        self._turns.start(self._settle(call.run_id, archive, done))
+        return EmptyReply()
 
     def _settle(self, run_id: str, archive: str, done: Future[SavedCheckpoint]) -> Steps:
         yield done
@@ -316,75 +339,66 @@ class WorkerService:
             error = done.exception()
             if isinstance(error, RequestError) and archive in self._snapshots.get(run_id, {}):
                 reason = f"weights to sample from are in memory only, and no recovery archive may be newer: {error}"
-                raise type(error)(reason, code=error.code)
+                raise type(error)(reason, code=error.code, needed_bytes=error.needed_bytes)
 
-    def _load(self, *, run_id: str, archive: str, with_optimizer: bool, seal: str | None = None) -> Call:
-        run = self._run(run_id)
-        state = self._library.load(archive, run.base.mould, seal=seal)
+    def _load(self, call: LoadCall) -> Work[EmptyReply]:
+        run = self._run(call.run_id)
+        state = self._library.load(call.archive, run.base.mould, seal=call.seal)
         yield state
         self._crew.agree(state.exception())
-        run.load(state.result(), with_optimizer=with_optimizer)
-        return Message()
+        run.load(state.result(), with_optimizer=call.with_optimizer)
+        return EmptyReply()
 
-    def _add_loss(self, *, loss_id: str, definition: dict[str, Any]) -> Call:
+    def _add_loss(self, call: AddLossCall) -> Work[EmptyReply]:
         yield None
-        self._losses[loss_id] = CustomLoss.parse(definition["graph"], definition["inputs"])
-        return Message()
+        self._losses[call.loss_id] = CustomLoss.parse(call.definition["graph"], call.definition["inputs"])
+        return EmptyReply()
 
-    def _drop_loss(self, *, loss_id: str) -> Call:
+    def _drop_loss(self, call: DropLossCall) -> Work[EmptyReply]:
         yield None
-        self._losses.pop(loss_id, None)
-        return Message()
+        self._losses.pop(call.loss_id, None)
+        return EmptyReply()
 
-    def _sample(
-        self,
-        *,
-        key: str,
-        base_model: str,
-        archive: str | None,
-        seed: int,
-        body: bytes,
-        owner: str = "",
-        seal: str | None = None,
-    ) -> Call:
-        name = ModelName.parse(base_model)
-        request = limit_context(decode_sample(orjson.loads(body)), name.max_context)
+    def _sample(self, call: SampleCall) -> Work[SampleReply]:
+        name = ModelName.parse(call.base_model)
+        request = limit_context(decode_sample(orjson.loads(call.body)), name.max_context)
         weights = Weights(self._sampled[name.base], None, 0)
-        if archive is not None:
-            self._fetching.add(key)
+        if call.archive is not None:
+            self._fetching.add(call.key)
             try:
-                weights = yield from self._fetch(name.base, archive, seal)
-                if key not in self._fetching:
+                weights = yield from self._fetch(name.base, call.archive, call.seal)
+                if call.key not in self._fetching:
                     raise BadRequest("the sample was cancelled")
             finally:
-                self._fetching.discard(key)
-        done = self._sampling.add(key, weights, request, seed=seed, owner=owner)
+                self._fetching.discard(call.key)
+        done = self._sampling.add(call.key, weights, request, seed=call.seed, owner=call.owner)
         yield done
         outcome = done.result()
         if isinstance(outcome, Failure):
             raise BadRequest(outcome.error) if outcome.category == "user" else ServerFailure(outcome.error)
         tokens = sum(len(sequence.tokens) for sequence in outcome.sequences)
-        counts = {"tokens": tokens, "prompt_tokens": len(request.prompt)}
-        return Message(counts, encode_sample_result(outcome, request))
+        return SampleReply(
+            result=encode_sample_result(outcome, request), tokens=tokens, prompt_tokens=len(request.prompt)
+        )
 
-    def _cancel(self, *, key: str) -> Call:
+    def _cancel(self, call: CancelCall) -> Work[EmptyReply]:
         yield None
-        self._fetching.discard(key)
-        self._sampling.cancel(key)
-        return Message()
+        self._fetching.discard(call.key)
+        self._sampling.cancel(call.key)
+        return EmptyReply()
 
-    def _forget(self, *, archive: str) -> Call:
-        self._shelf.forget(archive)
+    def _forget(self, call: ForgetCall) -> Work[EmptyReply]:
+        self._shelf.forget(call.archive)
         for snapshots in self._snapshots.values():
-            snapshots.pop(archive, None)
-        removing = self._library.remove(archive)
+            snapshots.pop(call.archive, None)
+        removing = self._library.remove(call.archive)
         yield removing
         removing.result()
-        return Message()
+        return EmptyReply()
 
-    def _written(self, *, archive: str) -> Call:
-        yield self._library.written(archive)
-        return Message()
+    def _written(self, call: WrittenCall) -> Work[EmptyReply]:
+        yield self._library.written(call.archive)
+        return EmptyReply()
 
     def _run(self, run_id: str) -> TrainedRun:
         if (run := self._runs.get(run_id)) is None:
@@ -406,16 +420,16 @@ class WorkerService:
         return weights
 
 
-def _timed(call: Call) -> Call:
-    """The call, with a reply that also says for how many seconds it has computed."""
+def _timed(work: Work[TimedReply]) -> Work[TimedReply]:
+    """The work, with a reply that also says for how many seconds it has computed."""
     seconds = 0.0
     while True:
         started = time.perf_counter()
         try:
-            awaited = next(call)
+            awaited = next(work)
         except StopIteration as ended:
-            reply: Message = ended.value
+            reply: TimedReply = ended.value
             seconds += time.perf_counter() - started
-            return Message({**reply.values, "seconds": seconds}, reply.body)
+            return replace(reply, seconds=seconds)
         seconds += time.perf_counter() - started
         yield awaited

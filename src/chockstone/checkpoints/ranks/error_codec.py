@@ -18,6 +18,7 @@ _FIELDS: dict[type[CheckpointError], tuple[str, ...]] = {
     errors.DamagedArchive: ("touched",),
     errors.RestoreMismatch: ("missing", "unexpected"),
     errors.ResumeBlocked: ("verdict",),
+    errors.AdmissionRefused: ("needed_bytes",),
 }
 
 

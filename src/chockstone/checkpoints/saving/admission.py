@@ -19,13 +19,15 @@ class Admission:
         if self.allowance_bytes is not None and size > self.allowance_bytes:
             raise AdmissionRefused(
                 f"checkpoint {name!r} needs {size} bytes and its allowance is {max(self.allowance_bytes, 0)}. "
-                "Delete checkpoints that are not needed any more, or raise the quota."
+                "Delete checkpoints that are not needed any more, or raise the quota.",
+                needed_bytes=size,
             )
         free = store.free_bytes()
         if free is not None and size + self.reserve_bytes > free:
             raise AdmissionRefused(
                 f"checkpoint {name!r} needs {size} bytes and {store.url} has {free} free, of which "
-                f"{self.reserve_bytes} are reserved. Free space, or remove old ones with `chockstone checkpoints gc`."
+                f"{self.reserve_bytes} are reserved. Free space, or remove old ones with `chockstone checkpoints gc`.",
+                needed_bytes=size,
             )
         if self.quota_bytes is None:
             return
@@ -33,5 +35,6 @@ class Admission:
         if used + size > self.quota_bytes:
             raise AdmissionRefused(
                 f"checkpoint {name!r} needs {size} bytes and its quota of {self.quota_bytes} has {used} in use. "
-                "Remove old ones with `chockstone checkpoints gc`, or raise the quota."
+                "Remove old ones with `chockstone checkpoints gc`, or raise the quota.",
+                needed_bytes=size,
             )

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from chockstone.backends.run_spec import RunSpec
+from chockstone.backends.protocol import RunSpec
 from chockstone.catalog import Catalog, CheckpointRow, RowExists, RowMissing, RunRow
 from chockstone.checkpoints import StoredCheckpoint
 from chockstone.engine.storage.archive_names import HASHED, run_of_stored, stored_name

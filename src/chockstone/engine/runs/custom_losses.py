@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import orjson
 
+from chockstone.backends.protocol import Worker
 from chockstone.catalog import Catalog, RowMissing
 from chockstone.catalog.tables.losses import LossRow
-from chockstone.engine.backend import Backend
 from chockstone.engine.futures import Futures, Promise, Result
 from chockstone.wire.failures import RequestError, ServerFailure
 
@@ -27,7 +27,7 @@ _REMEMBERED: Final = 64  # rows of the catalog
 
 
 class CustomLosses:
-    def __init__(self, backend: Backend, catalog: Catalog, futures: Futures) -> None:
+    def __init__(self, backend: Worker, catalog: Catalog, futures: Futures) -> None:
         self._backend = backend
         self._catalog = catalog
         self._futures = futures
@@ -113,8 +113,7 @@ class CustomLosses:
 
     async def _send(self, loss_id: str, definition: Json, generation: int) -> None:
         async with self._order:
-            values = {"loss_id": loss_id, "definition": dict(definition)}
-            await self._backend.call("add_loss", values, generation=generation)
+            await self._backend.add_loss(loss_id, definition, generation=generation)
             self._sent[loss_id] = generation
 
     async def _drop(self, loss_id: str) -> None:
@@ -125,4 +124,4 @@ class CustomLosses:
             self._unwanted.discard(loss_id)
             if self._sent.pop(loss_id, None) is not None:
                 with suppress(ServerFailure):
-                    await self._backend.call("drop_loss", {"loss_id": loss_id})
+                    await self._backend.drop_loss(loss_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -16,9 +16,8 @@ from typing import Any, Final
 
 import orjson
 
-from chockstone.backends.channel import Message
+from chockstone.backends.protocol import LossLimits, PassReply, RunSpec, StepReply, Worker
 from chockstone.catalog import Catalog, CheckpointKind, CheckpointRow, RowMissing
-from chockstone.engine.backend import Backend
 from chockstone.engine.futures import Result
 from chockstone.engine.runs.custom_losses import CustomLosses
 from chockstone.engine.runs.operations import Operation, OperationOutcome
@@ -63,7 +62,7 @@ class LoadSource:
 class Execution:
     def __init__(
         self,
-        backend: Backend,
+        backend: Worker,
         catalog: Catalog,
         saving: Saving,
         checkpoints: CheckpointLifecycle,
@@ -121,9 +120,11 @@ class Execution:
         if source is not None:
             _check_base_model(live, LoadSource(**source))
         generation = self._backend.generation
-        await self._backend.call(
-            "open_run",
-            {"run_id": live.run_id, "owner": live.owner, "base_model": live.base_model, "spec": dict(live.spec)},
+        await self._backend.open_run(
+            live.run_id,
+            owner=live.owner,
+            base_model=live.base_model,
+            spec=RunSpec.from_json(live.spec),
             generation=generation,
         )
         live.generation = generation
@@ -139,18 +140,24 @@ class Execution:
 
     async def _pass(self, live: Run, operation: Operation, _: Release) -> OperationOutcome:
         # A replay gives the bytes that were given before: versions before this one sent no losses per position.
-        values = {"elementwise_loss": operation.values.get("elementwise_loss", False), "loss_limits": "enforced"}
+        elementwise_loss = operation.values.get("elementwise_loss", False)
+        loss_limits: LossLimits = "enforced"
         if operation.trace is not None:  # it succeeded before, so it is not refused for its cost now
-            values["loss_limits"] = "lifted" if "loss_id" in operation.values else "unmetered"
+            loss_limits = "lifted" if "loss_id" in operation.values else "unmetered"
         body = await live.journal.body(operation)
         loss_id = operation.loss_id if "loss_id" in operation.values else await _custom_loss(body)
         async with self._with_loss(live, operation, loss_id):
-            reply = await self._call(live, "pass", values, body)
+            reply = await self._backend.forward_backward(
+                live.run_id,
+                body,
+                elementwise_loss=elementwise_loss,
+                loss_limits=loss_limits,
+                generation=live.generation,
+            )
         _owe(live, reply)
         if operation.trace is None:
-            tokens = reply.values.get("tokens", 0)
-            self._usage.trained(live.session_id, owner=live.owner, base_model=live.base_model, tokens=tokens)
-        return OperationOutcome(Result(reply.body, "pass"))
+            self._usage.trained(live.session_id, owner=live.owner, base_model=live.base_model, tokens=reply.tokens)
+        return OperationOutcome(Result(reply.result, "pass"))
 
     def _with_loss(self, live: Run, operation: Operation, loss_id: str | None) -> AbstractAsyncContextManager[None]:
         if loss_id is None:
@@ -158,10 +165,11 @@ class Execution:
         return self._losses.in_worker(loss_id, lambda: live.journal.loss(operation), generation=live.generation)
 
     async def _optim_step(self, live: Run, operation: Operation, _: Release) -> OperationOutcome:
-        reply = await self._call(live, "optim_step", {"params": dict(operation.values["params"])})
+        params = operation.values["params"]
+        reply = await self._backend.optim_step(live.run_id, params, generation=live.generation)
         _owe(live, reply)
         live.debt.steps += 1
-        metrics = reply.values["metrics"]
+        metrics = reply.metrics
         live.steps = int(metrics.get("steps", live.steps))
         return OperationOutcome(_json(metrics=metrics, type="optim_step"))
 
@@ -178,7 +186,9 @@ class Execution:
         sampler_seq_id = operation.values["sampler_seq_id"]
         sampler_id = f"{live.session_id}:sample:{sampler_seq_id}"
         archive = ephemeral_name(sampler_id)
-        await self._call(live, "snapshot", {"archive": archive, "reserve_bytes": self._saving.reserve_bytes})
+        await self._backend.snapshot(
+            live.run_id, archive, reserve_bytes=self._saving.reserve_bytes, generation=live.generation
+        )
         await self._catalog.samplers.create(
             live.session_id,
             sampler_seq_id,
@@ -203,7 +213,9 @@ class Execution:
             archive, step, seal = row.archive, row.step or 0, row.seal
         with_optimizer = operation.values["with_optimizer"]
         try:
-            await self._call(live, "load", {"archive": archive, "with_optimizer": with_optimizer, "seal": seal})
+            await self._backend.load(
+                live.run_id, archive, with_optimizer=with_optimizer, seal=seal, generation=live.generation
+            )
         except RequestError as error:
             if operation.trace is None:
                 await self._checkpoints.found_bad(row, error)
@@ -222,7 +234,7 @@ class Execution:
 
     async def _close(self, live: Run, operation: Operation, _: Release) -> OperationOutcome:
         await live.all_written()  # a save that goes on beside its run has its result in the journal first
-        await self._call(live, "close_run", {})
+        await self._backend.close_run(live.run_id, generation=live.generation)
         await self._catalog.runs.set_state(live.run_id, "unloaded")
         live.problem = f"run {live.run_id!r} was unloaded; resume it from a checkpoint"
         self.on_closed(live, operation)
@@ -242,13 +254,10 @@ class Execution:
             raise BadRequest(f"checkpoint {newest.path!r} is damaged: {newest.damage}")
         return newest
 
-    async def _call(self, live: Run, word: str, values: Mapping[str, Any], body: bytes = b"") -> Message:
-        return await self._backend.call(word, {"run_id": live.run_id, **values}, body, generation=live.generation)
 
-
-def _owe(live: Run, reply: Message) -> None:
+def _owe(live: Run, reply: PassReply | StepReply) -> None:
     live.debt.operations += 1
-    live.debt.seconds += reply.values.get("seconds", 0.0)
+    live.debt.seconds += reply.seconds
 
 
 async def _custom_loss(body: bytes) -> str | None:

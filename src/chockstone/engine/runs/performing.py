@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Final
 
-from chockstone.backends.supervision.local import WorkerLost
+from chockstone.backends.protocol import WorkerLost
 from chockstone.catalog.database.retry import waiting_for_catalog
 from chockstone.catalog.errors import CatalogAway, CatalogUnavailable
 from chockstone.engine.config import Busy, EngineLimits

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from chockstone.backends.supervision.local import WorkerLost
+from chockstone.backends.protocol import RunSpec, Worker, WorkerLost
 from chockstone.catalog import Catalog, CatalogError
 from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, StoreError
 from chockstone.checkpoints.restoring.verdicts import Verdict
 from chockstone.checkpoints.restoring.walk_back import Ending, WalkBack
-from chockstone.engine.backend import Backend
 from chockstone.engine.config import EngineLimits
 from chockstone.engine.futures import Result
 from chockstone.engine.journal.journal import JournalDamaged
@@ -81,7 +80,7 @@ class RecoveryReceipt:
 class RunRecovery:
     def __init__(
         self,
-        backend: Backend,
+        backend: Worker,
         catalog: Catalog,
         storage: ArchiveStorage,
         execution: Execution,
@@ -189,18 +188,19 @@ class RunRecovery:
         candidates = await self._archives.candidates(live.run_id)
         walk = WalkBack(candidates)
         then: Mapping[str, Any] = {}
-        values = {
-            "run_id": live.run_id,
-            "owner": live.owner,
-            "base_model": live.base_model,
-            "spec": dict(live.spec),
-        }
         for candidate in walk:
-            await self._backend.call("open_run", values, generation=generation)
+            await self._backend.open_run(
+                live.run_id,
+                owner=live.owner,
+                base_model=live.base_model,
+                spec=RunSpec.from_json(live.spec),
+                generation=generation,
+            )
             try:
                 seal = live.seals.get(candidate.name)
-                load = {"run_id": live.run_id, "archive": candidate.name, "with_optimizer": True, "seal": seal}
-                await self._backend.call("load", load, generation=generation)
+                await self._backend.load(
+                    live.run_id, candidate.name, with_optimizer=True, seal=seal, generation=generation
+                )
                 live.steps, then = await self._inspect(live, candidate)
             except WorkerLost:
                 raise

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from chockstone.backends.supervision.local import WorkerLost
+from chockstone.backends.protocol import SaveCall, Worker, WorkerLost
 from chockstone.checkpoints.errors import StoreError
-from chockstone.engine.backend import Backend
 from chockstone.engine.config import Durability, StorageRules
 from chockstone.engine.runs.run import ReplayBacklog, Run
 from chockstone.engine.storage.archive_names import recovery_folder
@@ -37,7 +36,7 @@ class RecoveryArchive:
 class RecoveryArchives:
     def __init__(
         self,
-        backend: Backend,
+        backend: Worker,
         storage: ArchiveStorage,
         durability: Durability,
         rules: StorageRules,
@@ -78,25 +77,18 @@ class RecoveryArchives:
         name = f"{recovery_folder(live.run_id)}/{through:016d}.{secrets.token_hex(4)}"
         try:
             await live.journal.flushed()  # no result is found out again once the archive is there
-            reply = await self._backend.call(
-                "save",
-                {
+            call = SaveCall(
+                run_id=live.run_id,
+                archive=name,
+                kind="recovery",
+                metadata={
                     "run_id": live.run_id,
-                    "archive": name,
-                    "kind": "recovery",
-                    "metadata": {
-                        "run_id": live.run_id,
-                        "through": through,
-                        "environment": dict(self._backend.environment),
-                    },
-                    "ttl_seconds": None,
-                    "recipients": [],
-                    "allowance_bytes": None,
-                    "reserve_bytes": self._rules.reserve_bytes,
+                    "through": through,
+                    "environment": dict(self._backend.environment),
                 },
-                on_release=release,
-                generation=live.generation,
+                reserve_bytes=self._rules.reserve_bytes,
             )
+            reply = await self._backend.save(call, on_release=release, generation=live.generation)
         except RequestError as error:
             live.debt = ReplayBacklog(
                 before.steps + live.debt.steps,
@@ -110,10 +102,8 @@ class RecoveryArchives:
         finally:
             live.is_archiving = False
         self._retry_at.pop(live.run_id, None)
-        log.debug(
-            "recovery archive written run=%s through=%d bytes=%d", live.run_id, through, reply.values["size_bytes"]
-        )
-        live.seals[name] = reply.values["seal"]
+        log.debug("recovery archive written run=%s through=%d bytes=%d", live.run_id, through, reply.size_bytes)
+        live.seals[name] = reply.seal
         await self._keep_two(live, through)
         return True
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from chockstone.backends.supervision.local import WorkerLost
+from chockstone.backends.protocol import Worker, WorkerLost
 from chockstone.catalog import Catalog, CatalogError, RowMissing, RunRow
-from chockstone.engine.backend import Backend
 from chockstone.engine.config import Busy, EngineLimits
 from chockstone.engine.futures import GRACE_SECONDS, Futures
 from chockstone.engine.journal.journal import (
@@ -49,7 +48,7 @@ _PARKED = "it was parked"
 class RunRegistry:
     def __init__(
         self,
-        backend: Backend,
+        backend: Worker,
         catalog: Catalog,
         runs: LiveRuns,
         futures: Futures,
@@ -361,7 +360,7 @@ class RunRegistry:
         if live.debt.operations and not await self._archives.take(live, live.last_begun):
             return False
         with suppress(WorkerLost):
-            await self._backend.call("close_run", {"run_id": live.run_id}, generation=live.generation)
+            await self._backend.close_run(live.run_id, generation=live.generation)
         live.generation, live.restore_reason = 0, _PARKED
         return True
 
@@ -448,7 +447,7 @@ class RunRegistry:
             with suppress(CatalogError):
                 await self._catalog.runs.set_state(live.run_id, "lost", failure=live.problem)
             with suppress(RequestError):
-                await self._backend.call("close_run", {"run_id": live.run_id}, generation=self._backend.generation)
+                await self._backend.close_run(live.run_id, generation=self._backend.generation)
 
     async def _remove_journal(self, live: Run) -> None:
         async with self._door(live.run_id):

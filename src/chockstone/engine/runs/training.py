@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chockstone.backends.run_spec import RunSpec
+from chockstone.backends.protocol import RunSpec
 from chockstone.catalog import CheckpointRow
 from chockstone.catalog.tables.losses import LossRow
 from chockstone.engine.config import Busy

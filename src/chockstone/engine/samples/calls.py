@@ -12,9 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
-from chockstone.backends.channel import Message
-from chockstone.backends.supervision.local import WorkerLost
-from chockstone.engine.backend import Backend
+from chockstone.backends.protocol import SampleCall, SampleReply, Worker, WorkerLost
 from chockstone.engine.config import EngineLimits
 from chockstone.engine.runs.crash_suspects import CrashSuspects
 from chockstone.engine.samples.journal import SampleJournal
@@ -36,7 +34,7 @@ async def _nothing_to_bring_back(_: SamplerSource) -> bool:
 
 class SampleCalls:
     def __init__(
-        self, backend: Backend, limits: EngineLimits, suspects: CrashSuspects, journal: SampleJournal | None
+        self, backend: Worker, limits: EngineLimits, suspects: CrashSuspects, journal: SampleJournal | None
     ) -> None:
         self.bring_back: Callable[[SamplerSource], Awaitable[bool]] = _nothing_to_bring_back
         self._backend = backend
@@ -44,7 +42,7 @@ class SampleCalls:
         self._suspects = suspects
         self._journal = journal
 
-    async def ask(self, request: PendingSample) -> Message:
+    async def ask(self, request: PendingSample) -> SampleReply:
         """Raises RequestError as the worker gave it, or because the request killed too many; NoWorker; JournalError."""
         if request.server_deaths >= self._limits.attempts:
             raise ServerFailure(
@@ -72,7 +70,7 @@ class SampleCalls:
             f"the sample killed the worker {request.deaths} times, and is not tried again. The last time: {reason}"
         )
 
-    async def _ask_once(self, request: PendingSample) -> Message:
+    async def _ask_once(self, request: PendingSample) -> SampleReply:
         async with self._turn(request):
             await self._wait_for_worker()
             if request.promise.is_done():
@@ -81,15 +79,16 @@ class SampleCalls:
                 request.is_on_trial = True
                 await asyncio.shield(self._journal.attempt(request.request_id, deaths=request.deaths))
             source = request.facts.source
-            values = {
-                "key": request.request_id,
-                "owner": source.owner,
-                "base_model": source.base_model,
-                "archive": source.archive,
-                "seal": source.seal,
-                "seed": request.facts.seed,
-            }
-            return await self._backend.call("sample", values, request.body)
+            call = SampleCall(
+                key=request.request_id,
+                owner=source.owner,
+                base_model=source.base_model,
+                archive=source.archive,
+                seal=source.seal,
+                seed=request.facts.seed,
+                body=request.body,
+            )
+            return await self._backend.sample(call)
 
     def _turn(self, request: PendingSample) -> AbstractAsyncContextManager[None]:
         """A first death proves little against the many that were there; they may go on together."""

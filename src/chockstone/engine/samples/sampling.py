@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from chockstone.engine.backend import Backend
+from chockstone.backends.protocol import Worker
 from chockstone.engine.config import Busy, EngineLimits
 from chockstone.engine.futures import Futures, Result
 from chockstone.engine.journal.journal import JournalDamaged, JournalError
@@ -52,7 +52,7 @@ class Sampling:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Worker,
         futures: Futures,
         limits: EngineLimits,
         journal: SampleJournal | None = None,
@@ -297,7 +297,7 @@ class Sampling:
 
     async def _tell_cancelled(self, request_id: str) -> None:
         with suppress(RequestError):  # a worker that died has forgotten it anyway
-            await self._backend.call("cancel", {"key": request_id})
+            await self._backend.cancel(request_id)
 
     async def _sample(self, request: PendingSample) -> OperationOutcome:
         source = request.facts.source
@@ -314,5 +314,5 @@ class Sampling:
         except Exception as error:  # told to the client, and logged
             log.exception("sample failed sampler=%s", source.sampling_session_id)
             return OperationOutcome(Result.failed(error))
-        facts = {"prompt_tokens": reply.values.get("prompt_tokens", 0), "tokens": reply.values.get("tokens", 0)}
-        return OperationOutcome(Result(reply.body, "sample"), facts)
+        facts = {"prompt_tokens": reply.prompt_tokens, "tokens": reply.tokens}
+        return OperationOutcome(Result(reply.result, "sample"), facts)

@@ -54,7 +54,6 @@ _PURGES: Final = 4  # archives deleted at a time
 _HISTORY: Final = 20  # checkpoints looked at for the latest, at a time
 _TRUSTED_SECONDS: Final = 300.0  # an archive that was read in full is not read again for ``latest``
 _TRUSTED: Final = 256
-_CANNOT: Final = "cannot be loaded: "  # stands before what the worker found
 _EVENTS: Final = {"deleted": "checkpoint_deleted", "expired": "checkpoint_expired"}
 
 
@@ -306,7 +305,7 @@ class CheckpointLifecycle:
         """Write down what the worker found out about the archive; a row that was removed meanwhile is left alone."""
         try:
             if error.code == "damaged":
-                await self.found_damaged(row, str(error).partition(_CANNOT)[2] or str(error))
+                await self.found_damaged(row, error.reason or str(error))
             elif error.code == "missing":
                 await self.found_missing(row)
         except CatalogError as failure:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 from weakref import WeakValueDictionary
 
-from chockstone.backends.supervision.local import WorkerLost
+from chockstone.backends.protocol import SaveCall, Worker, WorkerLost
 from chockstone.catalog import Catalog, CatalogError, CheckpointRow, CheckpointRowExists, RowMissing
 from chockstone.checkpoints.errors import CheckpointError, StoreError
 from chockstone.engine.audit import AuditLog
-from chockstone.engine.backend import Backend
 from chockstone.engine.config import StorageRules
 from chockstone.engine.runs.operations import Operation
 from chockstone.engine.runs.run import Run
@@ -37,7 +35,6 @@ log = logging.getLogger(__name__)
 Release = Callable[[], None]
 _TIGHT_BYTES: Final = 4 << 30  # less room than this, or than a few saves need: the next one may not fit
 _TIGHT_SAVES: Final = 4
-_NEEDS: Final = re.compile(r"\bneeds (\d+) bytes\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,7 @@ class WrittenCheckpoint:
 class Saving:
     def __init__(
         self,
-        backend: Backend,
+        backend: Worker,
         catalog: Catalog,
         storage: ArchiveStorage,
         checkpoints: CheckpointLifecycle,
@@ -199,11 +196,11 @@ class Saving:
     async def _write(
         self, live: Run, row: CheckpointRow, order: SaveOrder, share: QuotaShare, release: Release
     ) -> WrittenCheckpoint:
-        values = {
-            "run_id": live.run_id,
-            "archive": row.archive,
-            "kind": row.kind,
-            "metadata": {
+        call = SaveCall(
+            run_id=live.run_id,
+            archive=row.archive,
+            kind=row.kind,
+            metadata={
                 "path": row.path,
                 "owner": row.owner,
                 "base_model": row.base_model,
@@ -211,11 +208,11 @@ class Saving:
                 "optimizer_config": dict(live.optimizer),
                 "user_metadata": dict(order.user_metadata),
             },
-            "ttl_seconds": order.ttl_seconds,
-            "recipients": list(order.recipients),
-            "allowance_bytes": share.allowance_bytes,
-            "reserve_bytes": self._rules.reserve_bytes,
-        }
+            ttl_seconds=order.ttl_seconds,
+            recipients=order.recipients,
+            allowance_bytes=share.allowance_bytes,
+            reserve_bytes=self._rules.reserve_bytes,
+        )
         may_have_to_wait = await self._is_tight(live)
         has_gone_on = False
 
@@ -225,22 +222,22 @@ class Saving:
             release()
 
         try:
-            return await self._call(live, values, (lambda: None) if may_have_to_wait else let_go)
+            return await self._call(live, call, (lambda: None) if may_have_to_wait else let_go)
         except RequestError as error:
             if error.code != "no_room":
                 raise
             refusal = await self._refusal(row.path, share, error)
-            freed_bytes = 0 if refusal.code is None else await self._make_room(_needed_bytes(error))
+            freed_bytes = 0 if refusal.code is None else await self._make_room(error.needed_bytes)
             if has_gone_on or not freed_bytes:  # saved again, it would hold what came later
                 raise refusal from error
         try:
-            return await self._call(live, values, release)
+            return await self._call(live, call, release)
         except BadRequest as again:
             raise (await self._refusal(row.path, share, again) if again.code == "no_room" else again) from again
 
-    async def _call(self, live: Run, values: dict[str, Any], on_release: Release) -> WrittenCheckpoint:
-        reply = await self._backend.call("save", values, on_release=on_release, generation=live.generation)
-        return WrittenCheckpoint(reply.values["size_bytes"], reply.values["seal"])
+    async def _call(self, live: Run, call: SaveCall, on_release: Release) -> WrittenCheckpoint:
+        reply = await self._backend.save(call, on_release=on_release, generation=live.generation)
+        return WrittenCheckpoint(reply.size_bytes, reply.seal)
 
     async def _is_tight(self, live: Run) -> bool:
         """Whether the save may have to wait until the trash is emptied: then the run waits with it."""
@@ -266,7 +263,7 @@ class Saving:
 
     async def _refusal(self, path: str, share: QuotaShare, error: RequestError) -> BadRequest:
         """Why there is no room; with a code if it is the disk, which may be helped."""
-        needed, allowance = _needed_bytes(error), share.allowance_bytes
+        needed, allowance = error.needed_bytes, share.allowance_bytes
         if allowance is not None and needed is not None and needed > allowance:
             return share.refusal(path, needed)
         needs = "more bytes than are left" if needed is None else spell_bytes(needed)
@@ -305,12 +302,6 @@ class Saving:
 
     def _note(self, event: str, row: CheckpointRow, **details: object) -> None:
         self._audit(event, owner=row.owner, run_id=row.run_id, path=row.path, details={**details, "by": row.owner})
-
-
-def _needed_bytes(error: RequestError) -> int | None:
-    """As the worker told it: it alone knows the size, before the first byte."""
-    found = _NEEDS.search(str(error))
-    return None if found is None else int(found[1])
 
 
 def _name_taken(path: TinkerPath) -> BadRequest:

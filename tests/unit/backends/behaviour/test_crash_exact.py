@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from chockstone.backends.protocol import PassReply, RunSpec, SampleCall, SaveCall, StepReply, WorkerLost
 from chockstone.backends.run_spec import OPTIMIZERS
-from chockstone.backends.supervision.local import LocalBackend, WorkerLost
+from chockstone.backends.supervision.local import LocalBackend
 from chockstone.backends.supervision.process import WorkerConfig
 from chockstone.checkpoints import Archive, load_state
 from support.backends.bodies import pass_body, sample_body
@@ -20,19 +21,22 @@ from support.backends.saving import make_directory
 
 SPECS = [{"rank": rank, "seed": 5, "optimizer": optimizer} for rank, optimizer in itertools.product((4, 0), OPTIMIZERS)]
 STEPS = 6
-PARAMS = {
+PARAMS: dict[str, dict[str, Any]] = {
     "adamw": {"learning_rate": 1e-2, "weight_decay": 0.01, "grad_clip_norm": 1.0},
     "sgd": {"type": "sgd", "learning_rate": 1e-2, "momentum": 0.9},
 }
 
 
-def operations(optimizer: str) -> list[tuple[str, dict[str, Any], bytes]]:
+Operation = bytes | dict[str, Any]  # the body of a pass, or the parameters of a step
+
+
+def operations(optimizer: str) -> list[Operation]:
     """Two passes, of several micro-batches each, and a step; again and again."""
-    operations: list[tuple[str, dict[str, Any], bytes]] = []
+    operations: list[Operation] = []
     for step in range(STEPS):
-        operations.append(("pass", {}, pass_body(9, 31, 17, 24, seed=2 * step)))
-        operations.append(("pass", {}, pass_body(12, 5, seed=2 * step + 1)))
-        operations.append(("optim_step", {"params": PARAMS[optimizer]}, b""))
+        operations.append(pass_body(9, 31, 17, 24, seed=2 * step))
+        operations.append(pass_body(12, 5, seed=2 * step + 1))
+        operations.append(PARAMS[optimizer])
     return operations
 
 
@@ -79,7 +83,7 @@ class Teller:
                 self.story.undisturbed[str(spec)] = await self.leave_alone(spec)
             for spec in SPECS:
                 self.story.killed[str(spec)] = await self.begin(spec)
-            await self.backend.call("snapshot", {"run_id": str(SPECS[0]), "archive": "sampler"})
+            await self.backend.snapshot(str(SPECS[0]), "sampler")
             await self.sample()
             await self.sample_from(None, sample_body([9, 8, 7, 6], num_samples=5, max_tokens=9))
             await self.sample()
@@ -96,8 +100,8 @@ class Teller:
     async def leave_alone(self, spec: dict[str, Any]) -> Record:
         record = Record()
         run_id = f"undisturbed {spec}"
-        await self.backend.call("open_run", {"run_id": run_id, "base_model": "tiny", "spec": spec})
-        record.answers = [await self.do(run_id, *operation) for operation in operations(spec["optimizer"])]
+        await self.open(run_id, spec)
+        record.answers = [await self.do(run_id, operation) for operation in operations(spec["optimizer"])]
         record.state = await self.save(run_id, f"undisturbed-{SPECS.index(spec)}")
         return record
 
@@ -106,32 +110,38 @@ class Teller:
         record = Record()
         run_id = str(spec)
         todo = operations(spec["optimizer"])
-        await self.backend.call("open_run", {"run_id": run_id, "base_model": "tiny", "spec": spec})
-        record.answers = [await self.do(run_id, *operation) for operation in todo[:SAVED]]
+        await self.open(run_id, spec)
+        record.answers = [await self.do(run_id, operation) for operation in todo[:SAVED]]
         await self.save(run_id, f"recovery-{SPECS.index(spec)}")
         for operation in todo[SAVED : SAVED + 4]:
-            await self.do(run_id, *operation)
+            await self.do(run_id, operation)
         return record
 
     async def go_on(self, spec: dict[str, Any]) -> None:
         record = self.story.killed[str(spec)]
         run_id = str(spec)
         archive = f"recovery-{SPECS.index(spec)}"
-        await self.backend.call("open_run", {"run_id": run_id, "base_model": "tiny", "spec": spec})
-        await self.backend.call("load", {"run_id": run_id, "archive": archive, "with_optimizer": True})
+        await self.open(run_id, spec)
+        await self.backend.load(run_id, archive, with_optimizer=True)
         for operation in operations(spec["optimizer"])[SAVED:]:
-            record.answers.append(await self.do(run_id, *operation))
+            record.answers.append(await self.do(run_id, operation))
         record.state = await self.save(run_id, f"end-{SPECS.index(spec)}")
 
-    async def do(self, run_id: str, word: str, values: dict[str, Any], body: bytes) -> object:
-        reply = await self.backend.call(word, {"run_id": run_id, **values}, body)
-        assert reply.values["seconds"] > 0
-        return {name: value for name, value in reply.values.items() if name != "seconds"}, reply.body
+    async def open(self, run_id: str, spec: dict[str, Any]) -> None:
+        await self.backend.open_run(run_id, owner="", base_model="tiny", spec=RunSpec(**spec))
+
+    async def do(self, run_id: str, operation: Operation) -> object:
+        reply: PassReply | StepReply
+        if isinstance(operation, bytes):
+            reply = await self.backend.forward_backward(run_id, operation)
+        else:
+            reply = await self.backend.optim_step(run_id, operation)
+        assert reply.seconds > 0
+        return replace(reply, seconds=0.0)
 
     async def save(self, run_id: str, archive: str) -> dict[str, Any]:
-        values = {"run_id": run_id, "archive": archive, "kind": "recovery", "metadata": {}, "ttl_seconds": None}
-        reply = await self.backend.call("save", values)
-        assert reply.values["seconds"] > 0
+        reply = await self.backend.save(SaveCall(run_id=run_id, archive=archive, kind="recovery"))
+        assert reply.seconds > 0
         with Archive.open(self.store / f"{archive}.tar") as opened:
             return load_state(opened)
 
@@ -140,12 +150,12 @@ class Teller:
         self.story.samples.append(await self.sample_from("sampler", body))
 
     async def sample_from(self, archive: str | None, body: bytes) -> bytes:
-        values = {"key": "k", "base_model": "tiny", "archive": archive, "seed": 77}
-        return (await self.backend.call("sample", values, body)).body
+        call = SampleCall(key="k", base_model="tiny", archive=archive, seed=77, body=body)
+        return (await self.backend.sample(call)).result
 
     async def kill(self) -> None:
         """While it works on something."""
-        working = asyncio.create_task(self.backend.call("pass", {"run_id": str(SPECS[0])}, pass_body(*[60] * 50)))
+        working = asyncio.create_task(self.backend.forward_backward(str(SPECS[0]), pass_body(*[60] * 50)))
         await asyncio.sleep(0)
         assert self.backend._life is not None
         self.backend._life.kill()
@@ -192,7 +202,7 @@ def test_the_runs_of_the_story_are_worth_comparing(story: Story) -> None:
     assert len(differing(first["weights"], second["weights"])) == len(first["weights"])
     assert len(differing(first, {**first, "weights": changed})) == 1
     for record in story.undisturbed.values():
-        assert len({body for _, body in record.answers if body}) == 2 * STEPS  # type: ignore[misc]  # pairs
+        assert len({answer.result for answer in record.answers if isinstance(answer, PassReply)}) == 2 * STEPS
 
 
 def test_a_sample_alone_is_the_same_in_every_life_of_the_worker(story: Story) -> None:

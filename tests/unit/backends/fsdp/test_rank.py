@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from chockstone.backends.calls import StopCall, encode_call
 from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
 from chockstone.backends.supervision.process import WorkerConfig
 from chockstone.backends.worker.service import WorkerService
@@ -63,7 +64,7 @@ def started(config: WorkerConfig, size: int = 2) -> Iterator[Group]:
         channel = stack.enter_context(_closing(BlockingChannel(ours)))
         first = channel.receive()
         assert first.values["event"] == "ready", first.values
-        assert first.values["details"]["environment"]["processes"] == size
+        assert first.values["environment"]["processes"] == size
         yield Group(Client(channel), ranks)
 
 
@@ -82,7 +83,7 @@ def alone(config: WorkerConfig) -> Iterator[Client]:
     worker.start()
     assert channel.receive().values["event"] == "ready"
     yield Client(channel)
-    channel.send(Message({"word": "stop"}))
+    channel.send(encode_call(0, StopCall()))
     worker.join(60)
     ours.shutdown(socket.SHUT_RDWR)
     for reader in [thread for thread in threading.enumerate() if thread.name == "channel"]:
@@ -136,7 +137,7 @@ def work(client: Client) -> dict[str, list[float]]:
     for name, rank in runs.items():
         client.values("open_run", run_id=name, base_model="tiny", spec={"rank": rank, "seed": 1})
     for step in range(2):
-        passes = [("pass", pass_body(7, 5, 9, seed=step), {"run_id": name}) for name in runs]
+        passes = [("forward_backward", pass_body(7, 5, 9, seed=step), {"run_id": name}) for name in runs]
         replies = at_once(client, *passes, sample("a", None), sample("b", None, seed=8))
         take_losses(replies[:2])
         take_samples(replies[2:])
@@ -157,7 +158,11 @@ def work(client: Client) -> dict[str, list[float]]:
     for name, rank in runs.items():
         client.values("open_run", run_id=f"{name}-2", base_model="tiny", spec={"rank": rank, "seed": 1})
         client.values("load", run_id=f"{name}-2", archive=f"{name}-recovery", with_optimizer=True)
-    again = [("pass", pass_body(6, 8, seed=5), {"run_id": f"{name}{suffix}"}) for name in runs for suffix in ("", "-2")]
+    again = [
+        ("forward_backward", pass_body(6, 8, seed=5), {"run_id": f"{name}{suffix}"})
+        for name in runs
+        for suffix in ("", "-2")
+    ]
     take_losses(at_once(client, *again))
     assert client.failure("load", run_id="lora", archive="nowhere", with_optimizer=True)[1] == "missing"
     assert client.failure("optim_step", run_id="nobody", params=STEP)[0] == "server"
@@ -170,7 +175,7 @@ def work(client: Client) -> dict[str, list[float]]:
 def test_a_server_finds_in_two_ranks_what_it_finds_in_one_worker(config: WorkerConfig, tmp_path: Path) -> None:
     with started(config) as group:
         found = work(group.client)
-        group.client._channel.send(Message({"word": "stop"}))
+        group.client._channel.send(encode_call(0, StopCall()))
         codes = [process.wait(60) for process in group.ranks]
     with alone(replace(config, store=str(tmp_path / "other"))) as client:
         expected = work(client)
@@ -187,7 +192,7 @@ def test_a_server_finds_in_two_ranks_what_it_finds_in_one_worker(config: WorkerC
 def test_a_rank_that_dies_takes_the_others_with_it(config: WorkerConfig, victim: int) -> None:
     with started(config) as group:
         group.client.values("open_run", run_id="run", base_model="tiny", spec={"rank": 4, "seed": 1})
-        group.client.values("pass", pass_body(7, 5), run_id="run")
+        group.client.values("forward_backward", pass_body(7, 5), run_id="run")
 
         group.ranks[victim].kill()
 

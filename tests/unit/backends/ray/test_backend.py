@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from chockstone.backends.protocol import PassReply, StepReply, WorkerLost
 from chockstone.backends.ray.backend import RayBackend
 from chockstone.backends.ray.plan import RayPlan
 from chockstone.backends.supervision import supervisor as keeper
 from chockstone.backends.supervision.heartbeat import HeartbeatLimits
 from chockstone.backends.supervision.process import WorkerConfig
-from chockstone.backends.supervision.supervisor import WorkerLost
 
 # It is its own rank 0, and dies when it is told so. It knows the frames of ``channel`` and nothing else of ours.
 DRIVER = r"""
@@ -74,15 +74,16 @@ sock.sendall(start["token"].encode())
 leader = Channel(sock)
 waiting = None
 facts = {"life": life, "strangers": strangers, "environ": sorted(os.environ), "plan": told["plan"]}
-leader.send({"event": "ready", "details": {"environment": {}, **facts}})
+leader.send({"event": "ready", "environment": facts})
 while True:
     message, body = leader.receive()
     if message is None:
         time.sleep(3600)
-    number, values = message.get("id"), message.get("values")
-    match message["word"]:
+    number, call, values = message["id"], message["call"], message["values"]
+    match values.get("run_id", call):
         case "echo":
-            leader.send({"id": number, "event": "done", "values": values}, body)
+            reply = {"metrics": values["params"]} if call == "optim_step" else {"tokens": len(body)}
+            leader.send({"id": number, "event": "done", "values": reply}, body)
         case "be killed":
             os.kill(os.getpid(), 9)
         case "lose one":
@@ -92,7 +93,7 @@ while True:
             sock.shutdown(socket.SHUT_RDWR)
         case "stop":
             if waiting is not None:
-                leader.send({"id": waiting, "event": "done", "values": {}})
+                leader.send({"id": waiting, "event": "done", "values": {"metrics": {}}})
             sock.close()
             server.send({"event": "ended"})
             sys.exit(0)
@@ -140,14 +141,16 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 
 async def echo(backend: RayBackend, **values: Any) -> dict[str, Any]:
-    return dict((await asyncio.wait_for(backend.call("echo", values), 30)).values)
+    return dict((await asyncio.wait_for(backend.optim_step("echo", values), 30)).metrics)
 
 
 async def test_a_call_goes_to_rank_0_and_comes_back(rig: Rig) -> None:
     async with rig.running() as backend:
-        reply = await asyncio.wait_for(backend.call("echo", {"a": [1, "ä"]}, b"\x00body"), 30)
+        stepped = await asyncio.wait_for(backend.optim_step("echo", {"a": [1, "ä"]}), 30)
+        passed = await asyncio.wait_for(backend.forward_backward("echo", b"\x00body"), 30)
 
-    assert (reply.values, reply.body) == ({"a": [1, "ä"]}, b"\x00body")
+    assert stepped == StepReply(metrics={"a": [1, "ä"]})  # type: ignore[dict-item]  # whatever was sent comes back
+    assert passed == PassReply(result=b"\x00body", tokens=5)
     assert rig.lost == []
 
 
@@ -155,7 +158,7 @@ async def test_only_who_has_the_token_comes_in(rig: Rig) -> None:
     async with rig.running("strangers") as backend:
         assert await echo(backend, a=1) == {"a": 1}
 
-    assert backend.details["strangers"] == [0, 0, 0]  # the door was shut before them
+    assert backend.environment["strangers"] == [0, 0, 0]  # the door was shut before them
 
 
 async def test_the_driver_inherits_no_secret_of_the_server(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +170,9 @@ async def test_the_driver_inherits_no_secret_of_the_server(rig: Rig, monkeypatch
     async with rig.running() as backend:
         await asyncio.wait_for(backend.ready(), 30)
 
-    passed = {name for name in backend.details["environ"] if name.startswith(("CHOCKSTONE_", "TINKER_", "PG", "AWS_"))}
+    passed = {
+        name for name in backend.environment["environ"] if name.startswith(("CHOCKSTONE_", "TINKER_", "PG", "AWS_"))
+    }
     assert passed == {"CHOCKSTONE_RAY", "AWS_SECRET_ACCESS_KEY"}
 
 
@@ -180,16 +185,16 @@ async def test_the_driver_inherits_no_secret_of_the_server(rig: Rig, monkeypatch
 )
 async def test_what_is_lost_fails_its_calls_and_another_group_is_made(rig: Rig, word: str, reason: str) -> None:
     async with rig.running() as backend:
-        waiting = asyncio.create_task(backend.call("wait", {}))
+        waiting = asyncio.create_task(backend.optim_step("wait", {}))
         await echo(backend)
 
         with pytest.raises(WorkerLost):
-            await asyncio.wait_for(backend.call(word, {}), 30)
+            await asyncio.wait_for(backend.optim_step(word, {}), 30)
         with pytest.raises(WorkerLost):
             await asyncio.wait_for(waiting, 30)
 
         assert await echo(backend, a=1) == {"a": 1}
-        assert (backend.details["life"], backend.generation) == (2, 2)
+        assert (backend.environment["life"], backend.generation) == (2, 2)
     assert rig.lost == [reason]
 
 
@@ -198,7 +203,7 @@ async def test_a_connection_that_is_lost_is_a_group_that_is_lost(rig: Rig, monke
     monkeypatch.setattr("chockstone.backends.ray.backend._LAST_WORDS_SECONDS", 0.05)
     async with rig.running() as backend:
         with pytest.raises(WorkerLost):
-            await asyncio.wait_for(backend.call("hang up", {}), 30)
+            await asyncio.wait_for(backend.optim_step("hang up", {}), 30)
 
         await echo(backend)
     assert rig.lost == ["the connection to the first worker was lost"]
@@ -216,10 +221,10 @@ async def test_a_group_without_a_place_is_not_tried_again(rig: Rig) -> None:
 async def test_a_place_that_was_there_once_is_waited_for(rig: Rig) -> None:
     async with rig.running("refused in its second life") as backend:
         with pytest.raises(WorkerLost):
-            await asyncio.wait_for(backend.call("lose one", {}), 30)
+            await asyncio.wait_for(backend.optim_step("lose one", {}), 30)
         await echo(backend)
 
-        assert backend.details["life"] == 3
+        assert backend.environment["life"] == 3
     assert rig.lost == ["worker 1 died", "there is no place"]
     assert rig.hopeless == []
 
@@ -234,7 +239,7 @@ async def test_a_server_that_workers_cannot_reach_says_so(rig: Rig) -> None:
 
 async def test_stopping_lets_the_group_finish(rig: Rig) -> None:
     async with rig.running() as backend:
-        waiting = asyncio.create_task(backend.call("wait", {}))
+        waiting = asyncio.create_task(backend.optim_step("wait", {}))
         await echo(backend)
 
         await asyncio.wait_for(backend.stop(), 30)
@@ -259,7 +264,7 @@ async def test_a_group_may_be_stopped_while_it_waits_for_its_place(rig: Rig) -> 
 
 async def test_a_killed_group_ends_for_good(rig: Rig) -> None:
     async with rig.running() as backend:
-        waiting = asyncio.create_task(backend.call("wait", {}))
+        waiting = asyncio.create_task(backend.optim_step("wait", {}))
         await echo(backend)
 
         backend.kill()
@@ -272,7 +277,7 @@ async def test_a_killed_group_ends_for_good(rig: Rig) -> None:
 async def test_a_group_that_hangs_is_killed(rig: Rig) -> None:
     async with rig.running(patience=HeartbeatLimits(check_seconds=0.02, silence_checks=10)) as backend:
         with pytest.raises(WorkerLost, match="hung: nothing came from it"):
-            await asyncio.wait_for(backend.call("wait", {}), 30)
+            await asyncio.wait_for(backend.optim_step("wait", {}), 30)
 
 
 async def test_no_descriptor_is_left_behind(rig: Rig) -> None:
@@ -280,7 +285,7 @@ async def test_no_descriptor_is_left_behind(rig: Rig) -> None:
     async with rig.running() as backend:
         for _ in range(3):
             with pytest.raises(WorkerLost):
-                await asyncio.wait_for(backend.call("lose one", {}), 30)
+                await asyncio.wait_for(backend.optim_step("lose one", {}), 30)
         await echo(backend)
 
     await asyncio.sleep(0)

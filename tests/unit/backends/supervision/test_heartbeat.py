@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
+from chockstone.backends.calls import BeatEvent, DoneEvent, WorkerEvent
+from chockstone.backends.channel import Message
 from chockstone.backends.supervision import heartbeat
 from chockstone.backends.supervision.heartbeat import Heart, HeartbeatLimits, Watch
 
 PATIENCE = HeartbeatLimits(check_seconds=2.0, silence_checks=3, stuck_seconds=10.0)
 
 
-def beat(turns: int, *, busy: bool) -> dict[str, Any]:
-    return {"event": "beat", "turns": turns, "busy": busy}
+DONE = DoneEvent(1, Message())
+
+
+def beat(turns: int, *, busy: bool) -> BeatEvent:
+    return BeatEvent(turns, busy)
 
 
 def checks_until_hung(watch: Watch) -> int:
@@ -30,8 +33,8 @@ def test_a_worker_that_says_nothing_is_hung_after_so_many_checks() -> None:
     assert watch.verdict == "nothing came from it for 6 seconds"
 
 
-@pytest.mark.parametrize("heard", [beat(1, busy=False), {"event": "done", "id": 1}])
-def test_whatever_comes_breaks_the_silence(heard: dict[str, Any]) -> None:
+@pytest.mark.parametrize("heard", [beat(1, busy=False), DONE])
+def test_whatever_comes_breaks_the_silence(heard: WorkerEvent) -> None:
     watch = Watch(PATIENCE)
     for _ in range(2):
         watch.check()
@@ -48,7 +51,7 @@ def test_a_worker_busy_with_one_thing_is_stuck_however_often_it_beats() -> None:
     checks = 0
     while watch.check():
         watch.hear(beat(7, busy=True))
-        watch.hear({"event": "done", "id": 1})  # a save, say, which ends in a thread of its own
+        watch.hear(DONE)  # a save, say, which ends in a thread of its own
         checks += 1
 
     assert checks == 4
@@ -66,7 +69,7 @@ def test_a_worker_that_is_not_stuck_may_go_on_for_ever(step: int, busy: bool) ->
 
 def test_a_worker_beats_until_it_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "_BEAT_SECONDS", 0.001)
-    sent: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+    sent: queue.SimpleQueue[BeatEvent] = queue.SimpleQueue()
 
     heart = Heart(sent.put, lambda: (4, True))
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from chockstone.backends.protocol import PassReply, SaveCall, StepReply, WorkerLost
 from chockstone.backends.supervision import process
 from chockstone.backends.supervision import supervisor as keeper
 from chockstone.backends.supervision.heartbeat import HeartbeatLimits
-from chockstone.backends.supervision.local import LocalBackend, WorkerLost
+from chockstone.backends.supervision.local import LocalBackend
 from chockstone.backends.supervision.process import WorkerConfig
 from chockstone.engine.ownership.data_directory import is_owned, owned
 from chockstone.wire.failures import BadRequest, ServerFailure
@@ -43,8 +44,13 @@ def receive():
     head, body = struct.unpack("<IQ", lengths)
     return json.loads(file.read(head)), file.read(body)
 
-def done(number, values=None, body=b""):
-    send({"id": number, "event": "done", "values": values or {}}, body)
+def done(number, call, values=None, body=b""):
+    replies = {
+        "optim_step": {"metrics": values or {}},
+        "forward_backward": {"tokens": len(body)},
+        "save": {"size_bytes": 1, "seal": ""},
+    }
+    send({"id": number, "event": "done", "values": replies[call]}, body)
 
 def beat():
     while True:
@@ -53,39 +59,38 @@ def beat():
 
 match config["device"]:
     case "hopeless":
-        send({"event": "hopeless", "error": "there is no such model"})
+        send({"event": "start_failed", "error": "there is no such model"})
         sys.exit(1)
     case "dies in its first life" if life == 1:
         sys.exit(7)
     case "slow":
         time.sleep(0.1)
-details = {"life": life, "argv": sys.argv[1:], "config": config, "environment": {"life": life}}
-send({"event": "ready", "details": details})
+send({"event": "ready", "environment": {"life": life, "argv": sys.argv[1:], "config": config}})
 if config["device"] == "stuck":
     threading.Thread(target=beat, daemon=True).start()
 waiting = []
 while True:
     message, body = receive()
-    word, number, values = message["word"], message.get("id"), message.get("values")
-    match word:
+    number, call, values = message["id"], message["call"], message["values"].get("params", {})
+    match message["values"].get("run_id", call):
         case "stop":
             if config["device"] != "rude":
-                for number in waiting:
-                    done(number)
+                for each in waiting:
+                    done(*each)
             sys.exit(0)
         case "echo":
-            done(number, values, body)
+            done(number, call, values, body)
         case "wait":
-            waiting.append(number)
+            waiting.append((number, call))
         case "finish":
             while waiting:
-                done(waiting.pop())
-            done(number)
+                done(*waiting.pop())
+            done(number, call)
         case "save":
-            send({"id": number, "event": "released", "values": {}})
-            waiting.append(number)
+            send({"id": number, "event": "released"})
+            waiting.append((number, call))
         case "fail":
-            send({"id": number, "event": "failed", **values})
+            send({"id": number, "event": "failed", "error": values})
         case "hang up":  # and take a while to die
             file.close()
             sock.close()
@@ -100,6 +105,8 @@ while True:
             os.kill(os.getpid(), values.get("signal", 9))
 """
 
+SAVE = SaveCall(run_id="save", archive="a", kind="weights")
+FAILURE = {"category": "user", "message": "no", "code": None, "needed_bytes": None, "reason": None}
 PATIENT = HeartbeatLimits(check_seconds=3600, stuck_seconds=1e9)  # with workers whose hearts do not beat
 
 
@@ -149,14 +156,16 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def echo(backend: LocalBackend, **values: Any) -> dict[str, Any]:
-    return dict((await asyncio.wait_for(backend.call("echo", values), 30)).values)
+    return dict((await asyncio.wait_for(backend.optim_step("echo", values), 30)).metrics)
 
 
 async def test_a_call_comes_back_with_values_and_body(rig: Rig) -> None:
     async with rig.running() as backend:
-        reply = await backend.call("echo", {"a": [1, "ä"]}, b"\x00body")
+        stepped = await backend.optim_step("echo", {"a": [1, "ä"]})
+        passed = await backend.forward_backward("echo", b"\x00body")
 
-    assert (reply.values, reply.body) == ({"a": [1, "ä"]}, b"\x00body")
+    assert stepped == StepReply(metrics={"a": [1, "ä"]})  # type: ignore[dict-item]  # whatever was sent comes back
+    assert passed == PassReply(result=b"\x00body", tokens=5)
 
 
 async def test_calls_wait_until_the_worker_is_ready(rig: Rig) -> None:
@@ -172,19 +181,19 @@ async def test_the_worker_is_told_its_settings_and_its_command_line_shows_none(r
     async with rig.running() as backend:
         await until(lambda: backend.is_ready)
 
-    assert backend.details["config"]["store"] == str(rig.directory)
-    assert backend.details["config"]["threads"] == 0
-    (descriptor,) = backend.details["argv"]
+    assert backend.environment["config"]["store"] == str(rig.directory)
+    assert backend.environment["config"]["threads"] == 0
+    (descriptor,) = backend.environment["argv"]
     assert descriptor.isdigit()
 
 
 async def test_calls_may_be_answered_in_any_order(rig: Rig) -> None:
     async with rig.running() as backend:
-        waiting = [asyncio.create_task(backend.call("wait", {})) for _ in range(3)]
+        waiting = [asyncio.create_task(backend.optim_step("wait", {})) for _ in range(3)]
         assert await echo(backend, a=1) == {"a": 1}
         assert not any(task.done() for task in waiting)
 
-        await backend.call("finish", {})
+        await backend.optim_step("finish", {})
 
         await asyncio.gather(*waiting)
 
@@ -195,7 +204,7 @@ async def test_calls_may_be_answered_in_any_order(rig: Rig) -> None:
 async def test_a_failure_is_raised_as_the_worker_gave_it(rig: Rig, category: str, kind: type[Exception]) -> None:
     async with rig.running() as backend:
         with pytest.raises(kind, match="no such loss"):
-            await backend.call("fail", {"error": "no such loss", "category": category})
+            await backend.optim_step("fail", FAILURE | {"message": "no such loss", "category": category})
 
         assert await echo(backend, a=1) == {"a": 1}
     assert rig.lost == []
@@ -205,34 +214,42 @@ async def test_a_failure_is_raised_as_the_worker_gave_it(rig: Rig, category: str
 async def test_a_failure_keeps_its_code(rig: Rig, code: str | None) -> None:
     async with rig.running() as backend:
         with pytest.raises(BadRequest) as caught:
-            await backend.call("fail", {"error": "no", "category": "user", "code": code})
+            await backend.optim_step("fail", FAILURE | {"code": code})
 
     assert caught.value.code == code
+
+
+async def test_a_failure_keeps_its_facts(rig: Rig) -> None:
+    async with rig.running() as backend:
+        with pytest.raises(BadRequest) as caught:
+            await backend.optim_step("fail", FAILURE | {"needed_bytes": 7, "reason": "block 3"})
+
+    assert (caught.value.needed_bytes, caught.value.reason) == (7, "block 3")
 
 
 async def test_a_save_releases_its_run_before_it_is_done(rig: Rig) -> None:
     released = asyncio.Event()
     async with rig.running() as backend:
-        saving = asyncio.create_task(backend.call("save", {}, on_release=released.set))
+        saving = asyncio.create_task(backend.save(SAVE, on_release=released.set))
         await asyncio.wait_for(released.wait(), 30)
 
         assert not saving.done()
-        await backend.call("finish", {})
+        await backend.optim_step("finish", {})
         await saving
 
 
 async def test_a_worker_that_dies_fails_its_calls_and_is_started_again(rig: Rig) -> None:
     async with rig.running() as backend:
-        waiting = asyncio.create_task(backend.call("wait", {}))
+        waiting = asyncio.create_task(backend.optim_step("wait", {}))
         await echo(backend)
 
         with pytest.raises(WorkerLost, match="ended with signal 9"):
-            await backend.call("be killed", {})
+            await backend.optim_step("be killed", {})
         with pytest.raises(WorkerLost, match="ended with signal 9"):
             await waiting
 
         assert await echo(backend, a=1) == {"a": 1}
-        assert backend.details["life"] == 2
+        assert backend.environment["life"] == 2
     assert rig.lost == ["the worker process ended with signal 9 (killed by hand or for want of memory)"]
 
 
@@ -240,7 +257,7 @@ async def test_each_death_is_told_once_and_survived(rig: Rig) -> None:
     async with rig.running() as backend:
         for code in (3, 4):
             with pytest.raises(WorkerLost, match=f"exit code {code}"):
-                await backend.call("exit", {"code": code})
+                await backend.optim_step("exit", {"code": code})
         await echo(backend)
 
     assert [reason[-1] for reason in rig.lost] == ["3", "4"]
@@ -256,7 +273,7 @@ async def test_the_engine_hears_of_a_death_before_those_who_called(rig: Rig) -> 
 
     async def call() -> None:
         with pytest.raises(WorkerLost):
-            await backend.call("be killed", {})
+            await backend.optim_step("be killed", {})
         order.append("caller")
 
     await call()
@@ -301,7 +318,7 @@ async def test_a_command_that_cannot_be_run_is_a_death_like_any_other(rig: Rig) 
 
 async def test_stopping_lets_the_worker_finish(rig: Rig) -> None:
     async with rig.running() as backend:
-        waiting = asyncio.create_task(backend.call("wait", {}))
+        waiting = asyncio.create_task(backend.optim_step("wait", {}))
         await echo(backend)
 
         await asyncio.wait_for(backend.stop(), 30)
@@ -313,7 +330,7 @@ async def test_stopping_lets_the_worker_finish(rig: Rig) -> None:
 
 async def test_calls_that_a_stopped_worker_left_open_are_lost(rig: Rig) -> None:
     async with rig.running("rude") as backend:
-        waiting = asyncio.create_task(backend.call("wait", {}))
+        waiting = asyncio.create_task(backend.optim_step("wait", {}))
         await echo(backend)
 
         await asyncio.wait_for(backend.stop(), 30)
@@ -327,7 +344,7 @@ async def test_calls_that_a_stopped_worker_left_open_are_lost(rig: Rig) -> None:
 
 async def test_a_worker_may_be_stopped_before_it_is_ready(rig: Rig) -> None:
     async with rig.running("slow") as backend:
-        waiting = asyncio.create_task(backend.call("echo", {}))
+        waiting = asyncio.create_task(backend.optim_step("echo", {}))
         await until(lambda: backend._life)
 
     await asyncio.wait({waiting}, timeout=30)
@@ -350,7 +367,7 @@ async def test_a_backend_may_be_stopped_while_it_waits_to_start_again(
     monkeypatch.setattr(keeper, "_FIRST_DELAY_SECONDS", 60)
     async with rig.running() as backend:
         with pytest.raises(WorkerLost):
-            await backend.call("exit", {"code": 1})
+            await backend.optim_step("exit", {"code": 1})
         waiting = asyncio.create_task(echo(backend))
         await asyncio.sleep(0)
 
@@ -360,7 +377,7 @@ async def test_a_backend_may_be_stopped_while_it_waits_to_start_again(
 
 async def test_a_killed_backend_ends_at_once_and_for_good(rig: Rig) -> None:
     async with rig.running() as backend:
-        waiting = asyncio.create_task(backend.call("wait", {}))
+        waiting = asyncio.create_task(backend.optim_step("wait", {}))
         await echo(backend)
 
         backend.kill()
@@ -372,12 +389,12 @@ async def test_a_killed_backend_ends_at_once_and_for_good(rig: Rig) -> None:
 
 async def test_an_answer_that_nobody_waits_for_any_more_is_dropped(rig: Rig) -> None:
     async with rig.running() as backend:
-        waiting = asyncio.create_task(backend.call("wait", {}))
+        waiting = asyncio.create_task(backend.optim_step("wait", {}))
         await echo(backend)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
 
-        await backend.call("finish", {})
+        await backend.optim_step("finish", {})
 
         assert await echo(backend, a=1) == {"a": 1}
 
@@ -436,7 +453,7 @@ async def test_workers_that_die_after_they_were_ready_are_not_told_of_as_workers
     async with rig.running() as backend:
         for _ in range(4):
             with pytest.raises(WorkerLost):
-                await backend.call("be killed", {})
+                await backend.optim_step("be killed", {})
         await backend.ready()
 
     assert len(rig.lost) == 4
@@ -465,31 +482,31 @@ async def test_each_worker_that_becomes_ready_is_a_new_generation(rig: Rig) -> N
 
     await backend.start()
     await asyncio.wait_for(backend.ready(), 30)
-    first = backend.generation, backend.environment
+    first = backend.generation, backend.environment["life"]
     with pytest.raises(WorkerLost):
-        await backend.call("be killed", {})
+        await backend.optim_step("be killed", {})
     between = backend.generation
     await asyncio.wait_for(backend.ready(), 30)
-    second = backend.generation, backend.environment
+    second = backend.generation, backend.environment["life"]
     await backend.stop()
 
-    assert first == (1, {"life": 2})
+    assert first == (1, 2)
     assert between == 1
-    assert second == (2, {"life": 3})
+    assert second == (2, 3)
 
 
 async def test_a_call_goes_to_the_worker_it_is_meant_for(rig: Rig) -> None:
     async with rig.running() as backend:
         await backend.ready()
 
-        await backend.call("echo", {}, generation=1)
+        await backend.optim_step("echo", {}, generation=1)
 
 
 @pytest.mark.parametrize("generation", [0, 2])
 async def test_a_call_for_another_worker_is_not_sent(rig: Rig, generation: int) -> None:
     async with rig.running() as backend:
         with pytest.raises(WorkerLost, match="meant for"):
-            await backend.call("be killed", {}, generation=generation)
+            await backend.optim_step("be killed", {}, generation=generation)
 
         await echo(backend)
         assert backend.generation == 1
@@ -499,12 +516,12 @@ async def test_a_call_for_another_worker_is_not_sent(rig: Rig, generation: int) 
 async def test_a_call_that_waits_for_a_worker_is_not_sent_to_the_next_one(rig: Rig) -> None:
     async with rig.running() as backend:
         with pytest.raises(WorkerLost):
-            await backend.call("be killed", {})
+            await backend.optim_step("be killed", {})
         assert not backend.is_ready
-        meant_for_any = asyncio.create_task(backend.call("echo", {}))
+        meant_for_any = asyncio.create_task(backend.optim_step("echo", {}))
 
         with pytest.raises(WorkerLost, match="meant for"):
-            await asyncio.wait_for(backend.call("be killed", {}, generation=backend.generation), 30)
+            await asyncio.wait_for(backend.optim_step("be killed", {}, generation=backend.generation), 30)
 
         await meant_for_any
         await echo(backend)
@@ -514,11 +531,11 @@ async def test_a_call_that_waits_for_a_worker_is_not_sent_to_the_next_one(rig: R
 async def test_a_worker_that_takes_its_time_to_die_is_asked_nothing_more(rig: Rig) -> None:
     async with rig.running() as backend:
         await backend.ready()
-        dying = asyncio.create_task(backend.call("hang up", {"seconds": 0.3}))
+        dying = asyncio.create_task(backend.optim_step("hang up", {"seconds": 0.3}))
         await until(lambda: not backend.is_ready)
 
         assert rig.lost == []  # nobody knows yet how it ended
-        meant_for_it = asyncio.create_task(backend.call("echo", {}, generation=1))
+        meant_for_it = asyncio.create_task(backend.optim_step("echo", {}, generation=1))
         await echo(backend)  # by the next one
 
         with pytest.raises(WorkerLost, match="meant for") as unsent:
@@ -532,11 +549,11 @@ async def test_a_worker_that_takes_its_time_to_die_is_asked_nothing_more(rig: Ri
 async def test_a_call_that_did_not_reach_the_worker_whole_may_be_what_it_died_of(rig: Rig) -> None:
     async with rig.running() as backend:
         await backend.ready()
-        stuck = asyncio.create_task(backend.call("stop reading", {"seconds": 0.3}))
+        stuck = asyncio.create_task(backend.optim_step("stop reading", {"seconds": 0.3}))
         await asyncio.sleep(0)  # it is sent
 
         with pytest.raises(WorkerLost, match="exit code 1") as half_sent:
-            await backend.call("echo", {}, bytes(16 << 20))  # more than a socket takes
+            await backend.forward_backward("echo", bytes(16 << 20))  # more than a socket takes
 
         with pytest.raises(WorkerLost, match="exit code 1") as sent:
             await stuck
@@ -556,7 +573,7 @@ async def test_a_worker_that_never_comes_is_not_waited_for(rig: Rig) -> None:
 async def test_a_death_by_a_signal_is_told_in_words(rig: Rig, number: int, reason: str) -> None:
     async with rig.running() as backend:
         with pytest.raises(WorkerLost):
-            await backend.call("be killed", {"signal": number})
+            await backend.optim_step("be killed", {"signal": number})
         await echo(backend)
 
     assert rig.lost == [f"the worker process ended with {reason}"]
@@ -565,14 +582,14 @@ async def test_a_death_by_a_signal_is_told_in_words(rig: Rig, number: int, reaso
 async def test_a_worker_that_says_nothing_is_killed(rig: Rig) -> None:
     async with rig.running(patience=HeartbeatLimits(check_seconds=0.02, silence_checks=10)) as backend:
         with pytest.raises(WorkerLost, match="hung: nothing came from it for 0.2 seconds"):
-            await asyncio.wait_for(backend.call("wait", {}), 30)
+            await asyncio.wait_for(backend.optim_step("wait", {}), 30)
 
 
 async def test_a_worker_that_is_stuck_is_killed_although_its_heart_beats(rig: Rig) -> None:
     patience = HeartbeatLimits(check_seconds=0.02, silence_checks=10_000, stuck_seconds=0.2)
     async with rig.running("stuck", patience=patience) as backend:
         with pytest.raises(WorkerLost, match="hung: it was busy with one piece of work for 0.2 seconds"):
-            await asyncio.wait_for(backend.call("wait", {}), 30)
+            await asyncio.wait_for(backend.optim_step("wait", {}), 30)
 
 
 async def test_what_a_worker_inherits_stays_open_until_it_ends(rig: Rig) -> None:
@@ -604,7 +621,7 @@ async def test_a_worker_that_was_of_use_is_started_again_without_a_long_wait(
             if has_answered:
                 await echo(backend)
             with pytest.raises(WorkerLost):
-                await backend.call("be killed", {})
+                await backend.optim_step("be killed", {})
             await backend.ready()
         monkeypatch.undo()
 

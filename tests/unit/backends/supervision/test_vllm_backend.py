@@ -10,7 +10,17 @@ from typing import Any
 import orjson
 import pytest
 
-from chockstone.backends.channel import Message
+from chockstone.backends.calls import (
+    EmptyReply,
+    ForgetCall,
+    OptimStepCall,
+    ReplyT,
+    WorkerCall,
+    WorkerCalls,
+    WrittenCall,
+    name_of,
+)
+from chockstone.backends.protocol import SampleCall, SampleReply, StepReply
 from chockstone.backends.supervision.vllm_backend import CannotSample, VllmBackend, VllmPlan
 from chockstone.checkpoints import open_store
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
@@ -19,11 +29,11 @@ from support.tiny_models import lora_run, tiny_base
 from support.vllm.stub import EOS, MODEL, VOCABULARY, Stub, running
 
 
-class Worker:
+class Worker(WorkerCalls):
     """Writes down what it is asked; ``unwritten`` are archives that it writes when told so."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.calls: list[WorkerCall] = []
         self.is_ready, self.generation, self.environment = True, 1, {"dtype": "float32"}
         self.failure: RequestError | None = None
         self.writing = asyncio.Event()
@@ -31,19 +41,20 @@ class Worker:
 
     @property
     def words(self) -> list[str]:
-        return [word for word, _ in self.calls]
+        return [name_of(call) for call in self.calls]
 
     async def ready(self) -> None: ...
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
 
-    async def call(self, word: str, values: dict[str, Any], body: bytes = b"", **_: Any) -> Message:
-        self.calls.append((word, values))
-        if word == "written":
+    async def send(self, call: WorkerCall, reply: type[ReplyT], **_: Any) -> ReplyT:
+        self.calls.append(call)
+        if isinstance(call, WrittenCall):
             await self.writing.wait()
-        if word in ("sample", "forget") and self.failure is not None:
+        if isinstance(call, SampleCall | ForgetCall) and self.failure is not None:
             raise self.failure
-        return Message({}, b"the worker's")
+        replies = [EmptyReply(), StepReply(metrics={}), SampleReply(result=b"the worker's", tokens=0, prompt_tokens=0)]
+        return next(each for each in replies if isinstance(each, reply))
 
 
 @pytest.fixture(scope="module")
@@ -87,32 +98,29 @@ async def backend(home: Path, tmp_path: Path, worker: Worker, stub: Stub) -> Asy
         yield made
 
 
-def asked(
-    archive: str | None = None, *, key: str = "a", prompt_logprobs: bool = False, **params: Any
-) -> tuple[str, dict[str, Any], bytes]:
-    values = {"key": key, "base_model": MODEL, "archive": archive, "seed": 5}
+def asked(archive: str | None = None, *, key: str = "a", prompt_logprobs: bool = False, **params: Any) -> SampleCall:
     body = {
         "prompt": {"chunks": [{"type": "encoded_text", "tokens": [5, 6, 7]}]},
         "sampling_params": {"max_tokens": 4, **params},
         "prompt_logprobs": prompt_logprobs,
     }
-    return "sample", values, orjson.dumps(body)
+    return SampleCall(key=key, base_model=MODEL, archive=archive, seed=5, body=orjson.dumps(body))
 
 
 async def test_samples_are_vllms_and_counted(backend: VllmBackend, worker: Worker, stub: Stub) -> None:
-    of_base = await backend.call(*asked())
-    of_adapter = await backend.call(*asked("lora"))
+    of_base = await backend.sample(asked())
+    of_adapter = await backend.sample(asked("lora"))
 
-    assert of_base.values["prompt_tokens"] == of_adapter.values["prompt_tokens"] == 3
-    assert 1 <= of_base.values["tokens"] <= 4
+    assert of_base.prompt_tokens == of_adapter.prompt_tokens == 3
+    assert 1 <= of_base.tokens <= 4
     assert [body["model"] for body in stub.requests] == [MODEL, next(iter(stub.adapters))]
     assert worker.words == ["written"]
 
 
 async def test_what_vllm_does_not_give_exactly_is_the_workers(backend: VllmBackend, worker: Worker, stub: Stub) -> None:
-    replies = [await backend.call(*asked(temperature=0.5)), await backend.call(*asked("lora", max_tokens=62))]
+    replies = [await backend.sample(asked(temperature=0.5)), await backend.sample(asked("lora", max_tokens=62))]
 
-    assert [reply.body for reply in replies] == [b"the worker's"] * 2
+    assert [reply.result for reply in replies] == [b"the worker's"] * 2
     assert stub.requests == []
 
 
@@ -138,55 +146,55 @@ async def test_a_server_is_asked_for_adapters_of_the_output_layer_or_to_score_pr
 ) -> None:
     stub = Stub(has_head=has_head)
     async with running(stub), backend_of(home, tmp_path / "adapters", worker, stub) as backend:
-        await backend.call(*asked(archive, prompt_logprobs=prompt_logprobs))
+        await backend.sample(asked(archive, prompt_logprobs=prompt_logprobs))
 
     assert len(stub.requests) == is_vllms
     assert ("sample" in worker.words) != is_vllms
 
 
 async def test_all_else_is_the_workers(backend: VllmBackend, worker: Worker) -> None:
-    await backend.call("optim_step", {"run_id": "r"})
+    await backend.optim_step("r", {})
 
-    assert worker.calls == [("optim_step", {"run_id": "r"})]
+    assert worker.calls == [OptimStepCall(run_id="r", params={})]
     assert (backend.is_ready, backend.generation, backend.environment) == (True, 1, {"dtype": "float32"})
 
 
 async def test_weights_that_are_being_written_are_waited_for(backend: VllmBackend, worker: Worker, home: Path) -> None:
     worker.writing.clear()
-    sampling = asyncio.create_task(backend.call(*asked("soon")))
+    sampling = asyncio.create_task(backend.sample(asked("soon")))
     await asyncio.sleep(0.02)
     assert not sampling.done()
     (home / "store" / "soon.tar").write_bytes((home / "store" / "lora.tar").read_bytes())
     worker.writing.set()
 
-    assert (await sampling).values["prompt_tokens"] == 3
+    assert (await sampling).prompt_tokens == 3
 
 
 async def test_weights_that_fit_no_disk_are_sampled_where_they_are(backend: VllmBackend, worker: Worker) -> None:
-    assert (await backend.call(*asked("gone"))).body == b"the worker's"
+    assert (await backend.sample(asked("gone"))).result == b"the worker's"
 
     worker.failure = BadRequest("not here either", code="missing")
     with pytest.raises(BadRequest, match="not here either"):
-        await backend.call(*asked("gone"))
+        await backend.sample(asked("gone"))
 
 
 async def test_whole_models_are_refused(backend: VllmBackend) -> None:
     with pytest.raises(BadRequest, match="LoRA adapters only"):
-        await backend.call(*asked("full"))
+        await backend.sample(asked("full"))
 
 
 async def test_a_bad_request_is_refused(backend: VllmBackend) -> None:
     with pytest.raises(BadRequest, match="temperature"):
-        await backend.call(*asked(temperature=-1))
+        await backend.sample(asked(temperature=-1))
 
 
 async def test_a_cancelled_sample_ends_at_once_and_everywhere(backend: VllmBackend, worker: Worker, stub: Stub) -> None:
     stub.gate.clear()
-    sampling = asyncio.create_task(backend.call(*asked(key="b")))
+    sampling = asyncio.create_task(backend.sample(asked(key="b")))
     while not stub.requests:
         await asyncio.sleep(0.005)
 
-    await backend.call("cancel", {"key": "b"})
+    await backend.cancel("b")
 
     with pytest.raises(BadRequest, match="was cancelled"):
         await sampling
@@ -197,12 +205,12 @@ async def test_a_cancelled_sample_ends_at_once_and_everywhere(backend: VllmBacke
 async def test_forgotten_weights_leave_disk_and_servers(
     backend: VllmBackend, worker: Worker, stub: Stub, tmp_path: Path, failure: ServerFailure | None
 ) -> None:
-    await backend.call(*asked("lora"))
+    await backend.sample(asked("lora"))
     assert len(stub.adapters) == 1
     worker.failure = failure
 
     with nullcontext() if failure is None else pytest.raises(ServerFailure):
-        await backend.call("forget", {"archive": "lora"})
+        await backend.forget("lora")
 
     assert stub.adapters == {}
     assert [path.name for path in (tmp_path / "adapters").iterdir()] == [".lock"]
@@ -213,7 +221,7 @@ async def test_a_server_that_stops_leaves_nothing_behind(
     home: Path, tmp_path: Path, worker: Worker, stub: Stub
 ) -> None:
     async with backend_of(home, tmp_path / "adapters", worker, stub) as backend:
-        await backend.call(*asked("lora"))
+        await backend.sample(asked("lora"))
 
     assert stub.adapters == {}
     assert [path.name for path in (tmp_path / "adapters").iterdir()] == [".lock"]

@@ -1,4 +1,4 @@
-"""The workshop, spoken to over its channel."""
+"""The worker service, called over its channel."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any
 import pyrage
 import pytest
 
+from chockstone.backends.calls import StopCall, decode_error, encode_call
 from chockstone.backends.channel import BlockingChannel, Message
+from chockstone.backends.protocol import PassReply
 from chockstone.backends.supervision.process import WorkerConfig
-from chockstone.backends.worker import service as workshop
+from chockstone.backends.worker import service
 from chockstone.backends.worker.service import WorkerService
 from chockstone.checkpoints import Archive, verify_archive
 from chockstone.checkpoints.saving.job import SaveJob
@@ -31,18 +33,18 @@ class Client:
         self._channel = channel
         self._numbers = itertools.count()
 
-    def call(self, word: str, body: bytes = b"", **values: Any) -> Message:
+    def call(self, name: str, body: bytes = b"", **values: Any) -> Message:
         """The last word on this call: done or failed."""
-        number = self.send(word, body, **values)
+        number = self.send(name, body, **values)
         while (message := self.receive()).values["event"] == "released":
             pass
         assert message.values["id"] == number
         return message
 
-    def send(self, word: str, body: bytes = b"", **values: Any) -> int:
+    def send(self, name: str, body: bytes = b"", **values: Any) -> int:
         """Returns the call's number."""
         number = next(self._numbers)
-        self._channel.send(Message({"id": number, "word": word, "values": values}, body))
+        self._channel.send(Message({"id": number, "call": name, "values": values}, body))
         return number
 
     def receive(self) -> Message:
@@ -51,16 +53,17 @@ class Client:
             pass
         return message
 
-    def values(self, word: str, body: bytes = b"", **values: Any) -> dict[str, Any]:
+    def values(self, name: str, body: bytes = b"", **values: Any) -> dict[str, Any]:
         """Of a call that must succeed."""
-        message = self.call(word, body, **values)
+        message = self.call(name, body, **values)
         assert message.values["event"] == "done", message.values
         return dict(message.values["values"])
 
-    def failure(self, word: str, **values: Any) -> tuple[str, str | None, str]:
-        message = self.call(word, **values)
+    def failure(self, name: str, **values: Any) -> tuple[str, str | None, str]:
+        message = self.call(name, **values)
         assert message.values["event"] == "failed", message.values
-        return message.values["category"], message.values["code"], message.values["error"]
+        error = decode_error(message.values["error"])
+        return error.category, error.code, str(error)
 
     def save(self, archive: str, kind: str = "weights", **values: Any) -> dict[str, Any]:
         return {"run_id": "run", "archive": archive, "kind": kind, "metadata": {}, "ttl_seconds": None} | values
@@ -88,7 +91,7 @@ def client(tmp_path: Path, store: Path) -> Iterator[Client]:
         client.values("open_run", run_id="run", base_model="tiny", spec=SPEC)
         yield client
     finally:
-        channel.send(Message({"word": "stop"}))
+        channel.send(encode_call(0, StopCall()))
         worker.join(60)
         ours.shutdown(socket.SHUT_RDWR)
         for reader in [thread for thread in threading.enumerate() if thread.name == "channel"]:
@@ -101,7 +104,7 @@ def client(tmp_path: Path, store: Path) -> Iterator[Client]:
 
 @pytest.mark.parametrize("forward_only", [False, True])
 def test_a_pass_counts_its_tokens(client: Client, forward_only: bool) -> None:
-    assert client.values("pass", pass_body(7, 5, forward_only=forward_only), run_id="run")["tokens"] == 12
+    assert client.values("forward_backward", pass_body(7, 5, forward_only=forward_only), run_id="run")["tokens"] == 12
 
 
 def test_a_sample_counts_what_it_read_and_what_it_drew(client: Client) -> None:
@@ -161,7 +164,7 @@ def test_what_cannot_be_loaded_says_why_in_a_word(client: Client, store: Path) -
 
     damaged = client.failure("load", run_id="run", archive="one", with_optimizer=True)
     missing = client.failure("load", run_id="run", archive="gone", with_optimizer=True)
-    unknown = client.failure("pass", run_id="nobody")
+    unknown = client.failure("forward_backward", run_id="nobody")
 
     assert damaged[:2] == ("server", "damaged")
     assert missing[:2] == ("user", "missing")
@@ -190,7 +193,7 @@ def test_weights_to_sample_from_stay_in_memory_when_the_disk_is_not_theirs(store
 
 
 def step(client: Client) -> None:
-    client.values("pass", pass_body(7, 5), run_id="run")
+    client.values("forward_backward", pass_body(7, 5), run_id="run")
     client.values("optim_step", run_id="run", params={})
 
 
@@ -252,15 +255,21 @@ def test_no_recovery_archive_is_newer_than_weights_that_are_in_memory_only(clien
     assert "in memory only" in error and re.search(r"needs \d+ bytes", error)
 
 
+def identity(path: Path) -> tuple[int, int, int]:
+    """Changes when the file is written or replaced, and not when it is read."""
+    found = os.stat(path)
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def test_a_snapshot_that_is_on_disk_already_is_not_written_again(client: Client, store: Path) -> None:
     client.values("snapshot", run_id="run", archive="sampler")
     client.values("save", **client.save("recovery", "recovery"))  # so that it has been written by now
-    before = os.stat(store / "sampler.tar")
+    before = identity(store / "sampler.tar")
 
     client.values("snapshot", run_id="run", archive="sampler")
     client.values("save", **client.save("recovery", "recovery"))
 
-    assert os.stat(store / "sampler.tar") == before
+    assert identity(store / "sampler.tar") == before
     assert sample(client, "sampler")["tokens"] == 2
 
 
@@ -281,16 +290,16 @@ def test_a_snapshot_that_is_damaged_on_disk_is_written_again(client: Client, sto
 
 def test_a_call_says_how_long_it_computed_and_not_how_long_it_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(workshop.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(service.time, "perf_counter", lambda: clock[0])
 
-    def call() -> workshop.Call:
+    def work() -> service.Work[PassReply]:
         for _ in range(3):
             clock[0] += 1.0
             yield None
         clock[0] += 0.5
-        return Message({"tokens": 3}, b"body")
+        return PassReply(result=b"body", tokens=3)
 
-    timed = workshop._timed(call())
+    timed = service._timed(work())
     reply = None
     while reply is None:
         try:
@@ -299,11 +308,11 @@ def test_a_call_says_how_long_it_computed_and_not_how_long_it_waited(monkeypatch
             reply = ended.value
         clock[0] += 100.0
 
-    assert reply == Message({"tokens": 3, "seconds": 3.5}, b"body")
+    assert reply == PassReply(result=b"body", tokens=3, seconds=3.5)
 
 
 def test_a_pass_and_a_step_say_how_long_they_took(client: Client) -> None:
-    assert client.values("pass", pass_body(7), run_id="run")["seconds"] > 0
+    assert client.values("forward_backward", pass_body(7), run_id="run")["seconds"] > 0
     assert client.values("optim_step", run_id="run", params={})["seconds"] > 0
 
 

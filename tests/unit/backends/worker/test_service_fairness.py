@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chockstone.backends.channel import BlockingChannel, Message
-from chockstone.backends.worker import service as workshop
+from chockstone.backends.worker import service
 from support.backends.bodies import pass_body, sample_body
 from unit.backends.worker.test_service import SPEC, Client, client, store
 
@@ -24,7 +24,7 @@ class Gate:
         self._expected: int | None = None
         self._change = threading.Condition()
         for name in ("decode_pass", "decode_sample"):
-            monkeypatch.setattr(workshop, name, self._after_all(getattr(workshop, name)))
+            monkeypatch.setattr(service, name, self._after_all(getattr(service, name)))
         receive = BlockingChannel.receive
 
         def counted(channel: BlockingChannel) -> Message:
@@ -79,8 +79,8 @@ def test_a_pass_of_one_user_waits_for_a_turn_of_another_not_for_all_their_runs(g
     for number in range(6):
         client.values("open_run", run_id=f"flood {number}", owner="ann", base_model="tiny", spec=SPEC)
     client.values("open_run", run_id="small", owner="bob", base_model="tiny", spec=SPEC)
-    flood = [client.send("pass", pass_body(*LONG), run_id=f"flood {number}") for number in range(6)]
-    small = client.send("pass", pass_body(*LONG), run_id="small")
+    flood = [client.send("forward_backward", pass_body(*LONG), run_id=f"flood {number}") for number in range(6)]
+    small = client.send("forward_backward", pass_body(*LONG), run_id="small")
     gate.open_after(small + 1)
 
     before = answers_before(client, {small})

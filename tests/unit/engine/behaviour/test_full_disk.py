@@ -44,7 +44,7 @@ async def test_what_cannot_be_written_down_waits_and_says_why_and_is_done_when_t
             await until(lambda: is_in_trouble(life))
             why = life.engine.why_waiting(f"{RUN}:1")
             assert why is not None and why.startswith("the journal cannot be written: the disk is full")
-            assert "pass" not in life.backend.words() and not asking.done()
+            assert "forward_backward" not in life.backend.words() and not asking.done()
 
         assert (await life.result(await asking)).body == b"loss 5"
         await until(lambda: life.engine.why_waiting(f"{RUN}:1") is None)
@@ -96,9 +96,9 @@ async def test_what_ends_while_the_server_gives_its_journal_up_is_done_once(home
         await first.make(0)
         await first.make(1)
         await first.train(5)
-        first.backend.hold("pass")
+        first.backend.hold("forward_backward")
         under_way = await first.ask_pass(10)
-        await until(lambda: first.backend.words().count("pass") == 2)
+        await until(lambda: first.backend.words().count("forward_backward") == 2)
         await first.written()
         with full_disk():
             asking = asyncio.create_task(first.ask_pass(1, "s:train:1"))
@@ -106,7 +106,7 @@ async def test_what_ends_while_the_server_gives_its_journal_up_is_done_once(home
             stopping = asyncio.create_task(first.engine.stop())
             with pytest.raises(Stalled):
                 await asking
-            first.backend.let_go("pass")
+            first.backend.let_go("forward_backward")
             await stopping
 
     async with lived(home, after=first) as second:

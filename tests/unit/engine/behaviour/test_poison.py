@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.backends.supervision.local import WorkerLost
+from chockstone.backends.protocol import WorkerLost
 from support.engine.lives import lived
 from support.engine.making import until
 
@@ -36,12 +36,12 @@ async def test_the_neighbours_of_a_poisoned_operation_do_not_fail(home: Path) ->
         for number in range(4):
             await life.make(number)
         life.backend.poison = b"666"
-        life.backend.hold("pass")
+        life.backend.hold("forward_backward")
         poisoned = await life.ask_pass(666)
         innocent = [await life.ask_pass(number, f"s:train:{number}") for number in (1, 2, 3)]
-        await until(lambda: life.backend.words().count("pass") == 4)
+        await until(lambda: life.backend.words().count("forward_backward") == 4)
 
-        life.backend.let_go("pass")
+        life.backend.let_go("forward_backward")
 
         assert "killed the worker 3 times" in (await life.told(poisoned))["error"]
         assert [(await life.result(each)).body for each in innocent] == [b"loss 1", b"loss 2", b"loss 3"]
@@ -51,14 +51,14 @@ async def test_an_operation_that_takes_servers_down_with_it_is_failed_by_name_to
     async with lived(home) as life:
         await life.make()
         await life.train(5)
-        life.backend.hold("pass")
+        life.backend.hold("forward_backward")
         poisoned = await life.ask_pass(666)
         after = await life.ask_step()
-        await until(lambda: life.backend.words().count("pass") == 2)
+        await until(lambda: life.backend.words().count("forward_backward") == 2)
         home = life.crash()
     for _ in range(10):
         async with lived(home, after=life) as life:
-            life.backend.hold("pass 666")
+            life.backend.hold("forward_backward 666")
             await until(lambda life=life: life.backend.calls and life.backend.calls[-1][2] == b"666")
             await life.written()
             home = life.crash()
@@ -104,7 +104,7 @@ async def test_a_save_beside_a_poisoned_operation_is_made_in_the_end(
                 await asyncio.sleep(0.001)
             if backend.generation != began:
                 raise WorkerLost("signal 11")
-            if word == "pass 666":
+            if word == "forward_backward 666":
                 await asyncio.sleep(0.1)  # a save that may begin has begun by then
 
         monkeypatch.setattr(backend, "_pass_gate", slow)
@@ -129,7 +129,7 @@ async def test_who_only_waited_for_its_turn_while_a_poisoned_operation_killed_is
 
         async def slow(word: str) -> None:
             await ordinary(word)
-            if word.startswith("pass "):
+            if word.startswith("forward_backward "):
                 await asyncio.sleep(0.1)  # all that wait for it are there by then
 
         monkeypatch.setattr(life.backend, "_pass_gate", slow)

@@ -18,13 +18,13 @@ LATER = NOW + timedelta(hours=1)
 async def test_a_full_lane_does_not_keep_its_run(start: Start, backend: FakeBackend, catalog: Catalog) -> None:
     engine = await start(limits=EngineLimits(operations_per_run=1))
     live = await made_run(engine)
-    backend.hold("pass")
+    backend.hold("forward_backward")
     await engine.training.forward_backward(live, 1, b"1")
     await engine.training.forward_backward(live, 2, b"1")
     await settle_down()
 
     await engine.finish_session("s")
-    backend.let_go("pass")
+    backend.let_go("forward_backward")
 
     await until(lambda: not backend.runs and not len(engine.runs))
 
@@ -33,13 +33,13 @@ async def test_weights_that_were_still_to_be_saved_for_sampling_are_freed_too(
     engine: Engine, backend: FakeBackend
 ) -> None:
     live = await made_run(engine)
-    backend.hold("pass")
+    backend.hold("forward_backward")
     await engine.training.forward_backward(live, 1, b"1")
     saving = await engine.training.save_for_sampling(live, 2, 0)
     await settle_down()
 
     await engine.finish_session("s")
-    backend.let_go("pass")
+    backend.let_go("forward_backward")
 
     assert "sampling_session_id" in await answer(engine, saving)
     await until(lambda: "forget" in backend.words())
@@ -126,10 +126,10 @@ async def test_a_session_that_beats_or_works_goes_on(start: Start, backend: Fake
     engine.presence.saw_session("s")
     await engine.end_silent_sessions()
     time[0] = LATER + timedelta(hours=1)
-    backend.hold("pass")
+    backend.hold("forward_backward")
     await engine.training.forward_backward(live, 1, b"1")
     await engine.end_silent_sessions()
-    backend.let_go("pass")
+    backend.let_go("forward_backward")
 
     assert not (await catalog.sessions.get("s")).is_finished
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from chockstone.backends.channel import Message
+from chockstone.backends.calls import ForwardBackwardCall
+from chockstone.backends.protocol import PassReply
 from chockstone.catalog import RowMissing
 from chockstone.catalog.tables.losses import LossRow
 from chockstone.engine.journal.scan import scan_all
@@ -75,7 +76,7 @@ async def test_the_next_worker_has_the_loss_of_another_session_before_the_pass_i
         assert await life.state() == before == (5, 7, 1)
         [receipt] = await life.receipts()
         assert (receipt.replayed, receipt.matched, receipt.mismatched) == (4, 3, 0)
-        limits = [values["loss_limits"] for values in life.backend.values_of("pass")]
+        limits = [values["loss_limits"] for values in life.backend.values_of("forward_backward")]
         assert limits == ["enforced"] * 2 + ["lifted"] * 2, "what was done before is not refused for its cost"
 
 
@@ -121,14 +122,14 @@ async def test_a_loss_that_is_damaged_in_the_journal_is_the_catalogs(home: Path)
 
 async def test_the_end_of_the_losss_session_costs_no_run_of_another(home: Path) -> None:
     async with trained(home) as life:
-        life.backend.hold("pass")
+        life.backend.hold("forward_backward")
         running = await ask_pass(life, 1)
-        await until(lambda: life.backend.words()[-1] == "pass")
+        await until(lambda: life.backend.words()[-1] == "forward_backward")
 
         await life.engine.finish_session("other")
         await until(lambda: LOSS in life.engine.losses._unwanted)
         assert LOSS in life.backend.losses, "the pass under way needs it"
-        life.backend.let_go("pass")
+        life.backend.let_go("forward_backward")
 
         assert not (await life.result(running)).is_failure
         await until(lambda: LOSS not in life.backend.losses)
@@ -177,9 +178,9 @@ async def test_a_pass_of_an_earlier_version_is_replayed_with_its_loss_and_gives_
 
     async with lived(home) as life:
 
-        def compute(values: dict[str, Any], body: bytes) -> Message:
-            seen.append((LOSS in life.backend.losses, values["elementwise_loss"], values["loss_limits"]))
-            return Message({"tokens": 1, "seconds": 0.0}, b"result")
+        def compute(call: ForwardBackwardCall) -> PassReply:
+            seen.append((LOSS in life.backend.losses, call.elementwise_loss, call.loss_limits))
+            return PassReply(result=b"result", tokens=1)
 
         monkeypatch.setattr(life.backend, "_pass", compute)
         await uploaded(life)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chockstone.backends.supervision.local import WorkerLost
+from chockstone.backends.protocol import WorkerLost
 from chockstone.engine.config import Busy, EngineLimits
 from chockstone.engine.futures import Futures, Result
 from chockstone.engine.runs.crash_suspects import CrashSuspects

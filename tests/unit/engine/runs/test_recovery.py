@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from chockstone.backends.calls import OptimStepCall
+from chockstone.backends.protocol import StepReply
 from chockstone.checkpoints import open_store
 from chockstone.engine.config import Durability
 from chockstone.engine.journal.stall import Stalled
@@ -72,7 +74,7 @@ async def test_what_was_computed_is_given_again_as_it_was(home: Path) -> None:
         left = first.crash()
 
     async with lived(left) as second:
-        second.backend._pass = lambda values, body: None  # type: ignore[assignment, method-assign]  # nothing must ask it
+        second.backend._pass = lambda call: None  # type: ignore[assignment, method-assign]  # nothing must ask it
         assert [await second.result(request_id) for request_id in first.asked] == results
 
 
@@ -81,14 +83,12 @@ async def test_results_that_come_out_differently_are_not_told_and_are_confessed(
 ) -> None:
     async with lived(home) as life:
         await half_trained(life)
-        original = life.backend._optim_step
+        original = life.backend._step
 
-        def other(values: dict[str, object], body: bytes) -> object:
-            reply = original(values, body)
-            reply.values["metrics"]["noise"] = 1.0
-            return reply
+        def other(call: OptimStepCall) -> StepReply:
+            return StepReply(metrics={**original(call).metrics, "noise": 1.0})
 
-        monkeypatch.setattr(life.backend, "_optim_step", other)
+        monkeypatch.setattr(life.backend, "_step", other)
         life.backend.die("signal 9")
         await life.state()
 
@@ -196,7 +196,7 @@ async def test_a_run_asked_for_again_by_its_client_is_the_one_that_came_back(hom
 async def test_what_was_queued_is_done_in_its_order_after_a_restart(home: Path) -> None:
     async with lived(home) as first:
         await first.make()
-        first.backend.hold("pass")
+        first.backend.hold("forward_backward")
         for number in (1, 2, 3):
             await first.ask_pass(number)
             await first.ask_step()
@@ -205,9 +205,13 @@ async def test_what_was_queued_is_done_in_its_order_after_a_restart(home: Path) 
         step = await first.ask_step()
         stopping = asyncio.create_task(first.engine.stop())
         await settle_down()
-        first.backend.let_go("pass")
+        first.backend.let_go("forward_backward")
         await stopping
-        assert [word for word in first.backend.words() if word != "save"] == ["open_run", "pass", "close_run"]
+        assert [word for word in first.backend.words() if word != "save"] == [
+            "open_run",
+            "forward_backward",
+            "close_run",
+        ]
 
     async with lived(home) as second:
         assert (await second.told(step))["metrics"]["weight"] == 16
@@ -294,7 +298,7 @@ async def test_a_journal_with_a_gap_is_not_replayed_from_its_beginning(home: Pat
         live = await second.run()
         await until(lambda: live.problem)
         assert "its journal does not go back to its beginning" in (live.problem or "")
-        assert "pass" not in second.backend.words()
+        assert "forward_backward" not in second.backend.words()
 
 
 def trim(left: Path) -> None:
@@ -323,12 +327,12 @@ async def test_a_new_run_does_not_wait_until_others_are_recovered(home: Path) ->
     async with lived(home) as life:
         await half_trained(life)
         life.backend.die("signal 9")
-        life.backend.hold("pass")
+        life.backend.hold("forward_backward")
         await until(lambda: (life.engine.why_waiting(f"{RUN}:9") or "").startswith("the run is being recovered: 1"))
 
         await life.make(1)
 
-        life.backend.let_go("pass")
+        life.backend.let_go("forward_backward")
         assert await life.state() == (5, 7, 1)
 
 
@@ -367,7 +371,7 @@ async def test_without_a_worker_for_good_what_was_acknowledged_waits_for_the_nex
     async with lived(home) as life:
         await life.make()
         await life.train(5)
-        life.backend.hold("pass")
+        life.backend.hold("forward_backward")
         asked = [await life.ask_pass(1), await life.ask_step(), await life.ask_pass(2), await life.ask_step()]
         await life.written()
         home = life.crash()

@@ -29,7 +29,7 @@ async def test_a_recovery_archive_spares_the_replay(home: Path) -> None:
 
     async with lived(left) as second:
         assert await second.state() == (6, 7, 3)
-        assert second.backend.words() == ["open_run", "load", "pass"]
+        assert second.backend.words() == ["open_run", "load", "forward_backward"]
         [receipt] = await second.receipts()
         assert receipt.archive == second.recovery_archives()[-1]
         assert (receipt.replayed, receipt.matched) == (1, 1)
@@ -201,7 +201,7 @@ async def test_a_store_that_cannot_be_read_is_waited_for_and_nothing_is_replayed
             await until(lambda: len(asked) > 3)
 
             await until(lambda: str(error) in (life.engine.why_waiting(f"{RUN}:9") or ""))
-            assert "pass" not in life.backend.words()
+            assert "forward_backward" not in life.backend.words()
             assert (live.problem, live.hold) == (None, None)
             assert (await life.catalog.runs.get(RUN)).state == "active"
 
@@ -296,7 +296,7 @@ async def test_one_that_this_server_cannot_load_stops_the_run_and_ends_nothing(
         live = await second.run()
         await until(lambda: live.problem)
         assert "cannot be loaded by this server: cannot be loaded here" in (live.problem or "")
-        assert (given_up, "pass" in second.backend.words()) == ([], False)
+        assert (given_up, "forward_backward" in second.backend.words()) == ([], False)
         left = second.crash()
 
     async with lived(left, after=first) as third:

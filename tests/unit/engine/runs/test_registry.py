@@ -158,12 +158,12 @@ async def test_a_server_is_busy_only_while_all_its_runs_are(home: Path) -> None:
     async with lived(home, limits=EngineLimits(runs=2)) as life:
         await life.make(0)
         await life.make(1)
-        life.backend.hold("pass")
+        life.backend.hold("forward_backward")
         stuck = [await life.ask_pass(5, f"s:train:{number}") for number in (0, 1)]
         with pytest.raises(Busy, match="2 runs are loaded"):
             await make_run(life.engine, 2)
 
-        life.backend.let_go("pass")
+        life.backend.let_go("forward_backward")
         for request_id in stuck:
             await life.result(request_id)
         for live in life.engine.runs:
@@ -190,7 +190,7 @@ async def test_what_was_asked_of_a_run_that_was_not_brought_back_yet_is_done_whe
     async with lived(home) as first:
         await first.make(0)
         await first.make(1)
-        first.backend.hold("pass")
+        first.backend.hold("forward_backward")
         asked = [await first.ask_pass(number + 1, f"s:train:{number}") for number in (0, 1)]
         await first.written()
         left = first.crash()

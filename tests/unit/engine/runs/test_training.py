@@ -154,13 +154,13 @@ async def test_an_operation_that_fails_fails_alone(engine: Engine, backend: Fake
 
 async def test_runs_do_not_wait_for_each_other(engine: Engine, backend: FakeBackend) -> None:
     first, second = await made_run(engine, 0), await made_run(engine, 1)
-    backend.hold("pass")
+    backend.hold("forward_backward")
     stuck = await engine.training.forward_backward(first, 1, b"5")
 
     await answer(engine, await engine.training.optim_step(second, 1, {}))
 
     assert not is_done(engine, stuck)
-    backend.let_go("pass")
+    backend.let_go("forward_backward")
 
 
 async def test_a_save_is_told_when_it_is_durable_and_in_the_catalog(
@@ -508,7 +508,7 @@ async def test_a_full_server_parks_a_run_for_the_next_and_makes_none_while_all_a
 ) -> None:
     engine = await start(limits=EngineLimits(runs=1))
     live = await made_run(engine)
-    backend.hold("pass")
+    backend.hold("forward_backward")
     stuck = await engine.training.forward_backward(live, 1, b"5")
 
     with pytest.raises(Busy, match="1 runs are loaded"):
@@ -516,7 +516,7 @@ async def test_a_full_server_parks_a_run_for_the_next_and_makes_none_while_all_a
     with pytest.raises(RowMissing):
         await catalog.runs.get("s:train:1")
 
-    backend.let_go("pass")
+    backend.let_go("forward_backward")
     await result_of(engine, stuck)
     await live.lane.drained()
     assert "error" not in await answer(engine, await make_run(engine, 1))
@@ -538,14 +538,14 @@ async def test_without_a_journal_no_run_is_parked(start: Start, backend: FakeBac
 async def test_a_run_takes_only_so_many_operations(start: Start, backend: FakeBackend) -> None:
     engine = await start(limits=EngineLimits(operations_per_run=1))
     live = await made_run(engine)
-    backend.hold("pass")
+    backend.hold("forward_backward")
     await engine.training.forward_backward(live, 1, b"1")
     await engine.training.forward_backward(live, 2, b"1")
 
     with pytest.raises(Busy):
         await engine.training.forward_backward(live, 3, b"1")
 
-    backend.let_go("pass")
+    backend.let_go("forward_backward")
     await live.lane.drained()
     assert not (await result_of(engine, await engine.training.forward_backward(live, 3, b"1"))).is_failure
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.backends.supervision.local import WorkerLost
+from chockstone.backends.protocol import WorkerLost
 from chockstone.checkpoints import Store
 from chockstone.engine.config import EngineLimits
 from chockstone.engine.runs.crash_suspects import CrashSuspects

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from chockstone.backends.supervision.local import WorkerLost
+from chockstone.backends.protocol import WorkerLost
 from chockstone.checkpoints import Store
 from chockstone.engine.config import Busy, EngineLimits
 from chockstone.engine.futures import Futures, Result

@@ -599,7 +599,9 @@ async def test_a_sampler_that_finds_damage_marks_the_checkpoint(
     await catalog.samplers.create(
         "s", 0, owner="local", base_model="tiny", model_path=row.path, archive=row.archive, now=NOW
     )
-    backend.fail_next("sample", ServerFailure("the checkpoint cannot be loaded: block 7", code="damaged"))
+    backend.fail_next(
+        "sample", ServerFailure("the checkpoint cannot be loaded: block 7", code="damaged", reason="block 7")
+    )
 
     await engine.sampling.submit(SamplerSource("s:sample:0", "local", "tiny", row.archive), 0, b"x", num_samples=1)
     await engine.sampling.drained()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from chockstone.backends.protocol import SaveCall
 from chockstone.catalog import Catalog, RunState
 from chockstone.engine.storage.archive_names import ephemeral_name, recovery_folder
 from chockstone.engine.storage.archive_storage import ArchiveStorage
@@ -15,7 +16,7 @@ from support.engine.making import NOW, answer, archives_of, made_run, saved, sta
 def leave(backend: FakeBackend, *archives: str) -> None:
     """As a killed server does."""
     for archive in archives:
-        backend._write({"archive": archive, "kind": "sampler_weights"}, Numbers(1))
+        backend._write(SaveCall(run_id="", archive=archive, kind="sampler_weights"), Numbers(1))
 
 
 async def test_weights_of_ended_and_unknown_sessions_go_at_the_start_and_living_ones_stay(

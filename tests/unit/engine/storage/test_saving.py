@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from chockstone.backends.channel import Message
-from chockstone.backends.supervision.local import WorkerLost
+from chockstone.backends.calls import values_of
+from chockstone.backends.protocol import SaveCall, SaveReply, WorkerLost
 from chockstone.catalog import Catalog, CatalogUnavailable, CheckpointRow
 from chockstone.catalog.database.database import Database
 from chockstone.checkpoints.stores.file_store import FileStore
@@ -49,7 +49,7 @@ async def begun(catalog: Catalog, *, overwrite: bool = False, name: str = "a") -
 
 
 def write(backend: FakeBackend, row: CheckpointRow, weight: int = 42) -> None:
-    backend._write({"archive": row.archive, "kind": row.kind}, Numbers(weight))
+    backend._write(SaveCall(run_id=row.run_id, archive=row.archive, kind=row.kind), Numbers(weight))
 
 
 async def until_trash(engine: Engine, *archives: str) -> None:
@@ -211,13 +211,13 @@ async def test_a_save_that_was_written_before_its_worker_died_is_a_save(
 ) -> None:
     live = await made_run(engine)
     backend.runs[RUN].weight = 42
-    original = backend.call
+    original = backend.save
 
-    async def die_after(word: str, values: dict[str, Any], *more: Any, **options: Any) -> Message:
-        await original(word, values, *more, **options)
+    async def die_after(call: SaveCall, **options: Any) -> SaveReply:
+        await original(call, **options)
         raise WorkerLost("signal 9")
 
-    monkeypatch.setattr(backend, "call", die_after)
+    monkeypatch.setattr(backend, "save", die_after)
     told = await answer(engine, await save(engine, live, 1))
 
     assert told["path"] == f"tinker://{RUN}/weights/a"
@@ -229,13 +229,13 @@ async def test_a_save_that_fails_leaves_neither_row_nor_bytes(
     engine: Engine, backend: FakeBackend, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = await made_run(engine)
-    original = backend.call
+    original = backend.save
 
-    async def fail_after(word: str, values: dict[str, Any], *more: Any, **options: Any) -> Message:
-        await original(word, values, *more, **options)
+    async def fail_after(call: SaveCall, **options: Any) -> SaveReply:
+        await original(call, **options)
         raise ServerFailure("no memory to tell how it went")
 
-    monkeypatch.setattr(backend, "call", fail_after)
+    monkeypatch.setattr(backend, "save", fail_after)
     assert "error" in await answer(engine, await save(engine, live, 1))
 
     assert await catalog.checkpoints.list_pending() == ()
@@ -264,20 +264,20 @@ async def test_a_save_that_the_catalog_will_not_end_ends_when_it_does(
     engine: Engine, backend: FakeBackend, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, worker: str
 ) -> None:
     live = await made_run(engine)
-    original = backend.call
+    original = backend.save
 
     async def unavailable(*_: object, **__: object) -> None:
         raise CatalogUnavailable("the disk is full")
 
-    async def die_after(word: str, values: dict[str, Any], *more: Any, **options: Any) -> Message:
-        await original(word, values, *more, **options)
+    async def die_after(call: SaveCall, **options: Any) -> SaveReply:
+        await original(call, **options)
         raise WorkerLost("signal 9")
 
     with monkeypatch.context() as patched:
         for step in ("commit", "fail"):
             patched.setattr(catalog.checkpoints, step, unavailable)
         if worker == "dies":
-            patched.setattr(backend, "call", die_after)
+            patched.setattr(backend, "save", die_after)
         assert "error" in await answer(engine, await save(engine, live, 1))
     assert len(await catalog.checkpoints.list_pending()) == 1
 
@@ -292,20 +292,18 @@ async def test_a_save_that_the_catalog_will_not_end_ends_when_it_does(
 
 def no_room_while(backend: FakeBackend, is_full: Callable[[], bool], *, released: bool) -> None:
     """The worker refuses to write, having let the run go on or not."""
-    original = backend.call
+    original = backend.save
 
-    async def call(
-        word: str, values: dict[str, Any], *more: Any, on_release: Any = lambda: None, **options: Any
-    ) -> Message:
-        if word != "save" or values["kind"] == "recovery" or not is_full():
-            return await original(word, values, *more, on_release=on_release, **options)
-        backend.calls.append((word, values, b""))
+    async def save(call: SaveCall, *, on_release: Callable[[], None], generation: int | None) -> SaveReply:
+        if call.kind == "recovery" or not is_full():
+            return await original(call, on_release=on_release, generation=generation)
+        backend.calls.append(("save", values_of(call), b""))
         if released:
             on_release()
             await settle_down()
-        raise BadRequest(f"checkpoint {values['archive']!r} needs 20000 bytes and the disk has 3 free", code="no_room")
+        raise BadRequest("there is no room", code="no_room", needed_bytes=20000)
 
-    backend.call = call  # type: ignore[method-assign]  # for this test
+    backend.save = save  # type: ignore[method-assign]  # for this test
 
 
 async def test_trash_makes_room_and_the_save_is_tried_once_more(
@@ -349,16 +347,20 @@ async def test_a_run_that_went_on_meanwhile_is_not_saved_as_it_is_by_then(
         await saved(engine, live, 3, "b")  # for the trash was emptied
 
 
-@pytest.mark.parametrize("needs", ["needs 900000 bytes", "needs room"], ids=["more than the trash has", "unknown"])
+@pytest.mark.parametrize("needed_bytes", [900_000, None], ids=["more than the trash has", "unknown"])
 async def test_trash_that_would_not_help_stays(
-    backend: FakeBackend, catalog: Catalog, storage: ArchiveStorage, monkeypatch: pytest.MonkeyPatch, needs: str
+    backend: FakeBackend,
+    catalog: Catalog,
+    storage: ArchiveStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    needed_bytes: int | None,
 ) -> None:
     async with started(backend, catalog, storage, trash_seconds=3600) as engine:
         live = await made_run(engine)
         old = await saved(engine, live, 1)
         await engine.checkpoints.delete([old], by="local")
         monkeypatch.setattr(storage.store, "free_bytes", lambda: 0)
-        backend.fail_next("save", BadRequest(f"checkpoint {needs}", code="no_room"))
+        backend.fail_next("save", BadRequest("there is no room", code="no_room", needed_bytes=needed_bytes))
 
         told = await answer(engine, await save(engine, live, 2, "b"))
 

@@ -1,0 +1,232 @@
+"""The worker protocol: what the engine may ask of the process that holds the models. Imports no torch.
+
+This is the only file of ``backends`` that the engine imports.
+
+Calls of one run arrive in the order of its lane, one at a time. Calls of several runs, and samples, may be in
+progress at the same time.
+
+A worker is a process (or a group of processes) and may die. Each worker that becomes ready is a new generation. It
+knows nothing of the runs, losses and samples of earlier generations.
+
+Every call raises:
+
+- ``RequestError`` as the worker raised it. ``code`` is set where the engine acts on the error: the archive is
+  "damaged", "missing" or of a "newer" format (``reason`` is what the reader of the archive reported), its store is
+  "unreachable" or access to it is "denied", or there is "no_room" for it (``needed_bytes`` is the size of the archive,
+  if it is known).
+- ``WorkerLost`` if the worker died.
+
+A call that is given a ``generation`` is sent to that generation only: if another one is ready, ``WorkerLost`` with the
+code "unsent" is raised and nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from chockstone.backends.run_spec import RunSpec
+from chockstone.wire.failures import ServerFailure
+
+__all__ = [
+    "ArchiveKind",
+    "LossLimits",
+    "PassReply",
+    "RunSpec",
+    "SampleCall",
+    "SampleReply",
+    "SaveCall",
+    "SaveReply",
+    "StepReply",
+    "Worker",
+    "WorkerLost",
+]
+
+ArchiveKind = Literal["weights", "recovery", "sampler_weights", "external_weights"]
+LossLimits = Literal["enforced", "lifted", "unmetered"]
+"""On the cost of a custom loss. Replays of operations that succeeded before are never refused: "lifted" if the loss was
+metered then, "unmetered" if a version without a meter ran it."""
+
+
+class WorkerLost(ServerFailure):
+    """The worker died while it worked on this call, or before it could start.
+
+    With the code "unsent" the call was never sent, so it cannot be the cause of death.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveCall:
+    """Write a run's state into an archive. An archive of the same name is replaced.
+
+    A save of kind "recovery" holds all that ``load`` needs to continue with identical bits. It waits until earlier
+    snapshots of the run are on disk, and fails with "no_room" while one of them could not be written: the journal
+    before a recovery archive is deleted, and with it the only other way to rebuild those snapshots.
+    """
+
+    run_id: str
+    archive: str
+    kind: ArchiveKind
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # Any: plain JSON; stored in the archive
+    ttl_seconds: float | None = None
+    recipients: tuple[str, ...] = ()  # age public keys: files of "external_weights" are encrypted to them
+    allowance_bytes: int | None = None  # maximum size of the archive; None: no limit
+    reserve_bytes: int = 0  # free disk space to leave untouched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleCall:
+    """Generate tokens. The same call with the same seed gives the same tokens."""
+
+    key: str  # names the sample for ``cancel``
+    base_model: str
+    seed: int
+    body: bytes  # the request as the client sent it
+    owner: str = ""  # the user whose compute turns the sample takes
+    archive: str | None = None  # None: sample from the base model
+    seal: str | None = None  # expected seal of the archive; another one is "damaged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassReply:
+    """``result`` is encoded as the client gets it; ``seconds`` is compute time without waiting."""
+
+    result: bytes
+    tokens: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReply:
+    """``seconds`` is compute time without waiting."""
+
+    metrics: Mapping[str, float]
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveReply:
+    """``seal`` identifies the archive; ``seconds`` is how long the copy blocked the compute thread."""
+
+    size_bytes: int
+    seal: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleReply:
+    """``result`` is encoded as the client gets it."""
+
+    result: bytes
+    tokens: int
+    prompt_tokens: int
+
+
+def _ignore() -> None:
+    pass
+
+
+class Worker(Protocol):
+    @property
+    def is_ready(self) -> bool:
+        """Whether the worker has loaded its models."""
+
+    @property
+    def generation(self) -> int:
+        """Number of workers that have become ready so far, which is the generation of the newest one."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no worker becomes ready, if several in a row died before that."""
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """Plain JSON: everything besides the operations that the bits of a result depend on.
+
+        Its keys are processes, device, dtype, threads, torch, tokens_per_micro_batch, cpu, and models (a digest by
+        name). Empty before a worker is ready.
+        """
+
+    async def ready(self) -> None:
+        """Wait until a worker is ready. Raises WorkerLost if no worker will be started any more."""
+
+    async def start(self) -> None:
+        """Begin to start the worker and return. Calls wait until it is ready."""
+
+    async def stop(self) -> None:
+        """Finish the calls in progress, then end the worker."""
+
+    async def open_run(
+        self, run_id: str, *, owner: str, base_model: str, spec: RunSpec, generation: int | None = None
+    ) -> None:
+        """Create a run with initial weights. Its calls take the compute turns of ``owner``."""
+
+    async def close_run(self, run_id: str, *, generation: int | None = None) -> None:
+        """Drop a run from memory. Does nothing if there is no such run."""
+
+    async def forward_backward(
+        self,
+        run_id: str,
+        body: bytes,
+        *,
+        elementwise_loss: bool = False,
+        loss_limits: LossLimits = "enforced",
+        generation: int | None = None,
+    ) -> PassReply:
+        """Compute losses, and gradients unless the request is forward only.
+
+        ``body`` is the request as the client sent it. ``elementwise_loss``: the result has the loss per position.
+        """
+
+    async def optim_step(
+        self, run_id: str, params: Mapping[str, Any], *, generation: int | None = None
+    ) -> StepReply:  # Any: plain JSON
+        """Apply the accumulated gradient with the optimizer parameters that the client sent."""
+
+    async def save(
+        self, call: SaveCall, *, on_release: Callable[[], None] = _ignore, generation: int | None = None
+    ) -> SaveReply:
+        """Write an archive; on return it is durable.
+
+        ``on_release`` is called when the state is copied but not yet written: the run may continue then.
+        """
+
+    async def snapshot(
+        self, run_id: str, archive: str, *, reserve_bytes: int = 0, generation: int | None = None
+    ) -> None:
+        """Make the run's weights available for sampling under the name ``archive``, at once.
+
+        The archive is written in the background, unless an undamaged one of that name exists.
+        """
+
+    async def load(
+        self,
+        run_id: str,
+        archive: str,
+        *,
+        with_optimizer: bool,
+        seal: str | None = None,
+        generation: int | None = None,
+    ) -> None:
+        """Load an archive into a run. An archive with another ``seal`` than the given one is "damaged"."""
+
+    async def add_loss(
+        self, loss_id: str, definition: Mapping[str, Any], *, generation: int | None = None
+    ) -> None:  # Any: plain JSON
+        """Build a custom loss, which ``forward_backward`` requests may name from then on."""
+
+    async def drop_loss(self, loss_id: str) -> None:
+        """Drop a custom loss. Does nothing if there is no such loss."""
+
+    async def sample(self, call: SampleCall) -> SampleReply:
+        """Generate tokens from the base model or from an archive."""
+
+    async def cancel(self, key: str) -> None:
+        """End the sample of this key, if it is in progress; its call raises BadRequest."""
+
+    async def forget(self, archive: str) -> None:
+        """Drop the archive's weights from memory and delete the archive, after a write in progress has ended."""
+
+    async def written(self, archive: str) -> None:
+        """Wait until no write to the archive is in progress, whether the write succeeds or not."""
