@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.server.live import connect
+from benchmarks.live.server import connect
 
 NAME = "chockstone_loop_stall_seconds"
 LONGEST = "chockstone_loop_stall_max_seconds"

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
 
-from benchmarks.checkpoints.rounds import Action, Metrics, Series
 from benchmarks.checkpoints.states import State
+from benchmarks.harness.context import Context
+from benchmarks.harness.free_memory import AsItIs
+from benchmarks.harness.rounds import Metrics, Rows, Turn
 
 from .loop import Loop, repeat, running
 from .savers import Saver, new_checkpointer, savers
-from .stage import Stage
+from .setup import Setup
 
 NOTHING = "no save in either window"
 
@@ -49,37 +51,37 @@ class Windows:
         return sum(loop.rate(begin, end) * (end - begin) for begin, end in self.stretches) / self.seconds
 
 
-def measure_generating(stage: Stage, name: str) -> dict[str, Series]:
-    state = stage.scale.states()[name]()
-    directory = stage.new_directory()
+def measure_generating(context: Context, setup: Setup, *, name: str) -> Rows:
+    state = setup.scale.states()[name]()
+    context.describe(f"{state.title}, {state.size_bytes / 1e6:,.0f} MB")
     with (
-        new_checkpointer(directory / "paced", is_paced=True) as paced,
-        new_checkpointer(directory / "fast", is_paced=False) as fast,
+        new_checkpointer(context.directory / "paced", is_paced=True) as paced,
+        new_checkpointer(context.directory / "fast", is_paced=False) as fast,
     ):
-        actions = {row: _turns(stage, state, saver) for row, saver in savers(directory, paced, fast).items()}
-        actions[NOTHING] = _turns(stage, state, partial(_nothing, stage.scale.window_seconds))
-        rows = stage.run_rounds(actions, repeats=stage.scale.rounds)
-    stage.titles[stage.measure] = f"{state.title}, {state.size_bytes / 1e6:,.0f} MB"
-    return rows
+        contestants = {
+            row: _turns(setup, state, saver) for row, saver in savers(context.directory, paced, fast).items()
+        }
+        contestants[NOTHING] = _turns(setup, state, partial(_nothing, setup.scale.window_seconds))
+        return context.run_rounds(contestants, repeats=setup.scale.rounds, memory=AsItIs(syncs=True))
 
 
 async def _nothing(seconds: float, _loop: Loop) -> None:
     await asyncio.sleep(seconds)
 
 
-def _turns(stage: Stage, state: State, saver: Saver) -> Action:
+def _turns(setup: Setup, state: State, saver: Saver) -> Turn:
     orders = cycle((True, False))  # saves first, or last
-    lasted = stage.scale.window_seconds
+    lasted = setup.scale.window_seconds
 
     async def turn(*, saves_first: bool) -> Metrics:
         nonlocal lasted
         during, outside = Windows(), Windows()
         began = time.perf_counter()
-        async with running(state, stage.traffic) as loop:
-            while not during.actions or time.perf_counter() - began < stage.scale.turn_seconds:
+        async with running(state, setup.traffic) as loop:
+            while not during.actions or time.perf_counter() - began < setup.scale.turn_seconds:
                 if not saves_first:
                     await outside.add(partial(asyncio.sleep, lasted), lasted)
-                lasted = await during.add(partial(saver, loop), stage.scale.window_seconds)
+                lasted = await during.add(partial(saver, loop), setup.scale.window_seconds)
                 if saves_first:
                     await outside.add(partial(asyncio.sleep, lasted), lasted)
                 saves_first = not saves_first

@@ -17,7 +17,7 @@ import torch
 from tinker import types
 
 from benchmarks.checkpoints.states import State
-from benchmarks.server.models import Tokens
+from benchmarks.live.models import Tokens
 
 PAUSE_SECONDS = 0.01
 _ANSWERS_PER_STEP = 16

@@ -8,35 +8,35 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from benchmarks.checkpoints.rounds import Metrics, Series
-from benchmarks.server.live import KEY
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Metrics, Rows, Series
+from benchmarks.live.server import KEY
 from chockstone.trainers import Completion, Environment, Problem, StepRecord, Trainer, TrainerConfig, load_environment
 
 from .scale import SLOW_REWARD_SECONDS
-from .stage import Stage
+from .setup import Setup
 
 TASK = "arithmetic"
 FAST, SLOW = "reward at once", f"reward after {SLOW_REWARD_SECONDS:.0f} s"
 STALENESS = {"synchronous": 0, "one step off": 1}
 
 
-def measure_overlapping(stage: Stage) -> dict[str, Series]:
-    directory = stage.new_directory()
+def measure_overlapping(context: Context, setup: Setup) -> Rows:
+    context.describe(f"{TASK}, {setup.model.title} model, generation and training in one worker process")
     numbers = count()
     arithmetic = load_environment(TASK)
     environments: dict[str, Environment] = {FAST: arithmetic, SLOW: SlowReward(arithmetic)}
 
     def training(environment: Environment, staleness: int) -> Metrics:
-        return asyncio.run(_train(stage, environment, staleness, directory / f"run-{next(numbers)}"))
+        return asyncio.run(_train(setup, environment, staleness, context.directory / f"run-{next(numbers)}"))
 
     training(arithmetic, 0)  # uncounted: the worker has all it needs now
     rows = {row_of(kind, way): Series() for kind in environments for way in STALENESS}
-    for number in range(stage.scale.trainings):
+    for number in range(setup.scale.trainings):
         for kind, environment in environments.items():
             for way, staleness in STALENESS.items():
-                stage.say(f"round {number + 1} of {stage.scale.trainings}: {row_of(kind, way)}")
+                context.say(f"round {number + 1} of {setup.scale.trainings}: {row_of(kind, way)}")
                 rows[row_of(kind, way)].add(training(environment, staleness))
-    stage.titles[stage.measure] = f"{TASK}, {stage.model.title} model, generation and training in one worker process"
     return rows
 
 
@@ -91,18 +91,18 @@ class _Stopwatch:
         pass
 
 
-async def _train(stage: Stage, environment: Environment, staleness: int, store: Path) -> Metrics:
+async def _train(setup: Setup, environment: Environment, staleness: int, store: Path) -> Metrics:
     """From the end of the first step to that of the last."""
     watch = _Stopwatch()
     config = TrainerConfig(
-        stage.model.name,
-        steps=stage.scale.steps + 1,
+        setup.model.name,
+        steps=setup.scale.steps + 1,
         batch_size=8,
         group_size=8,
         max_tokens=16,
         staleness=staleness,
         save_every=0,
     )
-    await Trainer(config, environment, store=store, reports=[watch], base_url=stage.server.url, api_key=KEY).run()
+    await Trainer(config, environment, store=store, reports=[watch], base_url=setup.server.url, api_key=KEY).run()
     seconds = (watch.moments[-1] - watch.moments[0]) / (len(watch.moments) - 1)
     return {"seconds": seconds, "staleness": sum(watch.staleness[1:]) / len(watch.staleness[1:])}

@@ -1,61 +1,42 @@
-"""Plot: one picture of a run: what generation did around a save, and a panel of bars for each other measure."""
+"""Plot: generation around a save on the left, and a panel of bars for each other measure on the right."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Picture
 
-from benchmarks.checkpoints.rounds import Series
-from benchmarks.lifecycle.plot import OTHER, OURS_COLOR, draw_bars
-from benchmarks.server.results import Results
+from benchmarks.harness.measure import Measure
+from benchmarks.harness.plot import OTHER_COLOR, OURS_COLOR, draw_panel, new_picture, save_picture
+from benchmarks.harness.results import Results
+from benchmarks.harness.rounds import Series
 
-from . import overlapping, savers, stalling
-from .report import COLUMNS, TITLES
+from . import savers
 from .scale import F, L
+from .setup import Setup
 from .timeline import BIN_SECONDS, row_of
 
-WAYS = (savers.OURS, savers.FAST, savers.INLINE, savers.TORCH)
-OURS = {
-    savers.OURS,
-    savers.FAST,
-    *(stalling.row_of(state, act) for state in (L, F) for act in (stalling.SAVE, stalling.EXPORT, stalling.LOAD)),
-    *(overlapping.row_of(kind, "one step off") for kind in (overlapping.FAST, overlapping.SLOW)),
-}
-BARS = {
-    "tokens-L": "share",
-    "tokens-F": "share",
-    "trainer-loop": "p99",
-    "server-loop": "p99",
-    "one-step-off": "seconds",
-}
+TITLE = "Programs that must not stop"
+WAYS = {savers.OURS: OURS_COLOR, savers.FAST: OURS_COLOR, savers.INLINE: "#8a3b3b", savers.TORCH: "#8a3b3b"}
 
 
-def draw(results: Results, path: Path) -> None:
-    matplotlib.use("Agg")
-    picture = Picture(figsize=(22, 12), layout="constrained")
-    [[timelines, bars]] = picture.subfigures(1, 2, squeeze=False, width_ratios=(1.2, 1))
-    lines = results.measured.get("timeline", {})
-    panels = timelines.subplots(len(WAYS), 2, sharex="col", sharey=True, squeeze=False)
-    for row, way in zip(panels, WAYS, strict=True):
+def draw(measures: Sequence[Measure[Setup]], results: Results, path: Path) -> None:
+    picture = new_picture(results, title=TITLE, size_inches=(22, 12))
+    [[left, right]] = picture.subfigures(1, 2, squeeze=False, width_ratios=(1.2, 1))
+    lines = results.measured.get(("timeline", ""), {})
+    panels = left.subplots(len(WAYS), 2, sharex="col", sharey=True, squeeze=False)
+    for row, (way, color) in zip(panels, WAYS.items(), strict=True):
         for panel, state in zip(row, (L, F), strict=True):
             panel.set_title(f"{state}-like state: {way}", loc="left", fontsize=10)
-            _draw_line(panel, lines.get(row_of(state, way)), color=OURS_COLOR if way in OURS else "#8a3b3b")
+            _draw_line(panel, lines.get(row_of(state, way)), color=color)
     for panel in panels[-1]:
         panel.set_xlabel("seconds from the start of the save")
     panels[0, 0].set_ylim(bottom=0)  # of all: they share it
-    measured = [measure for measure in BARS if measure in results.measured]
-    for panel, measure in zip(bars.subplots(max(1, len(measured)), 1, squeeze=False).flat, measured, strict=False):
-        panel.set_title(f"{TITLES[measure]}\n{results.titles.get(measure, '')}", loc="left", fontsize=10)
-        column = next(column for column in COLUMNS[measure] if column.metric == BARS[measure])
-        draw_bars(panel, results.measured.get(measure, {}), column, ours=OURS)
-    quick = " · QUICK RUN, not the published sizes" if results.quick else ""
-    title = f"Programs that must not stop: medians on {results.environment['machine']}{quick}"
-    picture.suptitle(title, fontsize=14, x=0.01, ha="left")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture.savefig(path, dpi=90)
+    barred = [measure for measure in measures if measure.panel is not None and results.rows(measure)]
+    for panel, measure in zip(right.subplots(max(1, len(barred)), 1, squeeze=False).flat, barred, strict=False):
+        draw_panel(panel, measure, results)
+    save_picture(picture, path)
 
 
 def _draw_line(panel: Axes, series: Series | None, *, color: str) -> None:
@@ -63,7 +44,7 @@ def _draw_line(panel: Axes, series: Series | None, *, color: str) -> None:
         panel.text(0.5, 0.5, "not measured in this run", ha="center", va="center", transform=panel.transAxes)
         return
     [seconds] = series.samples["seconds"]
-    panel.axvspan(0, seconds, color=OTHER, alpha=0.6, linewidth=0)
+    panel.axvspan(0, seconds, color=OTHER_COLOR, alpha=0.6, linewidth=0)
     panel.step(series.samples["at"], series.samples["tokens_per_second"], where="post", color=color, linewidth=1.2)
     panel.annotate(f"saved in {seconds:.2f} s", (0, 1), xycoords=("data", "axes fraction"), va="top", fontsize=8)
     panel.set_ylabel(f"tokens/s, {BIN_SECONDS * 1e3:.0f} ms bins", fontsize=8)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.checkpoints.durability import fsync_tree
+from benchmarks.harness.disk import fsync_tree
 from chockstone.checkpoints import Checkpointer, Retention
 
 from .loop import Loop

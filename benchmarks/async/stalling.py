@@ -13,13 +13,14 @@ from pathlib import Path
 
 import tinker
 
-from benchmarks.checkpoints.durability import remove
-from benchmarks.checkpoints.rounds import Action, Metrics, Series
 from benchmarks.checkpoints.states import State
-from benchmarks.lifecycle.saving import rank_for
-from benchmarks.server.client import batch_of, new_run, session, step
-from benchmarks.server.live import KEY
-from benchmarks.server.models import Model
+from benchmarks.harness.context import Context
+from benchmarks.harness.disk import remove
+from benchmarks.harness.free_memory import AsItIs
+from benchmarks.harness.rounds import Metrics, Rows, Turn
+from benchmarks.live.client import batch_of, new_run, session, step
+from benchmarks.live.models import Model, new_model
+from benchmarks.live.server import KEY
 from chockstone.checkpoints import Checkpointer, LoopWatchdog
 
 from .beats import Beats, read_beats
@@ -27,30 +28,27 @@ from .bystander import Bystander
 from .loop import Loop, repeat, running
 from .savers import new_checkpointer
 from .scale import LORA_BYTES, F, L
-from .stage import Stage
+from .setup import Setup, watched_server
 from .watched import BEAT_SECONDS
 
 SAVE, EXPORT, LOAD, IDLE = "saves", "exports", "loads", "none of it"
 Act = Callable[[], Awaitable[object]]
 
 
-def measure_trainer(stage: Stage) -> dict[str, Series]:
-    directory = stage.new_directory()
-    rows: dict[str, Series] = {}
-    for name, make in stage.scale.states().items():
+def measure_trainer(context: Context, setup: Setup) -> Rows:
+    context.describe(f"a beat every {BEAT_SECONDS * 1e3:.0f} ms, {setup.traffic.in_flight} requests in flight")
+    rows: Rows = {}
+    for name, make in setup.scale.states().items():
         state = make()
-        with new_checkpointer(directory / name, is_paced=True) as checkpointer:
-            library = _Library(state, checkpointer, directory / f"{name}-exported")
-            actions: dict[str, Action] = {
-                row_of(name, SAVE): partial(_watch, stage, state, library.save),
-                row_of(name, EXPORT): partial(_watch, stage, state, library.export),
-                row_of(name, LOAD): partial(_watch, stage, state, library.load),
-                row_of(name, IDLE): partial(_watch, stage, state, partial(_idle, stage.scale.watched_seconds)),
+        with new_checkpointer(context.directory / name, is_paced=True) as checkpointer:
+            library = _Library(state, checkpointer, context.directory / f"{name}-exported")
+            turns: dict[str, Turn] = {
+                row_of(name, SAVE): partial(_watch, setup, state, library.save),
+                row_of(name, EXPORT): partial(_watch, setup, state, library.export),
+                row_of(name, LOAD): partial(_watch, setup, state, library.load),
+                row_of(name, IDLE): partial(_watch, setup, state, partial(_idle, setup.scale.watched_seconds)),
             }
-            rows |= stage.run_rounds(actions, repeats=stage.scale.rounds)
-    stage.titles[stage.measure] = (
-        f"a beat every {BEAT_SECONDS * 1e3:.0f} ms, {stage.traffic.in_flight} requests in flight"
-    )
+            rows |= context.run_rounds(turns, repeats=setup.scale.rounds, memory=AsItIs(syncs=True))
     return rows
 
 
@@ -86,21 +84,21 @@ class _Library:
             await self._checkpointer.restore_async(loop.state.tree, name="first")
 
 
-def _watch(stage: Stage, state: State, act: Callable[[Loop], Awaitable[object]]) -> Metrics:
+def _watch(setup: Setup, state: State, act: Callable[[Loop], Awaitable[object]]) -> Metrics:
     with Bystander(BEAT_SECONDS) as bystander:
-        return asyncio.run(_watched(stage, state, act, bystander))
+        return asyncio.run(_watched(setup, state, act, bystander))
 
 
 async def _watched(
-    stage: Stage, state: State, act: Callable[[Loop], Awaitable[object]], bystander: Bystander
+    setup: Setup, state: State, act: Callable[[Loop], Awaitable[object]], bystander: Bystander
 ) -> Metrics:
     async with (
-        running(state, stage.traffic) as loop,
+        running(state, setup.traffic) as loop,
         LoopWatchdog(threshold_seconds=2 * BEAT_SECONDS, interval_seconds=BEAT_SECONDS) as watchdog,
     ):
         await asyncio.to_thread(bystander.latest)
         watchdog.drain()
-        began, ended, actions = await repeat(partial(act, loop), stage.scale.watched_seconds)
+        began, ended, actions = await repeat(partial(act, loop), setup.scale.watched_seconds)
         stalls = watchdog.drain()
         elsewhere = bystander.latest()
     held = max((stall.held_seconds for stall in stalls.stalls), default=0.0)
@@ -113,25 +111,28 @@ async def _watched(
     }
 
 
-def measure_server(stage: Stage) -> dict[str, Series]:
+def measure_server(context: Context, setup: Setup) -> Rows:
+    context.describe(f"a beat every {BEAT_SECONDS * 1e3:.0f} ms, of the process that answers")
+    directory = context.directory / "models"
     models = {
-        L: stage.make_model("lora", stage.scale.lora_parameters),
-        F: stage.make_model("whole", stage.scale.whole_parameters),
+        L: new_model("lora", directory, parameters=setup.scale.lora_parameters),
+        F: new_model("whole", directory, parameters=setup.scale.whole_parameters),
     }
-    ranks = {L: rank_for(models[L], LORA_BYTES), F: 0}
-    rows: dict[str, Series] = {}
-    with stage.watched_server(models.values()) as server, session(server.url) as service:
+    ranks = {L: models[L].rank_for(LORA_BYTES), F: 0}
+    rows: Rows = {}
+    with watched_server(context, models.values()) as server, session(server.url) as service:
         for name, model in models.items():
-            stage.say(f"{name}: a run to save")
-            actions = _acts(stage, server.url, service, model, ranks[name])
-            rows |= stage.run_rounds(
-                {row_of(name, row): action for row, action in actions.items()}, repeats=stage.scale.rounds
+            context.say(f"{name}: a run to save")
+            turns = _turns(setup, server.url, service, model, ranks[name])
+            rows |= context.run_rounds(
+                {row_of(name, action): turn for action, turn in turns.items()},
+                repeats=setup.scale.rounds,
+                memory=AsItIs(syncs=True),
             )
-    stage.titles[stage.measure] = f"a beat every {BEAT_SECONDS * 1e3:.0f} ms, of the process that answers"
     return rows
 
 
-def _acts(stage: Stage, url: str, service: tinker.ServiceClient, model: Model, rank: int) -> dict[str, Action]:
+def _turns(setup: Setup, url: str, service: tinker.ServiceClient, model: Model, rank: int) -> dict[str, Turn]:
     run = new_run(service, model.name, rank=rank)
     step(run, batch_of(model.draw(1, 17, seed=8)))  # now there are moments to save
     path = run.save_state("first").result().path
@@ -150,10 +151,10 @@ def _acts(stage: Stage, url: str, service: tinker.ServiceClient, model: Model, r
             another.create_training_client_from_state_with_optimizer(path)
 
     async def idle() -> None:
-        await asyncio.sleep(stage.scale.watched_seconds)
+        await asyncio.sleep(setup.scale.watched_seconds)
 
     acts: dict[str, Act] = {SAVE: save, EXPORT: export, LOAD: partial(asyncio.to_thread, resume), IDLE: idle}
-    return {row: partial(_count, url, act, stage.scale.watched_seconds) for row, act in acts.items()}
+    return {row: partial(_count, url, act, setup.scale.watched_seconds) for row, act in acts.items()}
 
 
 def _count(url: str, act: Act, seconds: float) -> Metrics:

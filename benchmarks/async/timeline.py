@@ -5,30 +5,30 @@ from __future__ import annotations
 import asyncio
 import time
 
-from benchmarks.checkpoints.rounds import Series
 from benchmarks.checkpoints.states import State
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Rows, Series
 
 from .loop import Loop, running
 from .savers import Saver, new_checkpointer, savers
-from .stage import Stage
+from .setup import Setup
 
 BIN_SECONDS = 0.1
 
 
-def measure_timeline(stage: Stage) -> dict[str, Series]:
+def measure_timeline(context: Context, setup: Setup) -> Rows:
     """Rows ``state: saver``, whose rates are of bins, and ``seconds`` is how long the save took."""
-    rows: dict[str, Series] = {}
-    directory = stage.new_directory()
-    for name, make in stage.scale.states().items():
+    context.describe(f"one save, as {BIN_SECONDS * 1e3:.0f} ms bins saw it")
+    rows: Rows = {}
+    for name, make in setup.scale.states().items():
         state = make()
         with (
-            new_checkpointer(directory / f"{name}-paced", is_paced=True) as paced,
-            new_checkpointer(directory / f"{name}-fast", is_paced=False) as fast,
+            new_checkpointer(context.directory / f"{name}-paced", is_paced=True) as paced,
+            new_checkpointer(context.directory / f"{name}-fast", is_paced=False) as fast,
         ):
-            for saver_name, saver in savers(directory, paced, fast).items():
-                stage.say(f"{name}: {saver_name}")
-                rows[row_of(name, saver_name)] = asyncio.run(_one(stage, state, saver))
-    stage.titles[stage.measure] = f"one save, as {BIN_SECONDS * 1e3:.0f} ms bins saw it"
+            for saver_name, saver in savers(context.directory, paced, fast).items():
+                context.say(f"{name}: {saver_name}")
+                rows[row_of(name, saver_name)] = asyncio.run(_one(setup, state, saver))
     return rows
 
 
@@ -36,18 +36,18 @@ def row_of(state: str, saver: str) -> str:
     return f"{state}: {saver}"
 
 
-async def _one(stage: Stage, state: State, saver: Saver) -> Series:
-    async with running(state, stage.traffic) as loop:
+async def _one(setup: Setup, state: State, saver: Saver) -> Series:
+    async with running(state, setup.traffic) as loop:
         await saver(loop)  # whoever keeps a buffer has it now
         await loop.catch_up()
-        await asyncio.sleep(stage.scale.around_seconds)
+        await asyncio.sleep(setup.scale.around_seconds)
         began = time.perf_counter()
         await saver(loop)
         ended = time.perf_counter()
-        await asyncio.sleep(stage.scale.around_seconds)
+        await asyncio.sleep(setup.scale.around_seconds)
     series = Series()
     for metrics in _bins(
-        loop, began, first=-stage.scale.around_seconds, last=ended - began + stage.scale.around_seconds
+        loop, began, first=-setup.scale.around_seconds, last=ended - began + setup.scale.around_seconds
     ):
         series.add(metrics)
     series.add({"seconds": ended - began})

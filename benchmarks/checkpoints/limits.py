@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.checkpoints.free_memory import touched_buffer
 from benchmarks.checkpoints.states import State
+from benchmarks.harness.free_memory import touched_buffer
 
 ALIGNMENT = 4096
 MEBIBYTE = 1 << 20

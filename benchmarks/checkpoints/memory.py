@@ -1,84 +1,77 @@
 """Memory: how far a save in the background raises the peak memory of the process.
 
-Each contestant is measured in a fresh process, where nothing has grown before: import, one tiny save, then
+Each contestant is measured in a new process, where nothing has grown before: import, one tiny save, then
 the peak over two full saves against the resident memory just before them. What a peer keeps in a process of
 its own is not counted.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import warnings
-from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from benchmarks.checkpoints import ours, peers, states
 from benchmarks.checkpoints.accounting import peak_resident_bytes, reset_peak, resident_bytes
 from benchmarks.checkpoints.contestant import Absent, Contestant
-from benchmarks.checkpoints.durability import remove
-from benchmarks.checkpoints.rounds import Series
+from benchmarks.checkpoints.setup import Setup
+from benchmarks.checkpoints.states import State
+from benchmarks.harness.context import Context
+from benchmarks.harness.disk import remove
+from benchmarks.harness.remote import RemoteFailed, RemoteObject
+from benchmarks.harness.rounds import Metrics, Rows, Series, reason_of
 
-TIMEOUT_SECONDS = 300
-
-
-def measure_memory(
-    names: list[str], *, make_state: Callable[[], states.State], directory: Path, say: Callable[[str], None]
-) -> dict[str, Series]:
-    return {name: _measure_apart(name, make_state, directory, say) for name in names}
+TIMEOUT_SECONDS = 300.0
 
 
-def _measure_apart(
-    name: str, make_state: Callable[[], states.State], directory: Path, say: Callable[[str], None]
-) -> Series:
-    say(f"in a process of its own: {name}")
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_probe, args=(name, make_state, directory, sender))
-    process.start()
-    sender.close()
+def measure_memory(context: Context, setup: Setup, *, state: str) -> Rows:
+    names = [ours.NAME]
+    if not context.quick:
+        names += [peer.name for peer in setup.peers if isinstance(peer, Contestant) and peer.start is not None]
+    setup.release()  # the processes need the memory
+    context.describe(state)
+    return {name: _measure(context, name, state) for name in names}
+
+
+def _measure(context: Context, name: str, state: str) -> Series:
+    context.say(f"in a process of its own: {name}")
     series = Series()
     try:
-        if not receiver.poll(TIMEOUT_SECONDS):
-            raise TimeoutError(f"no answer in {TIMEOUT_SECONDS} seconds")
-        answer = receiver.recv()
-    except (EOFError, TimeoutError) as error:
-        series.failure = f"the process of {name!r} ended without an answer: {error}"
-    else:
-        if isinstance(answer, str):
-            series.failure = answer
-        else:
-            series.add({"extra_bytes": float(answer)})
-    if process.is_alive() and series.failure is not None:
-        process.terminate()
-    process.join()
+        with RemoteObject(
+            __name__,
+            "Probe",
+            answer_seconds=TIMEOUT_SECONDS,
+            contestant=name,
+            directory=context.directory,
+            state=state,
+            quick=context.quick,
+        ) as probe:
+            series.add(probe.call("save"))
+    except RemoteFailed as error:
+        series.failure = reason_of(error)
     return series
 
 
-def _probe(name: str, make_state: Callable[[], states.State], directory: Path, sender: Connection) -> None:
-    warnings.simplefilter("ignore")
-    with TemporaryDirectory(dir=directory, prefix="memory-") as scratch:
+class Probe:
+    """Runs in the process that is measured."""
+
+    def __init__(self, contestant: str, directory: Path, state: str, *, quick: bool) -> None:
+        self._contestant = _find(contestant, directory)
+        self._state = states.make(state, quick=quick)
+
+    def save(self) -> Metrics:
+        """The extra memory of two saves, in bytes and in sizes of the state."""
         try:
-            sender.send(_extra_bytes(name, make_state(), Path(scratch)))
-        except Exception as error:  # recorded: the parent shows it as "not run"
-            sender.send(f"{type(error).__name__}: {error}")
+            _save(self._contestant, states.of_size(1_000_000, 10))
+            before = resident_bytes()
+            reset_peak()
+            _save(self._contestant, self._state)
+            _save(self._contestant, self._state)
+            extra = peak_resident_bytes() - before
+        finally:
+            self._contestant.close()
+        return {"extra_bytes": float(extra), "states": extra / self._state.size_bytes}
 
 
-def _extra_bytes(name: str, state: states.State, scratch: Path) -> int:
-    contestant = _find(name, scratch)
-    try:
-        _save(contestant, states.of_size(1_000_000, 10))
-        before = resident_bytes()
-        reset_peak()
-        _save(contestant, state)
-        _save(contestant, state)
-        return peak_resident_bytes() - before
-    finally:
-        contestant.close()
-
-
-def _save(contestant: Contestant, state: states.State) -> None:
+def _save(contestant: Contestant, state: State) -> None:
     if contestant.start is None:
         raise ValueError(f"{contestant.name!r} has no save in the background")
     remove(contestant.start(state)())

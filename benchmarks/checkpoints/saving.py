@@ -3,60 +3,58 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Literal
 
 from benchmarks.checkpoints.contestant import FreshNames, Save
-from benchmarks.checkpoints.durability import remove
 from benchmarks.checkpoints.limits import VARIANTS, Variant
-from benchmarks.checkpoints.rounds import Action, Metrics, Series, run_rounds, take_turn
-from benchmarks.checkpoints.stage import TOO_SLOW, Stage, keep_best, variant_name
+from benchmarks.checkpoints.setup import TOO_SLOW, Prepared, Setup, keep_best, variant_name
+from benchmarks.harness.context import Context
+from benchmarks.harness.disk import remove
+from benchmarks.harness.rounds import Metrics, Rows, Series, Turn, take_turn
 
 LIMIT = "limit: O_DIRECT write + fsync"
 
 
-SlowTurns = Literal["every round", "once", "never"]
+def measure_saving(context: Context, setup: Setup, *, state: str) -> Rows:
+    """Contestants that take a minute for F run once there, and never in a quick run; their rows say so."""
+    prepared = setup.prepare(context, state)
+    names = FreshNames(prepared.directory)
 
-
-def measure_saving(stage: Stage, *, slow: SlowTurns) -> dict[str, Series]:
-    """A slow contestant that does not take part in every round says so in its row."""
-    names = FreshNames(stage.directory)
-
-    def saving(save: Save) -> Action:
-        def action() -> Metrics:
+    def saving(save: Save) -> Turn:
+        def turn() -> Metrics:
             started = perf_counter()
-            path = save(stage.state)
+            path = save(prepared.state)
             seconds = perf_counter() - started
             remove(path)
             return {"seconds": seconds}
 
-        return action
+        return turn
 
-    def writing(variant: Variant) -> Action:
-        def action() -> Metrics:
+    def writing(variant: Variant) -> Turn:
+        def turn() -> Metrics:
             path = names.next("limit")
             started = perf_counter()
-            stage.limits.write(path, variant)
+            prepared.limits.write(path, variant)
             seconds = perf_counter() - started
             remove(path)
             return {"seconds": seconds}
 
-        return action
+        return turn
 
-    actions = {variant_name(LIMIT, variant): writing(variant) for variant in VARIANTS}
-    once: dict[str, Action] = {}
-    for contestant in stage.contestants:
+    turns = {variant_name(LIMIT, variant): writing(variant) for variant in VARIANTS}
+    once: dict[str, Turn] = {}
+    for contestant in prepared.contestants:
         if contestant.save is not None and contestant.in_place:
-            group = once if contestant.slow and slow != "every round" else actions
+            group = once if contestant.slow and (context.quick or state == "F") else turns
             group[contestant.name] = saving(contestant.save)
 
-    series = keep_best(run_rounds(actions, repeats=stage.repeats, memory=stage.memory, say=stage.say), LIMIT)
-    for name, action in once.items():
-        series[name] = Series(failure=TOO_SLOW) if slow == "never" else _single(name, action, stage)
-    return stage.with_absent(series)
+    rows = keep_best(context.run_rounds(turns, repeats=prepared.repeats, memory=prepared.memory), LIMIT)
+    for name, turn in once.items():
+        rows[name] = Series(failure=TOO_SLOW) if context.quick else _single(context, prepared, name, turn)
+    return prepared.with_absent(rows)
 
 
-def _single(name: str, action: Action, stage: Stage) -> Series:
-    stage.say(f"once: {name}")
+def _single(context: Context, prepared: Prepared, name: str, turn: Turn) -> Series:
+    context.say(f"once: {name}")
     single = Series(note="1 run")
-    single.add(take_turn(action, stage.memory))
+    single.add(take_turn(turn, prepared.memory))
     return single

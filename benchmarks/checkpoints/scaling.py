@@ -1,4 +1,4 @@
-"""Scaling: what a durable save and a cold verified restore cost as states grow larger or more numerous.
+"""Scaling: what a durable save and a cold verified restore cost as states grow larger or have more tensors.
 
 Linear means that the cost grows no faster than the size or the count. The measure of it is the growth
 exponent between two points, log(time ratio) / log(size ratio): 1.0 is a straight line, less is a fixed cost
@@ -8,16 +8,17 @@ being spread, more is worse than linear.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
 from benchmarks.checkpoints import ours, states
-from benchmarks.checkpoints.durability import evict, remove
-from benchmarks.checkpoints.free_memory import Temperature, free_memory
-from benchmarks.checkpoints.rounds import Metrics, Series, run_rounds
+from benchmarks.checkpoints.setup import Setup
+from benchmarks.checkpoints.states import State
+from benchmarks.harness.aims import Value
+from benchmarks.harness.context import Context
+from benchmarks.harness.disk import evict, remove
+from benchmarks.harness.free_memory import free_memory
+from benchmarks.harness.rounds import Metrics, Rows, Series, run_rounds
 
 Axis = Literal["size", "count"]
 
@@ -27,40 +28,46 @@ COUNTS = (10, 100, 1_000, 5_000, 20_000)
 QUICK_COUNTS = (10, 1_000, 20_000)
 TENSORS_OF_SIZES = 100
 BYTES_OF_COUNTS = 100_000_000
+REPEATS, QUICK_REPEATS = 5, 2
 SCALING_MEMORY_BYTES = 100_000_000  # ours needs no fresh memory per save, whatever the size
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    axis: Axis
-    at: int  # bytes, or number of tensors
-    series: Series
+def measure_scaling(context: Context, setup: Setup, *, axis: Axis) -> Rows:
+    """A row for each state, whose place on the axis is its metric ``at``: bytes, or the number of tensors."""
+    setup.close()
+    rows: Rows = {}
+    if axis == "size":
+        context.describe(f"{ours.NAME}, {TENSORS_OF_SIZES} tensors")
+        for size_bytes in QUICK_SIZES_BYTES if context.quick else SIZES_BYTES:
+            state = states.of_size(size_bytes, TENSORS_OF_SIZES)
+            rows[f"{size_bytes / 1e6:,.0f} MB"] = _measure(context, state, at=size_bytes)
+    else:
+        context.describe(f"{ours.NAME}, {BYTES_OF_COUNTS / 1e6:.0f} MB")
+        for count in QUICK_COUNTS if context.quick else COUNTS:
+            state = states.of_size(BYTES_OF_COUNTS, count)
+            rows[f"{count:,} tensors in {BYTES_OF_COUNTS / 1e6:.0f} MB"] = _measure(context, state, at=count)
+    return rows
 
 
-def measure_scaling(
-    directory: Path, *, repeats: int, temperature: Temperature, quick: bool, say: Callable[[str], None]
-) -> list[Point]:
-    wanted: list[tuple[Axis, int]] = [("size", size) for size in (QUICK_SIZES_BYTES if quick else SIZES_BYTES)]
-    wanted += [("count", tensor_count) for tensor_count in (QUICK_COUNTS if quick else COUNTS)]
-    return [Point(axis, at, _measure(axis, at, directory, repeats, temperature, say)) for axis, at in wanted]
+def growth_exponent(metric: str) -> Value:
+    """The exponent from the middle point of a curve to its largest."""
+
+    def value(rows: Rows) -> float | None:
+        points = sorted(
+            (at, seconds)
+            for series in rows.values()
+            if (at := series.median("at")) is not None and (seconds := series.median(metric)) is not None
+        )
+        if len(points) < 2:
+            return None
+        (middle, before), (largest, after) = points[(len(points) - 1) // 2], points[-1]
+        return math.log(after / before) / math.log(largest / middle)
+
+    return value
 
 
-def growth_exponent(points: list[Point], axis: Axis, metric: str) -> float | None:
-    """The exponent from the middle point of an axis to its largest."""
-    along = sorted((point for point in points if point.axis == axis), key=lambda point: point.at)
-    timed = [(point.at, seconds) for point in along if (seconds := point.series.median(metric)) is not None]
-    if len(timed) < 2:
-        return None
-    (middle, before), (largest, after) = timed[(len(timed) - 1) // 2], timed[-1]
-    return math.log(after / before) / math.log(largest / middle)
-
-
-def _measure(
-    axis: Axis, at: int, directory: Path, repeats: int, temperature: Temperature, say: Callable[[str], None]
-) -> Series:
-    size_bytes, tensor_count = (at, TENSORS_OF_SIZES) if axis == "size" else (BYTES_OF_COUNTS, at)
-    state = states.of_size(size_bytes, tensor_count)
-    scratch = directory / f"scaling-{axis}-{at}"
+def _measure(context: Context, state: State, *, at: int) -> Series:
+    scratch = context.directory / str(at)
     scratch.mkdir()
     try:
         contestant = ours.contestant(scratch)
@@ -69,24 +76,31 @@ def _measure(
     save, restore = contestant.save, contestant.restore
     assert save is not None
     assert restore is not None
+    megabytes = state.size_bytes / 1e6
 
-    def action() -> Metrics:
+    def turn() -> Metrics:
         started = perf_counter()
         path = save(state)
-        saved = perf_counter()
+        saved = perf_counter() - started
         evict(path)
-        restoring = perf_counter()
+        started = perf_counter()
         restore(path, state)
-        restored = perf_counter()
+        restored = perf_counter() - started
         remove(path)
-        return {"save": saved - started, "restore": restored - restoring}
+        return {
+            "save": saved,
+            "save_per_mb": saved / megabytes,
+            "restore": restored,
+            "restore_per_mb": restored / megabytes,
+            "at": at,
+        }
 
     try:
         return run_rounds(
-            {ours.NAME: action},
-            repeats=repeats,
-            memory=free_memory(temperature, SCALING_MEMORY_BYTES),
-            say=lambda line: say(f"{state.title}, {line}"),
+            {ours.NAME: turn},
+            repeats=QUICK_REPEATS if context.quick else REPEATS,
+            memory=free_memory(context.temperature, SCALING_MEMORY_BYTES),
+            say=lambda line: context.say(f"{state.title}, {line}"),
         )[ours.NAME]
     finally:
         contestant.close()

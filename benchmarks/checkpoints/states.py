@@ -62,6 +62,13 @@ def small_training() -> State:
     return _training_state("F", "8M weights + Adam moments (quick)", training_shapes("F-quick"))
 
 
+def make(name: str, *, quick: bool) -> State:
+    """L or F; in a quick run, F is its stand-in."""
+    if name == "L":
+        return small_tensors()
+    return small_training() if quick else full_training()
+
+
 def training_shapes(name: str) -> Shapes:
     """Of the weights of F, or of its stand-in."""
     sizes = {"F": (50_257, 1_024, 768, 12), "F-quick": (8_192, 512, 256, 7)}

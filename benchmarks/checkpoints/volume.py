@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from benchmarks.checkpoints import ours
 from benchmarks.checkpoints.accounting import traffic
-from benchmarks.checkpoints.durability import remove, size_of
-from benchmarks.checkpoints.rounds import Series
-from benchmarks.checkpoints.stage import Stage
+from benchmarks.checkpoints.setup import Setup
+from benchmarks.harness.context import Context
+from benchmarks.harness.disk import remove, size_of
+from benchmarks.harness.rounds import Rows, Series
 
 NAMES = (ours.NAME, "safetensors", "directory, then tar")
 
 
-def measure_volume(stage: Stage) -> dict[str, Series]:
+def measure_volume(context: Context, setup: Setup, *, state: str) -> Rows:
     """One save each: these numbers do not vary from run to run."""
-    series: dict[str, Series] = {}
-    for contestant in stage.contestants:
+    prepared = setup.prepare(context, state)
+    rows: Rows = {}
+    for contestant in prepared.contestants:
         if contestant.name not in NAMES or contestant.save is None:
             continue
-        stage.say(f"counting bytes: {contestant.name}")
+        context.say(f"counting bytes: {contestant.name}")
         before = traffic()
-        path = contestant.save(stage.state)
+        path = contestant.save(prepared.state)
         written = traffic().since(before).write_bytes
-        counted = Series()
-        counted.add({"written_bytes": written, "file_bytes": size_of(path)})
-        series[contestant.name] = counted
+        beyond_percent = 100.0 * (written / prepared.state.size_bytes - 1.0)
+        rows[contestant.name] = Series()
+        rows[contestant.name].add(
+            {"written_bytes": written, "beyond_percent": beyond_percent, "file_bytes": size_of(path)}
+        )
         remove(path)
-    relevant = (absence for absence in stage.absent if absence.name in NAMES)
-    return series | {absence.name: Series(failure=absence.reason) for absence in relevant}
+    relevant = (absence for absence in prepared.absent if absence.name in NAMES)
+    return rows | {absence.name: Series(failure=absence.reason) for absence in relevant}

@@ -1,19 +1,20 @@
 """Archiving: one state of 1.5 GB saved to durable and loaded again, by one rank and by two, and by DCP.
 
-How long a rank is blocked is asked of ranks that are alike: two have a core each, one has one core.
+How long a rank is blocked is compared between ranks that have one core each: one rank alone, and two ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from benchmarks.checkpoints.durability import evict, remove
-from benchmarks.checkpoints.rounds import Metrics, Series
 from benchmarks.distributed.rank import GROUPS
-from benchmarks.distributed.stage import Stage
+from benchmarks.distributed.scale import Scale
 from benchmarks.distributed.world import World, slowest
+from benchmarks.harness.context import Context
+from benchmarks.harness.disk import evict, remove
+from benchmarks.harness.free_memory import free_memory
+from benchmarks.harness.rounds import Metrics, Rows, Turn
 
 ONE = "ours, one rank on both cores"
 ALIKE = "ours, one rank on one core"
@@ -26,107 +27,107 @@ OURS = {ONE, ALIKE, TWO}
 CORES = 2  # that all contestants have between them, but for the one that is as a rank of two
 
 
-def measure_saving(stage: Stage) -> dict[str, Series]:
-    with World(1, stage.directory) as alone, World(2, stage.directory) as both:
-        size = _make(stage, "save", alone, both)
-        actions = {
-            ONE: _saves(alone, stage.directory / "one", threads=CORES),
-            ALIKE: _saves(alone, stage.directory / "alike", threads=1),
-            TWO: _saves(both, stage.directory / "two", threads=1),
-            DCP: _dcp_saves(both, stage.directory / "dcp"),
-            DISK: _disk_writes(both, stage.directory / "disk", size),
+def measure_saving(context: Context, scale: Scale) -> Rows:
+    with World(1, context.directory) as alone, World(2, context.directory) as both:
+        size = _make(context, scale, alone, both)
+        contestants = {
+            ONE: _saves(alone, context.directory / "one", threads=CORES),
+            ALIKE: _saves(alone, context.directory / "alike", threads=1),
+            TWO: _saves(both, context.directory / "two", threads=1),
+            DCP: _dcp_saves(both, context.directory / "dcp"),
+            DISK: _disk_writes(both, context.directory / "disk", size),
             BARE_ONE: _copies(alone),
             BARE_TWO: _copies(both),
         }
-        rows = stage.run_rounds(actions, repeats=stage.scale.saves, state_bytes=size)
+        rows = context.run_rounds(contestants, repeats=scale.saves, memory=free_memory(context.temperature, size))
         for world in (alone, both):
-            world.tell("close")
+            world.call("close")
     return rows
 
 
-def measure_loading(stage: Stage) -> dict[str, Series]:
+def measure_loading(context: Context, scale: Scale) -> Rows:
     """Each from the disk, not from memory, and what came back is what was saved."""
-    with World(1, stage.directory) as alone, World(2, stage.directory) as both:
-        size = _make(stage, "load", alone, both)
-        one, two, dcp = (stage.directory / name for name in ("one", "two", "dcp"))
+    with World(1, context.directory) as alone, World(2, context.directory) as both:
+        size = _make(context, scale, alone, both)
+        one, two, dcp = (context.directory / name for name in ("one", "two", "dcp"))
         _saves(alone, one, threads=CORES)()
         _saves(both, two, threads=1)()
-        both.tell("dcp_save", directory=str(dcp))
-        actions = {
+        both.call("dcp_save", directory=str(dcp))
+        contestants = {
             ONE: _loads(alone, "load", one),
             TWO: _loads(both, "load", two),
             DCP: _loads(both, "dcp_load", dcp),
             DISK: _disk_reads(both, two),
         }
-        rows = stage.run_rounds(actions, repeats=stage.scale.loads, state_bytes=size)
+        rows = context.run_rounds(contestants, repeats=scale.loads, memory=free_memory(context.temperature, size))
         for world in (alone, both):
-            world.tell("close")
+            world.call("close")
     return rows
 
 
-def _make(stage: Stage, measure: str, *worlds: World) -> int:
+def _make(context: Context, scale: Scale, *worlds: World) -> int:
     """A state in each world; how many bytes each."""
-    stage.say(f"{measure}: making the state")
-    [size] = {int(world.tell("make", shapes=stage.scale.shapes)[0]["bytes"]) for world in worlds}
-    stage.titles[measure] = f"weights and Adam moments, {size / 1e6:,.0f} MB"
+    context.say("making the state")
+    [size] = {int(world.call("make", shapes=scale.shapes)[0]["bytes"]) for world in worlds}
+    context.describe(f"weights and Adam moments, {size / 1e6:,.0f} MB")
     return size
 
 
-def _saves(world: World, directory: Path, *, threads: int) -> Callable[[], Metrics]:
+def _saves(world: World, directory: Path, *, threads: int) -> Turn:
     steps = count(1)
 
     def turn() -> Metrics:
-        said = world.tell("save", directory=str(directory), step=next(steps), threads=threads)
-        return {metric: slowest(said, metric) for metric in ("seconds", "blocked")}
+        replies = world.call("save", directory=str(directory), step=next(steps), threads=threads)
+        return {metric: slowest(replies, metric) for metric in ("seconds", "blocked")}
 
     return turn
 
 
-def _copies(world: World) -> Callable[[], Metrics]:
-    return lambda: {"blocked": slowest(world.tell("copy"), "blocked")}
+def _copies(world: World) -> Turn:
+    return lambda: {"blocked": slowest(world.call("copy"), "blocked")}
 
 
-def _dcp_saves(world: World, directory: Path) -> Callable[[], Metrics]:
+def _dcp_saves(world: World, directory: Path) -> Turn:
     numbers = count(1)
 
     def turn() -> Metrics:
         place = directory / str(next(numbers))
-        said = world.tell("dcp_save", directory=str(place))
+        replies = world.call("dcp_save", directory=str(place))
         remove(place)
-        return {metric: slowest(said, metric) for metric in ("seconds", "blocked")}
+        return {metric: slowest(replies, metric) for metric in ("seconds", "blocked")}
 
     return turn
 
 
-def _disk_writes(world: World, path: Path, size: int) -> Callable[[], Metrics]:
+def _disk_writes(world: World, path: Path, size: int) -> Turn:
     def turn() -> Metrics:
-        said = world.tell("disk_write", path=str(path), size=size)
+        replies = world.call("disk_write", path=str(path), size=size)
         remove(path)
-        return {"seconds": slowest(said, "seconds")}
+        return {"seconds": slowest(replies, "seconds")}
 
     return turn
 
 
-def _disk_reads(world: World, directory: Path) -> Callable[[], Metrics]:
+def _disk_reads(world: World, directory: Path) -> Turn:
     [archive] = directory.glob("*.tar")
 
     def turn() -> Metrics:
         evict(directory)
-        return {"seconds": slowest(world.tell("disk_read", path=str(archive)), "seconds")}
+        return {"seconds": slowest(world.call("disk_read", path=str(archive)), "seconds")}
 
     return turn
 
 
-def _loads(world: World, do: str, directory: Path) -> Callable[[], Metrics]:
-    wanted = world.tell("sums")
+def _loads(world: World, do: str, directory: Path) -> Turn:
+    wanted = world.call("sums")
 
     def turn() -> Metrics:
         evict(directory)
-        said = world.tell(do, directory=str(directory))
-        if [[each[group] for group in GROUPS] for each in said] != [
+        replies = world.call(do, directory=str(directory))
+        if [[each[group] for group in GROUPS] for each in replies] != [
             [each[group] for group in GROUPS] for each in wanted
         ]:
             raise RuntimeError(f"{do}: what was loaded is not what was saved")
-        return {"seconds": slowest(said, "seconds")}
+        return {"seconds": slowest(replies, "seconds")}
 
     return turn

@@ -1,7 +1,7 @@
-"""One rank: a process of a torch.distributed world that does what it is told, line by line, in JSON.
+"""One rank: a process of a torch.distributed group that reads commands from standard input, one JSON object a line.
 
-Every rank of a world gets the same orders in the same order. What it says goes to standard output, one line for
-each order: seconds, and what else was measured. It ends when nobody gives orders any more.
+Every rank of a group gets the same commands. The rank writes one line of JSON to standard output for each of them:
+seconds, and what else was measured. It ends with its standard input.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from numpy.typing import NDArray
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from benchmarks.checkpoints.durability import fsync_tree
 from benchmarks.checkpoints.states import Shapes, training_shapes
-from benchmarks.distributed.bare import BareLoop
+from benchmarks.distributed.bare_loop import BareLoop
 from benchmarks.distributed.disk import make_room, part_of, read_part, write_part
-from benchmarks.distributed.own import OwnLoop
+from benchmarks.distributed.own_loop import OwnLoop
+from benchmarks.harness.disk import fsync_tree
 from chockstone.checkpoints import Checkpointer, Retention
 
-ORDERS = (
+COMMANDS = (
     *("make", "copy", "save", "load", "dcp_save", "dcp_load", "disk_write", "disk_read"),
     *("sums", "prepare", "train", "train_own", "close"),
 )
 GROUPS = ("model", "exp_avg", "exp_avg_sq")
-Said = dict[str, float]
+Reply = dict[str, float]
 
 
 class Rank:
@@ -46,7 +46,7 @@ class Rank:
         self._loop: BareLoop | None = None
         self._own: OwnLoop | None = None
 
-    def make(self, shapes: str) -> Said:
+    def make(self, shapes: str) -> Reply:
         """Weights and two moments, sharded along their first axis as FSDP2 does; this rank holds its parts only."""
         wanted = training_shapes(shapes)
         for seed, group in enumerate(GROUPS):
@@ -54,7 +54,7 @@ class Rank:
             self._state[group] = _random_shards(wanted, self._mesh)
         return {"bytes": float(sum(4 * tensor.numel() for group in self._state.values() for tensor in group.values()))}
 
-    def copy(self) -> Said:
+    def copy(self) -> Reply:
         """Into memory that is there, and nothing else: what a snapshot cannot be faster than."""
         sources = [tensor.to_local().numpy().reshape(-1) for group in self._state.values() for tensor in group.values()]
         if not self._copies:
@@ -65,7 +65,7 @@ class Rank:
             np.copyto(target, source)
         return {"blocked": time.perf_counter() - began}
 
-    def save(self, directory: str, step: int, threads: int) -> Said:
+    def save(self, directory: str, step: int, threads: int) -> Reply:
         """With ours, to durable; the trainer was blocked for a part of that. Then the one before it is deleted."""
         checkpointer = self._checkpointer(directory)
         torch.set_num_threads(threads)
@@ -73,7 +73,7 @@ class Rank:
         saved = checkpointer.save(self._state, step=step).result()
         return {"seconds": saved.seconds, "blocked": saved.blocked_seconds}
 
-    def load(self, directory: str) -> Said:
+    def load(self, directory: str) -> Reply:
         checkpointer = self._checkpointer(directory)
         self._spoil()
         distributed.barrier()
@@ -81,7 +81,7 @@ class Rank:
         checkpointer.restore(self._state)
         return {"seconds": time.perf_counter() - began} | self._sums()
 
-    def dcp_save(self, directory: str) -> Said:
+    def dcp_save(self, directory: str) -> Reply:
         """With torch.distributed.checkpoint, each file synced, and their directory."""
         distributed.barrier()
         began = time.perf_counter()
@@ -92,14 +92,14 @@ class Rank:
         seconds = time.perf_counter() - began
         return {"seconds": seconds, "blocked": seconds}
 
-    def dcp_load(self, directory: str) -> Said:
+    def dcp_load(self, directory: str) -> Reply:
         self._spoil()
         distributed.barrier()
         began = time.perf_counter()
         dcp.load(self._state, storage_reader=dcp.FileSystemReader(directory))
         return {"seconds": time.perf_counter() - began} | self._sums()
 
-    def disk_write(self, path: str, size: int) -> Said:
+    def disk_write(self, path: str, size: int) -> Reply:
         file = Path(path)
         if distributed.get_rank() == 0:
             make_room(file, size)
@@ -108,30 +108,30 @@ class Rank:
         write_part(file, *part_of(size, distributed.get_rank(), distributed.get_world_size()))
         return {"seconds": time.perf_counter() - began}
 
-    def disk_read(self, path: str) -> Said:
+    def disk_read(self, path: str) -> Reply:
         file = Path(path)
         distributed.barrier()
         began = time.perf_counter()
         read_part(file, *part_of(file.stat().st_size, distributed.get_rank(), distributed.get_world_size()))
         return {"seconds": time.perf_counter() - began}
 
-    def sums(self) -> Said:
+    def sums(self) -> Reply:
         return self._sums()
 
-    def prepare(self, directory: str, learning_rate: float) -> Said:
+    def prepare(self, directory: str, learning_rate: float) -> Reply:
         self._loop = BareLoop(Path(directory), self._mesh, learning_rate=learning_rate)
         self._own = OwnLoop(Path(directory), learning_rate=learning_rate)
         return {}
 
-    def train(self, sequences: list[list[int]], steps: int) -> Said:
-        assert self._loop is not None, "prepared before"
+    def train(self, sequences: list[list[int]], steps: int) -> Reply:
+        assert self._loop is not None, "prepare comes first"
         return self._loop.train(sequences, steps=steps)
 
-    def train_own(self, body: str, steps: int) -> Said:
-        assert self._own is not None, "prepared before"
+    def train_own(self, body: str, steps: int) -> Reply:
+        assert self._own is not None, "prepare comes first"
         return self._own.train(body, steps=steps)
 
-    def close(self) -> Said:
+    def close(self) -> Reply:
         for checkpointer in self._checkpointers.values():
             checkpointer.close()
         return {}
@@ -147,7 +147,7 @@ class Rank:
             for tensor in group.values():
                 tensor.to_local().zero_()
 
-    def _sums(self) -> Said:
+    def _sums(self) -> Reply:
         """One number for each group, of this rank's bits."""
         return {
             group: float(
@@ -173,17 +173,17 @@ def _random_shards(shapes: Shapes, mesh: DeviceMesh) -> dict[str, DTensor]:
 
 def main() -> None:
     rank, world_size, rendezvous = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no reply
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world_size))
     distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
     worker = Rank(init_device_mesh("cpu", (world_size,)))
-    orders: dict[str, Callable[..., Said]] = {name: getattr(worker, name) for name in ORDERS}
+    commands: dict[str, Callable[..., Reply]] = {name: getattr(worker, name) for name in COMMANDS}
     for line in sys.stdin:
-        order: dict[str, Any] = json.loads(line)  # Any: arguments of all kinds
-        said = orders[order.pop("do")](**order)
-        answers.write(json.dumps(said) + "\n")
-        answers.flush()
+        command: dict[str, Any] = json.loads(line)  # Any: arguments of all kinds
+        reply = commands[command.pop("do")](**command)
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
     distributed.destroy_process_group()
 
 

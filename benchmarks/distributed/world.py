@@ -1,4 +1,4 @@
-"""Worlds: ranks as processes of their own, given orders together."""
+"""Worlds: the processes of a torch.distributed group, which get the same commands; see ``rank.py``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from benchmarks.distributed.rank import Said
+from benchmarks.distributed.rank import Reply
+from benchmarks.harness.remote import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 END_SECONDS = 30.0
 
 
 class World:
-    """Runs from entering to leaving."""
+    """Its ranks run while the ``with`` block does."""
 
     def __init__(self, size: int, scratch: Path) -> None:
         self.size = size
@@ -53,24 +53,23 @@ class World:
                 rank.kill()
                 rank.wait()
 
-    def tell(self, do: str, **values: object) -> list[Said]:
-        """Have every rank do it; what each said of it."""
+    def call(self, do: str, **values: object) -> list[Reply]:
+        """Send a command to every rank; returns the reply of each."""
         line = json.dumps({"do": do, **values}) + "\n"
         for rank in self._ranks:
             assert rank.stdin is not None
             rank.stdin.write(line)
             rank.stdin.flush()
-        return [self._hear(rank) for rank in self._ranks]
+        return [self._receive(rank) for rank in self._ranks]
 
-    def _hear(self, rank: subprocess.Popen[str]) -> Said:
+    def _receive(self, rank: subprocess.Popen[str]) -> Reply:
         assert rank.stdout is not None
         line = rank.stdout.readline()
         if not line:
-            raise RuntimeError(f"a rank of {self.size} ended; it said:\n{self._log.read_text()[-2000:]}")
-        said: Said = json.loads(line)
-        return said
+            raise RuntimeError(f"a rank of {self.size} ended; its log ends with:\n{self._log.read_text()[-2000:]}")
+        reply: Reply = json.loads(line)
+        return reply
 
 
-def slowest(said: list[Said], metric: str) -> float:
-    """When the last one was done."""
-    return max(each[metric] for each in said)
+def slowest(replies: list[Reply], metric: str) -> float:
+    return max(reply[metric] for reply in replies)

@@ -10,34 +10,36 @@ from pathlib import Path
 
 import tinker
 
-from benchmarks.checkpoints.rounds import Metrics, Series
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Metrics, Rows
 from benchmarks.lifecycle.filling import fill
-from benchmarks.lifecycle.stage import Stage
-from benchmarks.server.client import session
+from benchmarks.lifecycle.setup import Setup
+from benchmarks.live.client import session
 
 AT_ONCE = 32
 BULK = "through the SDK, 32 at a time"
 BARE = "bare: unlink and fsync of the directory, each"
 
 
-def measure_deleting(stage: Stage) -> dict[str, Series]:
+def measure_deleting(context: Context, setup: Setup) -> Rows:
+    context.describe(f"{setup.scale.deleted:,} checkpoints")
     rounds = count()
-    with session(stage.server.url) as service, ThreadPoolExecutor(AT_ONCE) as threads:
+    with session(setup.server.url) as service, ThreadPoolExecutor(AT_ONCE) as threads:
         rest = service.create_rest_client()
-        actions = {
-            BULK: lambda: _delete(stage, rest, threads, session_id=f"deleting-{next(rounds)}"),
-            BARE: lambda: _unlink(stage.directory / "bare", stage.scale.deleted),
+        contestants = {
+            BULK: lambda: _delete(setup, rest, threads, session_id=f"deleting-{next(rounds)}"),
+            BARE: lambda: _unlink(context.directory / "bare", setup.scale.deleted),
         }
-        return stage.run_rounds(actions, repeats=stage.scale.deletions)
+        return context.run_rounds(contestants, repeats=setup.scale.deletions)
 
 
-def _delete(stage: Stage, rest: tinker.RestClient, threads: ThreadPoolExecutor, *, session_id: str) -> Metrics:
-    paths = fill(stage, stage.scale.deleted, session_id=session_id)
+def _delete(setup: Setup, rest: tinker.RestClient, threads: ThreadPoolExecutor, *, session_id: str) -> Metrics:
+    paths = fill(setup, setup.scale.deleted, session_id=session_id)
     began = time.perf_counter()
     for _ in threads.map(lambda path: rest.delete_checkpoint_from_tinker_path(path).result(), paths):
         pass
     seconds = time.perf_counter() - began
-    left = [path for path in stage.server.checkpoints.rglob("*.tar") if path.parts[-3].startswith(session_id)]
+    left = [path for path in setup.server.checkpoints.rglob("*.tar") if path.parts[-3].startswith(session_id)]
     if left:
         raise RuntimeError(f"{len(left)} of {len(paths)} archives are still there after their deletion")
     return {"per_second": len(paths) / seconds}

@@ -13,24 +13,27 @@ from collections.abc import Iterator
 from functools import partial
 from urllib.parse import urlsplit
 
-from benchmarks.checkpoints.rounds import Metrics, Series
+from benchmarks.harness.context import Context
+from benchmarks.harness.remote import RemoteObject
+from benchmarks.harness.rounds import Metrics, Rows
 from benchmarks.lifecycle.filling import enter_archive, write_archive
-from benchmarks.lifecycle.stage import Stage
-from benchmarks.server.apart import Apart
-from benchmarks.server.live import KEY, connect
+from benchmarks.lifecycle.memory_watch import MemoryWatch
+from benchmarks.lifecycle.setup import Setup
+from benchmarks.live.server import KEY, connect
 
 OURS = "chockstone, signed URL"
 BARE = "bare sendfile loop"
 BUFFER_BYTES = 1 << 20
 
 
-def measure_download(stage: Stage) -> dict[str, Series]:
+def measure_download(context: Context, setup: Setup) -> Rows:
+    context.describe(f"one archive of {setup.scale.archive_bytes / 1e6:,.0f} MB, in the page cache")
     archive = "download.train.0/weights/step-0"
-    stage.say("writing the archive")
-    file = write_archive(stage, stage.scale.archive_bytes, name=archive)
-    path = enter_archive(stage, archive, session_id="download")
+    context.say("writing the archive")
+    file = write_archive(setup, setup.scale.archive_bytes, name=archive)
+    path = enter_archive(setup, archive, session_id="download")
     size = file.stat().st_size
-    url = signed_url(stage.server.url, path)
+    url = signed_url(setup.server.url, path)
     with file.open("rb") as stored:
         expected = hashlib.file_digest(stored, "sha256").digest()
     received = hashlib.sha256()
@@ -38,14 +41,14 @@ def measure_download(stage: Stage) -> dict[str, Series]:
         received.update(piece)
     if received.digest() != expected:
         raise RuntimeError("the download is not the file")
-    with Apart("benchmarks.lifecycle.sendfile_loop", "SendfileLoop", path=str(file)) as bare:
+    with RemoteObject("benchmarks.lifecycle.sendfile_loop", "SendfileLoop", path=str(file)) as bare:
         bare_url = f"http://127.0.0.1:{bare.call('port')}/"
-        series = stage.run_rounds(
-            {BARE: partial(_timed, bare_url, size), OURS: partial(_watched, stage, url, size)},
-            repeats=stage.scale.downloads,
+        rows = context.run_rounds(
+            {BARE: partial(_timed, bare_url, size), OURS: partial(_watched, setup, url, size)},
+            repeats=setup.scale.downloads,
         )
     file.unlink()
-    return series
+    return rows
 
 
 def signed_url(base: str, path: str) -> str:
@@ -91,7 +94,7 @@ def _timed(url: str, size: int) -> Metrics:
     return {"bytes_per_second": size / seconds}
 
 
-def _watched(stage: Stage, url: str, size: int) -> Metrics:
-    with stage.watch_memory() as watch:
+def _watched(setup: Setup, url: str, size: int) -> Metrics:
+    with MemoryWatch(setup.server) as watch:
         metrics = _timed(url, size)
     return metrics | {"memory": watch.grown_bytes / size, "grown_bytes": watch.grown_bytes}

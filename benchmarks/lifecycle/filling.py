@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.lifecycle.stage import Stage
+from benchmarks.lifecycle.setup import Setup
 from chockstone.catalog import Catalog, CheckpointRow
 from chockstone.checkpoints import Checkpointer
 from chockstone.checkpoints.stores.file_store import FileStore
@@ -25,42 +25,42 @@ OWNER = "local"
 PER_RUN = 500
 
 
-def fill(stage: Stage, count: int, *, session_id: str) -> list[str]:
+def fill(setup: Setup, count: int, *, session_id: str) -> list[str]:
     """As many checkpoints in runs of a session of their own; their paths, the oldest first."""
-    store = FileStore(stage.server.checkpoints)
+    store = FileStore(setup.server.checkpoints)
     archives = [f"{session_id}.train.{number // PER_RUN}/weights/step-{number}" for number in range(count)]
-    original = write_archive(stage, 1_000, name=archives[0])
+    original = write_archive(setup, 1_000, name=archives[0])
     for archive in archives[1:]:
         path = store.path(archive)
         path.parent.mkdir(parents=True, exist_ok=True)
         os.link(original, path)
     runs = -(-count // PER_RUN)
-    row = asyncio.run(_enter(stage, session_id, archives[0], runs=runs, size_bytes=original.stat().st_size))
-    _repeat(stage, row, archives[1:], session_id=session_id)
+    row = asyncio.run(_enter(setup, session_id, archives[0], runs=runs, size_bytes=original.stat().st_size))
+    _repeat(setup, row, archives[1:], session_id=session_id)
     return [f"tinker://{session_id}:train:{number // PER_RUN}/weights/step-{number}" for number in range(count)]
 
 
-def enter_archive(stage: Stage, archive: str, *, session_id: str) -> str:
+def enter_archive(setup: Setup, archive: str, *, session_id: str) -> str:
     """The path of a checkpoint whose archive is in the store already."""
-    size_bytes = FileStore(stage.server.checkpoints).stat(archive).size
-    return asyncio.run(_enter(stage, session_id, archive, runs=1, size_bytes=size_bytes)).path
+    size_bytes = FileStore(setup.server.checkpoints).stat(archive).size
+    return asyncio.run(_enter(setup, session_id, archive, runs=1, size_bytes=size_bytes)).path
 
 
-def write_archive(stage: Stage, size_bytes: int, *, name: str) -> Path:
+def write_archive(setup: Setup, size_bytes: int, *, name: str) -> Path:
     """One tensor of random bytes, saved by the library."""
-    store = FileStore(stage.server.checkpoints)
+    store = FileStore(setup.server.checkpoints)
     tensor = np.frombuffer(np.random.default_rng(0).bytes(size_bytes), dtype=np.uint8)
     with Checkpointer(store) as checkpointer:
         checkpointer.save({"model": {"w": tensor}}, name=name).result()
     return store.path(name)
 
 
-async def _enter(stage: Stage, session_id: str, archive: str, *, runs: int, size_bytes: int) -> CheckpointRow:
+async def _enter(setup: Setup, session_id: str, archive: str, *, runs: int, size_bytes: int) -> CheckpointRow:
     """A checkpoint in the first of so many runs."""
     now = datetime.now(UTC)
-    base_model = next(iter(stage.models.values())).name
+    base_model = next(iter(setup.models.values())).name
     spec = {"rank": 8, "seed": 0}
-    async with await Catalog.open(f"sqlite:///{_database(stage)}") as catalog:
+    async with await Catalog.open(f"sqlite:///{_database(setup)}") as catalog:
         await catalog.sessions.create(session_id, owner=OWNER, sdk_version="0.36.0", now=now)
         for number in range(runs):
             await catalog.runs.create(session_id, number, owner=OWNER, base_model=base_model, spec=spec, now=now)
@@ -79,9 +79,9 @@ async def _enter(stage: Stage, session_id: str, archive: str, *, runs: int, size
         )
 
 
-def _repeat(stage: Stage, row: CheckpointRow, archives: Sequence[str], *, session_id: str) -> None:
+def _repeat(setup: Setup, row: CheckpointRow, archives: Sequence[str], *, session_id: str) -> None:
     """Rows like this one, each with a name of its own, in one transaction."""
-    with closing(sqlite3.connect(_database(stage), timeout=60)) as database, database:
+    with closing(sqlite3.connect(_database(setup), timeout=60)) as database, database:
         database.row_factory = sqlite3.Row
         [known] = database.execute("SELECT * FROM checkpoints WHERE save_id = ?", (row.save_id,)).fetchall()
         columns = [column for column in known.keys() if column != "save_id"]  # noqa: SIM118  # a Row iterates values
@@ -96,5 +96,5 @@ def _repeat(stage: Stage, row: CheckpointRow, archives: Sequence[str], *, sessio
             database.execute(insertion, values)
 
 
-def _database(stage: Stage) -> Path:
-    return stage.data / "catalog.sqlite3"
+def _database(setup: Setup) -> Path:
+    return setup.server.data / "catalog.sqlite3"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
-from chockstone.checkpoints import Archive, Checkpointer, load_state
+from benchmarks.live.archived_state import state_of
+from chockstone.checkpoints import Checkpointer
 
 
 class Library:
     """Holds the state of an archive in memory and saves it as often as it is told to."""
 
     def __init__(self, archive: str, directory: str) -> None:
-        with Archive.open(archive) as opened:
-            self._state = {name: in_memory(part) for name, part in load_state(opened).items()}
+        self._state = state_of(archive)
         self._checkpointer = Checkpointer(directory)
 
     def save(self, name: str) -> float:
@@ -22,14 +22,3 @@ class Library:
         seconds = time.perf_counter() - began
         self._checkpointer.store.delete(saved.name)
         return seconds
-
-
-def in_memory(value: object) -> object:
-    """A copy: what is read back is mapped from the file."""
-    if isinstance(value, dict):
-        return {key: in_memory(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(in_memory(each) for each in value)
-    if hasattr(value, "clone"):
-        return value.clone()
-    return value.copy() if hasattr(value, "copy") else value

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.checkpoints.rounds import Series
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Rows
 from benchmarks.lifecycle.filling import fill
-from benchmarks.lifecycle.stage import Stage
-from benchmarks.server.client import session
-from benchmarks.server.live import KEY, connect
+from benchmarks.lifecycle.memory_watch import MemoryWatch
+from benchmarks.lifecycle.setup import Setup
+from benchmarks.live.client import session
+from benchmarks.live.server import KEY, connect
 
 FIRST = "first page of 100"
 MIDDLE = "page of 100 in the middle"
@@ -19,30 +21,31 @@ LONG = "page of 1,000"
 THROUGH_SDK = "first page of 100, through the SDK"
 
 
-def measure_listing(stage: Stage) -> dict[str, Series]:
-    count = stage.scale.listed
-    stage.say(f"making {count} checkpoints")
-    fill(stage, count, session_id="listing")
-    with session(stage.server.url) as service:
+def measure_listing(context: Context, setup: Setup) -> Rows:
+    count = setup.scale.listed
+    context.describe(f"{count:,} checkpoints")
+    context.say(f"making {count} checkpoints")
+    fill(setup, count, session_id="listing")
+    with session(setup.server.url) as service:
         rest = service.create_rest_client()
 
         def through_sdk() -> None:
             assert len(rest.list_user_checkpoints(limit=100).result().checkpoints) == 100
 
         actions: dict[str, Callable[[], None]] = {
-            FIRST: _Page(stage.server.url, limit=100, offset=0, count=count).fetch,
-            MIDDLE: _Page(stage.server.url, limit=100, offset=count // 2, count=count).fetch,
-            LONG: _Page(stage.server.url, limit=1000, offset=0, count=count).fetch,
+            FIRST: _Page(setup.server.url, limit=100, offset=0, count=count).fetch,
+            MIDDLE: _Page(setup.server.url, limit=100, offset=count // 2, count=count).fetch,
+            LONG: _Page(setup.server.url, limit=1000, offset=0, count=count).fetch,
             THROUGH_SDK: through_sdk,
         }
         for action in actions.values():
             action()
-        with stage.watch_memory() as watch:
-            series = stage.run_rounds(
-                {name: partial(_timed, action) for name, action in actions.items()}, repeats=stage.scale.lists
+        with MemoryWatch(setup.server) as watch:
+            rows = context.run_rounds(
+                {name: partial(_timed, action) for name, action in actions.items()}, repeats=setup.scale.lists
             )
-    series[FIRST].samples["memory"] = [watch.peak / watch.before]
-    return series
+    rows[FIRST].samples["memory"] = [watch.peak / watch.before]
+    return rows
 
 
 class _Page:

@@ -6,66 +6,58 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
-from pathlib import Path
 
 import tinker
 
-from benchmarks.checkpoints.rounds import Metrics, Series
-from benchmarks.lifecycle.stage import Stage
-from benchmarks.server.apart import Apart
-from benchmarks.server.client import batch_of, new_run, session, step
-from benchmarks.server.live import LiveServer
-from benchmarks.server.models import Model
+from benchmarks.harness.context import Context
+from benchmarks.harness.remote import RemoteObject
+from benchmarks.harness.rounds import Metrics, Rows, Turn
+from benchmarks.lifecycle.scale import LORA, WHOLE
+from benchmarks.lifecycle.setup import Setup
+from benchmarks.live.client import batch_of, new_run, session, step
 
-LORA, WHOLE = "lora", "whole"  # models by the run that is on them
 OURS = {LORA: "L-like: save_state", WHOLE: "F-like: save_state"}
 LIBRARY = {LORA: "L-like: library", WHOLE: "F-like: library"}
 
 
-def measure_saving(stage: Stage) -> dict[str, Series]:
-    series: dict[str, Series] = {}
-    for kind in (LORA, WHOLE):
-        series |= _measure(stage, kind)
-    return series
+def measure_saving(context: Context, setup: Setup) -> Rows:
+    lora, whole = (setup.models[kind] for kind in (LORA, WHOLE))
+    rank = lora.rank_for(setup.scale.lora_bytes)
+    context.describe(f"L-like: LoRA of rank {rank} on {lora.title}; F-like: {whole.title} trained whole")
+    return _measure(context, setup, LORA, rank=rank) | _measure(context, setup, WHOLE, rank=0)
 
 
-def rank_for(model: Model, state_bytes: int) -> int:
-    """The rank whose adapter takes about as much with both moments, in float32."""
-    return max(1, round(state_bytes / (3 * 4 * model.adapter_parameters(1))))
-
-
-def _measure(stage: Stage, kind: str) -> dict[str, Series]:
-    model = stage.models[kind]
-    rank = 0 if kind == WHOLE else rank_for(model, stage.scale.lora_bytes)
-    with session(stage.server.url) as service, ExitStack() as stack:
+def _measure(context: Context, setup: Setup, kind: str, *, rank: int) -> Rows:
+    model = setup.models[kind]
+    with session(setup.server.url) as service, ExitStack() as stack:
         rest = service.create_rest_client()
         run = new_run(service, model.name, rank=rank)
         step(run, batch_of(model.draw(1, 17, seed=8)))  # now there are moments to save
-        stage.say(f"{kind}: the state to compare with")
-        original = archive_of(stage.server, run.save_state("original").result().path)
+        context.say(f"{kind}: the state to compare with")
+        original = setup.server.archive_of(run.save_state("original").result().path)
         size_bytes = original.stat().st_size
         library = stack.enter_context(
-            Apart(
+            RemoteObject(
                 "benchmarks.lifecycle.library",
                 "Library",
                 archive=str(original),
-                directory=str(stage.directory / f"library-{kind}"),
+                directory=str(context.directory / f"library-{kind}"),
             )
         )
         names = count()
-        series = stage.run_rounds(
+        rows = context.run_rounds(
             {
                 OURS[kind]: _saving(run, rest, lambda: f"save-{next(names)}"),
                 LIBRARY[kind]: lambda: {"seconds": library.call("save", name=f"save-{next(names)}")},
             },
-            repeats=stage.scale.saves,
+            repeats=setup.scale.saves,
         )
-    for each in series.values():
+    for each in rows.values():
         each.note = f"{size_bytes / 1e6:,.0f} MB"
-    return series
+    return rows
 
 
-def _saving(run: tinker.TrainingClient, rest: tinker.RestClient, name: Callable[[], str]) -> Callable[[], Metrics]:
+def _saving(run: tinker.TrainingClient, rest: tinker.RestClient, name: Callable[[], str]) -> Turn:
     def save() -> Metrics:
         began = time.perf_counter()
         path = run.save_state(name()).result().path
@@ -76,8 +68,6 @@ def _saving(run: tinker.TrainingClient, rest: tinker.RestClient, name: Callable[
     return save
 
 
-def archive_of(server: LiveServer, path: str) -> Path:
-    """The file that a path of the server's stands for."""
-    run_id, kind, name = path.removeprefix("tinker://").split("/")
-    [archive] = (server.checkpoints / run_id.replace(":", ".") / kind).glob(f"{name}.*tar")
-    return archive
+def library_of(row: str) -> str:
+    """The row of the library's save of the same state."""
+    return next(LIBRARY[kind] for kind in LIBRARY if row in (OURS[kind], LIBRARY[kind]))

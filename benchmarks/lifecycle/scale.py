@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MEGABYTE = 1_000_000
+LORA, WHOLE = "lora", "whole"  # models, by how the run on them is trained
 
 
 @dataclass(frozen=True, slots=True)

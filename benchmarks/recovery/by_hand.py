@@ -1,6 +1,6 @@
 """By hand: what a loop without a journal does to lose no step, ``torch.save`` of its state after each.
 
-Runs in a process of its own; see ``benchmarks/server/apart.py``.
+Runs in a process of its own; see ``benchmarks/harness/remote.py``.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.checkpoints.durability import fsync_tree
-from benchmarks.lifecycle.library import in_memory
-from chockstone.checkpoints import Archive, load_state
+from benchmarks.harness.disk import fsync_tree
+from benchmarks.live.archived_state import state_of
 
 
 class ByHand:
     """Holds the state of an archive in memory and saves it as often as it is told to."""
 
     def __init__(self, archive: str, directory: str) -> None:
-        with Archive.open(archive) as opened:
-            self._state = in_memory(load_state(opened))
+        self._state = state_of(archive)
         self._path = Path(directory) / "state.pt"
         self._path.parent.mkdir(parents=True)
 

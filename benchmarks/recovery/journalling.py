@@ -13,14 +13,13 @@ from time import perf_counter
 
 import tinker
 
-from benchmarks.checkpoints.rounds import Metrics, Series
-from benchmarks.lifecycle.saving import archive_of
-from benchmarks.recovery.scale import RANK, Load
-from benchmarks.recovery.stage import Stage
-from benchmarks.server.apart import Apart
-from benchmarks.server.client import batch_of, new_run, session, step
-from benchmarks.server.live import LiveServer
-from benchmarks.server.models import LARGE, SMALL
+from benchmarks.harness.context import Context
+from benchmarks.harness.remote import RemoteObject
+from benchmarks.harness.rounds import Metrics, Rows, compare_by_round
+from benchmarks.live.client import RANK, batch_of, new_run, session, step
+from benchmarks.live.server import LiveServer
+from benchmarks.recovery.scale import LARGE, SMALL, Load
+from benchmarks.recovery.setup import Setup, new_server
 
 OFF = "no journal"
 AGAIN = "no journal, another server"
@@ -42,40 +41,41 @@ _AGAINST = {AGAIN: OFF, ALONE: OFF, SYNCED: OFF, ARCHIVED: ALONE}
 _SAVES_BY_HAND = 10  # in one turn
 
 
-def measure_journalling(stage: Stage) -> dict[str, Series]:
-    return _measure(stage, SMALL, stage.scale.small)
+def measure_journalling(context: Context, setup: Setup) -> Rows:
+    return _measure(context, setup, SMALL, setup.scale.small)
 
 
-def measure_large_journalling(stage: Stage) -> dict[str, Series]:
-    return _measure(stage, LARGE, stage.scale.large)
+def measure_large_journalling(context: Context, setup: Setup) -> Rows:
+    return _measure(context, setup, LARGE, setup.scale.large)
 
 
-def _measure(stage: Stage, size: str, load: Load) -> dict[str, Series]:
-    model = stage.models[size]
+def _measure(context: Context, setup: Setup, size: str, load: Load) -> Rows:
+    model = setup.models[size]
+    context.describe(f"{model.title} model, rank {RANK}, {load.batch} a step")
     batch = batch_of(model.draw(load.sequences, load.tokens + 1, seed=5))
     with ExitStack() as stack:
-        stage.say("starting servers")
+        context.say("starting servers")
         servers = {
-            name: stack.enter_context(stage.server(model, f"server-{number}", *flags))
+            name: stack.enter_context(new_server(context, model, f"server-{number}", *flags))
             for number, (name, flags) in enumerate(_FLAGS.items())
         }
         archives = _Archives(servers[ARCHIVED])
         turns: dict[str, _Turn] = {}
         for name, server in servers.items():
-            stage.say(f"first step: {name}")
+            context.say(f"first step: {name}")
             run = new_run(stack.enter_context(session(server.url)), model.name, rank=RANK)
             step(run, batch)  # now there are moments to keep
             turns[name] = _Turn(server, run, batch, load.steps, after=archives.look)
         saved = turns[OFF].run.save_state("state").result().path
         by_hand = stack.enter_context(
-            Apart(
+            RemoteObject(
                 "benchmarks.recovery.by_hand",
                 "ByHand",
-                archive=str(archive_of(servers[OFF], saved)),
-                directory=str(stage.directory / "by-hand"),
+                archive=str(servers[OFF].archive_of(saved)),
+                directory=str(context.directory / "by-hand"),
             )
         )
-        rows = stage.run_rounds(
+        rows = context.run_rounds(
             {
                 **turns,
                 BY_HAND: lambda: {"added": by_hand.call("save", count=_SAVES_BY_HAND, synced=False)},
@@ -85,7 +85,7 @@ def _measure(stage: Stage, size: str, load: Load) -> dict[str, Series]:
         )
     _compare(rows)
     rows[ARCHIVED].note += f"; {len(archives.seen)} archives in {load.rounds + 1} turns of {load.steps} steps"
-    if not archives.seen and not stage.quick:
+    if not archives.seen and not context.quick:
         rows[ARCHIVED].failure = "no recovery archive was taken: the turns are too short to say what one costs"
     return rows
 
@@ -125,13 +125,10 @@ class _Archives:
         self.seen |= {path.name for path in self._store.glob("*/recovery/*") if not path.name.startswith(".")}
 
 
-def _compare(rows: dict[str, Series]) -> None:
-    """What each adds to a step, in seconds and as a share, round by round: what disturbs one disturbs its neighbour."""
+def _compare(rows: Rows) -> None:
+    """What each adds to a step, in seconds and as a share of it. By hand, the step itself is not part of the turn."""
     for name, base in _AGAINST.items():
-        rows[name].note = f"against: {base}"
-        mine, theirs = rows[name].samples.get("seconds", []), rows[base].samples.get("seconds", [])
-        pairs = list(zip(mine, theirs, strict=False))
-        rows[name].samples |= {"added": [a - b for a, b in pairs], "share": [a / b - 1 for a, b in pairs]}
+        compare_by_round(rows, name, base)
     step_seconds = rows[OFF].median("seconds")
     for name in (BY_HAND, BY_HAND_SYNCED):
         rows[name].note = f"against: {OFF}"

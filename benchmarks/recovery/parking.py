@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from benchmarks.checkpoints.durability import size_of
-from benchmarks.checkpoints.rounds import Metrics, Series
-from benchmarks.recovery.scale import PARKED_RANK
-from benchmarks.recovery.stage import Stage
+from benchmarks.harness.context import Context
+from benchmarks.harness.disk import size_of
+from benchmarks.harness.rounds import Metrics, Rows, Series
+from benchmarks.recovery.scale import PARKED_RANK, SMALL
+from benchmarks.recovery.setup import Setup, new_server
 from benchmarks.recovery.wire import Wire
-from benchmarks.server.models import SMALL
 
 EMPTY = "a server with no runs"
 FULL = "a server with parked runs"
@@ -26,29 +26,30 @@ class NotParked(Exception):
     """Runs are loaded that should not be."""
 
 
-def measure_parking(stage: Stage) -> dict[str, Series]:
+def measure_parking(context: Context, setup: Setup) -> Rows:
+    context.describe(f"{setup.scale.parked:,} runs on a {setup.models[SMALL].title} model")
     rows = {EMPTY: Series(), FULL: Series()}
-    run_ids = _park(stage)
-    for number in range(stage.scale.starts):
-        stage.say(f"start {number + 1} of {stage.scale.starts}")
-        rows[EMPTY].add(_start(stage, "empty", None))
-        rows[FULL].add(_start(stage, "full", run_ids[number]))
-    each = size_of(stage.directory / "full" / "data") / len(run_ids)
+    run_ids = _park(context, setup)
+    for number in range(setup.scale.starts):
+        context.say(f"start {number + 1} of {setup.scale.starts}")
+        rows[EMPTY].add(_start(context, setup, "empty", None))
+        rows[FULL].add(_start(context, setup, "full", run_ids[number]))
+    each = size_of(context.directory / "full" / "data") / len(run_ids)
     rows[FULL].note = f"{len(run_ids):,} runs of rank {PARKED_RANK}, {each / 1e6:.2f} MB of disk for each"
     return rows
 
 
-def _park(stage: Stage) -> list[str]:
+def _park(context: Context, setup: Setup) -> list[str]:
     """Made, trained for a step, and pushed out of memory by the next one, until none is loaded."""
-    model = stage.models[SMALL]
+    model = setup.models[SMALL]
     sequences = model.draw(1, 17, seed=9)
     run_ids: list[str] = []
-    with stage.server(model, "full", "--max-runs=1") as server:
+    with new_server(context, model, "full", "--max-runs=1") as server:
         wire = Wire(server.url)
-        while len(run_ids) < stage.scale.parked:
+        while len(run_ids) < setup.scale.parked:
             session_id = wire.new_session()
-            for number in range(min(_PER_SESSION, stage.scale.parked - len(run_ids))):
-                stage.say(f"making run {len(run_ids) + 1} of {stage.scale.parked}")
+            for number in range(min(_PER_SESSION, setup.scale.parked - len(run_ids))):
+                context.say(f"making run {len(run_ids) + 1} of {setup.scale.parked}")
                 run_id = wire.new_run(session_id, number, base_model=model.name, rank=PARKED_RANK)
                 wire.train(run_id, sequences, seq_id=1)
                 run_ids.append(run_id)
@@ -70,12 +71,12 @@ def _count_parked(wire: Wire) -> int:
     return parked
 
 
-def _start(stage: Stage, home: str, parked_run_id: str | None) -> Metrics:
+def _start(context: Context, setup: Setup, home: str, parked_run_id: str | None) -> Metrics:
     """Memory is measured when one new run is loaded, so that the worker is there; then a parked one is woken."""
-    model = stage.models[SMALL]
+    model = setup.models[SMALL]
     sequences = model.draw(1, 17, seed=9)
     began = perf_counter()
-    with stage.server(model, home) as server:
+    with new_server(context, model, home) as server:
         metrics = {"answers": perf_counter() - began}
         wire = Wire(server.url)
         session_id = wire.new_session()

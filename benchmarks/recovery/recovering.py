@@ -10,12 +10,12 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from benchmarks.checkpoints.rounds import Metrics, Series
-from benchmarks.recovery.scale import RANK, REPLAYED_STEPS
-from benchmarks.recovery.stage import Stage
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Metrics, Rows, Series
+from benchmarks.live.client import RANK, batch_of, new_run, session, step
+from benchmarks.recovery.scale import LARGE, REPLAYED_STEPS
+from benchmarks.recovery.setup import Setup, new_server
 from benchmarks.recovery.wire import Wire
-from benchmarks.server.client import batch_of, new_run, session, step
-from benchmarks.server.models import LARGE
 from benchmarks.server.starting import IMPORTS, import_seconds
 
 OURS = "killed, and started again"
@@ -30,10 +30,13 @@ class NotExact(Exception):
     """What came back is not what was killed, or not in the way that is measured here."""
 
 
-def measure_recovery(stage: Stage) -> dict[str, Series]:
+def measure_recovery(context: Context, setup: Setup) -> Rows:
+    batch = setup.scale.large.batch
+    steps = f"{REPLAYED_STEPS} steps of {batch} to replay"
+    context.describe(f"{setup.models[LARGE].title} model, rank {RANK}, {steps}")
     rows = {OURS: Series(), ORIGINAL: Series(), IMPORTS: Series()}
-    for number in range(stage.scale.recoveries):
-        recovery, original = _recover(stage, number)
+    for number in range(setup.scale.recoveries):
+        recovery, original = _recover(context, setup, number)
         rows[OURS].add(recovery)
         rows[ORIGINAL].add({"seconds": original})
         rows[IMPORTS].add({"seconds": import_seconds()})
@@ -41,19 +44,19 @@ def measure_recovery(stage: Stage) -> dict[str, Series]:
     return rows
 
 
-def _recover(stage: Stage, number: int) -> tuple[Metrics, float]:
+def _recover(context: Context, setup: Setup, number: int) -> tuple[Metrics, float]:
     """How it went, and what the steps had taken that were replayed."""
-    scale, model = stage.scale, stage.models[LARGE]
+    scale, model = setup.scale, setup.models[LARGE]
     batch = batch_of(model.draw(scale.large.sequences, scale.large.tokens + 1, seed=6))
-    with stage.server(model, f"server-{number}", *_FLAGS) as server, session(server.url) as service:
+    with new_server(context, model, f"server-{number}", *_FLAGS) as server, session(server.url) as service:
         run = new_run(service, model.name, rank=RANK)
         step_seconds: list[float] = []
         while len(step_seconds) < _ARCHIVED_STEPS + REPLAYED_STEPS:
-            stage.say(f"recovery {number + 1} of {scale.recoveries}: step {len(step_seconds) + 1}")
+            context.say(f"recovery {number + 1} of {scale.recoveries}: step {len(step_seconds) + 1}")
             began = perf_counter()
             step(run, batch)
             step_seconds.append(perf_counter() - began)
-        stage.say(f"recovery {number + 1} of {scale.recoveries}: killed")
+        context.say(f"recovery {number + 1} of {scale.recoveries}: killed")
         server.kill()
 
         began = perf_counter()

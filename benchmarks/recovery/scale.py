@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-RANK = 32
+SMALL, LARGE = "small", "large"  # models
 REPLAYED_STEPS = 20
 PARKED_RANK = 8
 

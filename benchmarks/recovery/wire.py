@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.server.live import KEY, connect
-from benchmarks.server.models import Tokens
+from benchmarks.live.models import Tokens
+from benchmarks.live.server import KEY, connect
 
 PATIENCE_SECONDS = 600.0
 PAUSE_SECONDS = 0.05

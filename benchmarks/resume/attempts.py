@@ -13,9 +13,10 @@ from typing import Final
 
 import boto3
 
-from benchmarks.checkpoints.rounds import Series
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Rows, Series
 from benchmarks.resume.loopback import BUCKET
-from benchmarks.resume.stage import Stage
+from benchmarks.resume.setup import Setup
 from chockstone.integrations.flyte.layouts import LEAF, shard
 
 FLYTE1 = "flyte 1"
@@ -31,22 +32,23 @@ class WentWrong(Exception):
     pass
 
 
-def measure_attempts(stage: Stage) -> dict[str, Series]:
-    rows: dict[str, Series] = {}
+def measure_attempts(context: Context, setup: Setup) -> Rows:
+    context.describe(f"{setup.scale.resumed} attempts, each resumes and saves one file, loopback S3")
+    rows: Rows = {}
     for name, attempt in ((FLYTE1, _flyte1), (FLYTE2, _flyte2)):
-        stage.say(f"{name}: {stage.scale.resumed} attempts")
+        context.say(f"{name}: {setup.scale.resumed} attempts")
         try:
-            rows[name] = _measured(stage, attempt)
+            rows[name] = _measured(setup, attempt)
         except ImportError as error:
-            rows[name] = Series(failure=f"{error.name} is not installed")
+            rows[name] = Series(failure=str(error))
     return rows
 
 
-def _measured(stage: Stage, attempt: Callable[[str, int, bytes], bytes | None]) -> Series:
-    base, before = stage.s3.new_prefix(), None
+def _measured(setup: Setup, attempt: Callable[[str, int, bytes], bytes | None]) -> Series:
+    base, before = setup.s3.new_prefix(), None
     row = Series()
-    with stage.s3.counted() as proxy:
-        for number in range(stage.scale.resumed):
+    with setup.s3.counted() as proxy:
+        for number in range(setup.scale.resumed):
             proxy.requests.clear()
             content = os.urandom(_BYTES)
             if attempt(base, number, content) != before:
@@ -54,18 +56,18 @@ def _measured(stage: Stage, attempt: Callable[[str, int, bytes], bytes | None]) 
             before = content
             row.samples.setdefault("requests", []).append(max(0, len(proxy.requests) - FILE_REQUESTS))
     row.samples["most"] = [max(row.samples["requests"])]
-    row.samples["states"] = [_states(stage, base)]
+    row.samples["states"] = [_states(setup, base)]
     return row
 
 
 def _flyte1(base: str, number: int, content: bytes) -> bytes | None:
-    from chockstone.integrations.flyte import Flyte2Checkpoint
+    from chockstone.integrations.flyte import FlyteCheckpoint
 
     def place(attempt: int) -> str:
         uid = f"{_STEM}-{attempt}"
         return f"{base}/{shard(uid)}/{uid}/{LEAF}"
 
-    checkpoint = Flyte2Checkpoint(checkpoint_dest=place(number), checkpoint_src=place(number - 1) if number else None)
+    checkpoint = FlyteCheckpoint(checkpoint_dest=place(number), checkpoint_src=place(number - 1) if number else None)
     restored: bytes | None = checkpoint.read() if checkpoint.prev_exists() else None
     checkpoint.close()
     checkpoint.write(content)
@@ -89,7 +91,7 @@ def _flyte2(base: str, number: int, content: bytes) -> bytes | None:
     return restored
 
 
-def _states(stage: Stage, base: str) -> int:
-    client = boto3.client("s3", endpoint_url=stage.s3.url)
+def _states(setup: Setup, base: str) -> int:
+    client = boto3.client("s3", endpoint_url=setup.s3.url)
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=base.removeprefix(f"s3://{BUCKET}/"))
     return sum(item["Size"] >= _BYTES for page in pages for item in page.get("Contents", []))

@@ -6,42 +6,40 @@ Nothing is claimed or written by these restores, so each finds what the one befo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
-from benchmarks.checkpoints.rounds import Metrics, Series
 from benchmarks.checkpoints.states import State, small_tensors
-from benchmarks.resume.stage import Stage
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Metrics, Rows, Turn, compare_by_round
+from benchmarks.resume.saving import SAVED, STORES
+from benchmarks.resume.setup import Setup
 from chockstone.checkpoints import Archive, Resume, restore_state
 from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
 from chockstone.checkpoints.resume.attempts.generations import FoundGeneration
 from chockstone.checkpoints.resume.attempts.places import AttemptPlaces
 from chockstone.checkpoints.resume.walk.chain import Chain
 
-STORES = ("file", "s3")
 DIRECT = {store: f"{store}: directly" for store in STORES}
 REFERRED = {store: f"{store}: through a reference" for store in STORES}
-OURS = set(REFERRED.values())
 
 
 class WentWrong(Exception):
     pass
 
 
-def measure_forwarding(stage: Stage) -> dict[str, Series]:
+def measure_forwarding(context: Context, setup: Setup) -> Rows:
     state = small_tensors()
+    context.describe(SAVED)
     target = state.zeros_like()
-    turns: dict[str, Callable[[], Metrics]] = {}
+    turns: dict[str, Turn] = {}
     for store in STORES:
-        root = str(stage.directory / "forward") if store == "file" else f"{stage.s3.new_prefix()}/forward"
-        stage.say(f"{store}: two attempts")
+        root = str(context.directory) if store == "file" else f"{setup.s3.new_prefix()}/forward"
+        context.say(f"{store}: two attempts")
         saved, forwarded = _make(root, state, target)
         turns[DIRECT[store]] = _restoring([saved], target, state)
         turns[REFERRED[store]] = _restoring([forwarded, saved], target, state)
-    rows = stage.run_rounds(turns, repeats=stage.scale.restores)
+    rows = context.run_rounds(turns, repeats=setup.scale.restores)
     for store in STORES:
-        rows[REFERRED[store]].note = f"against: {DIRECT[store]}"
-        pairs = zip(rows[REFERRED[store]].samples["seconds"], rows[DIRECT[store]].samples["seconds"], strict=False)
-        rows[REFERRED[store]].samples["against"] = [a / b for a, b in pairs]
+        compare_by_round(rows, REFERRED[store], DIRECT[store])
     return rows
 
 
@@ -55,7 +53,7 @@ def _make(root: str, state: State, target: State) -> tuple[str, str]:
     return first.place, second.place
 
 
-def _restoring(uris: list[str], target: State, state: State) -> Callable[[], Metrics]:
+def _restoring(uris: list[str], target: State, state: State) -> Turn:
     def load(found: FoundGeneration) -> bool:
         with Archive(found.open()) as archive:
             restore_state(archive, target.tree)

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 
-from loopback_s3 import ENVIRONMENT, Proxy, faulty_proxy, make_bucket, s3_server  # tests have no package
+from support.loopback_s3 import ENVIRONMENT, Proxy, faulty_proxy, make_bucket, s3_server
 
 BUCKET = "bench"
 
@@ -24,7 +24,7 @@ class Loopback:
     _names: Iterator[int]
 
     def new_prefix(self) -> str:
-        """Where nobody has written yet."""
+        """A prefix that is not used yet."""
         return f"s3://{BUCKET}/{next(self._names):04d}"
 
     @contextmanager

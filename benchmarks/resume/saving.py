@@ -7,15 +7,16 @@ retention has it on either side.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
 
-from benchmarks.checkpoints.rounds import Metrics, Series
 from benchmarks.checkpoints.states import State, small_tensors
-from benchmarks.resume.stage import Stage
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Metrics, Rows, Turn, compare_by_round
+from benchmarks.resume.setup import Setup
 from chockstone.checkpoints import Checkpointer, Resume, Retention
 
+SAVED = "500 tensors, 60 MB"
 STORES = ("file", "s3")
 PLAIN = {store: f"{store}: Checkpointer" for store in STORES}
 CHAINED = {store: f"{store}: Resume" for store in STORES}
@@ -27,34 +28,35 @@ _ALL = Retention()
 _TWO = Retention(keep_last=2)
 
 
-def measure_saving(stage: Stage) -> dict[str, Series]:
+def measure_saving(context: Context, setup: Setup) -> Rows:
     state = small_tensors()
-    rows: dict[str, Series] = {}
+    context.describe(SAVED)
+    rows: Rows = {}
     for store in STORES:
-        rows |= _measure(stage, state, store)
+        rows |= _measure(context, setup, state, store)
     return rows
 
 
-def _measure(stage: Stage, state: State, store: str) -> dict[str, Series]:
+def _measure(context: Context, setup: Setup, state: State, store: str) -> Rows:
     def root(name: str) -> str:
-        return str(stage.directory / name) if store == "file" else stage.s3.new_prefix() + f"/{name}"
+        return str(context.directory / name) if store == "file" else setup.s3.new_prefix() + f"/{name}"
 
     with ExitStack() as stack:
-        turns: dict[str, Callable[[], Metrics]] = {}
-        kept = 2 if stage.scale.keeping else 1
+        turns: dict[str, Turn] = {}
+        kept = 2 if setup.scale.keeping else 1
         for name, retention in ((PLAIN[store], _ALL), (PLAIN_KEEPING[store], _TWO))[:kept]:
             checkpointer = Checkpointer(root(f"plain-{len(turns)}"), retention=retention)
             turns[name] = _plainly(stack.enter_context(checkpointer), state, removes=retention is _ALL)
         for name, retention in ((CHAINED[store], _ALL), (CHAINED_KEEPING[store], _TWO))[:kept]:
             resume = stack.enter_context(Resume(root(f"chain-{len(turns)}"), attempt=0, retention=retention))
             turns[name] = _chained(resume, state, removes=retention is _ALL)
-        rows = stage.run_rounds(turns, repeats=stage.scale.saves)
+        rows = context.run_rounds(turns, repeats=setup.scale.saves)
     for plain, chained in ((PLAIN, CHAINED), (PLAIN_KEEPING, CHAINED_KEEPING))[:kept]:
-        _compare(rows, chained[store], plain[store])
+        compare_by_round(rows, chained[store], plain[store])
     return rows
 
 
-def _plainly(checkpointer: Checkpointer, state: State, *, removes: bool) -> Callable[[], Metrics]:
+def _plainly(checkpointer: Checkpointer, state: State, *, removes: bool) -> Turn:
     steps = count(1)
 
     def save() -> Metrics:
@@ -68,7 +70,7 @@ def _plainly(checkpointer: Checkpointer, state: State, *, removes: bool) -> Call
     return save
 
 
-def _chained(resume: Resume, state: State, *, removes: bool) -> Callable[[], Metrics]:
+def _chained(resume: Resume, state: State, *, removes: bool) -> Turn:
     steps = count(1)
     resume.resolve()  # claims, as a restore does
 
@@ -81,10 +83,3 @@ def _chained(resume: Resume, state: State, *, removes: bool) -> Callable[[], Met
         return {"seconds": seconds}
 
     return save
-
-
-def _compare(rows: dict[str, Series], mine: str, theirs: str) -> None:
-    """What is added, round by round: what disturbs one disturbs its neighbour."""
-    rows[mine].note = f"against: {theirs}"
-    pairs = list(zip(rows[mine].samples.get("seconds", []), rows[theirs].samples.get("seconds", []), strict=False))
-    rows[mine].samples |= {"added": [a - b for a, b in pairs], "share": [a / b - 1 for a, b in pairs]}

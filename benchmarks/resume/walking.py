@@ -15,9 +15,10 @@ from typing import Any
 import boto3
 import numpy as np
 
-from benchmarks.checkpoints.rounds import Metrics, Series
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Metrics, Rows, Series
 from benchmarks.resume.loopback import BUCKET
-from benchmarks.resume.stage import Stage
+from benchmarks.resume.setup import Setup
 from chockstone.checkpoints import Archive, Checkpointer, restore_state
 from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
 from chockstone.checkpoints.resume.attempts.generations import FoundGeneration
@@ -39,17 +40,19 @@ class WentWrong(Exception):
     pass
 
 
-def measure_walking(stage: Stage) -> dict[str, Series]:
-    walks: dict[str, Callable[[Stage], _Walk]] = {NEVER: _Ours, DIED: _OursAfterDeaths, BOTO3: _Boto3}
-    absent: dict[str, Series] = {}
+def measure_walking(context: Context, setup: Setup) -> Rows:
+    last = setup.scale.attempts - 1
+    context.describe(f"attempt {last} of a chain, the first one's is the only good one, loopback S3")
+    walks: dict[str, Callable[[Context, Setup], _Walk]] = {NEVER: _Ours, DIED: _OursAfterDeaths, BOTO3: _Boto3}
+    absent: Rows = {}
     try:
         import flytekit  # noqa: F401
 
         walks[FLYTEKIT] = _Flytekit
     except ImportError:
         absent[FLYTEKIT] = Series(failure="flytekit is not installed")
-    turns = {name: _Turn(stage, make) for name, make in walks.items()}
-    rows = stage.run_rounds(turns, repeats=stage.scale.walks)
+    turns = {name: _Turn(context, setup, make) for name, make in walks.items()}
+    rows = context.run_rounds(turns, repeats=setup.scale.walks)
     for name, turn in turns.items():
         rows[name].samples |= {metric: [value] for metric, value in turn.counts.items()}
     return rows | absent
@@ -58,26 +61,27 @@ def measure_walking(stage: Stage) -> dict[str, Series]:
 class _Turn:
     """The first walk, which no round counts, goes through the proxy that counts requests; the others are timed."""
 
-    def __init__(self, stage: Stage, make: Callable[[Stage], _Walk]) -> None:
-        self._stage = stage
+    def __init__(self, context: Context, setup: Setup, make: Callable[[Context, Setup], _Walk]) -> None:
+        self._context = context
+        self._setup = setup
         self._make = make
         self.counts: Metrics = {}
 
     def __call__(self) -> Metrics:
-        walk = self._make(self._stage)
+        walk = self._make(self._context, self._setup)
         if self.counts:
             return _timed(walk)
-        self.counts = _counted(self._stage, walk)
+        self.counts = _counted(self._setup, walk)
         return self.counts
 
 
 class _Walk:
     """One place for each attempt, the first with a checkpoint in it. Made anew for each walk, which may leave marks."""
 
-    def __init__(self, stage: Stage) -> None:
-        prefix = stage.s3.new_prefix()
-        self.uris = [f"{prefix}/f1-n0-{attempt}/_flytecheckpoints" for attempt in range(stage.scale.attempts)]
-        self.directory = stage.directory
+    def __init__(self, context: Context, setup: Setup) -> None:
+        prefix = setup.s3.new_prefix()
+        self.uris = [f"{prefix}/f1-n0-{attempt}/_flytecheckpoints" for attempt in range(setup.scale.attempts)]
+        self.directory = context.directory
         self.prepare()
 
     def prepare(self) -> None:
@@ -178,8 +182,8 @@ def _timed(walk: _Walk) -> Metrics:
     return {"seconds": time.perf_counter() - began}
 
 
-def _counted(stage: Stage, walk: _Walk) -> Metrics:
-    with stage.s3.counted() as proxy:
+def _counted(setup: Setup, walk: _Walk) -> Metrics:
+    with setup.s3.counted() as proxy:
         walk.walk()
         asked = list(proxy.requests)
     of_winner = sum(_key(walk.uris[0]).replace("/", "%2F") in line or _key(walk.uris[0]) in line for line in asked)

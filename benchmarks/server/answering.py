@@ -12,14 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.checkpoints.durability import size_of
-from benchmarks.checkpoints.rounds import Metrics, Series
-from benchmarks.server.apart import Apart
-from benchmarks.server.client import batch_of, new_run, session, step
-from benchmarks.server.live import KEY
-from benchmarks.server.models import WHOLE
+from benchmarks.harness.context import Context
+from benchmarks.harness.disk import size_of
+from benchmarks.harness.remote import RemoteObject
+from benchmarks.harness.rounds import Metrics, Rows, Series
+from benchmarks.live.client import batch_of, new_run, session, step
+from benchmarks.live.server import KEY
 from benchmarks.server.probe import INTERVAL_SECONDS, Answer
-from benchmarks.server.stage import Stage
+from benchmarks.server.scale import WHOLE
+from benchmarks.server.setup import Setup
 
 IDLE = "idle"
 SAVING = "a save in progress"
@@ -35,17 +36,18 @@ class Window:
     end: float
 
 
-def measure_answering(stage: Stage) -> dict[str, Series]:
-    model = stage.models[WHOLE]
-    with session(stage.server.url) as service:
+def measure_answering(context: Context, setup: Setup) -> Rows:
+    model = setup.models[WHOLE]
+    context.describe(f"{model.title} model trained whole, saved with its moments")
+    with session(setup.server.url) as service:
         run = new_run(service, model.name, rank=0)
         step(run, batch_of(model.draw(1, 17, seed=8)))  # now there are moments to save
-        with Apart("benchmarks.server.probe", "Probe", url=stage.server.url, key=KEY) as probe:
+        with RemoteObject("benchmarks.server.probe", "Probe", url=setup.server.url, key=KEY) as probe:
             probe.call("start")
             windows: list[Window] = []
             stretch = FIRST_STRETCH_SECONDS
-            for number in range(stage.scale.saves + 1):
-                stage.say("warm-up save" if number == 0 else f"save {number} of {stage.scale.saves}")
+            for number in range(setup.scale.saves + 1):
+                context.say("warm-up save" if number == 0 else f"save {number} of {setup.scale.saves}")
                 os.sync()
                 time.sleep(SETTLE_SECONDS)
                 idle = _window(IDLE, partial(time.sleep, stretch))
@@ -57,7 +59,7 @@ def measure_answering(stage: Stage) -> dict[str, Series]:
     rows = {IDLE: Series(), SAVING: Series()}
     for window in windows:
         rows[window.row].add(_metrics(window, answers))
-    rows[SAVING].note = f"{size_of(stage.server.checkpoints) / 1e9:.2f} GB"
+    rows[SAVING].note = f"{size_of(setup.server.checkpoints) / 1e9:.2f} GB"
     return rows
 
 

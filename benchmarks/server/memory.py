@@ -9,11 +9,11 @@ from statistics import median
 import tinker
 from tinker import types
 
-from benchmarks.checkpoints.rounds import Series
-from benchmarks.server.client import batch_of, new_run, session, step
-from benchmarks.server.models import LARGE
-from benchmarks.server.scale import RANK
-from benchmarks.server.stage import Stage
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Rows, Series
+from benchmarks.live.client import RANK, batch_of, new_run, session, step
+from benchmarks.server.scale import LARGE
+from benchmarks.server.setup import Setup
 
 FIRST = "worker with one run"
 FURTHER = "each further run adds"
@@ -23,19 +23,20 @@ COPIES = 4  # weights, gradient, and both moments
 FLOAT_BYTES = 4
 
 
-def measure_memory(stage: Stage) -> dict[str, Series]:
+def measure_memory(context: Context, setup: Setup) -> Rows:
     """Each run is measured with its moments and a gradient in place, and the activations of its passes freed."""
-    model, scale = stage.models[LARGE], stage.scale
+    model, scale = setup.models[LARGE], setup.scale
     batch = batch_of(model.draw(scale.batch_sequences, scale.sequence_tokens // 4 + 1, seed=9))
+    context.describe(f"{model.title} model, rank {RANK}")
     rows = {name: Series() for name in (FIRST, FURTHER, DUE, BASE)}
-    with session(stage.server.url) as service:
+    with session(setup.server.url) as service:
         runs: list[tinker.TrainingClient] = []
         sizes: list[int] = []
         for number in range(scale.further_runs + 2):
-            stage.say(f"run {number + 1}")
+            context.say(f"run {number + 1}")
             runs.append(new_run(service, model.name, seed=number))
             _exercise(runs[-1], batch)
-            sizes.append(_settled_bytes(stage))
+            sizes.append(_settled_bytes(setup))
     rows[FIRST].add({"bytes": float(sizes[0])})
     for before, after in pairwise(sizes):
         rows[FURTHER].add({"bytes": float(after - before)})
@@ -51,9 +52,9 @@ def _exercise(run: tinker.TrainingClient, batch: list[types.Datum]) -> None:
     run.forward_backward(batch, "cross_entropy").result()
 
 
-def _settled_bytes(stage: Stage) -> int:
+def _settled_bytes(setup: Setup) -> int:
     sizes = []
     for _ in range(3):
         time.sleep(0.1)
-        sizes.append(stage.server.worker_memory_bytes())
+        sizes.append(setup.server.worker_memory_bytes())
     return int(median(sizes))

@@ -1,6 +1,7 @@
 """The neighbour: what is left of the server's speed beside busy processes that take half of the cores.
 
-Its fair share is a half. And what it costs, with nobody beside it, not to have its threads spin at any price.
+The fair share of the server is a half. Without neighbours, the server is compared with one whose OpenMP threads always
+spin.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from time import perf_counter
 
 import tinker
 
-from benchmarks.checkpoints.rounds import Action, Metrics, Series
-from benchmarks.server.client import batch_of, new_run, sample_all, session, step
-from benchmarks.server.live import LiveServer
-from benchmarks.server.models import SMALL, Model
-from benchmarks.server.scale import PROMPT_TOKENS, SMALL_SEQUENCES
-from benchmarks.server.stage import Stage
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Metrics, Rows, Turn
+from benchmarks.live.client import batch_of, new_run, sample_all, session, step
+from benchmarks.live.models import Model
+from benchmarks.live.server import LiveServer
+from benchmarks.server.scale import PROMPT_TOKENS, SMALL, SMALL_SEQUENCES
+from benchmarks.server.setup import Setup
 
 ALONE, BESIDE, PINNED = "alone", "beside busy processes", "beside busy processes on the first cores"
 SMALL_BATCH, LARGE_BATCH, SAMPLING = "training, 4 × 64 tokens", "training, 4 × 256 tokens", "sampling"
@@ -32,46 +34,52 @@ _BUSY = "while True: pass"
 _AS_LIBGOMP = {"GOMP_SPINCOUNT": "300000"}  # its own default, which is then a user's decision
 
 
-def row(workload: str, company: str) -> str:
-    return f"{workload}, {company}"
+def row(workload: str, setting: str) -> str:
+    return f"{workload}, {setting}"
 
 
-def measure_neighbour(stage: Stage) -> dict[str, Series]:
-    """One company after the other, not in turns: the server takes a second to notice that a neighbour has gone."""
-    rows: dict[str, Series] = {}
+def alone(name: str) -> str:
+    """The row of the same workload without neighbours."""
+    return next(row(workload, ALONE) for workload in WORKLOADS if name.startswith(f"{workload}, "))
+
+
+def measure_neighbour(context: Context, setup: Setup) -> Rows:
+    """Not in turns with and without neighbours: the server takes a second to notice that a neighbour has gone."""
+    context.describe(f"{setup.models[SMALL].title} model")
+    rows: Rows = {}
     with ExitStack() as stack:
-        works = _workloads(stage, stack.enter_context(session(stage.server.url)))
-        if stage.scale.compares_spinning:
+        works = _workloads(setup, stack.enter_context(session(setup.server.url)))
+        if setup.scale.compares_spinning:
             spinning = LiveServer(
-                [stage.models[SMALL]],
-                stage.directory / "neighbour",
-                threads=stage.threads,
+                [setup.models[SMALL]],
+                context.directory,
+                threads=context.threads,
                 environment=_AS_LIBGOMP,
             )
-            theirs = _workloads(stage, stack.enter_context(session(stack.enter_context(spinning).url)))
+            theirs = _workloads(setup, stack.enter_context(session(stack.enter_context(spinning).url)))
             for name in WORKLOADS:  # the two servers take turns, so that both see the same moments of the machine
                 pair = {row(name, ALONE): works[name], row(name, SPINNING): theirs[name]}
-                rows |= stage.run_rounds(pair, repeats=stage.scale.spinning_rounds)
+                rows |= context.run_rounds(pair, repeats=setup.scale.spinning_rounds)
         else:
             alone = {row(name, ALONE): work for name, work in works.items()}
-            rows |= stage.run_rounds(alone, repeats=stage.scale.neighbour_rounds)
-        for company in (BESIDE, PINNED):
-            with _neighbours(are_pinned=company == PINNED):
-                actions = {row(name, company): work for name, work in works.items()}
-                rows |= stage.run_rounds(actions, repeats=stage.scale.neighbour_rounds)
+            rows |= context.run_rounds(alone, repeats=setup.scale.neighbour_rounds)
+        for setting in (BESIDE, PINNED):
+            with _neighbours(are_pinned=setting == PINNED):
+                turns = {row(name, setting): work for name, work in works.items()}
+                rows |= context.run_rounds(turns, repeats=setup.scale.neighbour_rounds)
     return rows
 
 
-def _workloads(stage: Stage, service: tinker.ServiceClient) -> dict[str, Action]:
-    model = stage.models[SMALL]
+def _workloads(setup: Setup, service: tinker.ServiceClient) -> dict[str, Turn]:
+    model = setup.models[SMALL]
     sampler = service.create_sampling_client(base_model=model.name)
     prompts = model.draw(SMALL_SEQUENCES, PROMPT_TOKENS, seed=8)
-    works = {name: _training(stage, service, model, length) for name, length in _LENGTHS.items()}
-    works[SAMPLING] = _repeating(stage, lambda: sample_all(sampler, prompts, samples=1, max_tokens=_SAMPLED_TOKENS))
+    works = {name: _training(setup, service, model, length) for name, length in _LENGTHS.items()}
+    works[SAMPLING] = _repeating(setup, lambda: sample_all(sampler, prompts, samples=1, max_tokens=_SAMPLED_TOKENS))
     return works
 
 
-def _training(stage: Stage, service: tinker.ServiceClient, model: Model, length: int) -> Action:
+def _training(setup: Setup, service: tinker.ServiceClient, model: Model, length: int) -> Turn:
     run = new_run(service, model.name)
     batch = batch_of(model.draw(_SEQUENCES, length + 1, seed=7))
 
@@ -79,19 +87,19 @@ def _training(stage: Stage, service: tinker.ServiceClient, model: Model, length:
         step(run, batch)
         return _SEQUENCES * length
 
-    return _repeating(stage, train)
+    return _repeating(setup, train)
 
 
-def _repeating(stage: Stage, work: Callable[[], int]) -> Action:
+def _repeating(setup: Setup, work: Callable[[], int]) -> Turn:
     """``work`` again and again for the length of a turn; it returns how many tokens it was about."""
 
-    def action() -> Metrics:
+    def turn() -> Metrics:
         tokens, started = 0, perf_counter()
-        while (seconds := perf_counter() - started) < stage.scale.neighbour_seconds:
+        while (seconds := perf_counter() - started) < setup.scale.neighbour_seconds:
             tokens += work()
         return {"tokens_per_second": tokens / seconds}
 
-    return action
+    return turn
 
 
 @contextmanager

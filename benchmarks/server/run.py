@@ -1,20 +1,244 @@
-"""Run the server benchmark as a file: ``python benchmarks/server/run.py --help``."""
+"""The server benchmark: ``python benchmarks/server/run.py --help``."""
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 from pathlib import Path
 
 if __package__ in (None, ""):  # the repository goes on the path, and this directory comes off it
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-# Here, so that the baselines' process, which imports this file again, is quiet and offline as well.
-logging.disable(logging.WARNING)
-os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error"}
+from benchmarks.harness.aims import Counts, at_least, at_most, median, paired_ratio, ratio
+from benchmarks.harness.benchmark import Benchmark
+from benchmarks.harness.command import Help
+from benchmarks.harness.measure import Against, Column, Measure, against
+from benchmarks.harness.plot import Bars
+from benchmarks.harness.rounds import Rows
+from benchmarks.harness.units import count, duration, megabytes, milliseconds, seconds, times
+from benchmarks.server import answering, memory, neighbour, sampling, sharing, starting, stepping, training
+from benchmarks.server.setup import set_up
+
+MEMORY_TOLERANCE = 0.10  # of what a run is due: the allocator rounds, and the run's Python objects are small but there
+LEFT_BESIDE_A_NEIGHBOUR = 0.40  # of the speed alone: four fifths of the fair share, which is a half
+LEFT_ALONE = 0.98
+
+EPILOG = """\
+With --quick, the small model keeps its size, so the figures of start, overhead, small-sampling and neighbour count. The
+large models are replaced by small ones: their figures are printed with a ~ and fail the run only if they
+could not be measured at all.
+"""
+
+
+def tokens_per_second(base: Against) -> tuple[Column, ...]:
+    return (Column("tokens_per_second", "tokens/s", count, spread=True, against=(base,)),)
+
+
+def disorder(rows: Rows) -> float | None:
+    """Operations that were lost, and losses that differ."""
+    lost, differing = (median(stepping.PIPELINED, metric)(rows) for metric in ("lost", "differing"))
+    return None if lost is None or differing is None else lost + differing
+
+
+START = Measure(
+    "start",
+    "Starting, from the start of the process",
+    starting.measure_starting,
+    columns=(
+        Column("answers", "API answers", duration),
+        Column("ready", "run ready", duration),
+        Column("stepped", "first step", duration, spread=True),
+    ),
+    ours=(starting.SERVER,),
+    panel=Bars("stepped"),
+    aims=(
+        at_most("from start until the API answers", median(starting.SERVER, "answers"), 2.0, seconds),
+        at_most("from start to the first trained step", median(starting.SERVER, "stepped"), 15.0, seconds),
+    ),
+)
+
+MEMORY = Measure(
+    "memory",
+    "Memory of the worker (PSS)",
+    memory.measure_memory,
+    columns=(Column("bytes", "bytes", megabytes, spread=True, against=(against("due", memory.DUE),)),),
+    ours=(memory.FURTHER,),
+    panel=Bars("bytes"),
+    aims=(
+        at_most(
+            "memory of a further run against its adapter, gradient and moments",
+            ratio("bytes", memory.FURTHER, memory.DUE),
+            1.0 + MEMORY_TOLERANCE,
+            times,
+            counts=Counts.FULL,
+        ),
+    ),
+)
+
+OVERHEAD = Measure(
+    "overhead",
+    "Operations through the SDK",
+    stepping.measure_stepping,
+    columns=(Column("seconds", "each", duration, spread=True, against=(against("optim_step", stepping.STEP),)),),
+    ours=(stepping.STEP,),
+    panel=Bars("seconds"),
+    aims=(
+        at_most("optim_step through the SDK", median(stepping.STEP, "seconds"), 0.015, milliseconds),
+        at_most("pipelined operations lost or out of order", disorder, 0, count),
+    ),
+)
+
+TRAINING = Measure(
+    "training",
+    "Training",
+    training.measure_training,
+    columns=tokens_per_second(against("bare loop", training.BARE)),
+    ours=(training.OURS,),
+    panel=Bars("tokens_per_second"),
+    aims=(
+        at_least(
+            "tokens/s against a bare PyTorch + PEFT loop",
+            ratio("tokens_per_second", training.OURS, training.BARE),
+            0.85,
+            times,
+            counts=Counts.FULL,
+        ),
+    ),
+)
+
+SHARING = Measure(
+    "sharing",
+    "Runs at once",
+    sharing.measure_sharing,
+    columns=tokens_per_second(against("one run", sharing.ONE)),
+    ours=(sharing.MANY,),
+    panel=Bars("tokens_per_second"),
+    aims=(
+        at_least(
+            "tokens/s of four runs in sum against one",
+            ratio("tokens_per_second", sharing.MANY, sharing.ONE),
+            0.95,
+            times,
+            counts=Counts.FULL,
+        ),
+    ),
+)
+
+SAMPLING = Measure(
+    "sampling",
+    "Sampling",
+    sampling.measure_sampling,
+    columns=tokens_per_second(against("one batch", sampling.BATCHED)),
+    ours=(sampling.OURS,),
+    panel=Bars("tokens_per_second"),
+    aims=(
+        at_least(
+            "tokens/s against generate, prompt by prompt",
+            ratio("tokens_per_second", sampling.OURS, sampling.SINGLY),
+            5.0,
+            times,
+            counts=Counts.FULL,
+        ),
+        at_least(
+            "tokens/s against generate, one batch",
+            ratio("tokens_per_second", sampling.OURS, sampling.BATCHED),
+            1.0,
+            times,
+            counts=Counts.FULL,
+        ),
+    ),
+)
+
+SMALL_SAMPLING = Measure(
+    "small-sampling",
+    "Sampling from a small model",
+    sampling.measure_small_sampling,
+    columns=tokens_per_second(against("one batch", sampling.BATCHED)),
+    ours=(sampling.OURS,),
+    panel=Bars("tokens_per_second"),
+    aims=(
+        at_least(
+            "tokens/s against batched generate, small model",
+            ratio("tokens_per_second", sampling.OURS, sampling.BATCHED),
+            5.0,
+            times,
+        ),
+    ),
+)
+
+ANSWERING = Measure(
+    "answering",
+    "API answers to another client",
+    answering.measure_answering,
+    columns=(
+        Column("p50", "p50", duration),
+        Column("p99", "p99", duration),
+        Column("p99_all", "p99, stalls in full", duration, spread=True, against=(against("idle", answering.IDLE),)),
+        Column("slowest", "slowest", duration),
+        Column("seconds", "lasting", duration),
+    ),
+    ours=(answering.SAVING,),
+    panel=Bars("p99_all"),
+    aims=(
+        at_most(
+            "API p99 during a save against idle",
+            ratio("p99_all", answering.SAVING, answering.IDLE),
+            2.0,
+            times,
+            counts=Counts.FULL,
+        ),
+    ),
+)
+
+NEIGHBOUR = Measure(
+    "neighbour",
+    "Beside a neighbour that takes half of the cores",
+    neighbour.measure_neighbour,
+    columns=tokens_per_second(Against("alone", neighbour.alone)),
+    aims=(
+        *(
+            at_least(
+                f"{workload}, tokens/s {setting} against alone",
+                ratio(
+                    "tokens_per_second",
+                    neighbour.row(workload, setting),
+                    neighbour.row(workload, neighbour.ALONE),
+                ),
+                LEFT_BESIDE_A_NEIGHBOUR,
+                times,
+            )
+            for workload in neighbour.WORKLOADS
+            for setting in (neighbour.BESIDE, neighbour.PINNED)
+        ),
+        *(
+            at_least(
+                f"{workload}, tokens/s alone against threads that always spin",
+                paired_ratio(
+                    "tokens_per_second",
+                    neighbour.row(workload, neighbour.ALONE),
+                    neighbour.row(workload, neighbour.SPINNING),
+                ),
+                LEFT_ALONE,
+                times,
+                counts=Counts.FULL_ONLY,
+            )
+            for workload in neighbour.WORKLOADS
+        ),
+    ),
+)
+
+BENCHMARK = Benchmark(
+    folder=Path(__file__).resolve().parent,
+    title="Server, through the SDK",
+    help=Help(
+        about="What the server costs, through the real SDK, beside bare PyTorch, PEFT and transformers.",
+        quick="about a minute: smaller models, fewer repeats",
+        disk="6 GB",
+        epilog=EPILOG,
+    ),
+    # The memory of the worker comes first of those on a server, while nothing else has grown it.
+    measures=(START, MEMORY, OVERHEAD, TRAINING, SHARING, SAMPLING, SMALL_SAMPLING, ANSWERING, NEIGHBOUR),
+    set_up=set_up,
+)
 
 if __name__ == "__main__":
-    from benchmarks.server.command import main
-
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

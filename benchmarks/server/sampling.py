@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from time import perf_counter
 
-from benchmarks.checkpoints.rounds import Action, Metrics, Series
-from benchmarks.server.client import batch_of, new_run, sample_all, session, step
-from benchmarks.server.models import LARGE, SMALL, Model, Tokens
-from benchmarks.server.scale import PROMPT_TOKENS, SMALL_SEQUENCES
-from benchmarks.server.stage import Stage
+import tinker
+
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Metrics, Rows, Turn
+from benchmarks.live.client import batch_of, new_run, sample_all, session, step
+from benchmarks.live.models import Model, Tokens
+from benchmarks.server.scale import LARGE, PROMPT_TOKENS, SMALL, SMALL_SEQUENCES
+from benchmarks.server.setup import Setup
 
 OURS = "chockstone, through the SDK"
 ADAPTED = "chockstone, with a LoRA adapter"
@@ -18,62 +21,71 @@ BATCHED = "generate, one batch"
 SMALL_TOKENS = 64
 
 
-def measure_sampling(stage: Stage) -> dict[str, Series]:
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What all contestants are asked for."""
+
+    prompts: list[Tokens]
+    samples: int  # of each prompt
+    max_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        return len(self.prompts) * self.samples * self.max_tokens
+
+    @property
+    def title(self) -> str:
+        samples = f" × {self.samples} samples" if self.samples > 1 else ""
+        return f"{len(self.prompts)} prompts of {PROMPT_TOKENS} tokens{samples} × {self.max_tokens} tokens"
+
+
+def measure_sampling(context: Context, setup: Setup) -> Rows:
     """From the large model: many prompts with several samples each."""
-    scale = stage.scale
-    model = stage.models[LARGE]
-    prompts = model.draw(scale.prompts, PROMPT_TOKENS, seed=4)
-    return _measure(
-        stage, model, prompts, scale.samples, scale.sampled_tokens, repeats=scale.sampling_rounds, singly=True
-    )
+    model, scale = setup.models[LARGE], setup.scale
+    request = Request(model.draw(scale.prompts, PROMPT_TOKENS, seed=4), scale.samples, scale.sampled_tokens)
+    return _measure(context, setup, model, request, repeats=scale.sampling_rounds, singly=True)
 
 
-def measure_small_sampling(stage: Stage) -> dict[str, Series]:
+def measure_small_sampling(context: Context, setup: Setup) -> Rows:
     """From the small model, where per-token overhead is all there is."""
-    model = stage.models[SMALL]
-    prompts = model.draw(SMALL_SEQUENCES, PROMPT_TOKENS, seed=5)
-    return _measure(stage, model, prompts, 1, SMALL_TOKENS, repeats=stage.scale.small_sampling_rounds, singly=False)
+    model = setup.models[SMALL]
+    request = Request(model.draw(SMALL_SEQUENCES, PROMPT_TOKENS, seed=5), 1, SMALL_TOKENS)
+    return _measure(context, setup, model, request, repeats=setup.scale.small_sampling_rounds, singly=False)
 
 
-def _measure(
-    stage: Stage, model: Model, prompts: list[Tokens], samples: int, max_tokens: int, *, repeats: int, singly: bool
-) -> dict[str, Series]:
-    wanted = len(prompts) * samples * max_tokens
-    stage.bare.call("prepare_sampling", directory=model.directory)
-    with session(stage.server.url) as service:
+def _measure(context: Context, setup: Setup, model: Model, request: Request, *, repeats: int, singly: bool) -> Rows:
+    """``singly``: also with ``generate`` for one prompt after the other."""
+    context.describe(f"{model.title} model, {request.title}")
+    asked = asdict(request)
+    setup.baselines.call("prepare_sampling", directory=model.directory)
+    with session(setup.server.url) as service:
         run = new_run(service, model.name)
         step(run, batch_of(model.draw(1, 33, seed=6)))
         plain = service.create_sampling_client(base_model=model.name)
         adapted = run.save_weights_and_get_sampling_client()
 
-        def generating(*, together: bool) -> Action:
-            def action() -> Metrics:
-                answer = stage.bare.call(
-                    "generate", prompts=prompts, samples=samples, max_tokens=max_tokens, together=together
-                )
-                return _rate(answer["tokens"], answer["seconds"], wanted)
+        def generating(*, together: bool) -> Turn:
+            def turn() -> Metrics:
+                answer = setup.baselines.call("generate", **asked, together=together)
+                return _rate(answer["tokens"], answer["seconds"], request)
 
-            return action
+            return turn
 
-        def asking(sample: Callable[[], int]) -> Action:
-            def action() -> Metrics:
+        def sampling(sampler: tinker.SamplingClient) -> Turn:
+            def turn() -> Metrics:
                 started = perf_counter()
-                tokens = sample()
-                return _rate(tokens, perf_counter() - started, wanted)
+                tokens = sample_all(sampler, **asked)
+                return _rate(tokens, perf_counter() - started, request)
 
-            return action
+            return turn
 
-        actions: dict[str, Action] = {
-            OURS: asking(lambda: sample_all(plain, prompts, samples=samples, max_tokens=max_tokens)),
-            ADAPTED: asking(lambda: sample_all(adapted, prompts, samples=samples, max_tokens=max_tokens)),
-            BATCHED: generating(together=True),
-        }
+        contestants = {OURS: sampling(plain), ADAPTED: sampling(adapted), BATCHED: generating(together=True)}
         if singly:
-            actions[SINGLY] = generating(together=False)
-        return stage.run_rounds(actions, repeats=repeats)
+            contestants[SINGLY] = generating(together=False)
+        return context.run_rounds(contestants, repeats=repeats)
 
 
-def _rate(tokens: float, seconds: float, wanted: int) -> Metrics:
-    if tokens != wanted:
-        raise RuntimeError(f"{tokens:.0f} tokens came back instead of {wanted}")
+def _rate(tokens: float, seconds: float, request: Request) -> Metrics:
+    if tokens != request.tokens:
+        raise RuntimeError(f"{tokens:.0f} tokens came back instead of {request.tokens}")
     return {"tokens_per_second": tokens / seconds}

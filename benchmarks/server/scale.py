@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-RANK = 32
+SMALL, LARGE, WHOLE = "small", "large", "whole"  # models; the last is trained whole
 PROMPT_TOKENS = 64
 SMALL_SEQUENCES = 16  # sampled from the small model, 64 tokens each
 
@@ -13,7 +13,7 @@ SMALL_SEQUENCES = 16  # sampled from the small model, 64 tokens each
 class Scale:
     small_parameters: int  # where overhead is all there is
     large_parameters: int  # where arithmetic is
-    full_parameters: int  # trained whole, and saved with its moments
+    whole_parameters: int  # trained whole, and saved with its moments
     sequence_tokens: int
     batch_sequences: int
     steps_per_turn: int
@@ -31,13 +31,13 @@ class Scale:
     neighbour_rounds: int
     neighbour_seconds: float  # of one turn
     spinning_rounds: int  # many, because a difference of 2 % is asked for where single turns differ by 20 %
-    compares_spinning: bool  # beside a second server whose threads always spin
+    compares_spinning: bool  # with a second server whose threads always spin
 
 
 FULL = Scale(
     small_parameters=1_000_000,
     large_parameters=100_000_000,
-    full_parameters=125_000_000,
+    whole_parameters=125_000_000,
     sequence_tokens=512,
     batch_sequences=4,
     steps_per_turn=2,
@@ -61,7 +61,7 @@ FULL = Scale(
 QUICK = Scale(
     small_parameters=1_000_000,
     large_parameters=5_000_000,
-    full_parameters=10_000_000,
+    whole_parameters=10_000_000,
     sequence_tokens=128,
     batch_sequences=4,
     steps_per_turn=2,

@@ -7,29 +7,30 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks.checkpoints.rounds import Series
-from benchmarks.server.client import batch_of, new_run, session, step
-from benchmarks.server.live import LiveServer
-from benchmarks.server.models import Model
-from benchmarks.server.scale import Scale
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Rows, Series
+from benchmarks.live.client import batch_of, new_run, session, step
+from benchmarks.live.models import Model
+from benchmarks.live.server import LiveServer
+from benchmarks.server.scale import SMALL
+from benchmarks.server.setup import Setup
 
 SERVER = "chockstone serve"
 IMPORTS = "python -c 'import torch, transformers'"
 
 
-def measure_starting(
-    model: Model, scale: Scale, *, threads: int, directory: Path, say: Callable[[str], None]
-) -> dict[str, Series]:
-    """One uncounted import first, so that everybody finds warm files."""
+def measure_starting(context: Context, setup: Setup) -> Rows:
+    """One uncounted import comes first, so that the files are in the page cache."""
+    model, starts = setup.models[SMALL], setup.scale.starts
+    context.describe(f"{model.title} model")
     rows = {SERVER: Series(), IMPORTS: Series()}
     import_seconds()
-    for number in range(scale.starts):
-        say(f"start {number + 1} of {scale.starts}")
-        rows[SERVER].add(_start(model, directory / f"start-{number}", threads=threads))
+    for number in range(starts):
+        context.say(f"start {number + 1} of {starts}")
+        rows[SERVER].add(_start(model, context.directory / f"start-{number}", threads=context.threads))
         rows[IMPORTS].add({"ready": import_seconds()})
     return rows
 

@@ -9,12 +9,13 @@ from time import perf_counter
 import tinker
 from tinker import types
 
-from benchmarks.checkpoints.rounds import Series
-from benchmarks.server.client import LEARNING_RATE, batch_of, new_run, session
-from benchmarks.server.live import connect
-from benchmarks.server.models import SMALL, Model
-from benchmarks.server.scale import PIPELINED_OPERATIONS, RANK
-from benchmarks.server.stage import Stage
+from benchmarks.harness.context import Context
+from benchmarks.harness.rounds import Rows, Series
+from benchmarks.live.client import LEARNING_RATE, RANK, batch_of, new_run, session
+from benchmarks.live.models import Model
+from benchmarks.live.server import connect
+from benchmarks.server.scale import PIPELINED_OPERATIONS, SMALL
+from benchmarks.server.setup import Setup
 
 STEP = "optim_step on a gradient"
 EMPTY_STEP = "optim_step without a gradient"
@@ -27,14 +28,15 @@ BARE = "torch.optim.AdamW.step of the same adapter"
 _BIG_STEPS = types.AdamParams(learning_rate=1e-2)  # so that every step changes the next loss visibly
 
 
-def measure_stepping(stage: Stage) -> dict[str, Series]:
-    model = stage.models[SMALL]
+def measure_stepping(context: Context, setup: Setup) -> Rows:
+    model = setup.models[SMALL]
+    context.describe(f"{model.title} model, rank {RANK}")
     rows = {name: Series() for name in (STEP, EMPTY_STEP, PASS, ANSWER, BARE, PIPELINED, ONE_BY_ONE)}
-    with session(stage.server.url) as service:
+    with session(setup.server.url) as service:
         run = new_run(service, model.name)
         batch = batch_of(model.draw(2, 33, seed=1))
-        stage.say("single operations")
-        for number in range(stage.scale.timed_steps + 5):
+        context.say("single operations")
+        for number in range(setup.scale.timed_steps + 5):
             timed = {
                 PASS: _seconds(lambda: run.forward_backward(batch, "cross_entropy").result()),
                 STEP: _seconds(lambda: run.optim_step(types.AdamParams(learning_rate=LEARNING_RATE)).result()),
@@ -43,19 +45,19 @@ def measure_stepping(stage: Stage) -> dict[str, Series]:
             for name, seconds in timed.items():
                 if number >= 5:
                     rows[name].add({"seconds": seconds})
-        stage.say("pipelined operations")
+        context.say("pipelined operations")
         _measure_pipeline(service, model, rows)
-    connection = connect(stage.server.url)
-    for _ in range(stage.scale.timed_steps):
+    connection = connect(setup.server.url)
+    for _ in range(setup.scale.timed_steps):
         rows[ANSWER].add({"seconds": _seconds(lambda: _get(connection))})
-    stage.say(BARE)
-    stage.bare.call("prepare_training", directory=model.directory, rank=RANK, learning_rate=LEARNING_RATE)
+    context.say(BARE)
+    setup.baselines.call("prepare_training", directory=model.directory, rank=RANK, learning_rate=LEARNING_RATE)
     sequences = model.draw(2, 33, seed=1)
-    rows[BARE].add(stage.bare.call("step_optimizer", sequences=sequences, count=stage.scale.timed_steps))
+    rows[BARE].add(setup.baselines.call("step_optimizer", sequences=sequences, count=setup.scale.timed_steps))
     return rows
 
 
-def _measure_pipeline(service: tinker.ServiceClient, model: Model, rows: dict[str, Series]) -> None:
+def _measure_pipeline(service: tinker.ServiceClient, model: Model, rows: Rows) -> None:
     """Two runs of one seed: what is sent all at once must give the very losses of what is sent one by one."""
     pairs = PIPELINED_OPERATIONS // 2
     batches = [batch_of(sequences) for sequences in _in_pairs(model.draw(2 * pairs, 33, seed=2))]

@@ -11,8 +11,8 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
 
 from benchmarks.checkpoints.contestant import Contestant, FreshNames, Start
-from benchmarks.checkpoints.durability import fsync_tree
 from benchmarks.checkpoints.states import State
+from benchmarks.harness.disk import fsync_tree
 
 
 def contestants(directory: Path) -> list[Contestant]:

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.checkpoints.contestant import Contestant, FreshNames
-from benchmarks.checkpoints.durability import fsync_tree
 from benchmarks.checkpoints.states import State
+from benchmarks.harness.disk import fsync_tree
 
 Arrays = dict[str, dict[str, NDArray[np.float32]]]
 

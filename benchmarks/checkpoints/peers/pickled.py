@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.checkpoints.contestant import Contestant, FreshNames
-from benchmarks.checkpoints.durability import fsync_tree
 from benchmarks.checkpoints.states import State
+from benchmarks.harness.disk import fsync_tree
 
 
 def contestants(directory: Path) -> list[Contestant]:

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.checkpoints.contestant import Contestant, FreshNames
-from benchmarks.checkpoints.durability import fsync_tree
 from benchmarks.checkpoints.states import State
+from benchmarks.harness.disk import fsync_tree
 
 PAGE_BYTES = 4096
 

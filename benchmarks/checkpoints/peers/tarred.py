@@ -14,8 +14,8 @@ from typing import Literal
 from safetensors.torch import save_file
 
 from benchmarks.checkpoints.contestant import Contestant, FreshNames
-from benchmarks.checkpoints.durability import fsync_tree, remove
 from benchmarks.checkpoints.states import State
+from benchmarks.harness.disk import fsync_tree, remove
 
 LARGE_COPY_BYTES = 1 << 20
 

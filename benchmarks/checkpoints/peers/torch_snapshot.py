@@ -8,8 +8,8 @@ from pathlib import Path
 from torchsnapshot import Snapshot, StateDict
 
 from benchmarks.checkpoints.contestant import Contestant, FreshNames
-from benchmarks.checkpoints.durability import fsync_tree
 from benchmarks.checkpoints.states import State
+from benchmarks.harness.disk import fsync_tree
 
 
 def contestants(directory: Path) -> list[Contestant]:

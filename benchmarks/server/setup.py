@@ -1,0 +1,64 @@
+"""Set-up: models, a live server and the baselines, for all measures of this benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+
+from benchmarks.harness.context import Context
+from benchmarks.harness.remote import RemoteObject
+from benchmarks.live.models import Model, new_model
+from benchmarks.live.server import LiveServer
+from benchmarks.server.scale import FULL, LARGE, QUICK, SMALL, WHOLE, Scale
+
+MODEL_OF = {
+    "start": SMALL,
+    "memory": LARGE,
+    "overhead": SMALL,
+    "training": LARGE,
+    "sharing": LARGE,
+    "sampling": LARGE,
+    "small-sampling": SMALL,
+    "answering": WHOLE,
+    "neighbour": SMALL,
+}
+
+
+class Setup:
+    """Server and baselines start when a measure first asks for them."""
+
+    def __init__(
+        self, scale: Scale, models: Mapping[str, Model], directory: Path, threads: int, stack: ExitStack
+    ) -> None:
+        self.scale = scale
+        self.models = models
+        self._directory = directory
+        self._threads = threads
+        self._stack = stack
+
+    @cached_property
+    def server(self) -> LiveServer:
+        """It serves the models of all measures that were chosen."""
+        server = LiveServer(self.models.values(), self._directory / "server", threads=self._threads)
+        return self._stack.enter_context(server)
+
+    @cached_property
+    def baselines(self) -> RemoteObject:
+        """An object of ``baselines.Baselines``."""
+        remote = RemoteObject("benchmarks.server.baselines", "Baselines", threads=self._threads)
+        return self._stack.enter_context(remote)
+
+
+@contextmanager
+def set_up(context: Context) -> Iterator[Setup]:
+    scale = QUICK if context.quick else FULL
+    context.say("making models")
+    parameters = {SMALL: scale.small_parameters, LARGE: scale.large_parameters, WHOLE: scale.whole_parameters}
+    models = {
+        name: new_model(name, context.directory / "models", parameters=parameters[name])
+        for name in sorted({MODEL_OF[measure] for measure in context.chosen})
+    }
+    with ExitStack() as stack:
+        yield Setup(scale, models, directory=context.directory, threads=context.threads, stack=stack)
