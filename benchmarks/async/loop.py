@@ -1,6 +1,6 @@
 """The loop: an asyncio program that keeps requests in flight, trains on what comes back, and saves now and then.
 
-Its state is a tree of torch tensors, as in any training loop. Who changes or copies it holds its lock.
+Its state is a tree of torch tensors, as in any training loop. The task that changes or copies it holds its lock.
 """
 
 from __future__ import annotations

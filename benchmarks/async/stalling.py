@@ -32,7 +32,7 @@ from .setup import Setup, watched_server
 from .watched import BEAT_SECONDS
 
 SAVE, EXPORT, LOAD, IDLE = "saves", "exports", "loads", "none of it"
-Act = Callable[[], Awaitable[object]]
+Action = Callable[[], Awaitable[object]]
 
 
 def measure_trainer(context: Context, setup: Setup) -> Rows:
@@ -84,13 +84,13 @@ class _Library:
             await self._checkpointer.restore_async(loop.state.tree, name="first")
 
 
-def _watch(setup: Setup, state: State, act: Callable[[Loop], Awaitable[object]]) -> Metrics:
+def _watch(setup: Setup, state: State, action: Callable[[Loop], Awaitable[object]]) -> Metrics:
     with Bystander(BEAT_SECONDS) as bystander:
-        return asyncio.run(_watched(setup, state, act, bystander))
+        return asyncio.run(_watched(setup, state, action, bystander))
 
 
 async def _watched(
-    setup: Setup, state: State, act: Callable[[Loop], Awaitable[object]], bystander: Bystander
+    setup: Setup, state: State, action: Callable[[Loop], Awaitable[object]], bystander: Bystander
 ) -> Metrics:
     async with (
         running(state, setup.traffic) as loop,
@@ -98,7 +98,7 @@ async def _watched(
     ):
         await asyncio.to_thread(bystander.latest)
         watchdog.drain()
-        began, ended, actions = await repeat(partial(act, loop), setup.scale.watched_seconds)
+        began, ended, actions = await repeat(partial(action, loop), setup.scale.watched_seconds)
         stalls = watchdog.drain()
         elsewhere = bystander.latest()
     held = max((stall.held_seconds for stall in stalls.stalls), default=0.0)
@@ -153,14 +153,14 @@ def _turns(setup: Setup, url: str, service: tinker.ServiceClient, model: Model, 
     async def idle() -> None:
         await asyncio.sleep(setup.scale.watched_seconds)
 
-    acts: dict[str, Act] = {SAVE: save, EXPORT: export, LOAD: partial(asyncio.to_thread, resume), IDLE: idle}
-    return {row: partial(_count, url, act, setup.scale.watched_seconds) for row, act in acts.items()}
+    actions: dict[str, Action] = {SAVE: save, EXPORT: export, LOAD: partial(asyncio.to_thread, resume), IDLE: idle}
+    return {row: partial(_count, url, action, setup.scale.watched_seconds) for row, action in actions.items()}
 
 
-def _count(url: str, act: Act, seconds: float) -> Metrics:
+def _count(url: str, action: Action, seconds: float) -> Metrics:
     with Bystander(BEAT_SECONDS) as bystander:
         before = read_beats(url)
-        began, ended, actions = asyncio.run(repeat(act, seconds))
+        began, ended, actions = asyncio.run(repeat(action, seconds))
         beats: Beats = read_beats(url).since(before)
         elsewhere = bystander.latest()
     return {

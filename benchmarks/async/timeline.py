@@ -38,7 +38,7 @@ def row_of(state: str, saver: str) -> str:
 
 async def _one(setup: Setup, state: State, saver: Saver) -> Series:
     async with running(state, setup.traffic) as loop:
-        await saver(loop)  # whoever keeps a buffer has it now
+        await saver(loop)  # a saver that keeps a buffer has it now
         await loop.catch_up()
         await asyncio.sleep(setup.scale.around_seconds)
         began = time.perf_counter()

@@ -2,7 +2,7 @@
 
 Each limit moves the bytes of a state and nothing else: no format, no digest, no name to commit. Both buffers
 are page-aligned and already touched. O_DIRECT is tried with several chunk sizes and numbers of threads, and
-the best median counts, whoever it favours.
+the best median counts.
 """
 
 from __future__ import annotations

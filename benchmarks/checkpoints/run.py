@@ -47,12 +47,12 @@ def timing_columns(limit: str) -> tuple[Column, ...]:
     return (Column("seconds", "median", duration, spread=True, against=multiples),)
 
 
-def at_most_limit(state: str, title: str, limit: str, bound: float) -> Aim:
-    return at_most(title, ratio("seconds", ours.NAME, limit), bound, times, counts=COUNTS[state])
+def at_most_limit(title: str, limit: str, bound: float) -> Aim:
+    return at_most(title, ratio("seconds", ours.NAME, limit), bound, times)
 
 
-def faster_than(state: str, title: str, peer: str, bound: float) -> Aim:
-    return at_least(f"{title} {peer}", ratio("seconds", peer, ours.NAME), bound, times, counts=COUNTS[state])
+def faster_than(title: str, peer: str, bound: float) -> Aim:
+    return at_least(f"{title} {peer}", ratio("seconds", peer, ours.NAME), bound, times)
 
 
 def best_peer(metric: str) -> Value:
@@ -72,12 +72,13 @@ def save(state: str, limit_bound: float, peer_bounds: dict[str, float]) -> Measu
         partial(saving.measure_saving, state=state),
         columns=timing_columns(saving.LIMIT),
         aims=(
-            at_most_limit(state, "durable save against O_DIRECT write", saving.LIMIT, limit_bound),
-            *(faster_than(state, "durable save faster than", *bound) for bound in peer_bounds.items()),
+            at_most_limit("durable save against O_DIRECT write", saving.LIMIT, limit_bound),
+            *(faster_than("durable save faster than", *bound) for bound in peer_bounds.items()),
         ),
         ours=(ours.NAME,),
         panel=Bars("seconds", is_ranked=True, limit=saving.LIMIT),
         case=state,
+        counts=COUNTS[state],
     )
 
 
@@ -91,19 +92,19 @@ def stall(state: str, limit_bound: float, further: Sequence[Aim] = ()) -> Measur
             Column("durable", "durable after", duration, against=(against("ours", ours.NAME),)),
         ),
         aims=(
-            at_most_limit(state, "save() blocks against memcpy", stalling.LIMIT, limit_bound),
+            at_most_limit("save() blocks against memcpy", stalling.LIMIT, limit_bound),
             at_most(
                 "save() blocks against the shortest async peer",
                 lambda rows: divide(median(ours.NAME, "seconds")(rows), best_peer("seconds")(rows)),
                 1.0,
                 times,
-                counts=COUNTS[state],
             ),
             *further,
         ),
         ours=(ours.NAME,),
         panel=Bars("seconds", is_ranked=True, limit=stalling.LIMIT),
         case=state,
+        counts=COUNTS[state],
     )
 
 
@@ -114,12 +115,13 @@ def restore(state: str, limit_bound: float, peer_bounds: dict[str, float]) -> Me
         partial(restoring.measure_restoring, state=state),
         columns=timing_columns(restoring.LIMIT),
         aims=(
-            at_most_limit(state, "verified restore against O_DIRECT read", restoring.LIMIT, limit_bound),
-            *(faster_than(state, "verified restore faster than unverified", *bound) for bound in peer_bounds.items()),
+            at_most_limit("verified restore against O_DIRECT read", restoring.LIMIT, limit_bound),
+            *(faster_than("verified restore faster than unverified", *bound) for bound in peer_bounds.items()),
         ),
         ours=(ours.NAME,),
         panel=Bars("seconds", is_ranked=True, limit=restoring.LIMIT),
         case=state,
+        counts=COUNTS[state],
     )
 
 
@@ -151,7 +153,6 @@ STALL_F = stall(
             lambda rows: divide(best_peer("durable")(rows), median(ours.NAME, "durable")(rows)),
             3.0,
             times,
-            counts=COUNTS["F"],
         )
     ],
 )
@@ -163,17 +164,10 @@ MEMORY = Measure(
     "Extra host memory of a save in the background",
     partial(memory.measure_memory, state="F"),
     columns=(Column("extra_bytes", "peak above before", whole_megabytes), Column("states", "× state", "{:.2f}".format)),
-    aims=(
-        at_most(
-            "extra host memory in snapshots",
-            median(ours.NAME, "states"),
-            1.0 + MEMORY_SLACK,
-            times,
-            counts=COUNTS["F"],
-        ),
-    ),
+    aims=(at_most("extra host memory in snapshots", median(ours.NAME, "states"), 1.0 + MEMORY_SLACK, times),),
     ours=(ours.NAME,),
     case="F",
+    counts=COUNTS["F"],
     option="stall",
 )
 
@@ -187,13 +181,7 @@ SCALING_COLUMNS = (
 
 def scaling_aims(of_what: str) -> list[Aim]:
     return [
-        at_most(
-            f"growth of {metric} with the {of_what}",
-            scaling.growth_exponent(metric),
-            LINEAR_EXPONENT,
-            exponent,
-            counts=Counts.FULL,
-        )
+        at_most(f"growth of {metric} with the {of_what}", scaling.growth_exponent(metric), LINEAR_EXPONENT, exponent)
         for metric in ("save", "restore")
     ]
 
@@ -205,6 +193,7 @@ SCALING_SIZE = Measure(
     columns=SCALING_COLUMNS,
     aims=scaling_aims("size"),
     panel=Curves("MB", divisor=1e6, straight=True),
+    counts=Counts.FULL,
     case="size",
 )
 SCALING_COUNT = Measure(
@@ -214,6 +203,7 @@ SCALING_COUNT = Measure(
     columns=SCALING_COLUMNS,
     aims=scaling_aims("number of tensors"),
     panel=Curves("tensors"),
+    counts=Counts.FULL,
     case="count",
 )
 

@@ -1,7 +1,7 @@
 """States: what every contestant saves and restores.
 
 A state is a tree of two levels, group name -> tensor name -> tensor, in host memory. Content is random, so
-that nobody gains from compressing it.
+that no contestant gains from compressing it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def full_training() -> State:
 
 
 def small_training() -> State:
-    """A stand-in for F in quick runs: the same structure, about 97 MB."""
+    """A stand-in for F in quick runs: the same structure, about 93 MB."""
     return _training_state("F", "8M weights + Adam moments (quick)", training_shapes("F-quick"))
 
 

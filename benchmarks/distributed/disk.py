@@ -39,7 +39,7 @@ def make_room(path: Path, size: int) -> None:
 
 
 def part_of(size: int, rank: int, ranks: int) -> tuple[int, int]:
-    """Whole pages; what is left over at the end is nobody's."""
+    """Whole pages; the bytes that are left over at the end belong to no rank."""
     pages = size // PAGE // ranks
     return rank * pages * PAGE, (rank + 1) * pages * PAGE
 

@@ -27,6 +27,9 @@ class Counts(Enum):
     FULL_ONLY = "in full runs; a quick run does not measure it"
     NEVER = "in no run: it is shown with a ~"
 
+    def in_run(self, *, quick: bool) -> bool:
+        return self is Counts.ALWAYS or (self is not Counts.NEVER and not quick)
+
 
 @dataclass(frozen=True, slots=True)
 class Aim:
@@ -35,14 +38,14 @@ class Aim:
     kind: Kind
     bound: float | Value
     show: Show
-    counts: Counts
+    counts: Counts | None  # None: as the measure
 
 
-def at_most(title: str, value: Value, bound: float | Value, show: Show, *, counts: Counts = Counts.ALWAYS) -> Aim:
+def at_most(title: str, value: Value, bound: float | Value, show: Show, *, counts: Counts | None = None) -> Aim:
     return Aim(title, value, "at most", bound, show, counts)
 
 
-def at_least(title: str, value: Value, bound: float | Value, show: Show, *, counts: Counts = Counts.ALWAYS) -> Aim:
+def at_least(title: str, value: Value, bound: float | Value, show: Show, *, counts: Counts | None = None) -> Aim:
     return Aim(title, value, "at least", bound, show, counts)
 
 
@@ -131,7 +134,7 @@ class Figure:
         }
 
 
-def judge(aim: Aim, rows: Rows, *, measure: str, case: str, quick: bool) -> Figure:
+def judge(aim: Aim, rows: Rows, *, measure: str, case: str, is_counted: bool) -> Figure:
     """``rows`` is empty where the measure failed."""
     bound = aim.bound if isinstance(aim.bound, int | float) else aim.bound(rows)
     if bound is None:
@@ -144,5 +147,5 @@ def judge(aim: Aim, rows: Rows, *, measure: str, case: str, quick: bool) -> Figu
         bound=bound,
         value=aim.value(rows),
         show=aim.show,
-        counted=aim.counts is Counts.ALWAYS or (aim.counts is not Counts.NEVER and not quick),
+        counted=is_counted,
     )

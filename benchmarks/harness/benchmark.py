@@ -118,10 +118,7 @@ def _run_measure(measure: Measure[Setup], context: Context, setup: Setup, result
     directory = context.directory / measure.label.replace(" ", "-")
     directory.mkdir()
     mine = replace(
-        context,
-        directory=directory,
-        say=lambda line: context.say(f"{measure.label}: {line}"),
-        describe=describe,
+        context, directory=directory, say=lambda line: context.say(f"{measure.label}: {line}"), describe=describe
     )
     try:
         results.measured[measure.name, measure.case] = measure.run(mine, setup)

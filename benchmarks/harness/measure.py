@@ -51,6 +51,7 @@ class Measure(Generic[Setup]):
     run: Callable[[Context, Setup], Rows]
     columns: Sequence[Column]
     aims: Sequence[Aim] = ()
+    counts: Counts = Counts.ALWAYS  # for aims that do not say it themselves
     ours: Collection[str] = ()  # the contestants that stand out in tables and plots
     panel: Panel | None = None  # None: not drawn
     case: str = ""  # where one measure is made on several states: which
@@ -67,4 +68,7 @@ class Measure(Generic[Setup]):
 
     def decides(self, *, quick: bool) -> bool:
         """Whether the size of this run is that of all of the measure's aims."""
-        return not quick or all(aim.counts is Counts.ALWAYS for aim in self.aims)
+        return not quick or all(self.counts_of(aim) in (Counts.ALWAYS, Counts.FULL_ONLY) for aim in self.aims)
+
+    def counts_of(self, aim: Aim) -> Counts:
+        return aim.counts or self.counts

@@ -28,12 +28,15 @@ class Results:
 
     def figures(self, measures: Iterable[Measure[Setup]]) -> list[Figure]:
         """Of all aims of these measures that a run of this size has."""
-        return [
-            judge(aim, self.rows(measure), measure=measure.name, case=measure.case, quick=self.quick)
-            for measure in measures
-            for aim in measure.aims
-            if not (self.quick and aim.counts is Counts.FULL_ONLY)
-        ]
+        found: list[Figure] = []
+        for measure in measures:
+            for aim in measure.aims:
+                counts = measure.counts_of(aim)
+                if not (self.quick and counts is Counts.FULL_ONLY):
+                    is_counted = counts.in_run(quick=self.quick)
+                    rows = self.rows(measure)
+                    found.append(judge(aim, rows, measure=measure.name, case=measure.case, is_counted=is_counted))
+        return found
 
     def as_json(self) -> dict[str, Any]:  # Any: JSON
         measures: dict[str, Any] = {}

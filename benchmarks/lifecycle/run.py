@@ -65,10 +65,7 @@ DOWNLOAD = Measure(
     panel=Bars("bytes_per_second"),
     aims=(
         at_least(
-            "bytes/s against a bare sendfile loop",
-            ratio("bytes_per_second", download.OURS, download.BARE),
-            0.70,
-            times,
+            "bytes/s against a bare sendfile loop", ratio("bytes_per_second", download.OURS, download.BARE), 0.70, times
         ),
         at_most("memory grown, of the size of the archive", median(download.OURS, "memory"), 0.05, times),
     ),

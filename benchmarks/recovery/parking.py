@@ -1,4 +1,4 @@
-"""Parking: many runs that nobody uses, and what they cost a server that is started with them.
+"""Parking: many idle runs, and what they cost a server that is started with them.
 
 They are made as clients make them, each with a step of training, on a server that has a place for one: it
 parks each for the next. Starts with and without them take turns.

@@ -62,21 +62,10 @@ JOURNAL = Measure(
     ours=JOURNALLED,
     panel=Bars("added"),
     aims=(  # too noisy in the short turns of a quick run to decide anything
-        at_most(
-            "journalling, of a step of a 1M model",
-            median(journalling.ALONE, "share"),
-            0.03,
-            percent,
-            counts=Counts.FULL,
-        ),
-        at_most(
-            "recovery archives, of a journalled step",
-            median(journalling.ARCHIVED, "share"),
-            0.03,
-            percent,
-            counts=Counts.FULL,
-        ),
+        at_most("journalling, of a step of a 1M model", median(journalling.ALONE, "share"), 0.03, percent),
+        at_most("recovery archives, of a journalled step", median(journalling.ARCHIVED, "share"), 0.03, percent),
     ),
+    counts=Counts.FULL,
 )
 
 JOURNAL_LARGE = Measure(
@@ -88,10 +77,7 @@ JOURNAL_LARGE = Measure(
     panel=Bars("added"),
     aims=(
         at_most(
-            "journalling, of a step of a 100M model",
-            median(journalling.ALONE, "share"),
-            noise_of_two_servers,
-            percent,
+            "journalling, of a step of a 100M model", median(journalling.ALONE, "share"), noise_of_two_servers, percent
         ),
         at_most("recovery archives, of a journalled step", median(journalling.ARCHIVED, "share"), 0.03, percent),
     ),
@@ -141,15 +127,10 @@ PARKED = Measure(
     ours=(parking.FULL,),
     panel=Bars("memory"),
     aims=(
-        at_most(
-            "from start until the API answers",
-            median(parking.FULL, "answers"),
-            5.0,
-            seconds,
-            counts=Counts.FULL,
-        ),
-        at_most("resident memory more than with none", more_memory, 200e6, whole_megabytes, counts=Counts.FULL),
+        at_most("from start until the API answers", median(parking.FULL, "answers"), 5.0, seconds),
+        at_most("resident memory more than with none", more_memory, 200e6, whole_megabytes),
     ),
+    counts=Counts.FULL,
 )
 
 BENCHMARK = Benchmark(

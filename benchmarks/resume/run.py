@@ -56,15 +56,10 @@ SAVING = Measure(
     ours=saving.OURS,
     panel=Bars("seconds"),
     aims=[  # too noisy in the few rounds of a quick run to decide anything
-        at_most(
-            f"claims and fences, of a 60 MB save, {store}",
-            median(saving.CHAINED[store], "share"),
-            0.10,
-            percent,
-            counts=Counts.FULL,
-        )
+        at_most(f"claims and fences, of a 60 MB save, {store}", median(saving.CHAINED[store], "share"), 0.10, percent)
         for store in saving.STORES
     ],
+    counts=Counts.FULL,
 )
 
 FORWARD = Measure(

@@ -22,6 +22,8 @@ MEMORY_TOLERANCE = 0.10  # of what a run is due: the allocator rounds, and the r
 LEFT_BESIDE_A_NEIGHBOUR = 0.40  # of the speed alone: four fifths of the fair share, which is a half
 LEFT_ALONE = 0.98
 
+RATE = "tokens_per_second"
+
 EPILOG = """\
 With --quick, the small model keeps its size, so the figures of start, overhead, small-sampling and neighbour count. The
 large models are replaced by small ones: their figures are printed with a ~ and fail the run only if they
@@ -30,7 +32,7 @@ could not be measured at all.
 
 
 def tokens_per_second(base: Against) -> tuple[Column, ...]:
-    return (Column("tokens_per_second", "tokens/s", count, spread=True, against=(base,)),)
+    return (Column(RATE, "tokens/s", count, spread=True, against=(base,)),)
 
 
 def disorder(rows: Rows) -> float | None:
@@ -69,9 +71,9 @@ MEMORY = Measure(
             ratio("bytes", memory.FURTHER, memory.DUE),
             1.0 + MEMORY_TOLERANCE,
             times,
-            counts=Counts.FULL,
         ),
     ),
+    counts=Counts.FULL,
 )
 
 OVERHEAD = Measure(
@@ -93,16 +95,11 @@ TRAINING = Measure(
     training.measure_training,
     columns=tokens_per_second(against("bare loop", training.BARE)),
     ours=(training.OURS,),
-    panel=Bars("tokens_per_second"),
+    panel=Bars(RATE),
     aims=(
-        at_least(
-            "tokens/s against a bare PyTorch + PEFT loop",
-            ratio("tokens_per_second", training.OURS, training.BARE),
-            0.85,
-            times,
-            counts=Counts.FULL,
-        ),
+        at_least("tokens/s against a bare PyTorch + PEFT loop", ratio(RATE, training.OURS, training.BARE), 0.85, times),
     ),
+    counts=Counts.FULL,
 )
 
 SHARING = Measure(
@@ -111,16 +108,9 @@ SHARING = Measure(
     sharing.measure_sharing,
     columns=tokens_per_second(against("one run", sharing.ONE)),
     ours=(sharing.MANY,),
-    panel=Bars("tokens_per_second"),
-    aims=(
-        at_least(
-            "tokens/s of four runs in sum against one",
-            ratio("tokens_per_second", sharing.MANY, sharing.ONE),
-            0.95,
-            times,
-            counts=Counts.FULL,
-        ),
-    ),
+    panel=Bars(RATE),
+    aims=(at_least("tokens/s of four runs in sum against one", ratio(RATE, sharing.MANY, sharing.ONE), 0.95, times),),
+    counts=Counts.FULL,
 )
 
 SAMPLING = Measure(
@@ -129,23 +119,14 @@ SAMPLING = Measure(
     sampling.measure_sampling,
     columns=tokens_per_second(against("one batch", sampling.BATCHED)),
     ours=(sampling.OURS,),
-    panel=Bars("tokens_per_second"),
+    panel=Bars(RATE),
     aims=(
         at_least(
-            "tokens/s against generate, prompt by prompt",
-            ratio("tokens_per_second", sampling.OURS, sampling.SINGLY),
-            5.0,
-            times,
-            counts=Counts.FULL,
+            "tokens/s against generate, prompt by prompt", ratio(RATE, sampling.OURS, sampling.SINGLY), 5.0, times
         ),
-        at_least(
-            "tokens/s against generate, one batch",
-            ratio("tokens_per_second", sampling.OURS, sampling.BATCHED),
-            1.0,
-            times,
-            counts=Counts.FULL,
-        ),
+        at_least("tokens/s against generate, one batch", ratio(RATE, sampling.OURS, sampling.BATCHED), 1.0, times),
     ),
+    counts=Counts.FULL,
 )
 
 SMALL_SAMPLING = Measure(
@@ -154,13 +135,10 @@ SMALL_SAMPLING = Measure(
     sampling.measure_small_sampling,
     columns=tokens_per_second(against("one batch", sampling.BATCHED)),
     ours=(sampling.OURS,),
-    panel=Bars("tokens_per_second"),
+    panel=Bars(RATE),
     aims=(
         at_least(
-            "tokens/s against batched generate, small model",
-            ratio("tokens_per_second", sampling.OURS, sampling.BATCHED),
-            5.0,
-            times,
+            "tokens/s against batched generate, small model", ratio(RATE, sampling.OURS, sampling.BATCHED), 5.0, times
         ),
     ),
 )
@@ -179,14 +157,9 @@ ANSWERING = Measure(
     ours=(answering.SAVING,),
     panel=Bars("p99_all"),
     aims=(
-        at_most(
-            "API p99 during a save against idle",
-            ratio("p99_all", answering.SAVING, answering.IDLE),
-            2.0,
-            times,
-            counts=Counts.FULL,
-        ),
+        at_most("API p99 during a save against idle", ratio("p99_all", answering.SAVING, answering.IDLE), 2.0, times),
     ),
+    counts=Counts.FULL,
 )
 
 NEIGHBOUR = Measure(
@@ -198,11 +171,7 @@ NEIGHBOUR = Measure(
         *(
             at_least(
                 f"{workload}, tokens/s {setting} against alone",
-                ratio(
-                    "tokens_per_second",
-                    neighbour.row(workload, setting),
-                    neighbour.row(workload, neighbour.ALONE),
-                ),
+                ratio(RATE, neighbour.row(workload, setting), neighbour.row(workload, neighbour.ALONE)),
                 LEFT_BESIDE_A_NEIGHBOUR,
                 times,
             )
@@ -213,9 +182,7 @@ NEIGHBOUR = Measure(
             at_least(
                 f"{workload}, tokens/s alone against threads that always spin",
                 paired_ratio(
-                    "tokens_per_second",
-                    neighbour.row(workload, neighbour.ALONE),
-                    neighbour.row(workload, neighbour.SPINNING),
+                    RATE, neighbour.row(workload, neighbour.ALONE), neighbour.row(workload, neighbour.SPINNING)
                 ),
                 LEFT_ALONE,
                 times,
