@@ -8,7 +8,7 @@ from chockstone.api.users import CallerDep
 from chockstone.catalog.tables.checkpoint_usage import Usage
 from chockstone.engine.storage.sweeper import SweepReport
 from chockstone.wire.messages import storage as wire
-from chockstone.wire.messages.storage import KeptCheckpoint, SweepResponse, SweptCheckpoint
+from chockstone.wire.messages.storage import RetainedCheckpoint, SweepResponse, SweptCheckpoint
 from chockstone.wire.paths import check_run_id
 
 
@@ -18,7 +18,7 @@ def describe(report: SweepReport) -> SweepResponse:
             SweptCheckpoint(tinker_path=swept.path, size_bytes=swept.size_bytes, reason=swept.reason)
             for swept in report.removed
         ],
-        kept=[KeptCheckpoint(tinker_path=kept.path, reasons=list(kept.reasons)) for kept in report.kept],
+        kept=[RetainedCheckpoint(tinker_path=kept.path, reasons=list(kept.reasons)) for kept in report.kept],
         freed_bytes=report.freed_bytes,
         dry_run=report.dry_run,
     )

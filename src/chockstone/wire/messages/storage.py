@@ -63,14 +63,14 @@ class SweptCheckpoint(Response):
     reason: str
 
 
-class KeptCheckpoint(Response):
+class RetainedCheckpoint(Response):
     tinker_path: str
     reasons: list[str]
 
 
 class SweepResponse(Response):
     removed: list[SweptCheckpoint]
-    kept: list[KeptCheckpoint]
+    kept: list[RetainedCheckpoint]
     freed_bytes: int
     dry_run: bool
 

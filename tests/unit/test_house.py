@@ -1,0 +1,354 @@
+"""The rules of the source tree that no linter knows: names, hooks, messages, sizes, and the map in CONTRIBUTING.md.
+
+The tests read files and run nothing. Each dictionary that begins with ``KNOWN`` lists what still breaks a rule; it only
+shrinks.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+REPOSITORY = Path(__file__).parents[2]
+SOURCE = REPOSITORY / "src" / "chockstone"
+
+MAX_FILE_LINES: Final = 520
+MAX_FUNCTION_LINES: Final = 100
+
+KNOWN_LONG_FILES: Final[dict[str, int]] = {"cli/commands/checkpoints.py": 532}
+KNOWN_LONG_FUNCTIONS: Final[dict[str, int]] = {
+    "catalog/migrations/versions/v0001_first_tables.py:upgrade": 125,  # a migration stays as it was released
+    "cli/commands/serve.py:serve": 264,
+    "cli/commands/train.py:train": 154,
+}
+
+# How many hooks each file still sets after construction.
+KNOWN_HOOKS: Final[dict[str, int]] = {
+    "api/context.py": 1,
+    "checkpoints/resume/resume.py": 1,
+    "cli/training/run.py": 1,
+    "engine/engine.py": 11,
+    "engine/runs/performing.py": 2,
+    "engine/runs/registry.py": 4,
+    "engine/samples/sampling.py": 2,
+    "integrations/flyte/checkpointer.py": 1,
+}
+
+# Functions that recognise what a foreign library says only in words; each has a test of its own.
+RECOGNISERS: Final = {
+    "backends/ray/group.py:_first_line",  # of Ray's many-line errors, for our own message
+}
+KNOWN_PARSING: Final = {
+    "checkpoints/ranks/peers.py:_first_words",
+    "checkpoints/ranks/peers.py:_with",
+    "engine/storage/checkpoints.py:found_bad",
+    "engine/storage/saving.py:_needed_bytes",
+    "sampling/vllm/connection.py:load_adapter",
+    "sampling/vllm/server.py:_has_head",
+}
+
+# Words that are gone altogether: no text has them and no identifier contains them.
+RETIRED_WORDS: Final = frozenset(
+    ["ailment", "auditor", "blueprint", "crew", "hearsay", "herald", "lookout", "mould", "rota", "tenure", "workshop"]
+)
+# Names that are gone, though English keeps the word: looked for among identifiers and in the code of documents.
+RETIRED_NAMES: Final = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        Ailment Alone Auditor Blueprint Company Crew CrewLost Cut Debt Door Execution FrontContext Herald Judges
+        Keeper LeanBatch LeanNetwork LeanReading LedTurns Lesson Library Lifecycle LiveRun Looked Lookout Mixture Mould
+        Passage Past Patience Patient Performing Player PreparedAdapters Remains Rota Shelf StockFile Surroundings
+        Survival Suspects Tally Tenure Trace Trial UnnamedSamplers UsageBuckets VOID Workshop
+        check_stock clear_stock confer create_front draw_blueprint fetch_stock find_remains heard_error list_stock
+        make_lesson make_mixture make_mould on_unmade on_unnamed refresh_stock tell_error
+        """,
+    )
+)
+SEARCHED: Final = ("src", "tests", "benchmarks", "docs", "examples", "deploy", "README.md", "CONTRIBUTING.md")
+TEXT_SUFFIXES: Final = {".py", ".md", ".toml", ".yaml", ".yml", ".sh"}
+
+
+Node = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign | ast.AnnAssign | ast.Call | ast.Compare
+
+
+class Definition(NamedTuple):
+    """A class or function and the definitions around it."""
+
+    path: str  # relative to src/chockstone
+    scopes: tuple[ast.AST, ...]  # the outermost first, the definition itself last
+
+    @property
+    def function(self) -> str:
+        names = [scope.name for scope in self.scopes if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return f"{self.path}:{names[-1] if names else '<module>'}"
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    return {str(path.relative_to(SOURCE)): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+
+
+@cache
+def statements() -> list[tuple[Node, Definition]]:
+    """Every definition, assignment, call and comparison of the sources, with the definitions around it."""
+    found: list[tuple[Node, Definition]] = []
+    for path, tree in sources().items():
+        waiting: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(tree, ())]
+        while waiting:
+            node, scopes = waiting.pop()
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                scopes = (*scopes, node)
+            if isinstance(node, Node):
+                found.append((node, Definition(path, scopes)))
+            waiting += [(child, scopes) for child in ast.iter_child_nodes(node)]
+    return found
+
+
+def test_a_public_class_name_exists_once() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for node, where in statements():
+        is_nested_in_classes = all(isinstance(scope, ast.ClassDef) for scope in where.scopes)
+        if isinstance(node, ast.ClassDef) and is_nested_in_classes and not node.name.startswith("_"):
+            places[node.name].append(where.path)
+
+    assert not {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
+def assigned_attributes(node: ast.AST) -> list[tuple[ast.Attribute, ast.expr]]:
+    """The attributes that a statement sets, each with its value."""
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        pairs: list[tuple[ast.expr, ast.expr]] = [(node.target, node.value)]
+    elif isinstance(node, ast.Assign):
+        pairs = []
+        for target in node.targets:
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs += zip(target.elts, node.value.elts, strict=False)
+            else:
+                pairs.append((target, node.value))
+    else:
+        pairs = []
+    return [(target, value) for target, value in pairs if isinstance(target, ast.Attribute)]
+
+
+def is_own(target: ast.expr) -> bool:
+    return isinstance(target, ast.Name) and target.id == "self"
+
+
+def is_callback(value: ast.expr, where: Definition) -> bool:
+    """Whether a value is a lambda, a partial, or a method of the class that the statement stands in."""
+    if isinstance(value, ast.Lambda):
+        return True
+    if isinstance(value, ast.Call):
+        return ast.unparse(value.func) in {"partial", "functools.partial"}
+    if not (isinstance(value, ast.Attribute) and is_own(value.value)):
+        return False
+    classes = [scope for scope in where.scopes if isinstance(scope, ast.ClassDef)]
+    methods = [m for each in classes[-1:] for m in each.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return any(m.name == value.attr and "property" not in ast.unparse(m).partition("def ")[0] for m in methods)
+
+
+def sets_a_hook(node: ast.AST, where: Definition) -> bool:
+    """``a.on_b = …``, ``a.b = lambda: …`` and ``a.set_b(self._method)``, unless a constructor sets its own object's."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr.startswith("set_") and any(is_callback(each, where) for each in node.args)
+    in_constructor = where.function.endswith((":__init__", ":__post_init__"))
+    for target, value in assigned_attributes(node):
+        is_removal = isinstance(value, ast.Constant) and value.value is None
+        if is_removal or (is_own(target.value) and in_constructor):
+            continue
+        if target.attr.lstrip("_").startswith("on_") or (not is_own(target.value) and is_callback(value, where)):
+            return True
+    return False
+
+
+def test_hooks_arrive_in_the_constructor() -> None:
+    found: dict[str, list[int]] = defaultdict(list)
+    for node, where in statements():
+        if sets_a_hook(node, where):
+            found[where.path].append(node.lineno)
+
+    assert not {path: lines for path, lines in found.items() if len(lines) > KNOWN_HOOKS.get(path, 0)}, (
+        "pass what is to be called to the constructor"
+    )
+
+
+READERS: Final = {"search", "match", "fullmatch", "findall", "finditer", "sub", "split", "partition", "rpartition"} | {
+    "startswith",
+    "endswith",
+    "removeprefix",
+    "find",
+    "index",
+}
+
+
+def is_message(node: ast.AST) -> bool:
+    """``str(error)`` of a plain name, or an exception's ``args[…]``."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "str":
+        return bool(node.args) and isinstance(node.args[0], ast.Name) and is_error_name(node.args[0].id)
+    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "args"
+
+
+def is_error_name(name: str) -> bool:
+    return name in {"e", "ex", "err", "cause"} or any(part in name for part in ("error", "exc", "failure", "lost"))
+
+
+def parses_a_message(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READERS:
+        return any(is_message(each) for part in (node.func.value, *node.args) for each in ast.walk(part))
+    if isinstance(node, ast.Compare) and all(isinstance(operator, ast.In | ast.NotIn) for operator in node.ops):
+        return any(is_message(each) for each in node.comparators)
+    return False
+
+
+def test_messages_are_not_parsed() -> None:
+    found = {where.function for node, where in statements() if parses_a_message(node)}
+
+    assert not found - RECOGNISERS - KNOWN_PARSING, "give the error an attribute"
+    assert not RECOGNISERS - found, "these recognise nothing any more: delete them from RECOGNISERS"
+
+
+@cache
+def texts() -> dict[str, str]:
+    """All searched texts by path, but this one."""
+    roots = [REPOSITORY / name for name in SEARCHED]
+    paths = [path for root in roots for path in ([root] if root.is_file() else sorted(root.rglob("*")))]
+    chosen = [path for path in paths if path.suffix in TEXT_SUFFIXES and path != Path(__file__)]
+    return {str(path.relative_to(REPOSITORY)): path.read_text() for path in chosen}
+
+
+def word_parts(text: str) -> set[str]:
+    """The words of a text in lower case, those inside identifiers too: ``make_Mould`` has "make" and "mould"."""
+    return {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", text)}
+
+
+def identifiers(code: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(code):
+        for field in ("id", "attr", "arg", "name", "asname"):
+            value = getattr(node, field, None)
+            if isinstance(value, str):
+                found |= set(value.split("."))
+    return found
+
+
+def code_words(document: str) -> set[str]:
+    """The words of a document's code blocks and of what stands in backticks."""
+    pieces = re.findall(r"```.*?```|`[^`\n]+`", document, flags=re.DOTALL)
+    return {word for piece in pieces for word in re.findall(r"\w+", piece)}
+
+
+def retired_in(path: str, text: str) -> set[str]:
+    lower = text.lower()
+    found = word_parts(text) & RETIRED_WORDS if any(word in lower for word in RETIRED_WORDS) else set()
+    if not any(name in text for name in RETIRED_NAMES):
+        return found
+    if path.endswith(".py"):
+        return found | identifiers(ast.parse(text)) & RETIRED_NAMES
+    return found | code_words(text) & RETIRED_NAMES if path.endswith(".md") else found
+
+
+def test_retired_names_are_gone() -> None:
+    found = {path: retired for path, text in texts().items() if (retired := retired_in(path, text))}
+
+    left = {path: names - KNOWN_RETIRED.get(path, set()) for path, names in found.items()}
+    assert not {path: names for path, names in left.items() if names}
+
+
+def test_files_are_short() -> None:
+    lengths = {path: len((SOURCE / path).read_text().splitlines()) for path in sources()}
+
+    assert not {p: n for p, n in lengths.items() if n > KNOWN_LONG_FILES.get(p, MAX_FILE_LINES)}
+
+
+def test_functions_are_short() -> None:
+    lengths = {
+        where.function: (node.end_lineno or 0) - node.lineno + 1
+        for node, where in statements()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+    assert not {name: n for name, n in lengths.items() if n > KNOWN_LONG_FUNCTIONS.get(name, MAX_FUNCTION_LINES)}
+
+
+KNOWN_RETIRED: Final[dict[str, set[str]]] = {
+    "benchmarks/distributed/crew.py": {"crew"},
+    "benchmarks/distributed/own.py": {"crew"},
+    "benchmarks/distributed/stepping.py": {"crew"},
+    "benchmarks/lifecycle/library.py": {"Library"},
+    "examples/crash_exact.py": {"Lesson"},
+    "examples/train_and_sample.py": {"Lesson"},
+    "src/chockstone/backends/fsdp/base_model.py": {"crew", "make_mould", "mould"},
+    "src/chockstone/backends/fsdp/follower_broadcast.py": {"herald"},
+    "src/chockstone/backends/fsdp/follower_turns.py": {"herald"},
+    "src/chockstone/backends/fsdp/full_weights.py": {"crew"},
+    "src/chockstone/backends/fsdp/model_shards.py": {"crew"},
+    "src/chockstone/backends/fsdp/parameters.py": {"crew"},
+    "src/chockstone/backends/fsdp/process_group.py": {"crew", "herald"},
+    "src/chockstone/backends/fsdp/rank.py": {"crew", "herald", "workshop"},
+    "src/chockstone/backends/fsdp/restore_templates.py": {"make_mould", "mould"},
+    "src/chockstone/backends/training/base_model.py": {"Mould", "crew", "mould"},
+    "src/chockstone/backends/training/batch_result.py": {"crew"},
+    "src/chockstone/backends/training/forward.py": {"crew"},
+    "src/chockstone/backends/training/full.py": {"crew"},
+    "src/chockstone/backends/training/lora.py": {"crew"},
+    "src/chockstone/backends/training/process_group.py": {"crew"},
+    "src/chockstone/backends/training/run.py": {"crew"},
+    "src/chockstone/backends/worker/checkpoints.py": {"Mould", "crew", "mould"},
+    "src/chockstone/backends/worker/sampling_source.py": {"crew"},
+    "src/chockstone/backends/worker/service.py": {"crew", "mould", "workshop"},
+    "src/chockstone/checkpoints/ranks/error_codec.py": {"hearsay"},
+    "src/chockstone/checkpoints/ranks/peers.py": {"confer"},
+    "src/chockstone/checkpoints/ranks/ranked_restore.py": {"confer"},
+    "src/chockstone/checkpoints/ranks/ranked_save.py": {"confer"},
+    "src/chockstone/checkpoints/restoring/verdicts.py": {"VOID"},
+    "src/chockstone/checkpoints/restoring/walk_back.py": {"VOID"},
+    "src/chockstone/checkpoints/resume/attempts/write_lease.py": {"tenure"},
+    "src/chockstone/checkpoints/resume/walk/candidate_scanner.py": {"lookout"},
+    "src/chockstone/checkpoints/resume/walk/chain.py": {"auditor", "lookout", "tenure"},
+    "src/chockstone/checkpoints/resume/walk/reporter.py": {"auditor"},
+    "src/chockstone/checkpoints/resume/walk/restore_attempt.py": {"VOID"},
+    "src/chockstone/cli/local/doctor_report.py": {"ailment"},
+    "src/chockstone/cli/local/resume_report.py": {"VOID"},
+    "src/chockstone/engine/doctor/examination.py": {"ailment"},
+    "src/chockstone/engine/doctor/findings.py": {"ailment"},
+    "src/chockstone/engine/doctor/repairs.py": {"ailment"},
+    "src/chockstone/engine/doctor/visit.py": {"ailment"},
+    "src/chockstone/engine/engine.py": {"Execution", "Performing", "on_unnamed"},
+    "src/chockstone/engine/runs/execution.py": {"Execution", "on_unnamed"},
+    "src/chockstone/engine/runs/performing.py": {"Execution", "Performing", "on_unmade"},
+    "src/chockstone/engine/runs/recovery.py": {"Execution"},
+    "src/chockstone/engine/runs/registry.py": {"Performing", "on_unmade"},
+    "src/chockstone/engine/runs/training.py": {"Performing"},
+    "src/chockstone/sampling/fused/adapter.py": {"blueprint"},
+    "src/chockstone/sampling/fused/batch.py": {"blueprint"},
+    "src/chockstone/sampling/fused/decoder.py": {"blueprint"},
+    "src/chockstone/sampling/fused/llama.py": {"blueprint"},
+    "src/chockstone/sampling/fused/multi_lora.py": {"blueprint"},
+    "src/chockstone/sampling/model.py": {"blueprint"},
+    "tests/faults/lifecycle_sweep.py": {"ailment"},
+    "tests/faults/resume/test_f32_f36.py": {"VOID"},
+    "tests/faults/resume/test_interleavings.py": {"lookout", "tenure"},
+    "tests/support/backends/fsdp/jobs.py": {"crew", "mould"},
+    "tests/support/backends/fsdp/member.py": {"crew"},
+    "tests/support/backends/saving.py": {"crew", "make_mixture"},
+    "tests/support/engine/damaged_data_dirs.py": {"Patient", "ailment"},
+    "tests/unit/backends/export/test_merge.py": {"make_mixture"},
+    "tests/unit/backends/fsdp/behaviour/test_numbers.py": {"make_mixture"},
+    "tests/unit/backends/worker/test_checkpoints.py": {"make_mixture"},
+    "tests/unit/backends/worker/test_service.py": {"workshop"},
+    "tests/unit/backends/worker/test_service_fairness.py": {"workshop"},
+    "tests/unit/checkpoints/restoring/test_walk_back.py": {"VOID"},
+    "tests/unit/cli/commands/test_doctor.py": {"Patient", "ailment"},
+    "tests/unit/engine/doctor/test_examination.py": {"Patient", "ailment"},
+    "tests/unit/engine/doctor/test_repairs.py": {"Patient", "ailment"},
+    "tests/unit/engine/doctor/test_row_rebuild.py": {"Patient", "ailment"},
+    "tests/unit/engine/doctor/test_visit_postgres.py": {"Patient", "ailment"},
+    "tests/unit/engine/runs/test_performing.py": {"Performing"},
+    "tests/unit/sampling/test_model.py": {"blueprint"},
+    "tests/unit/sampling/test_round_robin.py": {"rota"},
+}
