@@ -276,9 +276,7 @@ def test_functions_are_short() -> None:
 
 
 KNOWN_RETIRED: Final[dict[str, set[str]]] = {
-    "benchmarks/distributed/crew.py": {"crew"},
-    "benchmarks/distributed/own.py": {"crew"},
-    "benchmarks/distributed/stepping.py": {"crew"},
+    "benchmarks/distributed/own_loop.py": {"crew"},
     "benchmarks/lifecycle/library.py": {"Library"},
     "examples/crash_exact.py": {"Lesson"},
     "examples/train_and_sample.py": {"Lesson"},
@@ -340,8 +338,6 @@ KNOWN_RETIRED: Final[dict[str, set[str]]] = {
     "tests/unit/backends/export/test_merge.py": {"make_mixture"},
     "tests/unit/backends/fsdp/behaviour/test_numbers.py": {"make_mixture"},
     "tests/unit/backends/worker/test_checkpoints.py": {"make_mixture"},
-    "tests/unit/backends/worker/test_service.py": {"workshop"},
-    "tests/unit/backends/worker/test_service_fairness.py": {"workshop"},
     "tests/unit/checkpoints/restoring/test_walk_back.py": {"VOID"},
     "tests/unit/cli/commands/test_doctor.py": {"Patient", "ailment"},
     "tests/unit/engine/doctor/test_examination.py": {"Patient", "ailment"},
