@@ -62,7 +62,7 @@ def live(
 ) -> Iterator[LiveServer]:
     urls = [f"--vllm-url={engine.url}" for engine in engines.values()]
     home = tmp_path_factory.mktemp("live")
-    with LiveServer(models, home, "--sampler=vllm", f"--vllm-loras={LORAS}", *urls) as server:
+    with LiveServer(models, home, "--sampler=vllm", f"--vllm-max-loras={LORAS}", *urls) as server:
         yield server
     assert [path.name for path in (server.data / "vllm-adapters").iterdir()] == [".lock"]
     assert not any(engine.adapters() for engine in engines.values())

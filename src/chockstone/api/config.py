@@ -40,7 +40,7 @@ class ServerConfig:
     sampler: str = "local"  # or "vllm"
     vllm_urls: tuple[str, ...] = ()
     vllm_adapters: Path | None = None  # None: in ``data``
-    vllm_loras: int = 8  # adapters that each vLLM server holds
+    vllm_max_loras: int = 8  # adapters that each vLLM server holds
     engine: str | None = None  # URL of the server whose engine this is an API process of
 
     @property

@@ -187,7 +187,7 @@ async def _with_sampler(config: ServerConfig, backend: WorkerSupervisor, storage
         config.vllm_urls,
         config.models,
         config.adapters,
-        config.vllm_loras,
+        config.vllm_max_loras,
         are_shared=config.vllm_adapters is not None,
     )
     try:

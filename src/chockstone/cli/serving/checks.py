@@ -32,10 +32,10 @@ def check_settings(settings: Settings) -> None:
     _check_ray(settings.deployment)
     _check_vllm(settings.deployment)
     recovery = settings.recovery
-    if recovery.forget_after < recovery.park_after:
+    if recovery.session_timeout < recovery.park_after:
         raise SettingsError(
-            f"sessions would be forgotten after {write_duration(recovery.forget_after)} of silence, before their runs "
-            f"are parked after {write_duration(recovery.park_after)}; raise --forget-after or lower --park-after"
+            f"sessions would end after {write_duration(recovery.session_timeout)} without client activity, before their "
+            f"runs are parked after {write_duration(recovery.park_after)}; raise --session-timeout or lower --park-after"
         )
     if settings.data.exists() and not settings.data.is_dir():
         raise SettingsError(f"the data directory {str(settings.data)!r} is a file; choose another with --data")

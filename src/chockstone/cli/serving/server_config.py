@@ -27,7 +27,7 @@ def server_config(settings: Settings) -> ServerConfig:
             samples=limits.max_queued_samples,
             runs=limits.max_runs,
             park_seconds=recovery.park_after,
-            forget_seconds=recovery.forget_after,
+            forget_seconds=recovery.session_timeout,
         ),
         durability=Durability(
             journal=recovery.journal,
@@ -49,7 +49,7 @@ def server_config(settings: Settings) -> ServerConfig:
         sampler=deployment.sampler,
         vllm_urls=deployment.vllm_urls,
         vllm_adapters=deployment.vllm_adapters,
-        vllm_loras=deployment.vllm_loras,
+        vllm_max_loras=deployment.vllm_max_loras,
         engine=deployment.engine,
     )
 
@@ -69,5 +69,5 @@ def _storage_rules(storage: StorageSettings) -> StorageRules:
         trash_seconds=storage.trash,
         sweep_seconds=storage.sweep_interval,
         scrub_bytes_per_second=storage.scrub_rate,
-        scrub_every_seconds=storage.scrub_every,
+        scrub_every_seconds=storage.scrub_interval,
     )

@@ -98,7 +98,7 @@ class StorageSettings:
     scrub_rate: int = setting(
         size(least=0), 16 << 20, "Bytes per second that are read to check stored checkpoints; off checks none."
     )
-    scrub_every: float = setting(duration(), 7 * 86_400.0, "Minimum interval between two checks of a checkpoint.")
+    scrub_interval: float = setting(duration(), 7 * 86_400.0, "Minimum interval between two checks of a checkpoint.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,9 @@ class RecoverySettings:
     )
     recovery_replay: float = setting(duration(), 30.0, "Maximum work to replay after a crash.")
     park_after: float = setting(duration(), 1800.0, "Unload a run to disk after this long without client activity.")
-    forget_after: float = setting(duration(), 30 * 86_400.0, "End a session after this long without client activity.")
+    session_timeout: float = setting(
+        duration(), 30 * 86_400.0, "End a session after this long without client activity."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ class DeploymentSettings:
         "Directory for adapters, which vLLM servers see under the same path.",
         default_text="in --data",
     )
-    vllm_loras: int = setting(
+    vllm_max_loras: int = setting(
         whole_number(1, 2**20), 8, "Number of adapters that each vLLM server holds: its --max-cpu-loras."
     )
     engine: str | None = setting(

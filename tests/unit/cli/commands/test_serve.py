@@ -48,7 +48,10 @@ def test_a_best_that_says_neither_least_nor_most_starts_nothing(
         (["--model", "tiny", "--host", "0.0.0.0"], "no keys are configured"),
         (["--model", "tiny", "--port", "70000"], "flag --port: 70000 is not a whole number"),
         (["--model", "tiny", "--config", "x.toml"], "cannot read the settings file"),
-        (["--model", "tiny", "--forget-after", "1m"], "forgotten after 1m of silence, before their runs are parked"),
+        (
+            ["--model", "tiny", "--session-timeout", "1m"],
+            "end after 1m without client activity, before their runs are parked",
+        ),
     ],
 )
 def test_a_server_that_cannot_start_says_why(started: list[ServerConfig], words: list[str], message: str) -> None:

@@ -9,7 +9,7 @@ from support.cli.serving import serve
 def test_rules_for_storage_reach_the_server(started: list[ServerConfig]) -> None:
     words = ["--keep-last", "3", "--keep-every", "100", "--keep-best", "loss:min:2", "--checkpoint-ttl", "7d"]
     words += ["--user-quota", "50GiB", "--run-quota", "500MB", "--disk-reserve", "0", "--trash", "1h"]
-    words += ["--sweep-interval", "5s", "--scrub-rate", "off", "--scrub-every", "1d"]
+    words += ["--sweep-interval", "5s", "--scrub-rate", "off", "--scrub-interval", "1d"]
     words += ["--admin", "ann", "--admin", "bob", "--public-url", "https://models.example.com"]
     words += ["--key", "ann=tml-ann-00000001"]
 
@@ -36,7 +36,7 @@ def test_without_rules_the_server_has_its_own_and_the_banner_says_nothing(starte
 
 
 def test_what_runs_survive_reaches_the_server_and_stands_in_the_banner(started: list[ServerConfig]) -> None:
-    words = ["--recovery-steps", "7", "--recovery-replay", "90s", "--park-after", "5m", "--forget-after", "2d"]
+    words = ["--recovery-steps", "7", "--recovery-replay", "90s", "--park-after", "5m", "--session-timeout", "2d"]
 
     synced = serve("--model", "tiny", "--journal", "synced", *words)
     plain, off = serve("--model", "tiny"), serve("--model", "tiny", "--journal", "off")

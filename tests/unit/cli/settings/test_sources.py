@@ -40,8 +40,8 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
         "keep_best": "loss:max:17",
         "journal": "synced",
         "on_journal_loss": "continue",
-        **dict.fromkeys(("checkpoint_ttl", "trash", "sweep_interval", "scrub_every"), "17h"),
-        **dict.fromkeys(("recovery_replay", "park_after", "forget_after"), "17h"),
+        **dict.fromkeys(("checkpoint_ttl", "trash", "sweep_interval", "scrub_interval"), "17h"),
+        **dict.fromkeys(("recovery_replay", "park_after", "session_timeout"), "17h"),
         **dict.fromkeys(("user_quota", "run_quota"), "17GiB"),
         "database": "postgresql://ann:secret@db/x",
         "store": "s3://bucket/prefix",
@@ -67,7 +67,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
     assert (from_file.admins, from_file.public_url) == ({"alice", "bob"}, "https://models.example.com")
     hours, gib = 17 * 3600.0, 17 * 2**30
     assert from_file.storage == StorageSettings(
-        17, 17, ("loss", "max", 17), hours, gib, gib, 17, hours, hours, scrub_rate=17, scrub_every=hours
+        17, 17, ("loss", "max", 17), hours, gib, gib, 17, hours, hours, scrub_rate=17, scrub_interval=hours
     )
     assert from_file.recovery == RecoverySettings("synced", "continue", 17, hours, hours, hours)
 

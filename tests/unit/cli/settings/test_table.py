@@ -32,7 +32,7 @@ def test_the_table_shows_rules_as_they_can_be_written(tmp_path: Path, capsys: py
     shown = dict(line.split("  ", maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
     values = {name: text.strip().split("  ")[0] for name, text in shown.items()}
     assert [values[name] for name in flags] == ["50GiB", "loss:min:1", "36h", "512MB", "a, b"]
-    assert [values[name] for name in ("keep_last", "run_quota", "disk_reserve", "scrub_every")] == [
+    assert [values[name] for name in ("keep_last", "run_quota", "disk_reserve", "scrub_interval")] == [
         "off",
         "off",
         "1GiB",

@@ -24,7 +24,7 @@ from support.cli.settings import load
         ("recovery_steps", "0", "flag --recovery-steps: '0' is not a whole number from 1"),
         ("recovery_replay", "0s", "is not a duration"),
         ("park_after", "never", "'never' is not a duration"),
-        ("forget_after", "off", "'off' is not a duration"),
+        ("session_timeout", "off", "'off' is not a duration"),
         ("admins", ["al ice"], "flag --admin: a user's name has letters"),
         ("public_url", "models.example.com", "is not how clients reach a server"),
         ("engine", "http://ann:pass@engine:8000", "a password does not belong into this URL"),
