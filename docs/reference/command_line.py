@@ -19,7 +19,7 @@ COMMANDS = (
     *(f"runs {name}" for name in ("ls", "show", "recoveries")),
     "checkpoints",
     *(f"checkpoints {name}" for name in ("ls", "show", "verify", "export", "download", "rm", "gc", "diff")),
-    *(f"checkpoints {name}" for name in ("publish", "unpublish", "ttl", "copy", "restore", "trash", "trash empty")),
+    *(f"checkpoints {name}" for name in ("publish", "unpublish", "ttl", "copy", "undelete", "trash", "trash empty")),
     "checkpoints policy",
     *(f"checkpoints policy {name}" for name in ("show", "set", "remove")),
     "resume",

@@ -91,7 +91,7 @@ def test_the_trash_gives_back_what_was_deleted(start_server: Start, connect: Con
     assert listed(rest, run.model_id) == set()
     with pytest.raises(tinker.NotFoundError):
         service.create_training_client_from_state(path)
-    chockstone(server, "checkpoints", "restore", path)
+    chockstone(server, "checkpoints", "undelete", path)
 
     resumed = service.create_training_client_from_state_with_optimizer(path)
     assert train(resumed, 1, start=2) == train(run, 1, start=2)

@@ -9,7 +9,7 @@ import typer
 
 import chockstone
 from chockstone.cli.commands import doctor, serve, storage, train
-from chockstone.cli.commands.checkpoints import commands as checkpoints
+from chockstone.cli.commands.checkpoints.group import commands as checkpoints
 from chockstone.cli.commands.keys import commands as keys
 from chockstone.cli.commands.model import commands as model
 from chockstone.cli.commands.resume import commands as resume

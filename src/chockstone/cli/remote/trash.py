@@ -1,4 +1,4 @@
-"""The trash: what was removed and can still be brought back."""
+"""The trash of a server: deleted checkpoints that can be undeleted."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def list_trash(server: Server, *, now: datetime, as_json: bool) -> None:
     print_line(f"{spell_count(len(entries), 'checkpoint')}, {spell_size(_total(entries))} in the trash")
 
 
-def restore(server: Server, word: str, *, name: str | None, as_json: bool) -> None:
-    """Bring one back: by its id, or the newest of a path."""
+def undelete(server: Server, word: str, *, name: str | None, as_json: bool) -> None:
+    """Take a checkpoint out of the trash: by its id, or the newest of a path."""
     trash = server.get("trash")
     entry = _find(trash, word)
     trash_id, path = str(entry["trash_id"]), str(entry["tinker_path"])
@@ -54,11 +54,11 @@ def restore(server: Server, word: str, *, name: str | None, as_json: bool) -> No
         if name is not None or not _is_there(server, find_path(path)):
             raise
         raise ServerRefused(f"{error}, with --as NAME") from None
-    restored = str(answer["tinker_path"])
+    undeleted = str(answer["tinker_path"])
     if as_json:
         print_json({"trash_id": trash_id, "was": path, **answer})
         return
-    print_line(f"restored {printable(restored)}" if restored == path else f"restored {path} as {printable(restored)}")
+    print_line(f"undeleted {printable(path)}{f' as {printable(undeleted)}' if undeleted != path else ''}")
     if answer.get("lost_expiry"):
         print_line(
             "it had expired, and does not expire any more; `chockstone checkpoints ttl` gives it another lifetime"
@@ -109,7 +109,7 @@ def _find(trash: Json, word: str) -> Json:
             found: Json = entry
             return found
     if not _keeps(trash):
-        raise NotThere(f"{word!r} cannot be restored: {_NO_TRASH}")
+        raise NotThere(f"{word!r} cannot be undeleted: {_NO_TRASH}")
     if not is_address(word) and not word.isdecimal():
         raise ServerRefused(f"{word!r} is neither the id of a trash entry nor a path such as tinker://RUN/KIND/NAME")
     raise NotThere(f"{word!r} is not in the trash; `chockstone checkpoints trash` shows what is")

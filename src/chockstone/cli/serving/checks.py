@@ -34,8 +34,9 @@ def check_settings(settings: Settings) -> None:
     recovery = settings.recovery
     if recovery.session_timeout < recovery.park_after:
         raise SettingsError(
-            f"sessions would end after {write_duration(recovery.session_timeout)} without client activity, before their "
-            f"runs are parked after {write_duration(recovery.park_after)}; raise --session-timeout or lower --park-after"
+            f"sessions would end after {write_duration(recovery.session_timeout)} without client activity, before "
+            f"their runs are parked after {write_duration(recovery.park_after)}; raise --session-timeout or lower "
+            "--park-after"
         )
     if settings.data.exists() and not settings.data.is_dir():
         raise SettingsError(f"the data directory {str(settings.data)!r} is a file; choose another with --data")

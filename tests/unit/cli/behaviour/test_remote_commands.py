@@ -196,20 +196,20 @@ def test_sharing_and_lifetimes(asked: Loopback) -> None:
     assert paths_listed(asked) == {path, copy}
 
 
-def test_the_trash_is_listed_restored_from_and_emptied(asked: Loopback) -> None:
+def test_the_trash_is_listed_undeleted_from_and_emptied(asked: Loopback) -> None:
     run_id, [one, two] = fill(asked, "one", "two")
     asked.run("checkpoints", "rm", one, two, "-y")
 
     listed = asked.run("checkpoints", "trash")
-    restored = asked.run("checkpoints", "restore", one)
+    undeleted = asked.run("checkpoints", "undelete", one)
     entry = asked.json("checkpoints", "trash")["entries"][0]
-    renamed = asked.json("checkpoints", "restore", entry["trash_id"], "--as", "again")
+    renamed = asked.json("checkpoints", "undelete", entry["trash_id"], "--as", "again")
 
     assert re.search(rf"^ +\d+ +{two} +[\d.]+ kB +\d+ s ago +\d+ min +deleted", listed.stdout, re.MULTILINE)
-    assert restored.stdout == f"restored {one}\nno rule of retention removes it again for 1h\n"
+    assert undeleted.stdout == f"undeleted {one}\nno rule of retention removes it again for 1h\n"
     assert (renamed["was"], renamed["tinker_path"]) == (two, f"tinker://{run_id}/weights/again")
-    assert asked.run("checkpoints", "restore", one).exit_code == 1
-    assert asked.run("checkpoints", "restore", "nonsense").exit_code == 2
+    assert asked.run("checkpoints", "undelete", one).exit_code == 1
+    assert asked.run("checkpoints", "undelete", "nonsense").exit_code == 2
     asked.run("checkpoints", "rm", one, "-y")
     dry = asked.run("checkpoints", "trash", "empty", "--dry-run")
     assert (f"would remove {one}" in dry.stdout, len(asked.json("checkpoints", "trash")["entries"])) == (True, 1)
@@ -371,11 +371,11 @@ def test_a_server_without_trash_says_so(tmp_path: Path) -> None:
 
         listed = asked.run("checkpoints", "trash")
         emptied = asked.run("checkpoints", "trash", "empty", "-y")
-        restored = [asked.run("checkpoints", "restore", word) for word in (path, "1")]
+        undeleted = [asked.run("checkpoints", "undelete", word) for word in (path, "1")]
 
-    for text in (listed.stdout, emptied.stdout, *(result.stderr for result in restored)):
+    for text in (listed.stdout, emptied.stdout, *(result.stderr for result in undeleted)):
         assert "this server keeps no trash: what is removed from it is gone. `chockstone serve --trash 7d`" in text
-    assert [result.exit_code for result in restored] == [1, 1]
+    assert [result.exit_code for result in undeleted] == [1, 1]
 
 
 def test_what_a_live_sampler_uses_stays_in_the_trash_and_is_named(asked: Loopback) -> None:
@@ -398,11 +398,11 @@ def test_restore_under_a_taken_name_says_how_to_have_another(asked: Loopback) ->
     run_id, [path] = fill(asked, "one")
     asked.wait(asked.user().save(run_id, "one", overwrite=True, seq_id=100))
 
-    taken = asked.run("checkpoints", "restore", path)
-    renamed = asked.run("checkpoints", "restore", path, "--as", "older")
+    taken = asked.run("checkpoints", "undelete", path)
+    renamed = asked.run("checkpoints", "undelete", path, "--as", "older")
 
     assert (taken.exit_code, "restore under another name, with --as NAME" in taken.stderr) == (2, True)
-    assert renamed.stdout.splitlines()[0] == f"restored {path} as tinker://{run_id}/weights/older"
+    assert renamed.stdout.splitlines()[0] == f"undeleted {path} as tinker://{run_id}/weights/older"
 
 
 def test_the_newest_checkpoint_of_a_run_may_be_of_any_kind(asked: Loopback) -> None:
@@ -538,7 +538,7 @@ def test_no_server_is_told_with_what_to_start(tmp_path: Path) -> None:
     [
         *(["runs", name] for name in ("ls", "show", "recoveries")),
         *(["keys", name] for name in ("create", "ls", "revoke")),
-        *(["checkpoints", name] for name in ("download", "publish", "unpublish", "ttl", "copy", "restore", "trash")),
+        *(["checkpoints", name] for name in ("download", "publish", "unpublish", "ttl", "copy", "undelete", "trash")),
         ["checkpoints", "trash", "empty"],
         *(["checkpoints", "policy", name] for name in ("show", "set", "remove")),
         ["storage"],

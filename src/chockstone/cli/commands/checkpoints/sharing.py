@@ -1,4 +1,4 @@
-"""Commands that share checkpoints of a server and say how long they live. Here are the words and the help."""
+"""Commands that share checkpoints of a server and set how long they live."""
 
 from __future__ import annotations
 

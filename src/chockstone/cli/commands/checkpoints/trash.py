@@ -1,4 +1,4 @@
-"""``chockstone checkpoints trash`` and ``restore``: undoing removals. Here are the words and the help."""
+"""``chockstone checkpoints trash`` and ``undelete``: deleted checkpoints that a server still has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def trash(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """List what was removed from a server and can be restored.
+    """List deleted checkpoints of a server that can be undeleted.
 
     A server has a trash if it was started with one: `chockstone serve --trash 7d`. What was deleted,
     overwritten, expired or swept stays in it that long, unless the disk runs out of room.
@@ -29,7 +29,7 @@ def trash(
     \b
     Examples:
       chockstone checkpoints trash
-      chockstone checkpoints restore tinker://RUN/weights/step-100
+      chockstone checkpoints undelete tinker://RUN/weights/step-100
       chockstone checkpoints trash empty --dry-run
     """
     if context.invoked_subcommand is not None:
@@ -65,7 +65,7 @@ def empty(
         empty_trash(connect(server, key), yes=yes, dry_run=dry_run, as_json=as_json)
 
 
-def restore(
+def undelete(
     word: Annotated[str, typer.Argument(metavar="TRASH_ID|PATH", help="As `trash` shows it; of a path the newest.")],
     name: Annotated[
         str | None, typer.Option("--as", metavar="NAME", help="Another name, where its own is taken by now.")
@@ -75,19 +75,19 @@ def restore(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Bring a checkpoint back from the server's trash.
+    """Take a checkpoint out of the server's trash.
 
-    A server has one if it was started with `--trash AGE`. What comes back is spared by the rules of
-    retention for as long as the trash keeps things, or the rule that removed it would remove it again;
+    A server has one if it was started with `--trash AGE`. The rules of retention spare an undeleted
+    checkpoint for as long as the trash keeps things, or the rule that removed it would remove it again;
     pin its name, or publish it, to keep it longer. An expiry that has passed is taken away.
 
     \b
     Examples:
-      chockstone checkpoints restore tinker://RUN/weights/step-100
-      chockstone checkpoints restore 17 --as step-100-again
+      chockstone checkpoints undelete tinker://RUN/weights/step-100
+      chockstone checkpoints undelete 17 --as step-100-again
     """
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.remote import trash as served
         from chockstone.cli.remote.client import connect
 
-        served.restore(connect(server, key), word, name=name, as_json=as_json)
+        served.undelete(connect(server, key), word, name=name, as_json=as_json)

@@ -1,14 +1,17 @@
-"""``chockstone checkpoints policy``: what a server keeps. Here are the words and the help."""
+"""``chockstone checkpoints policy``: the retention rules of a server."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chockstone.cli.commands.options import KEY, SERVER, AsJson, Debug, Key, ServerUrl, parsed
 from chockstone.cli.output.formatting import parse_best, parse_duration, parse_size
 from chockstone.cli.output.reporting import EXIT_CODES, reporting
+
+if TYPE_CHECKING:
+    from chockstone.checkpoints import Retention
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
 
@@ -143,6 +146,21 @@ def read_rules(
     if ttl is not None:
         rules["ttl_seconds"] = parsed(parse_duration, ttl, "--ttl")
     return {name: rule for name, rule in rules.items() if rule is not None}
+
+
+def read_retention(
+    *, keep_last: int | None, keep_every: int | None, keep_best: str | None, ttl: str | None, pin: list[str] | None
+) -> Retention:
+    """What the options say about retention, as the library takes it."""
+    from chockstone.checkpoints import Best, Retention
+
+    return Retention(
+        keep_last=keep_last,
+        keep_every=keep_every,
+        keep_best=None if keep_best is None else Best(*parsed(parse_best, keep_best, "--keep-best")),
+        pinned=frozenset(pin or ()),
+        ttl_seconds=None if ttl is None else parsed(parse_duration, ttl, "--ttl"),
+    )
 
 
 def _scope(run: str | None, user: str | None, everyone: bool, mine: bool = False) -> str:
