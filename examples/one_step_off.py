@@ -23,7 +23,7 @@ from rich.console import Console
 from chockstone.cli.models.making import make_model
 from chockstone.cli.settings.values import ModelSetting
 from chockstone.cli.training.report import sparkline
-from chockstone.cli.training.server import KEY, OwnServer
+from chockstone.cli.training.server import KEY, TrainingServer
 from chockstone.trainers import Completion, Problem, Trainer, TrainerConfig
 from chockstone.trainers.reports.console import ConsoleReport
 from chockstone.trainers.reports.jsonl import METRICS, JsonLines, read_rows
@@ -75,7 +75,7 @@ def learn(out: Path, steps: int, staleness: int) -> list[float]:
     model = ModelSetting("tiny", out / "model")
     if not (model.directory / "config.json").exists():
         make_model(model.directory, vocab_size=265, force=True)  # few tokens: a good one is found sooner
-    with OwnServer(model, out / "server", threads=1) as server:
+    with TrainingServer(model, out / "server", threads=1) as server:
         trainer = Trainer(
             settings(steps, staleness),
             Sums(),

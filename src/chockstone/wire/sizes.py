@@ -1,4 +1,4 @@
-"""Sizes: bytes as messages spell them."""
+"""Formats sizes in bytes for messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 DECIMAL_UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 
-def spell_size(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     """For people: ``20.5 kB``."""
     if size_bytes < 1000:
         return f"{size_bytes} B"
@@ -19,6 +19,6 @@ def spell_size(size_bytes: int) -> str:
     return f"{number:.1f} {unit}"
 
 
-def spell_bytes(size_bytes: int) -> str:
+def format_bytes(size_bytes: int) -> str:
     """Exact, and for people besides: ``20480 bytes (20.5 kB)``."""
-    return f"{size_bytes} bytes" if size_bytes < 1000 else f"{size_bytes} bytes ({spell_size(size_bytes)})"
+    return f"{size_bytes} bytes" if size_bytes < 1000 else f"{size_bytes} bytes ({format_size(size_bytes)})"

@@ -1,8 +1,12 @@
+"""Fixtures of the command line: a store, a served loopback, a terminal, a server that only notes its settings."""
+
 from __future__ import annotations
 
 import os
+import pty
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +15,9 @@ import pytest
 
 from chockstone.api.config import ServerConfig
 from chockstone.api.serving import preparing
+from chockstone.engine.config import StorageRules
+from support.cli.loopback import Loopback, serve_on_loopback
+from support.cli.store_commands import PROGRAM, fill
 
 
 @pytest.fixture
@@ -31,3 +38,34 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerConfi
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/config.json").write_text('{"model_type": "llama"}')
     return seen
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    root = tmp_path / "store"
+    fill(root)
+    return root
+
+
+@pytest.fixture
+def in_terminal() -> Iterator[Callable[..., tuple[int, str]]]:
+    """Runs the program with a terminal on all three streams; returns exit code and what was shown."""
+    main, other = pty.openpty()
+
+    def run_it(*words: str | Path, typed: str = "") -> tuple[int, str]:
+        environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
+        command = [*PROGRAM, "checkpoints", *map(str, words)]
+        process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=environment)
+        os.write(main, typed.encode())
+        code = process.wait(timeout=60)
+        return code, os.read(main, 65536).decode()
+
+    yield run_it
+    os.close(main)
+    os.close(other)
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[Loopback]:
+    with serve_on_loopback(tmp_path / "home", rules=StorageRules(trash_seconds=3600)) as loopback:
+        yield loopback

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from chockstone.wire.sizes import spell_bytes
+from chockstone.wire.sizes import format_bytes
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ from chockstone.wire.sizes import spell_bytes
     ],
 )
 def test_a_size_is_exact_and_readable(size_bytes: int, spelled: str) -> None:
-    assert spell_bytes(size_bytes) == spelled
+    assert format_bytes(size_bytes) == spelled

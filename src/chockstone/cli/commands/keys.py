@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chockstone.cli.commands.options import AsJson, Debug, parsed
-from chockstone.cli.output.formatting import printable, spell_duration, spell_time
+from chockstone.cli.output.formatting import format_duration, format_time, printable
 from chockstone.cli.output.reporting import EXIT_CODES, reporting
 from chockstone.cli.output.terminal import complain, print_json, print_line, print_table
 from chockstone.cli.settings.settings import Settings, SettingsError
@@ -109,8 +109,8 @@ def ls(data: Data = None, database: Database = None, as_json: AsJson = False, de
                     str(row.key_id),
                     printable(row.user_id),
                     f"tml-…{row.hint}",
-                    spell_duration((now - row.created_at).total_seconds()),
-                    "active" if row.revoked_at is None else f"revoked {spell_time(row.revoked_at)}",
+                    format_duration((now - row.created_at).total_seconds()),
+                    "active" if row.revoked_at is None else f"revoked {format_time(row.revoked_at)}",
                     printable(row.note),
                 )
                 for row in rows

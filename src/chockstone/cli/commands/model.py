@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from chockstone.cli.models.shape import Architecture
-from chockstone.cli.output.formatting import printable, spell_size
+from chockstone.cli.output.formatting import format_size, printable
 from chockstone.cli.output.reporting import BAD_INPUT, reporting
 from chockstone.cli.output.terminal import complain, print_line, spinner
 
@@ -89,7 +89,7 @@ def _parse_size(text: str) -> int:
 def _print_made(made: MadeModel) -> None:
     shape = made.shape
     for name, size_bytes in made.files:
-        print_line(f"{spell_size(size_bytes):>10}  {name}")
+        print_line(f"{format_size(size_bytes):>10}  {name}")
     print_line(
         f"{shape.architecture} with {made.parameters:,} random parameters: {shape.layers} layers of "
         f"{shape.hidden_size}, {shape.vocab_size:,} tokens; in {printable(str(made.directory))}"

@@ -170,13 +170,13 @@ def train(
                 plot=plot,
                 tensorboard=tensorboard,
                 debug=debug,
-                spell=lambda steps: spell_again(context, steps),
+                command_for=lambda steps: repeated_command(context, steps),
             )
         )
     finish(code)
 
 
-def spell_again(context: typer.Context, steps: int) -> str:
+def repeated_command(context: typer.Context, steps: int) -> str:
     """The command as it was given, but with so many steps. The key is left to the environment."""
     words = ["chockstone", "train"]
     for option in context.command.params:

@@ -1,6 +1,6 @@
-"""The key ring: keys in a server's catalog, made and revoked from beside the server, running or not.
+"""API keys in a server's catalog: created, listed and revoked without the server, whether it runs or not.
 
-Only digests are kept. A running server takes what changed within a few seconds.
+Only digests are stored. A running server takes a change within a few seconds.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from chockstone.checkpoints.retention.enforcement import apply_retention
 from chockstone.checkpoints.retention.policy import KeptCheckpoint, Removal, RetentionPlan
 from chockstone.checkpoints.stores.store import PartialWrite
 from chockstone.cli.local.targets import list_entries
-from chockstone.cli.output.formatting import printable, spell_count, spell_duration, spell_size
+from chockstone.cli.output.formatting import format_count, format_duration, format_size, printable
 from chockstone.cli.output.reporting import UNREACHABLE
 from chockstone.cli.output.terminal import complain, print_json, print_line, print_table, spinner
 
@@ -132,19 +132,19 @@ def _size(store: Store, name: str) -> int:
 
 def _print(outcome: CollectionOutcome, verb: str) -> None:
     rows = [("kept", kept.name, "", printable("; ".join(kept.reasons))) for kept in outcome.kept]
-    rows += [(verb, removal.name, spell_size(removal.size), printable(removal.reason)) for removal in outcome.removed]
-    rows += [("failed", removal.name, spell_size(removal.size), printable(why)) for removal, why in outcome.failed]
+    rows += [(verb, removal.name, format_size(removal.size), printable(removal.reason)) for removal in outcome.removed]
+    rows += [("failed", removal.name, format_size(removal.size), printable(why)) for removal, why in outcome.failed]
     for partial in outcome.partials:
-        reason = f"unfinished write, {spell_duration(partial.age_seconds)} old"
-        rows.append((verb, printable(partial.place), spell_size(partial.size), reason))
+        reason = f"unfinished write, {format_duration(partial.age_seconds)} old"
+        rows.append((verb, printable(partial.place), format_size(partial.size), reason))
     if rows:
         first_failure = len(outcome.kept) + len(outcome.removed)
         alarming = range(first_failure, first_failure + len(outcome.failed))
         print_table(("ACTION", "NAME", "SIZE", "REASON"), rows, right=("SIZE",), alarming=alarming)
-    counts = [spell_count(len(outcome.removed), "checkpoint")]
+    counts = [format_count(len(outcome.removed), "checkpoint")]
     if outcome.partials:
-        counts.append(spell_count(len(outcome.partials), "unfinished write"))
-    print_line(f"{verb} {' and '.join(counts)}, {spell_size(outcome.freed_bytes)}; kept {len(outcome.kept):,}")
+        counts.append(format_count(len(outcome.partials), "unfinished write"))
+    print_line(f"{verb} {' and '.join(counts)}, {format_size(outcome.freed_bytes)}; kept {len(outcome.kept):,}")
 
 
 def _document(outcome: CollectionOutcome) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from chockstone.checkpoints import Archive
 from chockstone.checkpoints.restoring.diff import Change, Difference, compare
 from chockstone.cli.local.targets import CommandTarget
-from chockstone.cli.output.formatting import printable, shorten, spell_count, spell_size, spell_time
+from chockstone.cli.output.formatting import format_count, format_size, format_time, printable, shorten
 from chockstone.cli.output.reporting import FOUND
 from chockstone.cli.output.terminal import bytes_bar, print_json, print_line, print_table
 
@@ -34,14 +34,14 @@ def _print(difference: Difference) -> None:
         print_table(("CHANGE", "WHAT", "PATH", "DETAIL"), rows)
     counts = Counter(change.kind for change in difference.changes)
     changed = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    same = ", ".join(spell_count(count, noun.removesuffix("s")) for noun, count in difference.same.items() if count)
+    same = ", ".join(format_count(count, noun.removesuffix("s")) for noun, count in difference.same.items() if count)
     print_line("; ".join(part for part in (changed, f"the same: {same}" if same else "") if part) or "both are empty")
 
 
 def _headline(name: str, archive: Archive) -> str:
     manifest = archive.manifest
     step = "" if manifest.step is None else f"step {manifest.step}, "
-    return f"{printable(name)}  {step}{spell_time(manifest.created_at)}, {spell_size(archive.size)}"
+    return f"{printable(name)}  {step}{format_time(manifest.created_at)}, {format_size(archive.size)}"
 
 
 def _detail(change: Change) -> str:

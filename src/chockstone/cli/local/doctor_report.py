@@ -7,8 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from chockstone.cli.local.doctor_explanations import WORDS
-from chockstone.cli.output.formatting import printable, spell_count, spell_size
+from chockstone.cli.local.doctor_explanations import EXPLANATIONS
+from chockstone.cli.output.formatting import format_count, format_size, printable
 from chockstone.cli.output.reporting import FOUND
 from chockstone.cli.output.terminal import print_alarm, print_json, print_line
 from chockstone.engine.doctor.findings import Finding, FindingKind
@@ -46,14 +46,14 @@ def report(
 def _print(data: Path, visit: Visit, orders: Orders | None, *, dry_run: bool) -> None:
     examination = visit.examination
     place = printable(str(data))
-    known = spell_count(examination.checkpoints, "checkpoint")
-    archives = f"{spell_count(examination.archives, 'archive')}, {spell_size(examination.size_bytes)}"
+    known = format_count(examination.checkpoints, "checkpoint")
+    archives = f"{format_count(examination.archives, 'archive')}, {format_size(examination.size_bytes)}"
     print_line(f"{place}: {known} in the catalog, {archives} in the store")
     if not visit.has_catalog:
         print_line("There is no catalog: `chockstone doctor --rebuild` makes one from the store.")
     if visit.is_served:
         print_line(
-            f"A server is at work here, {spell_count(examination.saves_under_way, 'save')} under way; "
+            f"A server is at work here, {format_count(examination.saves_under_way, 'save')} under way; "
             "what it is doing right now may look like a finding."
         )
     _print_repairs(visit.repairs)
@@ -75,23 +75,23 @@ def _print_repairs(repairs: Sequence[Repair]) -> None:
             print_line(f"  {subject}: {printable(repair.done)}")
     freed_bytes = sum(repair.freed_bytes for repair in repairs)
     done = sum(not repair.failure for repair in repairs)
-    freed = f", {spell_size(freed_bytes)} freed" if freed_bytes else ""
-    print_line(f"repaired {spell_count(done, 'finding')}{freed}", style="bold")
+    freed = f", {format_size(freed_bytes)} freed" if freed_bytes else ""
+    print_line(f"repaired {format_count(done, 'finding')}{freed}", style="bold")
     if any(repair.finding.ailment is FindingKind.ORPHAN and not repair.failure for repair in repairs):
         print_line(_REBUILT)
 
 
 def _print_findings(ailment: FindingKind, findings: Sequence[Finding]) -> None:
-    words = WORDS[ailment]
+    words = EXPLANATIONS[ailment]
     size_bytes = sum(finding.size_bytes for finding in findings)
-    size = f", {spell_size(size_bytes)}" if size_bytes else ""
+    size = f", {format_size(size_bytes)}" if size_bytes else ""
     show = print_line if ailment.is_harmless else print_alarm
     print_line()
     show(f"{words.title(len(findings))}{size}")
     print_line(f"  {words.cause}")
     print_line(f"  {words.remedy}")
     for finding in findings[:_SHOWN]:
-        size = f"  {spell_size(finding.size_bytes)}" if finding.size_bytes else ""
+        size = f"  {format_size(finding.size_bytes)}" if finding.size_bytes else ""
         detail = f"  {printable(finding.detail)}" if finding.detail else ""
         print_line(f"    {printable(finding.subject)}{size}{detail}")
     if len(findings) > _SHOWN:
@@ -103,7 +103,7 @@ def _summary(visit: Visit, orders: Orders | None, *, dry_run: bool) -> str:
     if not problems:
         return "healthy: store and catalog say the same"
     size_bytes = sum(finding.size_bytes for finding in problems)
-    told = spell_count(len(problems), "finding") + (f", {spell_size(size_bytes)}" if size_bytes else "")
+    told = format_count(len(problems), "finding") + (f", {format_size(size_bytes)}" if size_bytes else "")
     able = sum((orders or Orders()).allow(finding.ailment) for finding in problems)
     if orders is not None and not dry_run:
         return f"{told} left; what helps is said above"
@@ -132,7 +132,7 @@ def _document(data: Path, visit: Visit, *, dry_run: bool) -> dict[str, Any]:
             {**_finding(each.finding), "done": each.done, "failure": each.failure, "freed_bytes": each.freed_bytes}
             for each in visit.repairs
         ],
-        "findings": [{**_finding(each), "remedy": WORDS[each.ailment].remedy} for each in examination.findings],
+        "findings": [{**_finding(each), "remedy": EXPLANATIONS[each.ailment].remedy} for each in examination.findings],
     }
 
 

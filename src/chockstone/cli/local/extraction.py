@@ -7,7 +7,7 @@ from pathlib import Path
 
 from chockstone.checkpoints.restoring.export import choose_members, export_members
 from chockstone.cli.local.targets import CommandTarget
-from chockstone.cli.output.formatting import printable, spell_count, spell_size
+from chockstone.cli.output.formatting import format_count, format_size, printable
 from chockstone.cli.output.terminal import bytes_bar, print_json, print_line
 
 
@@ -21,8 +21,8 @@ def export_target(target: CommandTarget, directory: str, *, members: list[str], 
         print_json({"name": target.name, "directory": str(Path(directory).absolute()), "members": files})
         return
     for member in written:
-        print_line(f"{spell_size(member.size):>10}  {printable(member.name)}")
-    print_line(f"{spell_count(len(written), 'file')}, {spell_size(total)}, verified, in {printable(directory)}")
+        print_line(f"{format_size(member.size):>10}  {printable(member.name)}")
+    print_line(f"{format_count(len(written), 'file')}, {format_size(total)}, verified, in {printable(directory)}")
 
 
 def merge_target(target: CommandTarget, directory: str, *, base: str, as_json: bool) -> None:
@@ -38,10 +38,10 @@ def merge_target(target: CommandTarget, directory: str, *, base: str, as_json: b
         print_json({"name": target.name, "directory": str(Path(directory).absolute()), "base": base, "files": entries})
         return
     for name, size_bytes in files:
-        print_line(f"{spell_size(size_bytes):>10}  {printable(name)}")
-    total = spell_size(sum(size_bytes for _, size_bytes in files))
+        print_line(f"{format_size(size_bytes):>10}  {printable(name)}")
+    total = format_size(sum(size_bytes for _, size_bytes in files))
     print_line(
-        f"{printable(base)} with the adapter folded in: {spell_count(len(files), 'file')}, {total}, "
+        f"{printable(base)} with the adapter folded in: {format_count(len(files), 'file')}, {total}, "
         f"in {printable(directory)}"
     )
 

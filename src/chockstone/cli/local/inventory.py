@@ -9,7 +9,7 @@ from typing import Any
 from chockstone.checkpoints import Store, StoredCheckpoint, list_checkpoints
 from chockstone.checkpoints.format.manifest import Manifest
 from chockstone.cli.local.targets import require_store
-from chockstone.cli.output.formatting import printable, spell_count, spell_duration, spell_metrics, spell_size
+from chockstone.cli.output.formatting import format_count, format_duration, format_metrics, format_size, printable
 from chockstone.cli.output.terminal import print_json, print_line, print_table, spinner
 
 
@@ -32,9 +32,9 @@ def list_store(store: Store, prefix: str, *, now: datetime, as_json: bool) -> No
         alarming={index for index, checkpoint in enumerate(found) if checkpoint.manifest is None},
     )
     damaged = sum(_state_word(checkpoint) == "damaged" for checkpoint in found)
-    total = spell_size(sum(checkpoint.size for checkpoint in found))
+    total = format_size(sum(checkpoint.size for checkpoint in found))
     alarm = f", {damaged:,} damaged" if damaged else ""
-    print_line(f"{spell_count(len(found), 'checkpoint')}, {total}{alarm} in {place}")
+    print_line(f"{format_count(len(found), 'checkpoint')}, {total}{alarm} in {place}")
 
 
 def expires_at(manifest: Manifest) -> datetime | None:
@@ -49,9 +49,9 @@ def expires_at(manifest: Manifest) -> datetime | None:
 
 def _row(checkpoint: StoredCheckpoint, now: datetime) -> tuple[str, ...]:
     manifest = checkpoint.manifest
-    size = spell_size(checkpoint.size)
+    size = format_size(checkpoint.size)
     if manifest is None:
-        age = spell_duration((now - checkpoint.modified_at).total_seconds())
+        age = format_duration((now - checkpoint.modified_at).total_seconds())
         return (
             checkpoint.name,
             "?",
@@ -61,9 +61,9 @@ def _row(checkpoint: StoredCheckpoint, now: datetime) -> tuple[str, ...]:
             "",
             f"{_state_word(checkpoint)}: {printable(checkpoint.damage or '')}",
         )
-    age = spell_duration((now - manifest.created_at).total_seconds())
+    age = format_duration((now - manifest.created_at).total_seconds())
     step = "" if manifest.step is None else str(manifest.step)
-    return checkpoint.name, manifest.kind, step, size, age, spell_metrics(manifest.metrics), _state(manifest, now)
+    return checkpoint.name, manifest.kind, step, size, age, format_metrics(manifest.metrics), _state(manifest, now)
 
 
 def _state_word(checkpoint: StoredCheckpoint) -> str:
@@ -77,7 +77,7 @@ def _state(manifest: Manifest, now: datetime) -> str:
     if manifest.pinned:
         words.append("pinned")
     if (end := expires_at(manifest)) is not None:
-        words.append("expired" if end <= now else f"expires in {spell_duration((end - now).total_seconds())}")
+        words.append("expired" if end <= now else f"expires in {format_duration((end - now).total_seconds())}")
     return ", ".join(words)
 
 

@@ -16,14 +16,14 @@ from chockstone.checkpoints.format.tree import STATE
 from chockstone.checkpoints.reading.archive import ArchiveTensor
 from chockstone.cli.local.inventory import expires_at
 from chockstone.cli.output.formatting import (
+    format_count,
+    format_duration,
+    format_metrics,
+    format_size,
+    format_time,
     plain,
     printable,
     shorten,
-    spell_count,
-    spell_duration,
-    spell_metrics,
-    spell_size,
-    spell_time,
 )
 from chockstone.cli.output.terminal import complain, print_json, print_line, print_table
 
@@ -87,16 +87,16 @@ def _facts(listing: ArchiveListing, now: datetime) -> Iterator[tuple[str, str]]:
     yield "name", printable(listing.name)
     yield "kind", manifest.kind
     yield "step", "none" if manifest.step is None else str(manifest.step)
-    age = spell_duration((now - manifest.created_at).total_seconds())
-    yield "created", f"{spell_time(manifest.created_at)}, {age} ago"
-    blocks = f"{spell_count(layout.block_count, 'block')} of {spell_size(layout.block_bytes)}"
-    yield "size", f"{spell_size(layout.size)} ({layout.size:,} bytes), {blocks}"
+    age = format_duration((now - manifest.created_at).total_seconds())
+    yield "created", f"{format_time(manifest.created_at)}, {age} ago"
+    blocks = f"{format_count(layout.block_count, 'block')} of {format_size(layout.block_bytes)}"
+    yield "size", f"{format_size(layout.size)} ({layout.size:,} bytes), {blocks}"
     if manifest.pinned:
         yield "pinned", "yes: retention never removes it"
     if (end := expires_at(manifest)) is not None:
-        yield "expires", spell_time(end)
+        yield "expires", format_time(end)
     if manifest.metrics:
-        yield "metrics", spell_metrics(manifest.metrics)
+        yield "metrics", format_metrics(manifest.metrics)
     if manifest.metadata:
         yield "metadata", shorten(json.dumps(plain(manifest.metadata)), 1000)
 
@@ -106,12 +106,12 @@ def _rows(listing: ArchiveListing) -> Iterator[tuple[str, str, str, str, str]]:
     layout = listing.archive.layout
     real = _real_types(listing.nodes)
     for member in (layout.manifest, *layout.members, layout.commit):
-        yield str(member.offset), spell_size(member.size), "", "", printable(member.name)
+        yield str(member.offset), format_size(member.size), "", "", printable(member.name)
         for tensor in listing.tensors.get(member.name, ()):
             entry = tensor.entry
             dtype, shape = real.get((member.name, entry.key), (entry.dtype, entry.shape))
             name = f"  {printable(entry.key)}"
-            yield str(tensor.offset), spell_size(entry.size), printable(dtype), str(list(shape)), name
+            yield str(tensor.offset), format_size(entry.size), printable(dtype), str(list(shape)), name
 
 
 def _real_types(nodes: Sequence[Node]) -> dict[tuple[str, str], tuple[str, tuple[int, ...]]]:
@@ -148,7 +148,7 @@ def _summary(node: Node) -> str:
     if node.text:
         return printable(node.text)
     tensors = count_tensors(node)
-    counted = f", {spell_count(tensors, 'tensor')}" if tensors else ""
+    counted = f", {format_count(tensors, 'tensor')}" if tensors else ""
     return f"{node.kind} of {sum(child.label != MODULE_VERSIONS for child in node.children):,}{counted}"
 
 

@@ -11,8 +11,8 @@ from chockstone.checkpoints.resume.attempts.places import FOLDER
 from chockstone.checkpoints.resume.dependents import Dependents
 from chockstone.checkpoints.retention.chain_facts import Dependent
 from chockstone.checkpoints.stores.store import StoreEntry, check_name
-from chockstone.cli.output.consent import is_confirmed
-from chockstone.cli.output.formatting import spell_count, spell_duration, spell_size
+from chockstone.cli.output.confirmation import is_confirmed
+from chockstone.cli.output.formatting import format_count, format_duration, format_size
 from chockstone.cli.output.reporting import FOUND, UNREACHABLE
 from chockstone.cli.output.terminal import complain, print_json, print_line
 
@@ -62,7 +62,7 @@ def remove_names(store: Store, names: Sequence[str], *, now: datetime, yes: bool
             continue
         removed.append(entry)
         if not as_json:
-            print_line(f"{'would remove' if dry_run else 'removed'} {entry.name}, {spell_size(entry.size)}")
+            print_line(f"{'would remove' if dry_run else 'removed'} {entry.name}, {format_size(entry.size)}")
     if as_json:
         listed = [{"name": entry.name, "size_bytes": entry.size} for entry in removed]
         refused = [{"name": name, "needed_by": [str(each) for each in by]} for name, by in needed.items()]
@@ -103,9 +103,9 @@ def _look(store: Store, names: Iterable[str]) -> tuple[list[StoreEntry], list[st
 
 
 def _is_confirmed(found: Sequence[StoreEntry], now: datetime) -> bool:
-    ages = ((entry, spell_duration((now - entry.modified_at).total_seconds())) for entry in found)
-    total = spell_size(sum(entry.size for entry in found))
+    ages = ((entry, format_duration((now - entry.modified_at).total_seconds())) for entry in found)
+    total = format_size(sum(entry.size for entry in found))
     return is_confirmed(
-        (f"{entry.name}  {spell_size(entry.size)}, {age} old" for entry, age in ages),
-        f"Remove {spell_count(len(found), 'checkpoint')}, {total}?",
+        (f"{entry.name}  {format_size(entry.size)}, {age} old" for entry, age in ages),
+        f"Remove {format_count(len(found), 'checkpoint')}, {total}?",
     )

@@ -11,7 +11,7 @@ from chockstone.checkpoints.errors import CheckpointMissing
 from chockstone.checkpoints.resume import ResumeReport, Verdict, explain, recorded
 from chockstone.checkpoints.resume.attempts.places import FOLDER
 from chockstone.checkpoints.resume.walk.report import CandidateReport
-from chockstone.cli.output.formatting import printable, spell_count, spell_size
+from chockstone.cli.output.formatting import format_count, format_size, printable
 from chockstone.cli.output.reporting import FOUND
 from chockstone.cli.output.terminal import print_alarm, print_json, print_line, print_table, spinner
 from chockstone.integrations.flyte.layouts import Derivation, recognise
@@ -85,7 +85,7 @@ def _print(report: ResumeReport) -> None:
         print_line()
     _print_outcome(report)
     _fact("steps lost", _steps_lost(report))
-    received = f"{spell_count(report.requests, 'request')}, {spell_size(report.size_bytes)}"
+    received = f"{format_count(report.requests, 'request')}, {format_size(report.size_bytes)}"
     _fact("cost", f"{received}, {report.milliseconds:,.0f} ms")
     for warning in report.warnings:
         print_alarm(f"{'warning':<12}{printable(str(warning))}")

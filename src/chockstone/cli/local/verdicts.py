@@ -11,7 +11,7 @@ from chockstone.checkpoints import verify_archive
 from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, ForeignArchive, UnsupportedArchive
 from chockstone.checkpoints.reading.archive import Verify
 from chockstone.cli.local.targets import CommandTarget
-from chockstone.cli.output.formatting import printable, spell_count, spell_size
+from chockstone.cli.output.formatting import format_count, format_size, printable
 from chockstone.cli.output.reporting import FOUND
 from chockstone.cli.output.terminal import bytes_bar, print_alarm, print_json, print_line
 
@@ -71,10 +71,10 @@ def _print(verdict: ArchiveVerdict) -> None:
     if verdict.state != "good":
         print_alarm(f"{name}: {verdict.state}: {printable(verdict.reason or '')}")
         return
-    size, seconds = spell_size(verdict.size_bytes or 0), f"{verdict.seconds:.2f} s"
+    size, seconds = format_size(verdict.size_bytes or 0), f"{verdict.seconds:.2f} s"
     print_line(f"{name}: good: {verdict.blocks_verified:,} of {verdict.blocks:,} blocks verified, {size} in {seconds}")
 
 
 def _print_totals(verdicts: Sequence[ArchiveVerdict], bad: int) -> None:
     if len(verdicts) != 1:
-        print_line(f"{spell_count(len(verdicts), 'checkpoint')}: {len(verdicts) - bad:,} good, {bad:,} not")
+        print_line(f"{format_count(len(verdicts), 'checkpoint')}: {len(verdicts) - bad:,} good, {bad:,} not")

@@ -54,7 +54,7 @@ def _count(path: Path) -> int:
     return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
 
 
-def spell_parameters(count: int) -> str:
+def format_parameters(count: int) -> str:
     """Such as ``1.0M``, ``596M`` or ``8.2B``."""
     for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
         if count >= 0.9995 * unit:

@@ -1,4 +1,4 @@
-"""Words: how sizes, ages, metrics and text from archives are spelled for people, and read from them."""
+"""Formats sizes, durations, times, metrics and text from archives for people, and parses what people write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from chockstone.wire.sizes import DECIMAL_UNITS
-from chockstone.wire.sizes import spell_size as spell_size
+from chockstone.wire.sizes import format_size as format_size
 
 _BINARY_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -34,7 +34,7 @@ def shorten(text: str, width: int = 60) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def spell_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """One unit, rounded down; enough to tell this morning's checkpoint from last week's."""
     seconds = max(0.0, seconds)
     for limit, unit_seconds, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
@@ -43,15 +43,15 @@ def spell_duration(seconds: float) -> str:
     return f"{int(seconds // 86_400)} days"
 
 
-def spell_time(moment: datetime) -> str:
+def format_time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def spell_metrics(metrics: Mapping[str, float]) -> str:
+def format_metrics(metrics: Mapping[str, float]) -> str:
     return " ".join(f"{printable(name)}={value:.6g}" for name, value in metrics.items())
 
 
-def spell_count(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from chockstone.cli.output.formatting import printable, spell_duration
+from chockstone.cli.output.formatting import format_duration, printable
 from chockstone.cli.remote.addresses import route, run_route
 from chockstone.cli.remote.client import Json, Server
 from chockstone.wire.paths import TinkerPath
@@ -42,14 +42,14 @@ class Listed:
         )
 
     def age(self, now: datetime) -> str:
-        return spell_duration((now - self.created_at).total_seconds())
+        return format_duration((now - self.created_at).total_seconds())
 
     def state(self, now: datetime) -> str:
         words = ["good" if self.damage is None else f"damaged: {printable(self.damage)}"]
         if self.is_public:
             words.append("public")
         if self.expires_at is not None:
-            words.append(f"expires in {spell_duration((self.expires_at - now).total_seconds())}")
+            words.append(f"expires in {format_duration((self.expires_at - now).total_seconds())}")
         return ", ".join(words)
 
 

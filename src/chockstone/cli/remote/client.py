@@ -151,7 +151,7 @@ class Server:
         raise AssertionError("the last attempt returns or raises")
 
     def _explain(self, error: HTTPError, path: str) -> CommandFailed:
-        detail, code = told_of(error)
+        detail, code = read_refusal(error)
         if error.code == 401:
             return ServerDenied(f"{detail or 'the key is refused'}. {self.url} was asked; --key gives another key.")
         if error.code == 403:
@@ -200,8 +200,8 @@ def _is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def told_of(error: HTTPError) -> tuple[str | None, str | None]:
-    """What the server says of it, and its code for that, where it says anything."""
+def read_refusal(error: HTTPError) -> tuple[str | None, str | None]:
+    """The detail and the code in the body of an error response; None for what it lacks."""
     try:
         document = json.loads(error.read())
         detail, code = document["detail"], document.get("code")

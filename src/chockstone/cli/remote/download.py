@@ -28,7 +28,7 @@ from chockstone.checkpoints.stores.file_source import open_file
 from chockstone.checkpoints.stores.posix import explained, fsync_directory, move_if_absent
 from chockstone.cli.output.reporting import BAD_INPUT, FOUND, CommandFailed
 from chockstone.cli.output.terminal import bytes_bar
-from chockstone.cli.remote.client import ServerUnreachable, opener_for, told_of
+from chockstone.cli.remote.client import ServerUnreachable, opener_for, read_refusal
 
 _CHUNK: Final = 1 << 20
 _SECONDS: Final = 60.0
@@ -183,7 +183,7 @@ def _open(url: str, headers: dict[str, str], *, is_elsewhere: bool = False) -> A
             if error.code in (412, 416):
                 raise _Changed from None
             if error.code == 400:
-                raise CannotBeFetched(told_of(error)[0] or "the server refuses the download") from None
+                raise CannotBeFetched(read_refusal(error)[0] or "the server refuses the download") from None
             raise _Lost(f"status {error.code}") from None
     except (URLError, OSError, http.client.HTTPException) as error:
         raise _Lost(str(getattr(error, "reason", None) or error)) from None

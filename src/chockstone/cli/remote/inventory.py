@@ -1,13 +1,17 @@
-"""Inventories: what ``ls`` says of a server's checkpoints."""
+"""Listing a server's checkpoints (``ls``) and showing one of them (``show``)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 
-from chockstone.cli.output.formatting import printable, shorten, spell_count, spell_size
-from chockstone.cli.output.terminal import print_json, print_line, print_table, spinner
-from chockstone.cli.remote.checkpoint import list_checkpoints
-from chockstone.cli.remote.client import Server
+from chockstone.cli.output.formatting import format_count, format_size, format_time, printable, shorten
+from chockstone.cli.output.reporting import FOUND
+from chockstone.cli.output.terminal import complain, print_json, print_line, print_table, spinner
+from chockstone.cli.remote.addresses import find_path
+from chockstone.cli.remote.checkpoint import Listed, get_checkpoint, list_checkpoints
+from chockstone.cli.remote.client import Json, Server
+from chockstone.wire.paths import Kind, TinkerPath
 
 
 def list_served(server: Server, run_id: str | None, kind: str | None, *, now: datetime, as_json: bool) -> None:
@@ -26,7 +30,7 @@ def list_served(server: Server, run_id: str | None, kind: str | None, *, now: da
     rows = [
         (
             printable(listed.path),
-            spell_size(listed.size_bytes),
+            format_size(listed.size_bytes),
             listed.age(now),
             shorten(printable(" ".join(f"{key}={value}" for key, value in listed.metadata.items())), 40),
             listed.state(now),
@@ -36,4 +40,46 @@ def list_served(server: Server, run_id: str | None, kind: str | None, *, now: da
     alarming = {index for index, listed in enumerate(found) if listed.damage is not None}
     print_table(("PATH", "SIZE", "AGE", "METADATA", "STATE"), rows, right=("SIZE", "AGE"), alarming=alarming)
     alarm = f", {damaged:,} damaged" if damaged else ""
-    print_line(f"{spell_count(len(found), 'checkpoint')}, {spell_size(total_bytes)}{alarm} in {place}")
+    print_line(f"{format_count(len(found), 'checkpoint')}, {format_size(total_bytes)}{alarm} in {place}")
+
+
+def show_served(server: Server, path: TinkerPath, *, now: datetime, as_json: bool) -> int:
+    """Print it and return the exit code: that it is damaged is something found."""
+    info: Json = {}
+    if path.is_latest:
+        info = server.post("weights_info", {"tinker_path": str(path)})
+        path = find_path(info["path"])
+    listed = get_checkpoint(server, path)
+    if not info and path.kind is not Kind.EXTERNAL_WEIGHTS and listed.damage is None:
+        info = server.post("weights_info", {"tinker_path": str(path)})
+    if as_json:
+        print_json({**listed.entry, "weights": info or None})
+    else:
+        for label, text in (*_facts(path, listed, now), *_shape(info)):
+            print_line(f"{label:<12}{text}")
+    if listed.damage is not None:
+        complain(f"chockstone: {path} is damaged: {listed.damage}")
+        return FOUND
+    return 0
+
+
+def _facts(path: TinkerPath, listed: Listed, now: datetime) -> Iterator[tuple[str, str]]:
+    yield "path", str(path)
+    yield "run", path.run_id
+    yield "state", listed.state(now)
+    yield "size", f"{format_size(listed.size_bytes)} ({listed.size_bytes:,} bytes)"
+    yield "created", f"{format_time(listed.created_at)}, {listed.age(now)} ago"
+    yield "expires", "never" if listed.expires_at is None else format_time(listed.expires_at)
+    for key, value in listed.metadata.items():
+        yield "metadata", printable(f"{key}={value}")
+
+
+def _shape(info: Json) -> Iterator[tuple[str, str]]:
+    if not info:
+        return
+    yield "base model", printable(str(info["base_model"]))
+    trained = [part for part in ("attn", "mlp", "unembed") if info.get(f"train_{part}")]
+    rank = f"LoRA of rank {info.get('lora_rank')}" if info.get("is_lora") else "all weights"
+    yield "trained", f"{rank}, {', '.join(trained)}" if trained else rank
+    for skipped in info.get("skipped") or ():
+        yield "skipped", printable(f"{skipped['path']}: {skipped['reason']}")

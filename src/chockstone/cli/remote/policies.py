@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chockstone.cli.output.formatting import printable, spell_count, spell_size, write_best, write_duration, write_size
+from chockstone.cli.output.formatting import (
+    format_count,
+    format_size,
+    printable,
+    write_best,
+    write_duration,
+    write_size,
+)
 from chockstone.cli.output.terminal import print_json, print_line, print_table, spinner
 from chockstone.cli.remote.client import LONG_SECONDS, Json, Server, segment
 
@@ -64,9 +71,9 @@ def _foretell(report: Json) -> str:
     removed = report["removed"]
     if not removed:
         return "the next sweep removes none of its checkpoints"
-    size = spell_size(sum(gone["size_bytes"] for gone in removed))
+    size = format_size(sum(gone["size_bytes"] for gone in removed))
     return (
-        f"the next sweep removes {spell_count(len(removed), 'checkpoint')}, {size}; "
+        f"the next sweep removes {format_count(len(removed), 'checkpoint')}, {size}; "
         f"`chockstone checkpoints gc --dry-run` shows which"
     )
 
@@ -114,12 +121,12 @@ def print_report(report: Json) -> None:
     verb = "would remove" if dry_run else "removed"
     rows = [("kept", kept["tinker_path"], "", printable("; ".join(kept["reasons"]))) for kept in report["kept"]]
     rows += [
-        (verb, gone["tinker_path"], spell_size(gone["size_bytes"]), printable(gone["reason"]))
+        (verb, gone["tinker_path"], format_size(gone["size_bytes"]), printable(gone["reason"]))
         for gone in report["removed"]
     ]
     if rows:
         print_table(("ACTION", "PATH", "SIZE", "REASON"), rows, right=("SIZE",))
-    count = spell_count(len(report["removed"]), "checkpoint")
+    count = format_count(len(report["removed"]), "checkpoint")
     total, freed = sum(gone["size_bytes"] for gone in report["removed"]), report["freed_bytes"]
-    later = "" if dry_run or freed >= total else f" ({spell_size(freed)} freed now, the rest with the trash)"
-    print_line(f"{verb} {count}, {spell_size(total)}{later}; kept {len(report['kept']):,}")
+    later = "" if dry_run or freed >= total else f" ({format_size(freed)} freed now, the rest with the trash)"
+    print_line(f"{verb} {count}, {format_size(total)}{later}; kept {len(report['kept']):,}")

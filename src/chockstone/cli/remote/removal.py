@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from chockstone.cli.output.consent import is_confirmed
-from chockstone.cli.output.formatting import spell_count, spell_size
+from chockstone.cli.output.confirmation import is_confirmed
+from chockstone.cli.output.formatting import format_count, format_size
 from chockstone.cli.output.reporting import BAD_INPUT, FOUND
 from chockstone.cli.output.terminal import complain, print_json, print_line
 from chockstone.cli.remote.addresses import find_path, route, run_route
@@ -103,13 +103,13 @@ def _remove(
                 removed.append(listed)
                 if not as_json:
                     verb = "would remove" if dry_run else "removed"
-                    print_line(f"{verb} {listed.path}, {spell_size(listed.size_bytes)}")
+                    print_line(f"{verb} {listed.path}, {format_size(listed.size_bytes)}")
     if as_json:
         gone = [{"tinker_path": listed.path, "size_bytes": listed.size_bytes} for listed in removed]
         print_json({"server": server.url, "dry_run": dry_run, "removed": gone, "missing": missing, "failed": failed})
     elif len(found) != 1:
-        total = spell_size(sum(listed.size_bytes for listed in removed))
-        print_line(f"{'would remove' if dry_run else 'removed'} {spell_count(len(removed), 'checkpoint')}, {total}")
+        total = format_size(sum(listed.size_bytes for listed in removed))
+        print_line(f"{'would remove' if dry_run else 'removed'} {format_count(len(removed), 'checkpoint')}, {total}")
     if failed:
         return BAD_INPUT
     return FOUND if missing else 0
@@ -142,12 +142,12 @@ def _delete(server: Server, listed: Listed) -> NotThere | ServerRefused | None:
 
 
 def _is_agreed(found: Sequence[Listed], now: datetime) -> bool:
-    total = spell_size(sum(listed.size_bytes for listed in found))
+    total = format_size(sum(listed.size_bytes for listed in found))
     lines = (
-        f"{listed.path}  {spell_size(listed.size_bytes)}, {listed.age(now)} old{', published' * listed.is_public}"
+        f"{listed.path}  {format_size(listed.size_bytes)}, {listed.age(now)} old{', published' * listed.is_public}"
         for listed in found
     )
-    return is_confirmed(lines, f"Remove {spell_count(len(found), 'checkpoint')}, {total}{_published(found)}?")
+    return is_confirmed(lines, f"Remove {format_count(len(found), 'checkpoint')}, {total}{_published(found)}?")
 
 
 def _published(found: Sequence[Listed]) -> str:

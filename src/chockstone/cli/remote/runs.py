@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from chockstone.cli.output.formatting import printable, spell_count, spell_duration, spell_size, spell_time
+from chockstone.cli.output.formatting import format_count, format_duration, format_size, format_time, printable
 from chockstone.cli.output.terminal import print_json, print_line, print_table, spinner
 from chockstone.cli.remote.addresses import run_route
 from chockstone.cli.remote.checkpoint import list_checkpoints, parse_time
@@ -24,7 +24,7 @@ def list_recoveries(server: Server, run_id: str, *, now: datetime, as_json: bool
         return
     rows = [
         (
-            f"{spell_duration((now - parse_time(each['at'])).total_seconds())} ago",
+            f"{format_duration((now - parse_time(each['at'])).total_seconds())} ago",
             printable(each["reason"]),
             _start(each),
             f"{each['replayed']:,}",
@@ -52,9 +52,9 @@ def _start(recovery: Json) -> str:
 
 def _verdict(recovery: Json) -> str:
     if recovery.get("lost"):
-        return f"{spell_count(recovery['lost'], 'operation')} lost"
+        return f"{format_count(recovery['lost'], 'operation')} lost"
     if recovery["mismatched"]:
-        return f"{recovery['mismatched']:,} of {spell_count(recovery['replayed'], 'result')} differ"
+        return f"{recovery['mismatched']:,} of {format_count(recovery['replayed'], 'result')} differ"
     return "the same" if recovery["matched"] else "nothing to compare"
 
 
@@ -94,14 +94,14 @@ def show_run(server: Server, run_id: str, *, now: datetime, as_json: bool) -> No
     if as_json:
         print_json({**run, "checkpoints": [listed.entry for listed in checkpoints]})
         return
-    total = spell_size(sum(listed.size_bytes for listed in checkpoints))
-    facts = [*_facts(run, now), ("saved", f"{spell_count(len(checkpoints), 'checkpoint')}, {total}")]
+    total = format_size(sum(listed.size_bytes for listed in checkpoints))
+    facts = [*_facts(run, now), ("saved", f"{format_count(len(checkpoints), 'checkpoint')}, {total}")]
     for label, text in facts:
         print_line(f"{label:<12}{text}")
     if checkpoints:
         print_line()
         rows = [
-            (printable(listed.path), spell_size(listed.size_bytes), listed.age(now), listed.state(now))
+            (printable(listed.path), format_size(listed.size_bytes), listed.age(now), listed.state(now))
             for listed in checkpoints
         ]
         alarming = {index for index, listed in enumerate(checkpoints) if listed.damage is not None}
@@ -116,7 +116,7 @@ def _facts(run: Json, now: datetime) -> Iterator[tuple[str, str]]:
     yield "owner", printable(run["model_owner"])
     if state := run.get("state"):
         yield "state", printable(state)
-    yield "used", f"{spell_time(used_at)}, {_age(run['last_request_time'], now)} ago"
+    yield "used", f"{format_time(used_at)}, {_age(run['last_request_time'], now)} ago"
     for key, value in (run.get("user_metadata") or {}).items():
         yield "metadata", printable(f"{key}={value}")
 
@@ -133,4 +133,4 @@ def _newest(run: Json) -> str:
 
 
 def _age(text: str, now: datetime) -> str:
-    return spell_duration((now - parse_time(text)).total_seconds())
+    return format_duration((now - parse_time(text)).total_seconds())

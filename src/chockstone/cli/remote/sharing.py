@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chockstone.cli.output.formatting import spell_time
+from chockstone.cli.output.formatting import format_time
 from chockstone.cli.output.terminal import print_json, print_line
 from chockstone.cli.remote.addresses import route
 from chockstone.cli.remote.checkpoint import get_checkpoint
@@ -27,7 +27,7 @@ def set_lifetime(server: Server, path: TinkerPath, ttl_seconds: float | None, *,
     if as_json:
         print_json({"tinker_path": str(path), "expires_at": expires_at})
     else:
-        print_line(f"{path} {'never expires' if expires_at is None else f'expires {spell_time(expires_at)}'}")
+        print_line(f"{path} {'never expires' if expires_at is None else f'expires {format_time(expires_at)}'}")
 
 
 def copy_served(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from chockstone.cli.output.formatting import printable, shorten, spell_count, spell_duration, spell_size
+from chockstone.cli.output.formatting import format_count, format_duration, format_size, printable, shorten
 from chockstone.cli.output.terminal import print_alarm, print_json, print_line
 from chockstone.cli.remote.checkpoint import parse_time
 from chockstone.cli.remote.client import Json, Server
@@ -24,29 +24,29 @@ def show_storage(server: Server, *, runs: int, now: datetime, as_json: bool) -> 
         print_json({"server": server.url, **report})
         return
     used, trash, disk = report["used"], report["trash"], report["disk"]
-    print_line(f"{spell_size(used['size_bytes'])} in {spell_count(used['count'], 'checkpoint')}", style="bold")
+    print_line(f"{format_size(used['size_bytes'])} in {format_count(used['count'], 'checkpoint')}", style="bold")
     if report.get("quota_bytes") is not None:
         left = max(0, report["quota_bytes"] - used["size_bytes"])
-        print_line(f"quota  {spell_size(report['quota_bytes'])}, {spell_size(left)} left")
+        print_line(f"quota  {format_size(report['quota_bytes'])}, {format_size(left)} left")
     if trash["count"]:
-        print_line(f"trash  {spell_size(trash['size_bytes'])} in {spell_count(trash['count'], 'checkpoint')}")
+        print_line(f"trash  {format_size(trash['size_bytes'])} in {format_count(trash['count'], 'checkpoint')}")
     free, reserve = disk.get("free_bytes"), disk["reserve_bytes"]
     if free is not None:  # a bucket does not say
-        print_line(f"disk   {spell_size(free)} free, {spell_size(max(0, free - reserve))} of it for checkpoints")
+        print_line(f"disk   {format_size(free)} free, {format_size(max(0, free - reserve))} of it for checkpoints")
         if free <= reserve:
             print_alarm("the disk is full up to its reserve: nothing can be saved until something is removed")
     _print_bars("USERS", [(user["user_id"], user) for user in _largest(report["users"])])
     largest = _largest(report["runs"])
     _print_bars("RUNS", [(f"{run['run_id']} {run['base_model']}", run) for run in largest[:runs]])
     if runs and len(largest) > runs:
-        rest = spell_size(sum(run["size_bytes"] for run in largest[runs:]))
-        print_line(f"and {spell_count(len(largest) - runs, 'run')} more, {rest}; --runs {len(largest)} shows all")
+        rest = format_size(sum(run["size_bytes"] for run in largest[runs:]))
+        print_line(f"and {format_count(len(largest) - runs, 'run')} more, {rest}; --runs {len(largest)} shows all")
     for pending in report.get("pending") or ():
-        age = spell_duration((now - parse_time(pending["since"])).total_seconds())
+        age = format_duration((now - parse_time(pending["since"])).total_seconds())
         print_line(f"being written for {age}: {printable(pending['tinker_path'])}")
     if damaged := (report.get("scrub") or {}).get("damaged"):
         print_alarm(
-            f"the scrub found {spell_count(damaged, 'checkpoint')} damaged; `checkpoints ls` says which and how"
+            f"the scrub found {format_count(damaged, 'checkpoint')} damaged; `checkpoints ls` says which and how"
         )
 
 
@@ -66,9 +66,9 @@ def _print_bars(title: str, entries: Sequence[tuple[str, Json]]) -> None:
     for label, (_, entry) in zip(labels, entries, strict=True):
         size_bytes, quota = entry["size_bytes"], entry.get("quota_bytes")
         share = size_bytes / (quota or most or 1)
-        of_quota = "" if quota is None else f" of {spell_size(quota)}, {share:.0%}"
-        line = f"{label.ljust(margin)}  {draw_bar(share, width)}  {spell_size(size_bytes):>9}{of_quota}"
-        line += f", {spell_count(entry['count'], 'checkpoint')}"
+        of_quota = "" if quota is None else f" of {format_size(quota)}, {share:.0%}"
+        line = f"{label.ljust(margin)}  {draw_bar(share, width)}  {format_size(size_bytes):>9}{of_quota}"
+        line += f", {format_count(entry['count'], 'checkpoint')}"
         if quota is not None and share > 0.9:
             print_alarm(line)
         else:

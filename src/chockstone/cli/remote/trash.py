@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from chockstone.cli.output.consent import is_confirmed
-from chockstone.cli.output.formatting import printable, spell_count, spell_duration, spell_size, write_duration
+from chockstone.cli.output.confirmation import is_confirmed
+from chockstone.cli.output.formatting import format_count, format_duration, format_size, printable, write_duration
 from chockstone.cli.output.terminal import complain, print_json, print_line, print_table, spinner
 from chockstone.cli.remote.addresses import find_path, is_address
 from chockstone.cli.remote.checkpoint import get_checkpoint, parse_time
@@ -32,15 +32,15 @@ def list_trash(server: Server, *, now: datetime, as_json: bool) -> None:
         (
             str(entry["trash_id"]),
             printable(entry["tinker_path"]),
-            spell_size(entry["size_bytes"]),
-            f"{spell_duration((now - parse_time(entry['discarded_at'])).total_seconds())} ago",
+            format_size(entry["size_bytes"]),
+            f"{format_duration((now - parse_time(entry['discarded_at'])).total_seconds())} ago",
             _left(entry, now),
             printable(entry["reason"]),
         )
         for entry in entries
     ]
     print_table(("TRASH ID", "PATH", "SIZE", "REMOVED", "GONE IN", "REASON"), rows, right=("TRASH ID", "SIZE"))
-    print_line(f"{spell_count(len(entries), 'checkpoint')}, {spell_size(_total(entries))} in the trash")
+    print_line(f"{format_count(len(entries), 'checkpoint')}, {format_size(_total(entries))} in the trash")
 
 
 def undelete(server: Server, word: str, *, name: str | None, as_json: bool) -> None:
@@ -72,9 +72,9 @@ def empty_trash(server: Server, *, yes: bool, dry_run: bool, as_json: bool) -> N
     entries = trash["entries"]
     used = [str(entry["tinker_path"]) for entry in entries if entry.get("in_use")]
     freeable = [entry for entry in entries if not entry.get("in_use")]
-    count, total = spell_count(len(freeable), "checkpoint"), spell_size(_total(freeable))
+    count, total = format_count(len(freeable), "checkpoint"), format_size(_total(freeable))
     if freeable and not (yes or dry_run):
-        lines = (f"{entry['tinker_path']}  {spell_size(entry['size_bytes'])}" for entry in freeable)
+        lines = (f"{entry['tinker_path']}  {format_size(entry['size_bytes'])}" for entry in freeable)
         if not is_confirmed(lines, f"Remove {count}, {total}, for good?"):
             complain("nothing was removed")
             return
@@ -89,13 +89,13 @@ def empty_trash(server: Server, *, yes: bool, dry_run: bool, as_json: bool) -> N
         return
     if dry_run:
         for entry in freeable:
-            print_line(f"would remove {printable(entry['tinker_path'])}, {spell_size(entry['size_bytes'])}")
+            print_line(f"would remove {printable(entry['tinker_path'])}, {format_size(entry['size_bytes'])}")
     for path in used:
         print_line(f"{'would stay' if dry_run else 'stays'} {printable(path)}: a live sampler uses it, until it ends")
     if not entries and not _keeps(trash):
         print_line(_NO_TRASH)
     else:
-        print_line(f"{'would free' if dry_run else 'freed'} {spell_size(freed)}")
+        print_line(f"{'would free' if dry_run else 'freed'} {format_size(freed)}")
 
 
 def _keeps(trash: Json) -> bool:
@@ -131,4 +131,4 @@ def _left(entry: Json, now: datetime) -> str:
     left = (parse_time(entry["purge_at"]) - now).total_seconds()
     if entry.get("in_use") and left <= 0:
         return "with its sampler"
-    return "next sweep" if left <= 0 else spell_duration(left)
+    return "next sweep" if left <= 0 else format_duration(left)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import chockstone
-from chockstone.cli.models.directory import count_parameters, spell_parameters
+from chockstone.cli.models.directory import count_parameters, format_parameters
 from chockstone.cli.output.formatting import printable, write_best, write_duration, write_size
 from chockstone.cli.output.terminal import print_line
 from chockstone.cli.settings.settings import JournalMode, Settings, StorageSettings
@@ -28,7 +28,7 @@ def print_banner(settings: Settings, port: int, *, users: Sequence[str]) -> None
     print_line(f"chockstone {chockstone.__version__} serves", style="bold")
     for model in settings.models:
         count = count_parameters(model.directory)
-        size = "" if count is None else f", {spell_parameters(count)} parameters"
+        size = "" if count is None else f", {format_parameters(count)} parameters"
         print_line(f"  {model.name} from {printable(str(model.directory))}{size}")
     print_line(f"data in {printable(str(settings.data))}")
     if settings.deployment.store is not None:

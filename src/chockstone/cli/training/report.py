@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from chockstone.checkpoints import Checkpointer
-from chockstone.cli.output.formatting import printable, spell_count
+from chockstone.cli.output.formatting import format_count, printable
 from chockstone.cli.output.terminal import complain, print_line
 from chockstone.cli.settings.values import ModelSetting
 from chockstone.trainers.config import TrainerConfig
@@ -27,7 +27,7 @@ _ENDS: Final = 10  # steps whose mean is the reward at first and at last
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class RecordedRun:
     """What was recorded of a run."""
 
     steps: Sequence[Mapping[str, float]]  # metrics, step by step
@@ -41,13 +41,13 @@ class Story:
         return max(step.get(name) or 0.0 for step in self.steps)
 
 
-def read_story(out: Path) -> Story:
+def read_recorded_run(out: Path) -> RecordedRun:
     rows = list(read_rows(out / METRICS))
     steps = [row["metrics"] for row in rows if "metrics" in row]
     evaluations = {row["step"]: row["evaluation"] for row in rows if "evaluation" in row}
     events = (read_saved_text(row["text"]) for row in read_rows(out / EVENTS))
     saves = dict(event for event in events if event is not None)
-    return Story(steps, evaluations, {step: seconds for step, seconds in saves.items() if step <= len(steps)})
+    return RecordedRun(steps, evaluations, {step: seconds for step, seconds in saves.items() if step <= len(steps)})
 
 
 def newest_checkpoint(out: Path) -> TrainerCheckpoint | None:
@@ -80,9 +80,9 @@ def print_report(
     train_on: Callable[[int], str],
     is_finished: bool,
 ) -> None:
-    story, newest = read_story(out), newest_checkpoint(out)
+    recorded, newest = read_recorded_run(out), newest_checkpoint(out)
     print_line()
-    for line in _lines(story, config):
+    for line in _lines(recorded, config):
         print_line(line)
     _print_files(out)
     if newest is not None:
@@ -94,35 +94,37 @@ def print_report(
     print_line(f"{'Train' if is_finished else 'Go'} on: {train_on(steps)}")
 
 
-def _lines(story: Story, config: TrainerConfig) -> Iterator[str]:
-    done = len(story.steps)
+def _lines(recorded: RecordedRun, config: TrainerConfig) -> Iterator[str]:
+    done = len(recorded.steps)
     if not done:
         yield "Stopped before the first step was made."
         return
-    seconds = story.total("time/step")
-    rewards = [step.get("reward/mean") or 0.0 for step in story.steps]
+    seconds = recorded.total("time/step")
+    rewards = [step.get("reward/mean") or 0.0 for step in recorded.steps]
     ends = min(_ENDS, max(1, done // 4))
     samples = done * config.batch_size * config.group_size
-    yield (f"Trained {spell_count(done, 'step')} of {config.steps} on {samples:,} samples in {_spell_seconds(seconds)}")
+    yield (
+        f"Trained {format_count(done, 'step')} of {config.steps} on {samples:,} samples in {_format_seconds(seconds)}"
+    )
     first, last = sum(rewards[:ends]) / ends, sum(rewards[-ends:]) / ends
     yield f"  reward      {first:.3f} → {last:.3f}  {sparkline(rewards)}  best {max(rewards):.3f}"
-    if story.evaluations:
-        step, found = max(story.evaluations.items())
+    if recorded.evaluations:
+        step, found = max(recorded.evaluations.items())
         yield f"  evaluation  {found['reward/mean']:.3f} at step {step}, on {found['problems']:.0f} problems"
-    staleness = story.total("staleness/mean") / done
-    yield f"  staleness   {staleness:.2f} steps on average, {story.most('staleness/max'):.0f} at most"
-    generated, waited = story.total("tokens/generated"), story.total("time/wait_for_rollouts")
+    staleness = recorded.total("staleness/mean") / done
+    yield f"  staleness   {staleness:.2f} steps on average, {recorded.most('staleness/max'):.0f} at most"
+    generated, waited = recorded.total("tokens/generated"), recorded.total("time/wait_for_rollouts")
     yield f"  generated   {generated:,.0f} tokens, {generated / seconds:,.0f} a second"
-    yield f"  waiting     {_spell_seconds(waited)} of training for rollouts, {waited / seconds:.0%} of the time"
-    yield f"  saves       {_spell_saves(story)}"
-    yield f"  event loop  {story.most('loop/stall_max') * 1000:.0f} ms late at most"
+    yield f"  waiting     {_format_seconds(waited)} of training for rollouts, {waited / seconds:.0%} of the time"
+    yield f"  saves       {_format_saves(recorded)}"
+    yield f"  event loop  {recorded.most('loop/stall_max') * 1000:.0f} ms late at most"
 
 
-def _spell_saves(story: Story) -> str:
-    if not story.saves:
+def _format_saves(recorded: RecordedRun) -> str:
+    if not recorded.saves:
         return "none"
-    times = sorted(story.saves.values())
-    waited = story.total("time/wait_for_save")
+    times = sorted(recorded.saves.values())
+    waited = recorded.total("time/wait_for_save")
     spread = f"{times[0]:.1f} s" if len(times) == 1 else f"{times[0]:.1f} to {times[-1]:.1f} s each"
     return f"{len(times)} in the background, {spread}; training waited {waited:.1f} s for them"
 
@@ -155,6 +157,6 @@ def _print_sampling(newest: TrainerCheckpoint, served: tuple[ModelSetting, Path]
     print_line(f"  tinker.ServiceClient().create_sampling_client(model_path={path!r})")
 
 
-def _spell_seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

@@ -28,7 +28,7 @@ from chockstone.cli.output.terminal import complain, print_line
 from chockstone.cli.remote.client import connect
 from chockstone.cli.settings.values import MODELS, ModelSetting
 from chockstone.cli.training.report import draw_plot, newest_checkpoint, print_report
-from chockstone.cli.training.server import KEY, OwnServer
+from chockstone.cli.training.server import KEY, TrainingServer
 from chockstone.cli.training.stopping import Stopped, Stopping, exit_now
 from chockstone.trainers import ConfigInvalid, Environment, ResumeRefused, Trainer, TrainerConfig, TrainerError
 from chockstone.trainers.reports.console import ConsoleReport
@@ -74,7 +74,7 @@ class TrainRequest:
     plot: Path | None
     tensorboard: bool | None  # None: if it is installed
     debug: bool
-    spell: Callable[[int], str]  # the command once more, with so many steps
+    command_for: Callable[[int], str]  # the command once more, with so many steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class TrainDirectory:
 
     url: str
     key: str
-    own: OwnServer | None
+    own: TrainingServer | None
 
 
-def run(order: TrainRequest) -> int:
+def run(request: TrainRequest) -> int:
     """Train, in good order whatever comes. Returns the exit code; raises CommandFailed if nothing was begun."""
     with Stopping() as stopping:
         try:
-            code = _run(order, stopping)
+            code = _run(request, stopping)
         except Stopped:
             return stopping.exit_code
     if _has_hanging_threads():
@@ -99,41 +99,41 @@ def run(order: TrainRequest) -> int:
     return code
 
 
-def _run(order: TrainRequest, stopping: Stopping) -> int:
-    environment = _load(order.environment)
-    _configure(order, order.model or _MADE_MODEL)  # wrong settings are told before anything is made or asked
-    with _alone_in(order.out):
-        model = _name_model(order)
-        config = _configure(order, model.name if isinstance(model, ModelSetting) else model)
-        reports = _reports(order, config.steps)
-        newest = newest_checkpoint(order.out)
+def _run(request: TrainRequest, stopping: Stopping) -> int:
+    environment = _load(request.environment)
+    _configure(request, request.model or _MADE_MODEL)  # wrong settings are told before anything is made or asked
+    with _alone_in(request.out):
+        model = _name_model(request)
+        config = _configure(request, model.name if isinstance(model, ModelSetting) else model)
+        reports = _reports(request, config.steps)
+        newest = newest_checkpoint(request.out)
         if newest is not None and newest.step >= config.steps:
-            print_line(f"The run in {str(order.out)!r} is at step {newest.step}, and {config.steps} were asked for.")
-            print_line(f"Train on: {order.spell(newest.step + config.steps)}")
+            print_line(f"The run in {str(request.out)!r} is at step {newest.step}, and {config.steps} were asked for.")
+            print_line(f"Train on: {request.command_for(newest.step + config.steps)}")
             print_line("To begin anew, choose another directory with --out.")
             return 0
-        with _place(order, model, stopping) as place:
+        with _place(request, model, stopping) as place:
             trainer = Trainer(
                 config,
                 environment,
-                store=order.out / "store",
+                store=request.out / "store",
                 reports=reports,
                 base_url=place.url,
                 api_key=place.key,
             )
-            code = _train(order, trainer, environment, place.own, stopping)
-            for picture in (order.out / "rewards.svg", order.plot):
-                draw_plot(order.out, picture)
+            code = _train(request, trainer, environment, place.own, stopping)
+            for picture in (request.out / "rewards.svg", request.plot):
+                draw_plot(request.out, picture)
             if code != FAILED:
                 served = None if place.own is None else (place.own.model, place.own.data)
-                print_report(order.out, config, served=served, train_on=order.spell, is_finished=code == 0)
-            elif newest := newest_checkpoint(order.out):
+                print_report(request.out, config, served=served, train_on=request.command_for, is_finished=code == 0)
+            elif newest := newest_checkpoint(request.out):
                 complain(f"The same command goes on from step {newest.step}.")
             return code
 
 
 def _train(
-    order: TrainRequest, trainer: Trainer, environment: Environment, server: OwnServer | None, stopping: Stopping
+    request: TrainRequest, trainer: Trainer, environment: Environment, server: TrainingServer | None, stopping: Stopping
 ) -> int:
     try:
         _run_loop(_supervise(trainer, server, stopping))
@@ -143,14 +143,14 @@ def _train(
         raise CommandFailed(str(error)) from error
     except Exception as error:  # noqa: BLE001  # whatever ended training is told
         is_known = isinstance(error, TrainerError | tinker.TinkerError | CheckpointError | CommandFailed)
-        if order.debug or not is_known or _is_in_code_of(environment, error):
+        if request.debug or not is_known or _is_in_code_of(environment, error):
             traceback.print_exception(error)
-        complain(f"chockstone: training failed: {_spell(error)}")
+        complain(f"chockstone: training failed: {_format_error(error)}")
         return FAILED
     return 0
 
 
-async def _supervise(trainer: Trainer, server: OwnServer | None, stopping: Stopping) -> None:
+async def _supervise(trainer: Trainer, server: TrainingServer | None, stopping: Stopping) -> None:
     """Raises what ended training, or the server."""
     training = asyncio.create_task(trainer.run())
     stopping.cancels(training)
@@ -165,7 +165,7 @@ async def _supervise(trainer: Trainer, server: OwnServer | None, stopping: Stopp
     watching.result()
 
 
-async def _keep_alive(server: OwnServer) -> None:
+async def _keep_alive(server: TrainingServer) -> None:
     while True:
         await asyncio.sleep(_WATCH_SECONDS)
         if said := server.revive():
@@ -201,7 +201,7 @@ def _load(spec: str) -> Environment:
         raise CommandFailed(str(error)) from error
     except Exception as error:
         traceback.print_exception(error)
-        raise CommandFailed(f"the environment {spec!r} cannot be loaded: {_spell(error)}") from error
+        raise CommandFailed(f"the environment {spec!r} cannot be loaded: {_format_error(error)}") from error
 
 
 @contextmanager
@@ -222,64 +222,66 @@ def _alone_in(out: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _name_model(order: TrainRequest) -> ModelSetting | str:
+def _name_model(request: TrainRequest) -> ModelSetting | str:
     """A directory for a server of its own; the name of one that is served where there is a server."""
-    if order.server is None:
-        return _model_directory(order)
-    if order.model is None:
-        served = connect(order.server, order.key).get("get_server_capabilities").get("supported_models", [])
+    if request.server is None:
+        return _model_directory(request)
+    if request.model is None:
+        served = connect(request.server, request.key).get("get_server_capabilities").get("supported_models", [])
         names = [str(model["model_name"]) for model in served]
         if len(names) != 1:
-            raise CommandFailed(f"name one of the models at {order.server} with --model: {', '.join(names) or 'none'}")
+            raise CommandFailed(
+                f"name one of the models at {request.server} with --model: {', '.join(names) or 'none'}"
+            )
         return names[0]
-    if "=" in order.model or order.model.startswith((".", "/", "~")):
+    if "=" in request.model or request.model.startswith((".", "/", "~")):
         raise CommandFailed(
-            f"--model {order.model!r} is a directory, and {order.server} serves its own models: give the name of "
+            f"--model {request.model!r} is a directory, and {request.server} serves its own models: give the name of "
             "one, or unset TINKER_BASE_URL to train on a server of one's own"
         )
-    connect(order.server, order.key).get("healthz")
-    return order.model
+    connect(request.server, request.key).get("healthz")
+    return request.model
 
 
-def _model_directory(order: TrainRequest) -> ModelSetting:
+def _model_directory(request: TrainRequest) -> ModelSetting:
     try:
-        if order.model is None:
-            made = ModelSetting(_MADE_MODEL, order.out / "model")
+        if request.model is None:
+            made = ModelSetting(_MADE_MODEL, request.out / "model")
             if not (made.directory / "config.json").exists():  # it is written last
                 make_model(made.directory, vocab_size=_MADE_VOCABULARY, force=True)
             return made
-        [model] = MODELS.read([order.model], Path.cwd())
+        [model] = MODELS.read([request.model], Path.cwd())
         read_config(model.directory)
     except (ModelNotMade, ValueError) as error:
         raise CommandFailed(str(error)) from None
     return model
 
 
-def _configure(order: TrainRequest, model: str) -> TrainerConfig:
-    recipe = RECIPES.get(order.environment.partition(":")[0], {})
+def _configure(request: TrainRequest, model: str) -> TrainerConfig:
+    recipe = RECIPES.get(request.environment.partition(":")[0], {})
     try:
-        return TrainerConfig(model, **{**recipe, **order.settings})
+        return TrainerConfig(model, **{**recipe, **request.settings})
     except ConfigInvalid as error:
         raise CommandFailed(str(error)) from None
 
 
-def _reports(order: TrainRequest, steps: int) -> list[Report]:
-    reports: list[Report] = [ConsoleReport(Console(stderr=True), steps), JsonLines(order.out)]
-    if order.tensorboard or (order.tensorboard is None and importlib.util.find_spec("tensorboardX")):
+def _reports(request: TrainRequest, steps: int) -> list[Report]:
+    reports: list[Report] = [ConsoleReport(Console(stderr=True), steps), JsonLines(request.out)]
+    if request.tensorboard or (request.tensorboard is None and importlib.util.find_spec("tensorboardX")):
         try:
-            reports.append(TensorBoard(order.out / "tensorboard"))
+            reports.append(TensorBoard(request.out / "tensorboard"))
         except ModuleNotFoundError as error:
             raise CommandFailed(f"{error}; or go without: --no-tensorboard") from None
     return reports
 
 
 @contextmanager
-def _place(order: TrainRequest, model: ModelSetting | str, stopping: Stopping) -> Iterator[TrainDirectory]:
+def _place(request: TrainRequest, model: ModelSetting | str, stopping: Stopping) -> Iterator[TrainDirectory]:
     if isinstance(model, str):
-        assert order.server is not None
-        yield TrainDirectory(order.server, order.key, None)
+        assert request.server is not None
+        yield TrainDirectory(request.server, request.key, None)
         return
-    own = OwnServer(model, order.out / "server", threads=0 if order.model else 1)
+    own = TrainingServer(model, request.out / "server", threads=0 if request.model else 1)
     stopping.on_hurry = own.kill
     with own:
         yield TrainDirectory(own.url, KEY, own)
@@ -291,5 +293,5 @@ def _is_in_code_of(environment: Environment, error: BaseException) -> bool:
     return any(frame.f_code.co_filename == file for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
-def _spell(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     return str(error) if isinstance(error, TrainerError | CommandFailed) else f"{type(error).__name__}: {error}"

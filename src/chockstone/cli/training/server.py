@@ -1,7 +1,7 @@
-"""The server that ``chockstone train`` has to itself: `serve` in a child process, for as long as training runs.
+"""The server that ``chockstone train`` starts for itself: `serve` in a child process, for as long as training runs.
 
-It ends with whoever started it, also when that is killed, and one that dies in between is started again on its
-port: its runs survive that, and their client goes on asking.
+It ends with the process that started it, even if that is killed. A server that dies in between is started again on the
+same port: its runs recover, and the client retries meanwhile.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _LOG_LINES: Final = 8  # of its log, that are shown when it failed
 _PR_SET_PDEATHSIG: Final = 1
 
 
-class OwnServerFailed(CommandFailed):
+class TrainingServerFailed(CommandFailed):
     """It did not start, or does not stay alive."""
 
     exit_code = 1
 
 
-class OwnServer:
+class TrainingServer:
     """Started on entering, stopped on leaving. To be used in the main thread, with which it ends."""
 
     def __init__(self, model: ModelSetting, home: Path, *, threads: int) -> None:
@@ -48,8 +48,8 @@ class OwnServer:
         self._restarts = 0
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> OwnServer:
-        """Returns when it answers; torch may still be loading. Raises OwnServerFailed."""
+    def __enter__(self) -> TrainingServer:
+        """Returns when it answers; torch may still be loading. Raises TrainingServerFailed."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         offset = self.log.stat().st_size if self.log.exists() else 0
         try:
@@ -80,9 +80,9 @@ class OwnServer:
             self._process.wait()
 
     def revive(self) -> str | None:
-        """Start it again if it has died, without waiting until it answers. What to say of it; None if it lives.
+        """Start the server again if it died, without waiting until it answers. Returns a message; None if it lives.
 
-        Raises OwnServerFailed when it keeps dying.
+        Raises TrainingServerFailed when it keeps dying.
         """
         assert self._process is not None, "the server was not started"
         code = self._process.poll()
@@ -90,9 +90,11 @@ class OwnServer:
             return None
         self._restarts += 1
         if self._restarts > _RESTARTS:
-            raise OwnServerFailed(f"the server died {self._restarts} times, the last time with {code}. {self._said()}")
+            raise TrainingServerFailed(
+                f"the server died {self._restarts} times, the last time with {code}. {self._log_end()}"
+            )
         self._launch()
-        return f"the server died with {code} and is started again; training goes on when it answers"
+        return f"the server died with {code} and is started again; training continues when it answers"
 
     def _launch(self) -> None:
         command = [sys.executable, "-m", "chockstone.cli.training.server", str(os.getpid())]
@@ -114,13 +116,13 @@ class OwnServer:
         deadline = time.monotonic() + _START_SECONDS
         while (said := re.search(rb"TINKER_BASE_URL=(\S+:(\d+))\n", self.log.read_bytes()[offset:])) is None:
             if self._process.poll() is not None:
-                raise OwnServerFailed(f"the server did not start. {self._said()}")
+                raise TrainingServerFailed(f"the server did not start. {self._log_end()}")
             if time.monotonic() > deadline:
-                raise OwnServerFailed(f"the server did not answer in {_START_SECONDS:.0f} s. {self._said()}")
+                raise TrainingServerFailed(f"the server did not answer in {_START_SECONDS:.0f} s. {self._log_end()}")
             time.sleep(_POLL_SECONDS)
         self.url, self._port = said[1].decode(), int(said[2])
 
-    def _said(self) -> str:
+    def _log_end(self) -> str:
         last = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
         return "\n".join([f"The end of its log, {str(self.log)!r}:", *last])
 

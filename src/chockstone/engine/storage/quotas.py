@@ -17,7 +17,7 @@ from chockstone.catalog import Catalog, RowMissing
 from chockstone.engine.storage.policies import PolicyStore, Quota
 from chockstone.wire.failures import BadRequest
 from chockstone.wire.paths import TinkerPath
-from chockstone.wire.sizes import spell_bytes
+from chockstone.wire.sizes import format_bytes
 
 _EVERYONE: Final = ""  # no owner is called so
 
@@ -57,9 +57,10 @@ class QuotaShare:
         room = self.tightest
         assert room is not None, "only a quota refuses"
         return BadRequest(
-            f"checkpoint {path!r} needs {spell_bytes(size_bytes)}: {room.quota} may keep "
-            f"{spell_bytes(room.quota.limit_bytes)}, of which {spell_bytes(room.used_bytes)} are in use and "
-            f"{spell_bytes(room.allowance_bytes)} are left. {how_to_free(room.quota.run_id)}, or have the quota raised."
+            f"checkpoint {path!r} needs {format_bytes(size_bytes)}: {room.quota} may keep "
+            f"{format_bytes(room.quota.limit_bytes)}, of which {format_bytes(room.used_bytes)} are in use and "
+            f"{format_bytes(room.allowance_bytes)} are left. {how_to_free(room.quota.run_id)}, or have the quota "
+            "raised."
         )
 
 

@@ -29,7 +29,7 @@ from chockstone.engine.storage.quotas import QuotaLedger, QuotaShare, how_to_fre
 from chockstone.engine.usage import UsageMeter
 from chockstone.wire.failures import BadRequest, RequestError
 from chockstone.wire.paths import Kind, TinkerPath
-from chockstone.wire.sizes import spell_bytes
+from chockstone.wire.sizes import format_bytes
 
 log = logging.getLogger(__name__)
 Release = Callable[[], None]
@@ -266,13 +266,13 @@ class Saving:
         needed, allowance = error.needed_bytes, share.allowance_bytes
         if allowance is not None and needed is not None and needed > allowance:
             return share.refusal(path, needed)
-        needs = "more bytes than are left" if needed is None else spell_bytes(needed)
+        needs = "more bytes than are left" if needed is None else format_bytes(needed)
         free_bytes = await self._storage.free_bytes()
         if free_bytes is None:
             room = "its store has no more room"
         else:
-            reserved = spell_bytes(self._rules.reserve_bytes)
-            room = f"the disk of this server has {spell_bytes(free_bytes)} free, of which {reserved} are reserved"
+            reserved = format_bytes(self._rules.reserve_bytes)
+            room = f"the disk of this server has {format_bytes(free_bytes)} free, of which {reserved} are reserved"
         return BadRequest(
             f"checkpoint {path!r} needs {needs}: {room}. {how_to_free(TinkerPath.parse(path).run_id)}, and save again.",
             code="no_room",

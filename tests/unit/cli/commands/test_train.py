@@ -19,8 +19,8 @@ from chockstone.cli.app import app
 from chockstone.cli.settings.values import ModelSetting
 from chockstone.cli.training import run as train_run
 from chockstone.cli.training import stopping as train_stopping
-from chockstone.cli.training.report import Story, newest_checkpoint, sparkline
-from chockstone.cli.training.server import OwnServer, OwnServerFailed
+from chockstone.cli.training.report import RecordedRun, newest_checkpoint, sparkline
+from chockstone.cli.training.server import TrainingServer, TrainingServerFailed
 from support.trainers.fakes import Digits, FakeServer
 
 SMALL = ["--steps", "4", "--batch-size", "2", "--group-size", "2", "--max-tokens", "4", "--save-every", "2"]
@@ -62,7 +62,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TINKER_BASE_URL", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(train_run, "OwnServer", FakeOwnServer)
+    monkeypatch.setattr(train_run, "TrainingServer", FakeOwnServer)
     monkeypatch.setitem(sys.modules, "digits", SimpleNamespace(make=Task))
     return fake
 
@@ -176,7 +176,7 @@ def test_a_signal_while_the_server_starts_ends_the_command(server: FakeServer, m
             os.kill(os.getpid(), signal.SIGTERM)
             raise AssertionError("the signal was not answered")
 
-    monkeypatch.setattr(train_run, "OwnServer", Slow)
+    monkeypatch.setattr(train_run, "TrainingServer", Slow)
 
     result = run(*SMALL)
 
@@ -217,8 +217,8 @@ def test_a_server_that_does_not_start_shows_its_log(tmp_path: Path, monkeypatch:
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
 
-    with pytest.raises(OwnServerFailed, match="did not start.*\nno model [0-9]+$"):
-        OwnServer(ModelSetting("tiny", tmp_path), tmp_path / "home", threads=1).__enter__()
+    with pytest.raises(TrainingServerFailed, match="did not start.*\nno model [0-9]+$"):
+        TrainingServer(ModelSetting("tiny", tmp_path), tmp_path / "home", threads=1).__enter__()
 
 
 def test_a_server_is_revived_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,14 +227,14 @@ def test_a_server_is_revived_a_few_times(tmp_path: Path, monkeypatch: pytest.Mon
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
 
-    with OwnServer(ModelSetting("tiny", tmp_path), tmp_path / "home", threads=1) as own:
+    with TrainingServer(ModelSetting("tiny", tmp_path), tmp_path / "home", threads=1) as own:
         assert own.url == "http://127.0.0.1:7"
         assert own.revive() is None
         for _ in range(5):
             own.kill()
-            assert own.revive() == "the server died with -9 and is started again; training goes on when it answers"
+            assert own.revive() == "the server died with -9 and is started again; training continues when it answers"
         own.kill()
-        with pytest.raises(OwnServerFailed, match="the server died 6 times, the last time with -9"):
+        with pytest.raises(TrainingServerFailed, match="the server died 6 times, the last time with -9"):
             own.revive()
 
 
@@ -280,7 +280,7 @@ def test_a_server_that_keeps_dying_ends_training(server: FakeServer, monkeypatch
             super().__init__(*facts, threads=threads)
             self.revive = revive
 
-    monkeypatch.setattr(train_run, "OwnServer", Dying)
+    monkeypatch.setattr(train_run, "TrainingServer", Dying)
     monkeypatch.setattr(train_run, "_WATCH_SECONDS", 0.01)
     server.in_thread["step"] = lambda: is_hopeless.wait(60)
 
@@ -377,7 +377,7 @@ def test_a_sparkline_has_a_bar_for_each_share() -> None:
 
 
 def test_a_story_adds_up_what_some_steps_lack() -> None:
-    story = Story([{"time/save": 1.0}, {"other": 5.0}, {"time/save": 2.0}], {}, {})
+    story = RecordedRun([{"time/save": 1.0}, {"other": 5.0}, {"time/save": 2.0}], {}, {})
 
     assert (story.total("time/save"), story.most("time/save")) == (3.0, 2.0)
 

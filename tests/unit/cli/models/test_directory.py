@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chockstone.cli.models.directory import count_parameters, spell_parameters
+from chockstone.cli.models.directory import count_parameters, format_parameters
 
 
 def test_foreign_weights_are_not_counted(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_foreign_weights_are_not_counted(tmp_path: Path) -> None:
 
 
 def test_parameters_are_spelled_shortly() -> None:
-    assert [spell_parameters(count) for count in (7, 999_999, 1_049_000, 99_960_000, 595_776_512, 8_190_735_360)] == [
+    assert [format_parameters(count) for count in (7, 999_999, 1_049_000, 99_960_000, 595_776_512, 8_190_735_360)] == [
         "7",
         "1.0M",
         "1.0M",

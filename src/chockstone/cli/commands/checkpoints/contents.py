@@ -86,7 +86,7 @@ def show(
 
         if is_address(where):
             from chockstone.cli.remote.client import connect
-            from chockstone.cli.remote.details import show_served
+            from chockstone.cli.remote.inventory import show_served
 
             refuse(name, repr(name), "is too much: a tinker:// path names one checkpoint")
             [path] = parse_paths(where)
@@ -197,8 +197,8 @@ def diff(
         from chockstone.cli.remote.addresses import is_address
 
         if is_address(where) or is_address(before):
+            from chockstone.cli.remote.archives import compare_served
             from chockstone.cli.remote.client import connect
-            from chockstone.cli.remote.differences import compare_served
 
             refuse(after, repr(after), "is too much: write two checkpoints, each by its path")
             finish(compare_served(connect(server, key), where, before, as_json=as_json))

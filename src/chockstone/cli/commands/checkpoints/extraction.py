@@ -59,8 +59,8 @@ def export(
             raise typer.BadParameter("--merge and --base DIRECTORY are needed together", param_hint="--merge")
         refuse(merge and member, "--member", "chooses files of a checkpoint; a merged model is whole")
         if is_address(where):
+            from chockstone.cli.remote.archives import export_served
             from chockstone.cli.remote.client import connect
-            from chockstone.cli.remote.extraction import export_served
 
             refuse(directory, repr(directory), "is too much: write the path and the directory")
             [path] = parse_paths(where)
@@ -95,7 +95,7 @@ def download(
     """
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.remote.addresses import find_path
+        from chockstone.cli.remote.archives import download_served
         from chockstone.cli.remote.client import connect
-        from chockstone.cli.remote.extraction import download_served
 
         download_served(connect(server, key), find_path(path), file, as_json=as_json)

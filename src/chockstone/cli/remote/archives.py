@@ -1,4 +1,4 @@
-"""Extractions: what ``download`` and ``export`` make of a server's archive on this machine."""
+"""Commands that download a server's archives: ``download``, ``export`` and ``diff``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from chockstone.checkpoints.errors import ExportRefused
 from chockstone.checkpoints.stores.file_source import open_file
+from chockstone.cli.local.differences import compare_targets
 from chockstone.cli.local.extraction import export_target, merge_target
-from chockstone.cli.local.targets import CommandTarget
-from chockstone.cli.output.formatting import printable, spell_size
+from chockstone.cli.local.targets import CommandTarget, find_archive
+from chockstone.cli.output.formatting import format_size, printable
 from chockstone.cli.output.reporting import INTERRUPTED, CommandFailed
 from chockstone.cli.output.terminal import print_json, print_line
-from chockstone.cli.remote.addresses import route
+from chockstone.cli.remote.addresses import find_path, is_address, route
 from chockstone.cli.remote.client import Server
 from chockstone.cli.remote.download import download, fetched, list_parts
 from chockstone.wire.paths import TinkerPath
@@ -33,7 +35,7 @@ def _explained_interruption(target: Path) -> Iterator[None]:
         for part in list_parts(target):
             if size_bytes := part.stat().st_size:
                 raise DownloadInterrupted(
-                    f"interrupted: {spell_size(size_bytes)} have arrived and stay in {str(part)!r}; "
+                    f"interrupted: {format_size(size_bytes)} have arrived and stay in {str(part)!r}; "
                     f"the same command goes on from there"
                 ) from None
             part.unlink()
@@ -46,7 +48,7 @@ def download_served(server: Server, path: TinkerPath, file: str, *, as_json: boo
     if as_json:
         print_json({"tinker_path": str(path), "file": str(Path(file).absolute()), "size_bytes": size_bytes})
     else:
-        print_line(f"{spell_size(size_bytes)}, verified, in {printable(file)}")
+        print_line(f"{format_size(size_bytes)}, verified, in {printable(file)}")
 
 
 def export_served(
@@ -65,3 +67,23 @@ def export_served(
             export_target(found, directory, members=members, as_json=as_json)
         else:
             merge_target(found, directory, base=base, as_json=as_json)
+
+
+def compare_served(server: Server, before: str, after: str, *, as_json: bool) -> int:
+    """Print what changed, and return the exit code. What a server has is downloaded, and gone again afterwards."""
+    with (
+        TemporaryDirectory(prefix="chockstone-diff-") as place,
+        _found(server, before, Path(place, "before")) as old,
+        _found(server, after, Path(place, "after")) as new,
+    ):
+        return compare_targets(old, new, as_json=as_json)
+
+
+@contextmanager
+def _found(server: Server, word: str, place: Path) -> Iterator[CommandTarget]:
+    if not is_address(word):
+        yield find_archive(word)
+        return
+    path = find_path(word)
+    with fetched(lambda: server.place(route(path, "archive")), place, label=str(path)) as part:
+        yield CommandTarget(str(path), lambda: open_file(part))

@@ -1,4 +1,4 @@
-"""Consent: the question before something is removed."""
+"""Asks for confirmation before something is deleted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chockstone.cli.output.terminal import complain
 
 
 def is_confirmed(lines: Iterable[str], question: str) -> bool:
-    """Show what is about to go and ask. A usage error where nobody is there to answer."""
+    """Show what would be deleted and ask. A usage error if standard input is no terminal."""
     if not sys.stdin.isatty():
         raise typer.BadParameter("nobody is there to confirm; pass --yes to remove, or --dry-run to see what would go")
     for line in lines:

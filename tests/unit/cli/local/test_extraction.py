@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+
+from chockstone.checkpoints import Checkpointer
+from support.cli.store_commands import PROGRAM, flip, run, run_json
+
+
+def test_export_writes_the_members_into_a_new_directory(store: Path, tmp_path: Path) -> None:
+    result = run("export", store, "run-1/step-00000100", tmp_path / "all")
+    some = run_json("export", store / "run-1/step-00000100.tar", tmp_path / "some", "--member", "a/*")
+
+    assert result.exit_code == 0
+    assert (tmp_path / "all/a/b.txt").read_bytes() == b"x"
+    assert json.loads((tmp_path / "all/state.json").read_bytes())["epoch"] == 1
+    assert some["members"] == [{"name": "a/b.txt", "size_bytes": 1}]
+    assert os.listdir(tmp_path / "some") == ["a"]
+
+
+def test_export_refuses_what_exists_and_leaves_nothing_of_damage(store: Path, tmp_path: Path) -> None:
+    flip(store / "run-1/step-00000100.tar")
+
+    existing = run("export", store, "run-1/step-00000000", tmp_path)
+    damaged = run("export", store, "run-1/step-00000100", tmp_path / "out")
+
+    assert (existing.exit_code, damaged.exit_code) == (2, 1)
+    assert "exists already" in existing.stderr
+    assert os.listdir(tmp_path) == ["store"]
+
+
+def test_an_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path / "store") as checkpointer:
+        checkpointer.save({"w": np.zeros(300_000_000, dtype=np.uint8)}, name="large")
+    (tmp_path / "work").mkdir()
+    command = [*PROGRAM, "checkpoints", "export", str(tmp_path / "store"), "large", str(tmp_path / "work/out")]
+
+    for _ in range(5):  # it may be done before it is interrupted
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            deadline = time.monotonic() + 60
+            while not os.listdir(tmp_path / "work"):
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        if process.returncode != 0:
+            break
+        shutil.rmtree(tmp_path / "work/out")
+
+    assert (process.returncode, out, err) == (130, b"", b"")
+    assert os.listdir(tmp_path / "work") == []
