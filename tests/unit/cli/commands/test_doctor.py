@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from chockstone.cli.app import app
-from chockstone.cli.local.doctor_explanations import WORDS
+from chockstone.cli.local.doctor_explanations import EXPLANATIONS
 from chockstone.engine.doctor.findings import FindingKind
 from chockstone.engine.ownership.data_directory import owned
 from support.engine.damaged_data_dirs import RUN, Patient
@@ -50,7 +50,7 @@ def names(patient: Patient) -> list[str]:
 
 
 def test_every_ailment_is_put_into_words() -> None:
-    assert set(WORDS) == set(FindingKind)
+    assert set(EXPLANATIONS) == set(FindingKind)
 
 
 def test_health_is_told_in_two_lines_and_a_zero(patient: Patient) -> None:
