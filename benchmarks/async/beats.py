@@ -1,4 +1,4 @@
-"""Beats: what the server's ``/metrics`` tell of its event loop between two readings."""
+"""Beats: how late the server's event loop was between two readings of its ``/metrics``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST = "chockstone_loop_stall_max_seconds"
 @dataclass(frozen=True, slots=True)
 class Beats:
     within: dict[float, float]  # bound of lateness in seconds -> beats at most so late
-    latest: float  # of all since the server started
+    latest: float  # the largest lateness since the server started
 
     def since(self, before: Beats) -> Beats:
         return Beats({bound: beats - before.within[bound] for bound, beats in self.within.items()}, self.latest)
@@ -26,7 +26,7 @@ class Beats:
         return self.within[math.inf]
 
     def quantile(self, fraction: float) -> float:
-        """Never less than it was: the bound below which so many lie, or the latest beat where that is less."""
+        """An upper limit: the bound of the bucket that holds this fraction, or the latest beat where that is less."""
         if not self.count:
             raise RuntimeError(f"{NAME} counted no beat in a window: the event loop is not watched")
         bound = min(bound for bound, beats in self.within.items() if beats >= fraction * self.count)

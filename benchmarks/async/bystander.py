@@ -1,6 +1,7 @@
-"""Bystander: a process that does nothing but wake up, beside what is measured.
+"""Bystander: a process that does nothing but sleep and wake up, while something else is measured.
 
-It wakes as often as the loop beats, on every core, and late as well when the machine takes one away from all.
+It wakes as often as the loop beats, on every core. Where the machine takes a core away from all programs, it is late
+as well.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Bystander:
         self._process.communicate()  # it ends with its input
 
     def latest(self) -> float:
-        """By how many seconds it woke late at most, on any core, since it was asked before."""
+        """The largest lateness on any core since the last call, in seconds."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")

@@ -27,7 +27,7 @@ NOTHING = "no save in either window"
 
 @dataclass(slots=True)
 class Windows:
-    """Stretches of time of one kind, in one turn."""
+    """All stretches of time in one turn that have saves, or all that have none."""
 
     stretches: list[tuple[float, float]] = field(default_factory=list)
     actions: int = 0
@@ -38,7 +38,7 @@ class Windows:
         return sum(end - begin for begin, end in self.stretches)
 
     async def add(self, action: Callable[[], Awaitable[object]], seconds: float) -> float:
-        """One more, of ``action`` one after the other; how long it was."""
+        """Add a stretch of repeated actions; returns its length in seconds."""
         cpu_before = time.process_time()
         began, ended, actions = await repeat(action, seconds)
         self.cpu_seconds += time.process_time() - cpu_before

@@ -26,7 +26,7 @@ _TRAINED = 256  # the step's arithmetic is on a matrix so wide: a few millisecon
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What is asked for, over and over."""
+    """The sampling requests that the program sends again and again."""
 
     sampler: tinker.SamplingClient
     prompts: Sequence[Tokens]
@@ -41,7 +41,7 @@ class Answer:
     tokens: int
 
     def tokens_between(self, begin: float, end: float) -> float:
-        """Its tokens are spread evenly from when they were asked for to when they came."""
+        """Its tokens count as spread evenly from the request to the answer."""
         overlap = min(end, self.came) - max(begin, self.asked)
         return self.tokens * max(0.0, overlap) / (self.came - self.asked)
 
@@ -61,7 +61,7 @@ class Loop:
         return sum(answer.tokens_between(begin, end) for answer in self.answers) / (end - begin)
 
     async def catch_up(self) -> None:
-        """Until everything that was asked before this call is answered."""
+        """Waits until every request that was sent before this call is answered."""
         now = time.perf_counter()
         while not self._in_flight or min(self._in_flight.values()) < now:
             await asyncio.sleep(PAUSE_SECONDS)
@@ -84,7 +84,7 @@ class Loop:
                 await asyncio.to_thread(self._step)
 
     def _step(self) -> None:
-        """A little arithmetic that ends in the state."""
+        """A little arithmetic whose result changes the state."""
         weight = torch.eye(_TRAINED, requires_grad=True)
         (torch.ones(_TRAINED, _TRAINED) @ weight).square().mean().backward()  # type: ignore[no-untyped-call]  # torch's
         next(iter(self.state.flat().values())).view(-1)[0] += float(weight.detach()[0, 0]) * 1e-6
@@ -92,7 +92,7 @@ class Loop:
 
 @asynccontextmanager
 async def running(state: State, traffic: Traffic) -> AsyncIterator[Loop]:
-    """Generating and training from entering to leaving, and under way on entering; a failure of either is raised."""
+    """Generates and trains while the ``async with`` block runs, and has begun on entering. Failures are raised."""
     loop = Loop(state)
     requests = enumerate(zip(cycle(traffic.prompts), cycle(traffic.lengths), strict=False))
     async with asyncio.TaskGroup() as group:
@@ -105,11 +105,11 @@ async def running(state: State, traffic: Traffic) -> AsyncIterator[Loop]:
 
 
 async def repeat(action: Callable[[], Awaitable[object]], seconds: float) -> tuple[float, float, int]:
-    """One after the other for at least so long, and at least once. When they began and ended, and how many."""
+    """Repeat ``action`` for at least ``seconds``, and at least once. Returns begin, end and the number of actions."""
     began = time.perf_counter()
     count = 0
     while not count or time.perf_counter() - began < seconds:
         await action()
-        await asyncio.sleep(0)  # also one that never awaits lets the loop turn in between
+        await asyncio.sleep(0)  # an action that never awaits lets the loop turn in between, too
         count += 1
     return began, time.perf_counter(), count

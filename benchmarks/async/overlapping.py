@@ -1,4 +1,4 @@
-"""Overlapping: the same training with generation and training in turn, and with one beside the other."""
+"""Overlapping: the same training, synchronous and with generation one step ahead of training."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def row_of(kind: str, way: str) -> str:
 
 
 class SlowReward:
-    """Another environment whose rewards take a while, as with tools, code that is run, or a judge."""
+    """Wraps an environment so that its rewards take a while, as those of tools, executed code or a judge."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment

@@ -17,7 +17,7 @@ BIN_SECONDS = 0.1
 
 
 def measure_timeline(context: Context, setup: Setup) -> Rows:
-    """Rows ``state: saver``, whose rates are of bins, and ``seconds`` is how long the save took."""
+    """Rows are named ``state: saver``. Rates are those of bins, and ``seconds`` is how long the save took."""
     context.describe(f"one save, as {BIN_SECONDS * 1e3:.0f} ms bins saw it")
     rows: Rows = {}
     for name, make in setup.scale.states().items():
@@ -55,7 +55,7 @@ async def _one(setup: Setup, state: State, saver: Saver) -> Series:
 
 
 def _bins(loop: Loop, zero: float, *, first: float, last: float) -> list[dict[str, float]]:
-    """Counted when they came: what the loop saw."""
+    """Tokens count in the bin in which their answer came."""
     counted = [0] * max(1, round((last - first) / BIN_SECONDS))
     for answer in loop.answers:
         place = int((answer.came - zero - first) // BIN_SECONDS)

@@ -1,1 +1,1 @@
-"""Many ranks, in figures: one archive written and read by several processes, and what keeping them in step costs."""
+"""The benchmark of many ranks: one archive saved and loaded by several processes, and steps of sharded workers."""

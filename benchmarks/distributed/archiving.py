@@ -24,7 +24,7 @@ BARE_ONE = "a bare copy in memory, one core"
 BARE_TWO = "a bare copy in memory, half of it on each of two cores"
 DISK = "the bare disk: as many bytes, two ranks, and nothing else"
 OURS = {ONE, ALIKE, TWO}
-CORES = 2  # that all contestants have between them, but for the one that is as a rank of two
+CORES = 2  # that a contestant has, whatever its number of ranks; ``ALIKE`` has one
 
 
 def measure_saving(context: Context, scale: Scale) -> Rows:
@@ -46,7 +46,7 @@ def measure_saving(context: Context, scale: Scale) -> Rows:
 
 
 def measure_loading(context: Context, scale: Scale) -> Rows:
-    """Each from the disk, not from memory, and what came back is what was saved."""
+    """Each loads from the disk, not from the page cache, and must get back what was saved."""
     with World(1, context.directory) as alone, World(2, context.directory) as both:
         size = _make(context, scale, alone, both)
         one, two, dcp = (context.directory / name for name in ("one", "two", "dcp"))
@@ -66,7 +66,7 @@ def measure_loading(context: Context, scale: Scale) -> Rows:
 
 
 def _make(context: Context, scale: Scale, *worlds: World) -> int:
-    """A state in each world; how many bytes each."""
+    """Make the state in each world; returns its size in bytes."""
     context.say("making the state")
     [size] = {int(world.call("make", shapes=scale.shapes)[0]["bytes"]) for world in worlds}
     context.describe(f"weights and Adam moments, {size / 1e6:,.0f} MB")

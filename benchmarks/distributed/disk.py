@@ -1,6 +1,6 @@
-"""The bare disk: as many bytes, past the page cache, and nothing else done with them.
+"""The bare disk: writes and reads as many bytes past the page cache, and does nothing else.
 
-About what a load from the disk takes at least, and what a save takes after its copy in memory.
+That is about the least that a load takes, and that a save takes after its copy in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PIECE_BYTES = 1024**2  # from 256 KiB to 32 MiB, and with more threads, it was s
 
 
 def write_part(path: Path, start: int, end: int) -> None:
-    """These bytes of a file that is there, to durable."""
+    """Write these bytes of an existing file and fsync it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_DIRECT)
     try:
         _by_pieces(start, end, lambda memory, offset: os.pwrite(descriptor, memory, offset))

@@ -55,7 +55,7 @@ class Rank:
         return {"bytes": float(sum(4 * tensor.numel() for group in self._state.values() for tensor in group.values()))}
 
     def copy(self) -> Reply:
-        """Into memory that is there, and nothing else: what a snapshot cannot be faster than."""
+        """Copy into memory that is already touched: the least that a snapshot takes."""
         sources = [tensor.to_local().numpy().reshape(-1) for group in self._state.values() for tensor in group.values()]
         if not self._copies:
             self._copies = [np.copy(source) for source in sources]
@@ -66,7 +66,7 @@ class Rank:
         return {"blocked": time.perf_counter() - began}
 
     def save(self, directory: str, step: int, threads: int) -> Reply:
-        """With ours, to durable; the trainer was blocked for a part of that. Then the one before it is deleted."""
+        """Save with our library until durable. Training is blocked for a part of that. The older one is deleted."""
         checkpointer = self._checkpointer(directory)
         torch.set_num_threads(threads)
         distributed.barrier()
@@ -142,7 +142,7 @@ class Rank:
         return self._checkpointers[directory]
 
     def _spoil(self) -> None:
-        """So that what is there afterwards was loaded."""
+        """Overwrite the state, so that what it has afterwards was loaded."""
         for group in self._state.values():
             for tensor in group.values():
                 tensor.to_local().zero_()
@@ -174,7 +174,7 @@ def _random_shards(shapes: Shapes, mesh: DeviceMesh) -> dict[str, DTensor]:
 def main() -> None:
     rank, world_size, rendezvous = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no reply
+    os.dup2(2, 1)  # what libraries print goes to the log
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world_size))
     distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
     worker = Rank(init_device_mesh("cpu", (world_size,)))

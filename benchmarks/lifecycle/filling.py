@@ -1,4 +1,4 @@
-"""Filling: many checkpoints at once, as if they had been saved.
+"""Filling: makes many checkpoints on a server without saving each.
 
 One is entered into the catalog as a rebuild does it and its row repeated; its archive is linked as often,
 as copies are. That is quicker than ten thousand saves, and to the server it is the same.
@@ -26,7 +26,7 @@ PER_RUN = 500
 
 
 def fill(setup: Setup, count: int, *, session_id: str) -> list[str]:
-    """As many checkpoints in runs of a session of their own; their paths, the oldest first."""
+    """Make ``count`` checkpoints in runs of a new session; returns their paths, the oldest first."""
     store = FileStore(setup.server.checkpoints)
     archives = [f"{session_id}.train.{number // PER_RUN}/weights/step-{number}" for number in range(count)]
     original = write_archive(setup, 1_000, name=archives[0])
@@ -41,13 +41,13 @@ def fill(setup: Setup, count: int, *, session_id: str) -> list[str]:
 
 
 def enter_archive(setup: Setup, archive: str, *, session_id: str) -> str:
-    """The path of a checkpoint whose archive is in the store already."""
+    """Enter an archive of the store into the catalog; returns the path of the checkpoint."""
     size_bytes = FileStore(setup.server.checkpoints).stat(archive).size
     return asyncio.run(_enter(setup, session_id, archive, runs=1, size_bytes=size_bytes)).path
 
 
 def write_archive(setup: Setup, size_bytes: int, *, name: str) -> Path:
-    """One tensor of random bytes, saved by the library."""
+    """Save one tensor of random bytes with the library; returns the file."""
     store = FileStore(setup.server.checkpoints)
     tensor = np.frombuffer(np.random.default_rng(0).bytes(size_bytes), dtype=np.uint8)
     with Checkpointer(store) as checkpointer:
@@ -56,7 +56,7 @@ def write_archive(setup: Setup, size_bytes: int, *, name: str) -> Path:
 
 
 async def _enter(setup: Setup, session_id: str, archive: str, *, runs: int, size_bytes: int) -> CheckpointRow:
-    """A checkpoint in the first of so many runs."""
+    """Create a session with ``runs`` runs, and a checkpoint in the first of them."""
     now = datetime.now(UTC)
     base_model = next(iter(setup.models.values())).name
     spec = {"rank": 8, "seed": 0}
@@ -80,7 +80,7 @@ async def _enter(setup: Setup, session_id: str, archive: str, *, runs: int, size
 
 
 def _repeat(setup: Setup, row: CheckpointRow, archives: Sequence[str], *, session_id: str) -> None:
-    """Rows like this one, each with a name of its own, in one transaction."""
+    """Insert a copy of this row for each archive, in one transaction."""
     with closing(sqlite3.connect(_database(setup), timeout=60)) as database, database:
         database.row_factory = sqlite3.Row
         [known] = database.execute("SELECT * FROM checkpoints WHERE save_id = ?", (row.save_id,)).fetchall()

@@ -1,4 +1,4 @@
-"""The library alone: the durable save of a state that a run has, without a server around it."""
+"""The library alone: durable saves of the state of a run, without a server."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from chockstone.checkpoints import Checkpointer
 
 
 class Library:
-    """Holds the state of an archive in memory and saves it as often as it is told to."""
+    """Holds the state of an archive in memory, and saves it when called. Runs in a process of its own."""
 
     def __init__(self, archive: str, directory: str) -> None:
         self._state = state_of(archive)
         self._checkpointer = Checkpointer(directory)
 
     def save(self, name: str) -> float:
-        """Seconds until it is durable; then it is removed again."""
+        """Returns the seconds until the save was durable. The saved archive is deleted afterwards."""
         began = time.perf_counter()
         saved = self._checkpointer.save(self._state, name=name).result()
         seconds = time.perf_counter() - began

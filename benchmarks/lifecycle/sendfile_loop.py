@@ -1,4 +1,4 @@
-"""The sendfile loop: the least that serves a file over HTTP, and what downloads are measured against."""
+"""The sendfile loop: the baseline of downloads, the least code that serves a file over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 class SendfileLoop:
-    """Answers every request on its port with the file, from the moment it is made."""
+    """Answers every request on its port with the file."""
 
     def __init__(self, path: str) -> None:
         self._path = path

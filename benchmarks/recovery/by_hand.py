@@ -1,4 +1,4 @@
-"""By hand: what a loop without a journal does to lose no step, ``torch.save`` of its state after each.
+"""By hand: the baseline of the journal, a loop that calls ``torch.save`` after every step to lose none.
 
 Runs in a process of its own; see ``benchmarks/harness/remote.py``.
 """
@@ -16,7 +16,7 @@ from benchmarks.live.archived_state import state_of
 
 
 class ByHand:
-    """Holds the state of an archive in memory and saves it as often as it is told to."""
+    """Holds the state of an archive in memory, and saves it when called."""
 
     def __init__(self, archive: str, directory: str) -> None:
         self._state = state_of(archive)
@@ -24,7 +24,7 @@ class ByHand:
         self._path.parent.mkdir(parents=True)
 
     def save(self, *, count: int, synced: bool) -> float:
-        """Seconds of one save out of so many. Each replaces the last once it is whole; ``synced``: on the disk, too."""
+        """Save ``count`` times, each by a rename over the last; returns the seconds of one. ``synced``: with fsync."""
         began = time.perf_counter()
         for _ in range(count):
             partial = self._path.with_suffix(".partial")

@@ -92,7 +92,7 @@ def _measure(context: Context, setup: Setup, size: str, load: Load) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """Steps of one run, each sent as the SDK recommends, the next when it is answered."""
+    """Steps of one run. Each is sent as the SDK recommends, and the next when it is answered."""
 
     server: LiveServer
     run: tinker.TrainingClient
@@ -109,13 +109,13 @@ class _Turn:
         return {"seconds": seconds / self.steps, "cpu": cpu / self.steps}
 
     def _cpu_seconds(self) -> float:
-        """Of the process that answers and keeps the journal: the worker does the same with and without one."""
+        """Of the process that serves the API and writes the journal: the worker does the same with and without one."""
         times = self.server.process.cpu_times()
         return float(times.user + times.system)
 
 
 class _Archives:
-    """Recovery archives of one server, counted by looking often enough: the older ones are deleted."""
+    """Counts the recovery archives of one server. Looks after every turn, because the server deletes older ones."""
 
     def __init__(self, server: LiveServer) -> None:
         self._store = server.checkpoints

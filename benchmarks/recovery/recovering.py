@@ -1,6 +1,6 @@
 """Recovering: a server is killed in the middle of a run's training, and started again until the run answers.
 
-The run has a recovery archive, and twenty optimizer steps since. How it was brought back is read from its receipt.
+The run has a recovery archive, and twenty optimizer steps since. What the recovery did is read from its receipt.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ORIGINAL = "the steps that are replayed, when they were new"
 
 _ARCHIVED_STEPS = REPLAYED_STEPS + 5  # then a recovery archive is taken, and no other before the kill
 _FLAGS = (f"--recovery-steps={_ARCHIVED_STEPS}", "--recovery-replay=30d")
-_LATER = 1_000_000  # a number that the SDK does not come to
+_LATER = 1_000_000  # a sequence number that the SDK does not reach
 
 
 class NotExact(Exception):
-    """What came back is not what was killed, or not in the way that is measured here."""
+    """The recovered run differs from the killed one, or was recovered in another way than is measured here."""
 
 
 def measure_recovery(context: Context, setup: Setup) -> Rows:
@@ -45,7 +45,7 @@ def measure_recovery(context: Context, setup: Setup) -> Rows:
 
 
 def _recover(context: Context, setup: Setup, number: int) -> tuple[Metrics, float]:
-    """How it went, and what the steps had taken that were replayed."""
+    """Returns what was measured of the recovery, and the seconds that the replayed steps took at first."""
     scale, model = setup.scale, setup.models[LARGE]
     batch = batch_of(model.draw(scale.large.sequences, scale.large.tokens + 1, seed=6))
     with new_server(context, model, f"server-{number}", *_FLAGS) as server, session(server.url) as service:

@@ -1,4 +1,4 @@
-"""The wire: the API in plain requests, for what the SDK would hide.
+"""The wire: the API in plain HTTP requests, where the SDK would disturb the measure.
 
 Its heartbeats keep sessions from being parked, and its pauses between two tries would be measured as ours.
 """
@@ -19,7 +19,7 @@ PAUSE_SECONDS = 0.05
 
 
 class Refused(Exception):
-    """The server answered, and not with what was asked for."""
+    """The server answered with an error."""
 
 
 class Wire:
@@ -48,11 +48,11 @@ class Wire:
         return str(self.result(accepted)["model_id"])
 
     def finish(self, session_id: str) -> None:
-        """Its runs are let go."""
+        """End the session; the server unloads its runs."""
         self.post(f"sessions/{session_id}/finish", reason={"type": "success"})
 
     def train(self, run_id: str, sequences: Sequence[Tokens], *, seq_id: int) -> None:
-        """One pass and one optimizer step, with this number and the next."""
+        """One pass and one optimizer step, numbered ``seq_id`` and ``seq_id + 1``."""
         passing = self.post(
             "forward_backward", model_id=run_id, seq_id=seq_id, forward_backward_input=_input(sequences)
         )
@@ -64,14 +64,14 @@ class Wire:
         self.result(self.post("forward", model_id=run_id, seq_id=seq_id, forward_input=_input(sequences)))
 
     def result(self, accepted: Any) -> Any:  # Any: JSON
-        """What the work came to."""
+        """Wait for the result of an accepted request. Raises Refused."""
         answer = self.post("retrieve_future", request_id=accepted["request_id"])
         if "error" in answer:
             raise Refused(f"{accepted['request_id']}: {answer['error']}")
         return answer
 
     def _ask(self, method: str, path: str, body: str | None) -> Any:  # Any: JSON
-        """Asks again while the server is busy or not done."""
+        """Retries while the server is busy or the result is not ready."""
         headers = {"X-API-Key": KEY, "Content-Type": "application/json"}
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
@@ -82,7 +82,7 @@ class Wire:
                 return json.loads(text) if text else None
             if response.status not in (408, 429, 503) or time.monotonic() > deadline:
                 raise Refused(f"{method} {path} answered {response.status}: {text[:500]!r}")
-            if response.status != http.client.REQUEST_TIMEOUT:  # that one was held as long as it may be
+            if response.status != http.client.REQUEST_TIMEOUT:  # the server held that request for as long as it may
                 time.sleep(PAUSE_SECONDS)
 
 

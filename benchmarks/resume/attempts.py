@@ -1,4 +1,4 @@
-"""Attempts: one after the other resumes and saves, on S3, through the adapters for Flyte.
+"""Attempts: one attempt after the other resumes and saves, on S3, through the adapters for Flyte.
 
 Counts what each attempt asks of the store, and the whole states that are on it in the end: archives, and the copies
 for readers that know only Flyte's own layout. Nothing is timed.
@@ -16,7 +16,7 @@ import boto3
 from benchmarks.harness.context import Context
 from benchmarks.harness.rounds import Rows, Series
 from benchmarks.resume.loopback import BUCKET
-from benchmarks.resume.setup import Setup
+from benchmarks.resume.setup import Setup, WrongRestore
 from chockstone.integrations.flyte.layouts import LEAF, shard
 
 FLYTE1 = "flyte 1"
@@ -26,10 +26,6 @@ KEPT: Final = 2  # by the retention of the adapters
 FILE_REQUESTS: Final = 5  # for the one file of a state: read it, copy it (two), look at an older copy and remove it
 _BYTES: Final = 100_000
 _STEM: Final = "feda4e266c748463a97d-n0"
-
-
-class WentWrong(Exception):
-    pass
 
 
 def measure_attempts(context: Context, setup: Setup) -> Rows:
@@ -52,7 +48,7 @@ def _measured(setup: Setup, attempt: Callable[[str, int, bytes], bytes | None]) 
             proxy.requests.clear()
             content = os.urandom(_BYTES)
             if attempt(base, number, content) != before:
-                raise WentWrong(f"attempt {number} did not restore what the one before it saved")
+                raise WrongRestore(f"attempt {number} did not restore what the one before it saved")
             before = content
             row.samples.setdefault("requests", []).append(max(0, len(proxy.requests) - FILE_REQUESTS))
     row.samples["most"] = [max(row.samples["requests"])]

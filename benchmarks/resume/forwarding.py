@@ -1,6 +1,6 @@
-"""Forwarding: a restore of 60 MB from the place where it stands, and through a reference that an attempt left.
+"""Forwarding: a restore of 60 MB directly from its attempt, and through a reference that a later attempt left.
 
-Nothing is claimed or written by these restores, so each finds what the one before it found.
+These restores claim and write nothing, so each finds what the one before it found.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from benchmarks.checkpoints.states import State, small_tensors
 from benchmarks.harness.context import Context
 from benchmarks.harness.rounds import Metrics, Rows, Turn, compare_by_round
 from benchmarks.resume.saving import SAVED, STORES
-from benchmarks.resume.setup import Setup
+from benchmarks.resume.setup import Setup, WrongRestore
 from chockstone.checkpoints import Archive, Resume, restore_state
 from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
 from chockstone.checkpoints.resume.attempts.generations import FoundGeneration
@@ -20,10 +20,6 @@ from chockstone.checkpoints.resume.walk.chain import Chain
 
 DIRECT = {store: f"{store}: directly" for store in STORES}
 REFERRED = {store: f"{store}: through a reference" for store in STORES}
-
-
-class WentWrong(Exception):
-    pass
 
 
 def measure_forwarding(context: Context, setup: Setup) -> Rows:
@@ -44,7 +40,7 @@ def measure_forwarding(context: Context, setup: Setup) -> Rows:
 
 
 def _make(root: str, state: State, target: State) -> tuple[str, str]:
-    """An attempt that saved, and one that only restored."""
+    """Returns the places of an attempt that saved, and of one that only restored."""
     with Resume(root, attempt=0) as first:
         first.restore(target.tree)
         first.save(state.tree, step=1).result()
@@ -72,7 +68,7 @@ def _restoring(uris: list[str], target: State, state: State) -> Turn:
         chain.walk(load)
         seconds = time.perf_counter() - began
         if chain.found is None or chain.found.place.uri != uris[-1] or not target.equals(state):
-            raise WentWrong(f"restored {chain.found}")
+            raise WrongRestore(f"restored {chain.found}")
         requests = chain.report.requests if chain.report else 0
         return {"seconds": seconds, "requests": requests}
 

@@ -1,4 +1,4 @@
-"""Loopback: the S3 server of the tests, as the endpoint of this process, and a proxy that counts what it is asked."""
+"""Loopback: the S3 server of the tests as the endpoint of this process, and a proxy that counts requests."""
 
 from __future__ import annotations
 

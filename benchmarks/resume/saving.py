@@ -1,4 +1,4 @@
-"""Saving: one durable save of 60 MB by itself, and as one of a chain, which looks twice whether it may.
+"""Saving: one durable save of 60 MB by a Checkpointer, and by an attempt of a chain, which checks for a fence twice.
 
 The claim is made once for each attempt, before the first save, and is not counted here. A row with
 retention has it on either side.

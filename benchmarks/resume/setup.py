@@ -10,6 +10,10 @@ from benchmarks.harness.context import Context
 from benchmarks.resume.loopback import Loopback, loopback
 
 
+class WrongRestore(Exception):
+    """A restore did not give back what was saved."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     attempts: int

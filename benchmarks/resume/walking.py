@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.harness.context import Context
 from benchmarks.harness.rounds import Metrics, Rows, Series
 from benchmarks.resume.loopback import BUCKET
-from benchmarks.resume.setup import Setup
+from benchmarks.resume.setup import Setup, WrongRestore
 from chockstone.checkpoints import Archive, Checkpointer, restore_state
 from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
 from chockstone.checkpoints.resume.attempts.generations import FoundGeneration
@@ -34,10 +34,6 @@ OURS = (NEVER, DIED)
 IDENTITY = {"project": "benchmark", "execution": "f1", "node": "n0"}
 STEP = 7
 _VALUES = 250_000  # of 4 bytes
-
-
-class WentWrong(Exception):
-    pass
 
 
 def measure_walking(context: Context, setup: Setup) -> Rows:
@@ -76,7 +72,7 @@ class _Turn:
 
 
 class _Walk:
-    """One place for each attempt, the first with a checkpoint in it. Made anew for each walk, which may leave marks."""
+    """A place for each attempt, with a checkpoint in the first. Made anew for each walk, because walks write marks."""
 
     def __init__(self, context: Context, setup: Setup) -> None:
         prefix = setup.s3.new_prefix()
@@ -88,13 +84,13 @@ class _Walk:
         raise NotImplementedError
 
     def walk(self) -> None:
-        """Restore what the first attempt saved, as the last one. Raises WentWrong."""
+        """As the last attempt, restore what the first one saved. Raises WrongRestore."""
         raise NotImplementedError
 
 
 class _Ours(_Walk):
     def prepare(self) -> None:
-        self.places = AttemptPlaces()  # one for all who were there before: connecting takes longer than a request
+        self.places = AttemptPlaces()  # shared by all earlier attempts: connecting takes longer than a request
         first = _chain(self.places, self.uris, 0)
         first.walk(lambda found: found)
         with Checkpointer(first.store) as checkpointer:
@@ -112,14 +108,15 @@ class _Ours(_Walk):
         chain = _chain(AttemptPlaces(), self.uris, len(self.uris) - 1)
         chain.walk(load)
         if chain.found is None or chain.found.step != STEP or not state["w"].all():
-            raise WentWrong(f"restored {chain.found}")
+            raise WrongRestore(f"restored {chain.found}")
 
 
 class _OursAfterDeaths(_Ours):
     def prepare(self) -> None:
         super().prepare()
         for attempt in range(1, len(self.uris) - 1):
-            _chain(self.places, self.uris, attempt).claim()  # and no more: not even a fence, so all that is left to do
+            chain = _chain(self.places, self.uris, attempt)
+            chain.claim()  # and dies before it fences any other, so the last attempt has to fence all
 
 
 class _Stock(_Walk):
@@ -130,7 +127,7 @@ class _Stock(_Walk):
     def check(self, directory: str) -> None:
         found = [path.stat().st_size for path in Path(directory).rglob("*") if path.is_file()]
         if found != [_VALUES * 4]:
-            raise WentWrong(f"restored files of {found} bytes")
+            raise WrongRestore(f"restored files of {found} bytes")
 
 
 class _Boto3(_Stock):
@@ -162,7 +159,7 @@ class _Flytekit(_Stock):
                     try:
                         SyncCheckpoint(checkpoint_dest=self.uris[-1], checkpoint_src=uri).restore(target)
                         break
-                    except Exception:  # as a loop around it does that only wants to go on
+                    except Exception:  # as a loop does that tries the next candidate after any error
                         continue
             self.check(target)
 

@@ -1,5 +1,5 @@
 """What the server costs: starting, overhead, training, sampling, sharing, answering and memory, through the SDK.
 
 Run it with ``python benchmarks/server/run.py``; ``benchmarks/server/README.md`` says what the figures mean.
-Only ``live.py`` knows how the server is started, and only ``baselines.py`` imports torch.
+Only ``baselines.py`` imports torch.
 """

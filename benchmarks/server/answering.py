@@ -85,7 +85,7 @@ def _metrics(window: Window, answers: list[Answer]) -> Metrics:
 
 
 def with_omitted(taken: list[float]) -> list[float]:
-    """With those that would have been sent while one was waited for, so that a long stall counts in full."""
+    """Adds the requests that would have been sent while one was waited for, so that a long stall counts in full."""
     everyone = list(taken)
     for seconds in taken:
         waiting = seconds - INTERVAL_SECONDS

@@ -1,6 +1,6 @@
 """Baselines: what a user without a server writes, in plain PyTorch, PEFT and transformers.
 
-Runs in a process of its own; see ``apart.py``.
+Runs in a process of its own; see ``benchmarks/harness/remote.py``.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _SEQUENCES = 4
 _LENGTHS = {SMALL_BATCH: 64, LARGE_BATCH: 256}
 _SAMPLED_TOKENS = 32
 _BUSY = "while True: pass"
-_AS_LIBGOMP = {"GOMP_SPINCOUNT": "300000"}  # its own default, which is then a user's decision
+_AS_LIBGOMP = {"GOMP_SPINCOUNT": "300000"}  # the default of libgomp; set explicitly, the server leaves it alone
 
 
 def row(workload: str, setting: str) -> str:
@@ -91,7 +91,7 @@ def _training(setup: Setup, service: tinker.ServiceClient, model: Model, length:
 
 
 def _repeating(setup: Setup, work: Callable[[], int]) -> Turn:
-    """``work`` again and again for the length of a turn; it returns how many tokens it was about."""
+    """Repeats ``work`` for the length of a turn. ``work`` returns the number of its tokens."""
 
     def turn() -> Metrics:
         tokens, started = 0, perf_counter()

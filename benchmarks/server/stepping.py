@@ -58,7 +58,7 @@ def measure_stepping(context: Context, setup: Setup) -> Rows:
 
 
 def _measure_pipeline(service: tinker.ServiceClient, model: Model, rows: Rows) -> None:
-    """Two runs of one seed: what is sent all at once must give the very losses of what is sent one by one."""
+    """Two runs of one seed: operations sent all at once must give the same losses as operations sent one by one."""
     pairs = PIPELINED_OPERATIONS // 2
     batches = [batch_of(sequences) for sequences in _in_pairs(model.draw(2 * pairs, 33, seed=2))]
     waiting, patient = new_run(service, model.name, seed=7), new_run(service, model.name, seed=7)
