@@ -8,7 +8,7 @@ from benchmarks.live.archived_state import state_of
 from chockstone.checkpoints import Checkpointer
 
 
-class Library:
+class LibraryBaseline:
     """Holds the state of an archive in memory, and saves it when called. Runs in a process of its own."""
 
     def __init__(self, archive: str, directory: str) -> None:

@@ -39,7 +39,7 @@ def _measure(context: Context, setup: Setup, kind: str, *, rank: int) -> Rows:
         library = stack.enter_context(
             RemoteObject(
                 "benchmarks.lifecycle.library",
-                "Library",
+                "LibraryBaseline",
                 archive=str(original),
                 directory=str(context.directory / f"library-{kind}"),
             )
