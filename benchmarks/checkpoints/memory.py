@@ -28,11 +28,12 @@ def measure_memory(context: Context, setup: Setup, *, state: str) -> Rows:
         names += [peer.name for peer in setup.peers if isinstance(peer, Contestant) and peer.start is not None]
     setup.release()  # the processes need the memory
     context.describe(state)
-    return {name: _measure(context, name, state) for name in names}
+    return {name: _measure(context, name, state, context.directory / str(number)) for number, name in enumerate(names)}
 
 
-def _measure(context: Context, name: str, state: str) -> Series:
+def _measure(context: Context, name: str, state: str, directory: Path) -> Series:
     context.say(f"in a process of its own: {name}")
+    directory.mkdir()  # of its own: DCP's rendezvous file serves one process
     series = Series()
     try:
         with RemoteObject(
@@ -40,7 +41,7 @@ def _measure(context: Context, name: str, state: str) -> Series:
             "Probe",
             answer_seconds=TIMEOUT_SECONDS,
             contestant=name,
-            directory=context.directory,
+            directory=directory,
             state=state,
             quick=context.quick,
         ) as probe:

@@ -106,7 +106,7 @@ class Benchmark(Generic[Setup]):
         drawn = [measure for measure in self.measures if measure.panel is not None]
         width = min(self.panels_per_row, len(drawn))
         grid = [drawn[index : index + width] for index in range(0, len(drawn), width)]
-        draw_grid(grid, results, path, title=self.title, width_inches=5.5 * width)
+        draw_grid(grid, results, path, title=self.title, width_inches=max(18.0, 5.5 * width))
 
 
 def _run_measure(measure: Measure[Setup], context: Context, setup: Setup, results: Results) -> None:

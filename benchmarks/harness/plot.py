@@ -47,7 +47,7 @@ class Bars:
             is_cut = value > longest
             axes.annotate(
                 column.show(value) + (" (bar cut)" if is_cut else ""),
-                (min(value, longest), position),
+                (max(0.0, min(value, longest)), position),
                 xytext=(-4 if is_cut else 4, 0),
                 textcoords="offset points",
                 va="center",

@@ -70,7 +70,9 @@ def fetch(url: str) -> Iterator[memoryview]:
     address = urlsplit(url)
     buffer = memoryview(bytearray(BUFFER_BYTES))
     with socket.create_connection((address.hostname, address.port)) as connection:
-        connection.sendall(f"GET {address.path} HTTP/1.1\r\nHost: {address.netloc}\r\nConnection: close\r\n\r\n".encode())
+        connection.sendall(
+            f"GET {address.path} HTTP/1.1\r\nHost: {address.netloc}\r\nConnection: close\r\n\r\n".encode()
+        )
         head = b""
         while b"\r\n\r\n" not in head:
             count = connection.recv_into(buffer)
