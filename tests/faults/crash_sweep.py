@@ -31,7 +31,8 @@ from chockstone.catalog.database.database import Database
 from chockstone.checkpoints import open_store
 from chockstone.engine.config import Durability, StorageRules
 from chockstone.engine.engine import Engine
-from chockstone.engine.runs.live_runs import Run
+from chockstone.engine.runs.commands import Save
+from chockstone.engine.runs.run import Run
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.paths import Kind, TinkerPath
 from support.engine.damaged_data_dirs import NOON
@@ -168,7 +169,7 @@ class Client:
             return await training.save_for_sampling(live, place, value)
         if word in ("save", "overwrite"):
             path, overwrite = TinkerPath.of(RUN, Kind.WEIGHTS, value), word == "overwrite"
-            return await training.save(live, place, path, ttl_seconds=None, overwrite=overwrite, user_metadata={})
+            return await training.save(live, place, Save(path, overwrite=overwrite))
         row = await self._engine.catalog.checkpoints.get(RUN, "weights", value, now=NOON)
         return await training.load(live, place, row, with_optimizer=True)
 

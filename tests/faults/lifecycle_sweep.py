@@ -39,7 +39,8 @@ from chockstone.engine.doctor.repairs import Orders
 from chockstone.engine.doctor.visit import look, repair
 from chockstone.engine.engine import Engine
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS
-from chockstone.engine.runs.live_runs import Run
+from chockstone.engine.runs.commands import Save
+from chockstone.engine.runs.run import Run
 from chockstone.engine.storage.archive_names import recovered_run
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.paths import Kind, TinkerPath
@@ -97,7 +98,7 @@ class Server:
 
     async def come_back(self) -> None:
         """Until what an earlier server was asked is done, and it is known what no run needs any more."""
-        while not self.engine._lifecycle._is_surveyed:
+        while not self.engine.runs.are_all_woken:
             await asyncio.sleep(0.001)
         for live in self.engine.runs:
             await live.lane.drained()
@@ -112,9 +113,8 @@ class Server:
         training = self.engine.training
         await self.result(await training.forward_backward(self.live, self.next_seq_id(), b"1"))
         await self.result(await training.optim_step(self.live, self.next_seq_id(), {}))
-        ordinary: dict[str, Any] = {"ttl_seconds": None, "overwrite": False, "user_metadata": {}}
         path = TinkerPath.of(RUN, Kind.WEIGHTS, name)
-        told = await self.result(await training.save(self.live, self.next_seq_id(), path, **{**ordinary, **facts}))
+        told = await self.result(await training.save(self.live, self.next_seq_id(), Save(path, **facts)))
         assert "error" not in told, told
         return await self.row(name)
 

@@ -48,10 +48,9 @@ CHECKPOINTS_ORDER: Final = [
 
 # What still breaks the two rules on folders. Both lists only shrink.
 KNOWN_CYCLES: Final = {
-    ("engine.runs", "engine.storage"),
     ("api.context", "api.downloads"),
 }
-KNOWN_LARGE_FOLDERS: Final = {"engine/runs": 19, "catalog/tables": 17}
+KNOWN_LARGE_FOLDERS: Final = {"engine/runs": 17, "catalog/tables": 17}
 
 
 def modules() -> list[Path]:

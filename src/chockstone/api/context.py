@@ -22,8 +22,8 @@ from chockstone.api.users import Caller, UserDirectory
 from chockstone.catalog import Catalog, CheckpointRow, RowMissing, RunRow, SamplerRow, SessionRow
 from chockstone.engine.engine import Engine
 from chockstone.engine.futures import Promise
-from chockstone.engine.runs.live_runs import Run
 from chockstone.engine.runs.operations import run_of
+from chockstone.engine.runs.run import Run
 from chockstone.engine.samples.sampling import SamplerSource
 from chockstone.engine.storage.checkpoints import Latest
 from chockstone.wire.failures import BadRequest, ServerFailure
@@ -47,6 +47,24 @@ class SessionFinished(HTTPException):
         super().__init__(410, f"session {session_id!r} is finished; make a new client")
 
 
+class SamplerSources:
+    """What each sampling session samples from, remembered while its session lasts."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, SamplerSource] = {}  # by sampling session
+
+    def get(self, sampling_session_id: str) -> SamplerSource | None:
+        return self._known.get(sampling_session_id)
+
+    def add(self, source: SamplerSource) -> None:
+        self._known[source.sampling_session_id] = source
+
+    def forget_session(self, session_id: str) -> None:
+        """The session is finished: its samplers are looked up again."""
+        for sampling_session_id in [known for known in self._known if known.startswith(f"{session_id}:")]:
+            del self._known[sampling_session_id]
+
+
 @dataclass(slots=True)
 class Context(Lookup):
     config: ServerConfig
@@ -57,11 +75,10 @@ class Context(Lookup):
     polls: Polls = field(default_factory=Polls)
     loop_health: LoopHealth = field(default_factory=LoopHealth)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    sources: SamplerSources = field(default_factory=SamplerSources)
     refused_keys: RefusedKeys = field(init=False)
-    _sources: dict[str, SamplerSource] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.engine.on_session_end = self.forget_sources
         self.refused_keys = RefusedKeys(self._audit_refused_key)
 
     @property
@@ -246,12 +263,12 @@ class Context(Lookup):
 
     async def source(self, sampling_session_id: str, caller: Caller, *, for_work: bool = False) -> SamplerSource:
         """What a sampling session samples from; looked up once while its session lasts. Then no work is taken."""
-        source = self._sources.get(sampling_session_id)
+        source = self.sources.get(sampling_session_id)
         if source is None:
             row = await self.sampler(sampling_session_id, caller)
             source = SamplerSource(sampling_session_id, row.owner, row.base_model, row.archive, row.seal)
             if not (await self.catalog.sessions.get(row.session_id)).is_finished:
-                self._sources[sampling_session_id] = source
+                self.sources.add(source)
             elif for_work:
                 raise SessionFinished(row.session_id)
         if source.owner != caller.user_id:
@@ -259,11 +276,6 @@ class Context(Lookup):
         if for_work:
             self.engine.presence.saw_session(sampling_session_id.partition(":")[0])
         return source
-
-    def forget_sources(self, session_id: str) -> None:
-        """The session is finished: its samplers are looked up anew."""
-        for sampling_session_id in [known for known in self._sources if known.startswith(f"{session_id}:")]:
-            del self._sources[sampling_session_id]
 
 
 def _context(request: Request) -> Context:

@@ -16,11 +16,11 @@ from chockstone.engine.config import Durability
 from chockstone.engine.engine import Engine
 from chockstone.engine.futures import Result
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS
-from chockstone.engine.runs.live_runs import Run
+from chockstone.engine.runs.run import Run
 from chockstone.engine.storage.archive_names import recovery_folder
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from support.engine.fake_backend import FakeBackend, Numbers
-from support.engine.making import NOW, RUN, answer, made_run, result_of, save, started, until
+from support.engine.making import NOW, RUN, answer, made_run, result_of, save, settle_down, started, until
 
 EVERY_STEP = Durability(steps=1)
 RARELY = Durability(steps=10**6, replay_seconds=1e9)  # no recovery archive by itself
@@ -180,3 +180,9 @@ async def archived(life: Life, name: str = "a") -> int:
     """The weight in a checkpoint."""
     row = await life.catalog.checkpoints.get(RUN, "weights", name, now=NOW)
     return life.backend.archives[row.archive]
+
+
+async def is_still_active(life: Life, run_id: str = RUN) -> bool:
+    """Whether another server may recover the run, as far as the catalog knows."""
+    await settle_down()
+    return (await life.catalog.runs.get(run_id)).state == "active"

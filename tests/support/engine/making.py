@@ -18,7 +18,8 @@ from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.engine.config import Durability, EngineLimits, StorageRules
 from chockstone.engine.engine import Engine
 from chockstone.engine.futures import Result
-from chockstone.engine.runs.live_runs import Run
+from chockstone.engine.runs.commands import Save
+from chockstone.engine.runs.run import Run
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.paths import Kind, TinkerPath
 from support.engine.fake_backend import FakeBackend
@@ -54,8 +55,7 @@ async def made_run(engine: Engine, model_seq_id: int = 0, **facts: Any) -> Run:
 async def save(
     engine: Engine, live: Run, seq_id: int | None, name: str = "a", *, kind: Kind = Kind.WEIGHTS, **facts: Any
 ) -> str:
-    ordinary: dict[str, Any] = {"ttl_seconds": None, "overwrite": False, "user_metadata": {}}
-    return await engine.training.save(live, seq_id, TinkerPath.of(live.run_id, kind, name), **{**ordinary, **facts})
+    return await engine.training.save(live, seq_id, Save(TinkerPath.of(live.run_id, kind, name), **facts))
 
 
 async def saved(engine: Engine, live: Run, seq_id: int | None, name: str = "a", **facts: Any) -> CheckpointRow:
@@ -125,6 +125,7 @@ async def started(
     durability: Durability | None = None,
     trusts_ages: Callable[[], bool] = lambda: True,
     monotonic: Callable[[], float] | None = None,
+    on_session_end: Callable[[str], None] = lambda _: None,
     **rules: Any,
 ) -> AsyncIterator[Engine]:
     """An engine with storage rules of its own, whose background work happens only when a test asks for it."""
@@ -140,6 +141,7 @@ async def started(
         now=clock or Clock(),
         monotonic=monotonic,
         trusts_ages=trusts_ages,
+        on_session_end=on_session_end,
     )
     await engine.start()
     await settle_down()

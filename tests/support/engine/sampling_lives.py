@@ -11,9 +11,9 @@ from pathlib import Path
 import orjson
 
 from chockstone.engine.config import EngineLimits
+from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.futures import Futures, Result
 from chockstone.engine.journal.journal import JournalWriter
-from chockstone.engine.runs.crash_suspects import CrashSuspects
 from chockstone.engine.samples.journal import SampleJournal
 from chockstone.engine.samples.sampling import SamplerSource, Sampling, Submitted
 from support.engine.fake_backend import FakeBackend
@@ -89,9 +89,15 @@ async def life(
     writer = JournalWriter(synced=False)
     journal = SampleJournal(directory, writer, rotate_bytes=rotate_bytes, keep_bytes=keep_bytes)
     futures = Futures(now=lambda: made.seconds)
-    sampling = Sampling(backend, futures, limits or EngineLimits(), journal, suspects)
+    sampling = Sampling(
+        backend,
+        futures,
+        limits or EngineLimits(),
+        journal,
+        suspects,
+        on_sampled=lambda *sampled: made.usage.append(sampled),
+    )
     made = Life(sampling, futures, backend, journal, directory)
-    sampling.on_sampled = lambda *sampled: made.usage.append(sampled)
     try:
         await sampling.recover()
         yield made

@@ -325,7 +325,7 @@ async def test_background_work_that_fails_is_logged(
     await until(lambda: "background work failed" in caplog.text)
 
 
-async def test_for_a_deleted_checkpoint_that_is_sampled_from_no_run_is_brought_back(
+async def test_for_a_deleted_checkpoint_that_is_sampled_from_no_run_is_woken(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await made_run(engine)
@@ -337,5 +337,5 @@ async def test_for_a_deleted_checkpoint_that_is_sampled_from_no_run_is_brought_b
     monkeypatch.setattr(engine, "wake", wake)
     named = SamplerSource("s:sample:0", "local", "tiny", "s.train.0/sampler_weights/a.1")
 
-    assert not await engine._bring_weights_back(named)
+    assert not await engine._recover_weights(named)
     assert woken == []

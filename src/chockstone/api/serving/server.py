@@ -16,7 +16,7 @@ from typing import Final
 
 from chockstone.api.app import create_app
 from chockstone.api.config import ServerConfig
-from chockstone.api.context import Context
+from chockstone.api.context import Context, SamplerSources
 from chockstone.api.downloads.signing import Signer
 from chockstone.api.model_descriptions import describe_models
 from chockstone.api.serving.file_watch import FileWatch
@@ -77,6 +77,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
     backend = _backend(config, prepared, on_lost=lost, on_hopeless=fail)
     storage = ArchiveStorage(store)
     clock = ServerClock(config.data)
+    sources = SamplerSources()
     engine = Engine(
         await _with_sampler(config, backend, storage),
         catalog,
@@ -88,10 +89,11 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
         now=clock.now,
         monotonic=clock.elapsed,
         trusts_ages=clock.trusts_ages,
+        on_session_end=sources.forget_session,
     )
     keys = KeysRecord(config.data)
     users = UserDirectory(config.keys, secret=secret, now=lambda: datetime.now(UTC), keys_required=keys.is_there)
-    context = Context(config, engine, users, models, signer=Signer(secret), now=clock.now)
+    context = Context(config, engine, users, models, signer=Signer(secret), now=clock.now, sources=sources)
     app = create_app(context)
     get_ready(app)
     watchdog = context.loop_health.watchdog()

@@ -11,6 +11,7 @@ from chockstone.api.context import ContextDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
 from chockstone.backends.protocol import RunSpec
+from chockstone.engine.runs.commands import Save
 from chockstone.engine.runs.operations import request_id_of
 from chockstone.engine.storage.checkpoints import Latest
 from chockstone.wire.messages.checkpoints import SkippedCheckpoint
@@ -34,14 +35,13 @@ routes = Routes(tags=["weights"])
 @routes.post("/save_weights")
 async def save_weights(request: SaveWeightsRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     live = await context.run(request.model_id, caller)
-    request_id = await context.engine.training.save(
-        live,
-        request.seq_id,
+    command = Save(
         TinkerPath.of(live.run_id, Kind.WEIGHTS, request.path),
-        ttl_seconds=request.ttl_seconds,
-        overwrite=request.overwrite,
-        user_metadata=request.user_metadata or {},
+        request.ttl_seconds,
+        request.overwrite,
+        request.user_metadata or {},
     )
+    request_id = await context.engine.training.save(live, request.seq_id, command)
     return AcceptedResponse(request_id=request_id, model_id=live.run_id)
 
 
@@ -53,14 +53,9 @@ async def save_weights_for_sampler(
     live = await context.run(request.model_id, caller)
     training = context.engine.training
     if request.path is not None:
-        request_id = await training.save(
-            live,
-            request.seq_id,
-            TinkerPath.of(live.run_id, Kind.SAMPLER_WEIGHTS, request.path),
-            ttl_seconds=request.ttl_seconds,
-            overwrite=False,
-            user_metadata=request.user_metadata or {},
-        )
+        path = TinkerPath.of(live.run_id, Kind.SAMPLER_WEIGHTS, request.path)
+        command = Save(path, request.ttl_seconds, user_metadata=request.user_metadata or {})
+        request_id = await training.save(live, request.seq_id, command)
     else:
         assert request.sampling_session_seq_id is not None  # one of the two is there
         request_id = await training.save_for_sampling(live, request.seq_id, request.sampling_session_seq_id)
@@ -73,15 +68,13 @@ async def save_weights_external(
 ) -> AcceptedResponse:
     """As files for other programs, encrypted if there are recipients."""
     live = await context.run(request.model_id, caller)
-    request_id = await context.engine.training.save(
-        live,
-        request.seq_id,
+    command = Save(
         TinkerPath.of(live.run_id, Kind.EXTERNAL_WEIGHTS, request.path),
-        ttl_seconds=request.ttl_seconds,
-        overwrite=False,
+        request.ttl_seconds,
         user_metadata=request.user_metadata or {},
         recipients=tuple(request.age_encryption_recipients or ()),
     )
+    request_id = await context.engine.training.save(live, request.seq_id, command)
     return AcceptedResponse(request_id=request_id, model_id=live.run_id)
 
 

@@ -28,14 +28,14 @@ from chockstone.checkpoints.stores.file_store import PARTIAL, FileStore
 from chockstone.engine.doctor.findings import Examination, Finding, FindingKind
 from chockstone.engine.doctor.row_rebuild import Description, Undescribed, describe, newest
 from chockstone.engine.journal.format import JournalError
-from chockstone.engine.runs.leftover_files import (
+from chockstone.engine.storage.archive_names import ephemeral_session, recovered_run, stored_session
+from chockstone.engine.storage.leftover_files import (
     LeftoverFiles,
     archives_to_replay,
     find_leftover_files,
     journal_bytes,
     list_journals,
 )
-from chockstone.engine.storage.archive_names import ephemeral_session, recovered_run, stored_session
 from chockstone.wire.paths import TinkerPath
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]

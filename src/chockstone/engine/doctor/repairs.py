@@ -22,7 +22,7 @@ from chockstone.checkpoints.errors import CheckpointMissing, StoreError
 from chockstone.engine.doctor.examination import is_unmounted, read_in_full
 from chockstone.engine.doctor.findings import Finding, FindingKind
 from chockstone.engine.doctor.row_rebuild import adopt
-from chockstone.engine.runs.leftover_files import list_journals
+from chockstone.engine.storage.leftover_files import list_journals
 
 _DOCTOR: Final = "chockstone doctor"  # who did it, in the audit log
 _LOSSES: Final = (FindingKind.MISSING, FindingKind.EMPTY_TRASH)  # what a disk that is not mounted looks like

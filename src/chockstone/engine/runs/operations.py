@@ -1,87 +1,137 @@
-"""Operations: what runs are asked to do, as data, so that it can be written down and done again."""
+"""Operations: one request to a run each, and how far it has got.
+
+The request never changes. Its status does, from the acknowledgement to the deletion of its records.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import orjson
 import xxhash
 
 from chockstone.engine.futures import Promise, Result
 from chockstone.engine.journal.journal import Record
+from chockstone.engine.runs.commands import CHANGES_STATE, Command
 from chockstone.wire.failures import BadRequest
 
-Word = Literal["open", "pass", "optim_step", "save", "snapshot", "load", "close"]
-CHANGES_STATE: Final = frozenset[str]({"open", "pass", "optim_step", "load"})
 _REQUEST: Final = re.compile(r"([A-Za-z0-9_-]{1,100}:train:[0-9]{1,18}):[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
 class OperationOutcome:
-    """What came of an operation: what the client is told, and what doing it again must know."""
+    """How an operation ended: what the client is told, and the facts that a replay needs."""
 
     result: Result
     facts: Mapping[str, Any] = field(default_factory=dict)  # Any: plain JSON
 
+    @classmethod
+    def failed(cls, error: BaseException) -> OperationOutcome:
+        return cls(Result.failed(error))
+
     def explain(self) -> str:
-        """Why it failed, if it did."""
+        """The error message; empty if the operation succeeded."""
         return str(orjson.loads(self.result.body).get("error", "")) if self.result.is_failure else ""
 
-    def trace(self) -> ResultRecord:
+    def record(self) -> ResultRecord:
         return ResultRecord(self.result.is_failure, digest_of(self.result.body), self.facts)
 
 
 @dataclass(frozen=True, slots=True)
 class ResultRecord:
-    """What is remembered of an outcome."""
+    """What the journal keeps of an outcome in memory: a digest in place of the result's bytes."""
 
     is_failure: bool
     digest: int
-    facts: Mapping[str, Any]
+    facts: Mapping[str, Any]  # Any: plain JSON
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRequest:
+    """What was asked of a run, and where the journal has it."""
+
+    command: Command
+    request_id: str
+    seq_id: int | None = None  # None: from a client that does not number its requests
+    body: bytes | None = None  # None: the journal has it
+    loss: Mapping[str, Any] | None = None  # definition of the custom loss; None: there is none, or the journal has it
+    sequence: int = 0  # of its record in the journal
+    after: int | None = None  # sequence of the operation before it; None: its journal does not record that
+    record: Record | None = None
+    damage: str | None = None  # why its record cannot be trusted
+    is_old: bool = False  # taken by an earlier server, which may have begun it
 
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """One request to a run. Its place in the run's journal is its place in the run's life."""
+    """A request and its status."""
 
-    word: str  # one of Word; from a journal it is whatever stands there
-    values: Mapping[str, Any]  # Any: plain JSON
-    request_id: str
-    seq_id: int | None  # None: from a client that does not number its requests
-    sequence: int = 0  # in the journal
-    after: int | None = None  # the sequence of the operation before it; None: a journal of before does not say
-    body: bytes | None = None  # None: it has to be read again
-    loss: Mapping[str, Any] | None = None  # definition of the custom loss it uses; None: it uses none, or as for body
-    record: Record | None = None
+    request: OperationRequest
     promise: Promise | None = None
-    damage: str | None = None  # why its record cannot be trusted
-    trace: ResultRecord | None = None  # once it has ended
-    result_sequence: int = 0  # of its result, in the journal
+    outcome: ResultRecord | None = None  # once it has ended
+    result_sequence: int = 0  # of its result in the journal
     is_begun: bool = False
-    is_released: bool = False  # its run has gone on although it is not finished
-    is_old: bool = False  # of an earlier server, which may have begun it
-    is_gone: bool = False  # nobody will ask for its result again
-    is_covered: bool = False  # no replay will ever begin before it
-    deaths: int = 0  # of workers, while it ran
-    attempts: int = 0  # by servers that did not live to see its end
+    is_released: bool = False  # the lane continued before it ended, as during a save
+    is_gone: bool = False  # no client will ask for its result again
+    is_covered: bool = False  # no replay will start before it
+    deaths: int = 0  # workers that died while it ran
+    attempts: int = 0  # starts by servers that died before it ended
 
     @property
-    def loss_id(self) -> str | None:
-        """Of the custom loss it uses. A journal of a version before this one does not say."""
-        loss_id: str | None = self.values.get("loss_id")
-        return loss_id
+    def command(self) -> Command:
+        return self.request.command
 
     @property
-    def is_again(self) -> bool:
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def sequence(self) -> int:
+        return self.request.sequence
+
+    @property
+    def changes_state(self) -> bool:
+        """Whether a replay must execute it again."""
+        return isinstance(self.command, CHANGES_STATE)
+
+    @property
+    def is_retry(self) -> bool:
         """Whether an earlier attempt may have left something behind."""
-        return self.deaths > 0 or self.is_old
+        return self.deaths > 0 or self.request.is_old
+
+    def attach(self, promise: Promise) -> None:
+        """The promise has an id of its own where the operation has none."""
+        self.promise = promise
+        self.request = replace(self.request, request_id=promise.request_id)
+
+    def begin(self) -> None:
+        self.is_begun = True
+
+    def release(self) -> None:
+        self.is_released = True
+
+    def postpone(self) -> None:
+        """The next server executes it; this one leaves no trace of it."""
+        self.is_begun = False
+
+    def count_death(self, *, was_sent: bool) -> None:
+        """A worker died. An operation that was never sent to it is not the cause."""
+        self.deaths += was_sent
+
+    def end(self, outcome: ResultRecord, *, result_sequence: int = 0) -> None:
+        self.outcome, self.result_sequence = outcome, result_sequence
+        self.request = replace(self.request, body=None, loss=None)  # the journal has them
+
+    def forget_result(self) -> None:
+        """The result is damaged in the journal: the operation counts as not ended."""
+        self.outcome = None
 
 
 def check_plain(values: Mapping[str, Any]) -> None:
-    """Raises BadRequest for what cannot be written down: numbers beyond 64 bits, strings that are no text."""
+    """Raises BadRequest for what JSON cannot hold: numbers beyond 64 bits, strings that are not valid Unicode."""
     try:
         orjson.dumps(dict(values))
     except (TypeError, ValueError) as error:
@@ -93,11 +143,11 @@ def digest_of(content: bytes) -> int:
 
 
 def request_id_of(run_id: str, seq_id: int) -> str:
-    """The same for a repeat, also to another server."""
+    """A retried request has the same id, also on the next server."""
     return f"{run_id}:{seq_id}"
 
 
 def run_of(request_id: str) -> str | None:
-    """The run that such a request was made to. Anybody may ask for anything: what becomes a file's name is checked."""
+    """The run that a request was made to. The id comes from a client and names a file: it is checked."""
     found = _REQUEST.fullmatch(request_id)
     return None if found is None else found[1]

@@ -1,8 +1,7 @@
-"""Recovery: a worker that does not have a run is given it, as it was.
+"""Recovery: rebuilds a run in a worker from its newest recovery archive and the journal.
 
-The newest recovery archive that is whole, then all that the journal has after it, in its order. One
-that cannot be read now is waited for. One path for a worker that died, a server that was killed, and a
-run that was parked.
+The newest undamaged recovery archive is loaded, then the journal after it is replayed in order. An archive that cannot
+be read at the moment is waited for. A worker that died, a server that was killed and a parked run all take this path.
 """
 
 from __future__ import annotations
@@ -22,39 +21,40 @@ from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, Store
 from chockstone.checkpoints.restoring.verdicts import Verdict
 from chockstone.checkpoints.restoring.walk_back import Ending, WalkBack
 from chockstone.engine.config import EngineLimits
-from chockstone.engine.futures import Result
+from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.journal.journal import JournalDamaged
-from chockstone.engine.runs.crash_suspects import CrashSuspects
-from chockstone.engine.runs.execution import Execution
-from chockstone.engine.runs.operations import CHANGES_STATE, Operation, OperationOutcome, digest_of
+from chockstone.engine.runs.commands import ForwardBackward, OpenRun, OptimStep, Snapshot
+from chockstone.engine.runs.executor import Executor
+from chockstone.engine.runs.operations import Operation, OperationOutcome, digest_of
 from chockstone.engine.runs.recovery_archives import RecoveryArchive, RecoveryArchives
-from chockstone.engine.runs.run import ReplayBacklog, Run
+from chockstone.engine.runs.run import Run
+from chockstone.engine.shutdown import Shutdown
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.failures import Code, RequestError, ServerFailure
 from chockstone.wire.model_names import ModelName
 
 log = logging.getLogger(__name__)
-Finish = Callable[[Run, Operation, OperationOutcome], Awaitable[None]]
-_VERDICTS: Final[Mapping[Code | None, Verdict]] = {  # anything else was the worker's own trouble: LOCAL
+Settle = Callable[[Run, Operation, OperationOutcome], Awaitable[None]]
+_VERDICTS: Final[Mapping[Code | None, Verdict]] = {  # any other code is a failure of the worker: LOCAL
     "damaged": Verdict.CORRUPT,
     "missing": Verdict.CORRUPT,
     "newer": Verdict.INCOMPATIBLE,
     "denied": Verdict.DENIED,
     "unreachable": Verdict.UNREACHABLE,
 }
-_PASSING: Final = {Verdict.DENIED, Verdict.UNREACHABLE}  # of the store, while this server runs
+_PASSING: Final = {Verdict.DENIED, Verdict.UNREACHABLE}  # the store may recover while this server runs
 
 
 class Halted(Exception):
-    """The server stops, or cannot serve this run as it was started: what waits goes on waiting."""
+    """The server stops, or cannot serve this run with its present options. Operations keep waiting."""
 
 
 class Postponed(Exception):
-    """The store does not say what it has, or does not let us: nothing is decided, and it is asked again."""
+    """The store cannot be read at the moment. Nothing is decided; the recovery is retried."""
 
 
 class NotRecovered(ServerFailure):
-    """The run cannot be brought back to where it was: never, or not by this server."""
+    """The run cannot be recovered: never (``is_final``), or not by this server."""
 
     def __init__(self, message: str, *, is_final: bool = True) -> None:
         super().__init__(message)
@@ -63,145 +63,148 @@ class NotRecovered(ServerFailure):
 
 @dataclass(slots=True)
 class RecoveryReceipt:
-    """How a run came back."""
+    """How a run was recovered."""
 
     reason: str
     archive: str | None = None
     skipped: list[dict[str, str]] = field(default_factory=list)  # archives that could not be read, and why
     replayed: int = 0
-    redone: int = 0  # without a result before
+    redone: int = 0  # operations that had no result before
     matched: int = 0
     mismatched: int = 0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
-    lost: int = 0  # acknowledged operations that the journal does not have any more
+    lost: int = 0  # acknowledged operations that the journal lacks
 
 
 class RunRecovery:
     def __init__(
         self,
-        backend: Worker,
+        worker: Worker,
         catalog: Catalog,
         storage: ArchiveStorage,
-        execution: Execution,
+        executor: Executor,
         archives: RecoveryArchives,
         limits: EngineLimits,
         suspects: CrashSuspects,
+        shutdown: Shutdown,
         *,
+        settle: Settle,
         now: Callable[[], datetime],
     ) -> None:
-        self._backend = backend
+        """``settle`` ends an operation that had no result before."""
+        self._worker = worker
         self._catalog = catalog
         self._storage = storage
-        self._execution = execution
+        self._executor = executor
         self._archives = archives
         self._limits = limits
         self._suspects = suspects
+        self._shutdown = shutdown
+        self._settle = settle
         self._now = now
-        self._turn = asyncio.Lock()  # one at a time: two would both take twice as long
-        self.is_stopping = False
-        self.finish: Finish  # of an operation that had no result yet; set by whoever keeps the results
+        self._turn = asyncio.Lock()  # one recovery at a time: two at once would each take twice as long
 
-    async def restore(self, live: Run, before: Operation | None) -> None:
-        """Have the present worker hold the run as it was before the operation; nothing to do if it does.
+    async def recover(self, run: Run, *, before: Operation | None) -> None:
+        """Have the present worker hold the run as it was before the operation; do nothing if it already does.
 
-        Raises WorkerLost, NotRecovered, Postponed, and Halted, also when there will be no worker any more.
+        Raises WorkerLost, NotRecovered, Postponed, and Halted, also if no worker will ever be ready.
         """
-        await self._wait_for_worker(live)
-        if live.generation == self._backend.generation:
+        await self._wait_for_worker(run)
+        if run.generation == self._worker.generation:
             return
-        base_model = ModelName.parse(live.base_model).base
-        if base_model not in self._backend.environment.get("models", {base_model: ""}):
+        base_model = ModelName.parse(run.base_model).base
+        if base_model not in self._worker.environment.get("models", {base_model: ""}):
             raise self._hold(
-                live,
+                run,
                 f"base model {base_model!r} is not served at the moment: start the server with "
-                f"--model {base_model}=DIRECTORY, and run {live.run_id!r} goes on where it was",
+                f"--model {base_model}=DIRECTORY, and run {run.run_id!r} goes on where it was",
             )
-        if before is not None and before.word == "open":
-            return  # it has not begun yet
-        await live.all_written()  # what the last worker was writing ends, one way or another
-        live.pause = "the run waits for its turn to be recovered"
+        if before is not None and isinstance(before.command, OpenRun):
+            return  # there is nothing to recover yet
+        await run.all_saved()  # saves of the last worker end first, one way or another
+        run.wait("the run waits for its turn to be recovered")
         async with self._turn:
-            if not live.journal.is_kept:
+            if not run.journal.is_kept:
                 raise NotRecovered(
-                    f"run {live.run_id!r} is not loaded any more: {live.restore_reason}, and no journal is kept. "
+                    f"run {run.run_id!r} is not loaded any more: {run.recovery_reason}, and no journal is kept. "
                     "Resume it with create_training_client_from_state_with_optimizer and its last checkpoint."
                 )
             try:
-                await self._bring_back(live, before)
+                await self._rebuild(run, before)
             except BaseException as error:
-                live.generation = 0  # what the worker has of it is not all
+                run.note_unloaded()  # the worker has only a part of it
                 if isinstance(error, StoreError):
-                    raise Postponed(f"the store of run {live.run_id!r} cannot be used now: {error}") from error
+                    raise Postponed(f"the store of run {run.run_id!r} cannot be used now: {error}") from error
                 raise
             finally:
-                live.pause = None
+                run.resume()
 
     @staticmethod
-    def _hold(live: Run, reason: str) -> Halted:
-        live.hold = reason
-        log.error("run waits run=%s reason=%s", live.run_id, reason)
+    def _hold(run: Run, reason: str) -> Halted:
+        run.hold(reason)
+        log.error("run waits run=%s reason=%s", run.run_id, reason)
         return Halted(reason)
 
-    async def _wait_for_worker(self, live: Run) -> None:
-        if not self._backend.is_ready:
-            live.pause = "the worker is being started, and the models are being loaded"
+    async def _wait_for_worker(self, run: Run) -> None:
+        if not self._worker.is_ready:
+            run.wait("the worker is being started, and the models are being loaded")
         try:
-            await self._backend.ready()
-        except WorkerLost as error:  # none will ever be: the server ends, and the next one does what this one has not
+            await self._worker.ready()
+        except WorkerLost as error:  # none will be started: the server ends, and the next one continues
             raise Halted from error
         finally:
-            live.pause = None
+            run.resume()
 
-    async def _bring_back(self, live: Run, before: Operation | None) -> None:
+    async def _rebuild(self, run: Run, before: Operation | None) -> None:
         started = time.perf_counter()
-        receipt = RecoveryReceipt(live.restore_reason)
-        live.pause = "the run is being recovered"
-        through = await self._load_newest(live, receipt)
+        receipt = RecoveryReceipt(run.recovery_reason)
+        run.begin_recovery("the run is being recovered")
+        through = await self._load_newest(run, receipt)
         for each in receipt.skipped:
-            log.warning("recovery archive passed over archive=%s error=%s", each["archive"], each["reason"])
-        live.debt = ReplayBacklog()
-        _refuse_gaps(live, through)
-        receipt.lost = live.lost
-        if live.lost:
-            receipt.notes.append(f"the journal had lost its end: {live.lost} acknowledged operations are missing")
-        await self._give_up_results(live, through)
+            log.warning("recovery archive skipped archive=%s error=%s", each["archive"], each["reason"])
+        _refuse_gaps(run, through)
+        receipt.lost = run.lost_operations
+        if receipt.lost:
+            receipt.notes.append(f"the journal had lost its end: {receipt.lost} acknowledged operations are missing")
+        await self._fail_lost_results(run, through)
         pending = [
             operation
-            for operation in live.journal.operations
+            for operation in run.journal.operations
             if operation.sequence > through and (before is None or operation.sequence < before.sequence)
         ]
         if before is None:
             pending = [operation for operation in pending if operation.is_begun]
         for number, operation in enumerate(pending):
-            if self.is_stopping:
+            if self._shutdown.has_begun:
                 raise Halted
-            live.pause = f"the run is being recovered: {number} of {len(pending)} operations are replayed"
-            await self._replay(live, operation, receipt)
+            run.begin_recovery(f"the run is being recovered: {number} of {len(pending)} operations are replayed")
+            await self._replay(run, operation, receipt)
         receipt.seconds = time.perf_counter() - started
-        live.restore_deaths = 0
-        await self._report(live, receipt)
+        run.end_recovery()
+        await self._report(run, receipt)
 
-    async def _load_newest(self, live: Run, receipt: RecoveryReceipt) -> int:
-        """Up to which operation the worker has the run now; 0: no archive is whole, and it has nothing yet."""
-        generation = self._backend.generation
-        candidates = await self._archives.candidates(live.run_id)
+    async def _load_newest(self, run: Run, receipt: RecoveryReceipt) -> int:
+        """The last operation that the loaded archive holds; 0: no archive can be read, and nothing is loaded."""
+        generation = self._worker.generation
+        candidates = await self._archives.candidates(run.run_id)
         walk = WalkBack(candidates)
         then: Mapping[str, Any] = {}
         for candidate in walk:
-            await self._backend.open_run(
-                live.run_id,
-                owner=live.owner,
-                base_model=live.base_model,
-                spec=RunSpec.from_json(live.spec),
+            await self._worker.open_run(
+                run.run_id,
+                owner=run.owner,
+                base_model=run.base_model,
+                spec=RunSpec.from_json(run.spec),
                 generation=generation,
             )
             try:
-                seal = live.seals.get(candidate.name)
-                await self._backend.load(
-                    live.run_id, candidate.name, with_optimizer=True, seal=seal, generation=generation
+                seal = run.seals.get(candidate.name)
+                await self._worker.load(
+                    run.run_id, candidate.name, with_optimizer=True, seal=seal, generation=generation
                 )
-                live.steps, then = await self._inspect(live, candidate)
+                steps, then = await self._inspect(run, candidate)
+                run.note_step(steps)
             except WorkerLost:
                 raise
             except RequestError as error:
@@ -213,126 +216,138 @@ class RunRecovery:
         receipt.skipped = [{"archive": look.candidate.name, "reason": look.reason} for look in walk.skipped]
         if walk.choice is not None:
             chosen = walk.choice.candidate
-            live.generation = generation
+            run.note_loaded(generation)
             receipt.archive = chosen.name
-            receipt.notes += differences(then, self._backend.environment, live.base_model)
-            live.archives = sorted(each.through for each in candidates if each.through <= chosen.through)
+            receipt.notes += differences(then, self._worker.environment, run.base_model)
+            run.begin_replay(sorted(each.through for each in candidates if each.through <= chosen.through))
             return chosen.through
-        return await self._without_archive(live, receipt, walk)
+        return await self._without_archive(run, receipt, walk)
 
-    async def _without_archive(self, live: Run, receipt: RecoveryReceipt, walk: WalkBack[RecoveryArchive]) -> int:
-        """0, if the journal has everything; else it says why the run is not brought back."""
+    async def _without_archive(self, run: Run, receipt: RecoveryReceipt, walk: WalkBack[RecoveryArchive]) -> int:
+        """0 if the journal holds everything; raises if the run cannot be recovered without an archive."""
         if walk.blocked is not None and walk.blocked.verdict in _PASSING:
             raise Postponed(f"recovery archive {walk.blocked.candidate.name!r} cannot be read: {walk.blocked.reason}")
-        first = live.journal.first_of_all()
+        first = run.journal.first_of_all()
         then: Mapping[str, Any] = {}
-        if first is not None and first.trace is not None:
-            then = first.trace.facts.get("environment", {})
+        if first is not None and first.outcome is not None:
+            then = first.outcome.facts.get("environment", {})
         elif walk.judged:
             with suppress(CheckpointError):  # as far as it can be read
-                _, then = await self._inspect(live, walk.judged[0].candidate)
-        if _is_another_model(then, self._backend.environment, live.base_model):
-            base_model = ModelName.parse(live.base_model).base
+                _, then = await self._inspect(run, walk.judged[0].candidate)
+        if _is_another_model(then, self._worker.environment, run.base_model):
+            base_model = ModelName.parse(run.base_model).base
             raise self._hold(
-                live,
-                f"base model {base_model!r} is not the one that run {live.run_id!r} was trained on: start the "
+                run,
+                f"base model {base_model!r} is not the one that run {run.run_id!r} was trained on: start the "
                 f"server with --model {base_model}=DIRECTORY of that one, and it goes on where it was",
             )
         reasons = "; ".join(each["reason"] for each in receipt.skipped) or "there is none"
         if walk.blocked is not None:  # it may be good, and loads another time
             raise NotRecovered(
-                f"the newest recovery archive of run {live.run_id!r} cannot be loaded by this server: {reasons}. "
+                f"the newest recovery archive of run {run.run_id!r} cannot be loaded by this server: {reasons}. "
                 "Nothing of it is lost; start the server again when that is mended.",
                 is_final=False,
             )
         if first is None:
             raise NotRecovered(
-                f"no recovery archive of run {live.run_id!r} can be read, and its journal does not go back to its "
+                f"no recovery archive of run {run.run_id!r} can be read, and its journal does not go back to its "
                 f"beginning: {reasons}. Resume it from its last checkpoint.",
                 is_final=walk.ending is Ending.EXHAUSTED,  # else the store has none, as when a disk is not mounted
             )
-        receipt.notes += differences(then, self._backend.environment, live.base_model)
-        live.archives = []
+        receipt.notes += differences(then, self._worker.environment, run.base_model)
+        run.begin_replay([])
         return 0
 
-    async def _inspect(self, live: Run, archive: RecoveryArchive) -> tuple[int, Mapping[str, Any]]:
+    async def _inspect(self, run: Run, archive: RecoveryArchive) -> tuple[int, Mapping[str, Any]]:
         """After how many steps it was taken, and in which environment. Raises CheckpointError."""
-        with await self._storage.open(archive.name, seal=live.seals.get(archive.name)) as opened:
+        with await self._storage.open(archive.name, seal=run.seals.get(archive.name)) as opened:
             told = opened.manifest.metadata
-            if (told.get("run_id"), told.get("through")) != (live.run_id, archive.through):
+            if (told.get("run_id"), told.get("through")) != (run.run_id, archive.through):
                 raise DamagedArchive(
                     f"another archive is in its place: it holds run {told.get('run_id')!r} up to operation "
                     f"{told.get('through')!r}"
                 )
             return opened.manifest.step or 0, told.get("environment", {})
 
-    async def _give_up_results(self, live: Run, through: int) -> None:
-        """What an archive holds is not done again, so a result that was damaged in the journal stays lost."""
-        for operation in live.journal.operations:
-            if operation.sequence <= through and operation.trace is None:
-                lost = ServerFailure(f"the run has done {operation.word}, but its result was lost in a damaged journal")
-                await self.finish(live, operation, OperationOutcome(Result.failed(lost)))
+    async def _fail_lost_results(self, run: Run, through: int) -> None:
+        """The archive holds these operations, so they are not executed again: a damaged result stays lost."""
+        for operation in run.journal.operations:
+            if operation.sequence <= through and operation.outcome is None:
+                name = operation.command.name
+                lost = ServerFailure(f"the run has done {name}, but its result was lost in a damaged journal")
+                await self._settle(run, operation, OperationOutcome.failed(lost))
 
-    async def _replay(self, live: Run, operation: Operation, receipt: RecoveryReceipt) -> None:
-        trace = operation.trace
-        if trace is not None and trace.is_failure:
-            return  # it left nothing behind
-        if operation.damage is not None:
+    async def _replay(self, run: Run, operation: Operation, receipt: RecoveryReceipt) -> None:
+        outcome, command = operation.outcome, operation.command
+        if outcome is not None and outcome.is_failure:
+            return  # it changed nothing
+        if operation.request.damage is not None:
             raise NotRecovered(
-                f"the journal of run {live.run_id!r} is damaged at operation {operation.sequence}: {operation.damage}. "
-                "What came after cannot be brought back; resume from its last checkpoint."
+                f"the journal of run {run.run_id!r} is damaged at operation {operation.sequence}: "
+                f"{operation.request.damage}. What came after cannot be recovered; resume from its last checkpoint."
             )
-        if trace is not None and operation.word not in CHANGES_STATE and not await self._is_missing(operation):
+        if outcome is None:
+            await self._redo(run, operation, receipt)
             return
-        if trace is None:
-            is_poison = operation.deaths >= self._limits.deaths or operation.attempts >= self._limits.attempts
-            if is_poison and operation.word not in CHANGES_STATE:
-                times = max(operation.deaths, operation.attempts)
-                poison = f"{operation.word} killed the worker {times} times, so it is not tried again"
-                await self.finish(live, operation, OperationOutcome(Result.failed(ServerFailure(poison))))
-                return
-            live.journal.attempt(operation)
+        if not operation.changes_state and not await self._lacks_archive(operation):
+            return
         try:
-            async with self._suspects.alone() if trace is None and operation.deaths else nullcontext():
-                outcome = await self._execution.execute(live, operation)
-        except WorkerLost as error:
-            operation.deaths += trace is None and error.code != "unsent"
+            again = await self._executor.execute(run, operation)
+        except WorkerLost:
             raise
         except (RequestError, JournalDamaged) as error:
-            if trace is None and isinstance(error, RequestError):
-                await self.finish(live, operation, OperationOutcome(Result.failed(error)))
-                return
             if isinstance(error, RequestError) and _VERDICTS.get(error.code) in _PASSING:
-                raise Postponed(f"operation {operation.sequence} ({operation.word}) waits: {error}") from error
+                raise Postponed(f"operation {operation.sequence} ({command.name}) waits: {error}") from error
             raise NotRecovered(
-                f"operation {operation.sequence} ({operation.word}) of run {live.run_id!r} cannot be replayed: {error}",
-                is_final=isinstance(error, JournalDamaged),  # else it may be another time, or with more memory
+                f"operation {operation.sequence} ({command.name}) of run {run.run_id!r} cannot be replayed: {error}",
+                is_final=isinstance(error, JournalDamaged),  # else it may succeed later, or with more memory
             ) from error
-        if trace is None:
-            receipt.redone += 1
-            await self.finish(live, operation, outcome)
-            return
         receipt.replayed += 1
-        if operation.word in ("pass", "optim_step"):
-            is_same = digest_of(outcome.result.body) == trace.digest
+        if isinstance(command, ForwardBackward | OptimStep):
+            is_same = digest_of(again.result.body) == outcome.digest
             receipt.matched += is_same
             receipt.mismatched += not is_same
 
-    async def _is_missing(self, operation: Operation) -> bool:
-        """Whether weights to sample from, which are written behind, did not get as far."""
-        if operation.word != "snapshot" or operation.trace is None:
+    async def _redo(self, run: Run, operation: Operation, receipt: RecoveryReceipt) -> None:
+        """Execute an operation that was begun, and whose result is not known."""
+        name = operation.command.name
+        is_poison = operation.deaths >= self._limits.deaths or operation.attempts >= self._limits.attempts
+        if is_poison and not operation.changes_state:
+            times = max(operation.deaths, operation.attempts)
+            poison = ServerFailure(f"{name} killed the worker {times} times, so it is not tried again")
+            await self._settle(run, operation, OperationOutcome.failed(poison))
+            return
+        run.journal.attempt(operation)
+        try:
+            async with self._suspects.alone() if operation.deaths else nullcontext():
+                outcome = await self._executor.execute(run, operation)
+            receipt.redone += 1
+        except WorkerLost as error:
+            operation.count_death(was_sent=error.code != "unsent")
+            raise
+        except RequestError as error:
+            outcome = OperationOutcome.failed(error)
+        except JournalDamaged as error:
+            raise NotRecovered(
+                f"operation {operation.sequence} ({name}) of run {run.run_id!r} cannot be replayed: {error}"
+            ) from error
+        await self._settle(run, operation, outcome)
+
+    async def _lacks_archive(self, operation: Operation) -> bool:
+        """Whether weights to sample from, which are written in the background, did not reach the store."""
+        if not isinstance(operation.command, Snapshot) or operation.outcome is None:
             return False
-        archive = operation.trace.facts.get("archive")
+        archive = operation.outcome.facts.get("archive")
         return archive is not None and not await self._storage.look_up([archive])
 
-    async def _report(self, live: Run, receipt: RecoveryReceipt) -> None:
+    async def _report(self, run: Run, receipt: RecoveryReceipt) -> None:
         if receipt.mismatched:
             receipt.notes.append(
                 f"{receipt.mismatched} of {receipt.replayed} results differ from those that were given before"
             )
         log.info(
             "run recovered run=%s reason=%r archive=%s replayed=%d redone=%d matched=%d mismatched=%d seconds=%.2f%s",
-            live.run_id,
+            run.run_id,
             receipt.reason,
             receipt.archive,
             receipt.replayed,
@@ -344,8 +359,8 @@ class RunRecovery:
         )
         try:
             await self._catalog.recoveries.add(
-                run_id=live.run_id,
-                owner=live.owner,
+                run_id=run.run_id,
+                owner=run.owner,
                 at=self._now(),
                 reason=receipt.reason,
                 archive=receipt.archive,
@@ -358,20 +373,20 @@ class RunRecovery:
                 notes=receipt.notes,
                 lost=receipt.lost,
             )
-            live.lost = 0
+            run.note_lost_operations(0)
         except CatalogError as error:
-            log.warning("receipt not kept run=%s error=%s", live.run_id, error)
+            log.warning("recovery receipt not written run=%s error=%s", run.run_id, error)
 
 
-def _refuse_gaps(live: Run, through: int) -> None:
-    """Every operation names the one before it. Raises NotRecovered where that is neither there nor in the archive."""
+def _refuse_gaps(run: Run, through: int) -> None:
+    """Raises NotRecovered if an operation names a predecessor that neither the journal nor the archive has."""
     before = through
-    for operation in live.journal.operations:
+    for operation in run.journal.operations:
         if operation.sequence <= through:
             continue
-        if operation.after is not None and operation.after > before:
+        if (after := operation.request.after) is not None and after > before:
             raise NotRecovered(
-                f"the journal of run {live.run_id!r} lacks operations between {before} and {operation.sequence}: a "
+                f"the journal of run {run.run_id!r} lacks operations between {before} and {operation.sequence}: a "
                 "file of it is missing or is an older copy. Put it back and start the server again, or resume the run "
                 "from its last checkpoint.",
                 is_final=False,
@@ -380,7 +395,7 @@ def _refuse_gaps(live: Run, through: int) -> None:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], base_model: str) -> list[str]:
-    """In words: what is not as it was, so that numbers may differ."""
+    """What differs between two environments, in words."""
     found = [
         f"{name} was {then[name]!r} and is {now.get(name)!r}; numbers may differ"
         for name in then

@@ -1,7 +1,7 @@
-"""Recovery archives: a run's whole state, taken now and then, so that a replay stays short.
+"""Recovery archives: a run's whole state, written every few steps so that a replay stays short.
 
-Each holds all up to some operation of the journal, which stands in its name. Two are kept: should the
-newest be damaged, the other and a longer replay give the same.
+Each holds everything up to one operation of the journal, whose sequence is in its name. Two are kept: if the newest is
+damaged, the other and a longer replay give the same state.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from typing import Final
 from chockstone.backends.protocol import SaveCall, Worker, WorkerLost
 from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.config import Durability, StorageRules
-from chockstone.engine.runs.run import ReplayBacklog, Run
+from chockstone.engine.runs.run import Run
 from chockstone.engine.storage.archive_names import recovery_folder
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.failures import RequestError
 
 log = logging.getLogger(__name__)
-_KEPT: Final = 2
-_OPERATIONS: Final = 10_000  # that a run remembers one by one, however little each of them was
-_RETRY_SECONDS: Final = 5.0  # after an archive that could not be written
+_MAX_OPERATIONS: Final = 10_000  # that a run keeps in memory, however small each of them is
+_RETRY_SECONDS: Final = 5.0  # after a failed write
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,75 +35,74 @@ class RecoveryArchive:
 class RecoveryArchives:
     def __init__(
         self,
-        backend: Worker,
+        worker: Worker,
         storage: ArchiveStorage,
         durability: Durability,
         rules: StorageRules,
         *,
+        on_written: Callable[[], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._backend = backend
+        self._worker = worker
         self._storage = storage
         self._durability = durability
         self._rules = rules
         self._monotonic = monotonic
         self._retry_at: dict[str, float] = {}  # by run
-        self.on_taken: Callable[[Run], None] = lambda _: None
+        self._on_written = on_written
 
-    def is_due(self, live: Run) -> bool:
-        if not live.journal.is_kept or live.is_archiving or live.is_writing:
+    def is_due(self, run: Run) -> bool:
+        if not run.journal.is_kept or run.is_archiving or run.is_saving:
             return False
-        if not live.generation or live.problem is not None:
-            return False  # no worker has it, or it is over
-        debt = live.debt
-        if self._monotonic() < self._retry_at.get(live.run_id, 0.0):
+        if not run.generation or run.is_lost:
             return False
-        is_long = debt.steps >= self._durability.steps or debt.seconds >= self._durability.replay_seconds / 2
-        is_many = debt.operations >= _OPERATIONS
-        return debt.operations > 0 and (is_long or is_many or self.is_crowded(live))
+        backlog = run.backlog
+        if self._monotonic() < self._retry_at.get(run.run_id, 0.0):
+            return False
+        is_long = backlog.steps >= self._durability.steps or backlog.seconds >= self._durability.replay_seconds / 2
+        is_many = backlog.operations >= _MAX_OPERATIONS
+        return backlog.operations > 0 and (is_long or is_many or self.is_crowded(run))
 
-    def is_crowded(self, live: Run) -> bool:
+    def is_crowded(self, run: Run) -> bool:
         """Whether the journal has grown so far that the run must wait for an archive."""
-        return live.debt.operations > 0 and live.journal.size_bytes > self._durability.journal_bytes
+        return run.backlog.operations > 0 and run.journal.size_bytes > self._durability.journal_bytes
 
-    async def take(self, live: Run, through: int, release: Callable[[], None] = lambda: None) -> bool:
-        """Write one, of the run as it is now; whether that worked. ``release`` is called once it is copied.
+    async def take(self, run: Run, through: int, release: Callable[[], None] = lambda: None) -> bool:
+        """Write one of the run's present state; whether that succeeded. ``release`` is called once the state is copied.
 
-        To be called when ``through`` is the last operation that was begun, and all are ended.
+        To be called when ``through`` is the last operation that was begun, and all operations have ended.
         """
-        before, live.debt = live.debt, ReplayBacklog()
-        live.is_archiving = True
-        name = f"{recovery_folder(live.run_id)}/{through:016d}.{secrets.token_hex(4)}"
+        run.begin_archive()
+        name = f"{recovery_folder(run.run_id)}/{through:016d}.{secrets.token_hex(4)}"
         try:
-            await live.journal.flushed()  # no result is found out again once the archive is there
+            await run.journal.flushed()  # no result is found out again once the archive is there
             call = SaveCall(
-                run_id=live.run_id,
+                run_id=run.run_id,
                 archive=name,
                 kind="recovery",
                 metadata={
-                    "run_id": live.run_id,
+                    "run_id": run.run_id,
                     "through": through,
-                    "environment": dict(self._backend.environment),
+                    "environment": dict(self._worker.environment),
                 },
                 reserve_bytes=self._rules.reserve_bytes,
             )
-            reply = await self._backend.save(call, on_release=release, generation=live.generation)
+            reply = await self._worker.save(call, on_release=release, generation=run.generation)
         except RequestError as error:
-            live.debt = ReplayBacklog(
-                before.steps + live.debt.steps,
-                before.seconds + live.debt.seconds,
-                before.operations + live.debt.operations,
-            )
+            run.note_archive_failed()
             if not isinstance(error, WorkerLost):
-                self._retry_at[live.run_id] = self._monotonic() + _RETRY_SECONDS
-                log.warning("recovery archive not written run=%s error=%s", live.run_id, error)
+                self._retry_at[run.run_id] = self._monotonic() + _RETRY_SECONDS
+                log.warning("recovery archive not written run=%s error=%s", run.run_id, error)
             return False
         finally:
-            live.is_archiving = False
-        self._retry_at.pop(live.run_id, None)
-        log.debug("recovery archive written run=%s through=%d bytes=%d", live.run_id, through, reply.size_bytes)
-        live.seals[name] = reply.seal
-        await self._keep_two(live, through)
+            run.end_archive()
+        self._retry_at.pop(run.run_id, None)
+        log.debug("recovery archive written run=%s through=%d bytes=%d", run.run_id, through, reply.size_bytes)
+        run.note_archive(name, seal=reply.seal, through=through)
+        await self._delete_older(run)
+        run.journal.rotate(run.head())
+        run.journal.cover(run.replay_starts_after)
+        self._on_written()
         return True
 
     async def candidates(self, run_id: str) -> list[RecoveryArchive]:
@@ -117,23 +115,18 @@ class RecoveryArchives:
         return sorted(found, reverse=True)
 
     async def drop_all(self, run_id: str) -> None:
-        """The run is over."""
+        """Delete those of a run that has ended."""
         try:
             for each in await self.candidates(run_id):
                 await self._storage.delete(each.name)
         except StoreError as error:
             log.warning("recovery archives not deleted run=%s error=%s", run_id, error)
 
-    async def _keep_two(self, live: Run, through: int) -> None:
-        live.archives = [*live.archives, through][-_KEPT:]
-        oldest = live.archives[0] if len(live.archives) == _KEPT else 0
+    async def _delete_older(self, run: Run) -> None:
         try:
-            for each in await self.candidates(live.run_id):
-                if each.through not in live.archives:
+            for each in await self.candidates(run.run_id):
+                if each.through not in run.archives:
                     await self._storage.delete(each.name)
-                    live.seals.pop(each.name, None)
+                    run.note_archive_deleted(each.name)
         except StoreError as error:
-            log.warning("old recovery archives not deleted run=%s error=%s", live.run_id, error)
-        live.journal.rotate(live.head())
-        live.journal.cover(oldest)
-        self.on_taken(live)
+            log.warning("old recovery archives not deleted run=%s error=%s", run.run_id, error)

@@ -1,23 +1,31 @@
-"""A live run: one that the server has at hand, loaded in the worker or about to be."""
+"""A live run: a run that this server has in memory, with its lane, its journal and its state.
+
+``Run`` is the only writer of its fields: other files call its methods. ``LiveRuns`` holds all live runs.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from chockstone.engine.runs.lanes import Lane
 from chockstone.engine.runs.operations import Operation
 from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.engine.runs.used_seq_ids import UsedSeqIds
+from chockstone.wire.failures import ServerFailure
 
 Json = Mapping[str, Any]  # Any: plain JSON
+PARKED: Final = "it was parked"  # a reason to recover a run
+RESTARTED: Final = "the server was started again"  # another
+_KEPT_ARCHIVES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a run is made with; enough to make it again."""
+    """What a run is created with; enough to create it again."""
 
     run_id: str
     session_id: str
@@ -28,7 +36,7 @@ class RunFacts:
     optimizer: Json
     user_metadata: Mapping[str, str] = field(default_factory=dict)
     project_id: str | None = None
-    birth: str = ""  # tells it from a run that had its id before, whose checkpoints are not its own
+    birth: str = ""  # random; differs from that of an earlier run with the same id, whose checkpoints are not its own
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -38,38 +46,92 @@ class RunFacts:
         return cls(**{name: found[name] for name in cls.__slots__})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Operations execute as they come; the run is recovered first if the worker does not have it."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Operations wait for a worker, the catalog or the disk."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recovering:
+    """Operations wait until the run is rebuilt in the worker."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Operations wait until the server is restarted with other options."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Operations fail with the reason."""
+
+    reason: str
+
+
+RunState = Ready | Waiting | Recovering | Held | Lost
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayBacklog:
-    """What a replay would have to do over: all since the newest recovery archive."""
+    """What a recovery would have to replay: everything since the newest recovery archive."""
 
     steps: int = 0
     seconds: float = 0.0
     operations: int = 0
 
+    def __add__(self, other: ReplayBacklog) -> ReplayBacklog:
+        return ReplayBacklog(self.steps + other.steps, self.seconds + other.seconds, self.operations + other.operations)
 
-@dataclass(slots=True, eq=False)
+
+def journal_head(facts: RunFacts, used_seq_ids: UsedSeqIds, seals: Mapping[str, str]) -> dict[str, Any]:
+    """The first record of each journal segment: what it takes to recover the run."""
+    return {"run": facts.to_json(), "numbers": used_seq_ids.to_json(), "seals": dict(seals)}
+
+
 class Run:
-    facts: RunFacts
-    lane: Lane
-    journal: RunJournal
-    numbers: UsedSeqIds = field(default_factory=UsedSeqIds)
-    generation: int = 0  # of the worker that has it as it was after its last operation; 0: none
-    problem: str | None = None  # why it cannot go on; its operations are told so
-    hold: str | None = None  # why its operations wait, and will until the server is started in another way
-    pause: str | None = None  # why its operations wait at this moment
-    is_closing: bool = False  # takes no more operations
-    is_archiving: bool = False
-    steps: int = 0  # of its optimizer, as the worker told them last
-    last_save_bytes: int = 0
-    debt: ReplayBacklog = field(default_factory=ReplayBacklog)
-    archives: list[int] = field(default_factory=list)  # up to which operation each recovery archive goes, oldest first
-    seals: dict[str, str] = field(default_factory=dict)  # of recovery archives, by name, as far as they are known
-    restore_reason: str = "the server was started again"  # why the present worker does not have it, if it does not
-    lost: int = 0  # acknowledged operations that its journal did not have any more; until a receipt says so
-    restore_deaths: int = 0  # of workers, while they brought it back
-    used_at: float = 0.0  # by a monotonic clock
-    _writing: set[Operation] = field(default_factory=set)  # saves that go on while the lane does
-    _written: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(
+        self,
+        facts: RunFacts,
+        journal: RunJournal,
+        used_seq_ids: UsedSeqIds | None = None,
+        *,
+        seals: Mapping[str, str] | None = None,
+        recovery_reason: str = RESTARTED,
+        used_at: float = 0.0,
+    ) -> None:
+        self.facts = facts
+        self.journal = journal
+        self.lane = Lane()
+        self.used_seq_ids = used_seq_ids or UsedSeqIds()
+        self.seals = dict(seals or {})  # of recovery archives, by name, as far as they are known
+        self.state: RunState = Ready()
+        self.generation = 0  # of the worker that has the run as its last operation left it; 0: none has
+        self.recovery_reason = recovery_reason  # why the present worker does not have it, if it does not
+        self.recovery_deaths = 0  # workers that died while they recovered it
+        self.lost_operations = 0  # acknowledged ones that the journal lacks, until a receipt says so
+        self.is_closing = False  # takes no more operations
+        self.is_archiving = False
+        self.backlog = ReplayBacklog()
+        self.archives: list[int] = []  # the last operation that each recovery archive holds, oldest first
+        self.steps = 0  # of its optimizer, as the worker last reported them
+        self.last_save_bytes = 0
+        self.used_at = used_at  # by a monotonic clock
+        self._backlog_of_archive = ReplayBacklog()  # what the archive that is being written covers
+        self._saves: set[Operation] = set()  # released ones that have not ended
+        self._saves_ended = asyncio.Event()
 
     @property
     def run_id(self) -> str:
@@ -96,34 +158,184 @@ class Run:
         return self.facts.optimizer
 
     @property
-    def is_stuck(self) -> bool:
-        """Whether it does nothing that it is asked, in this life of the server."""
-        return self.problem is not None or self.hold is not None
+    def is_lost(self) -> bool:
+        return isinstance(self.state, Lost)
 
     @property
-    def is_writing(self) -> bool:
-        return bool(self._writing)
+    def is_held(self) -> bool:
+        return isinstance(self.state, Held)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether this server will not execute its operations."""
+        return self.is_lost or self.is_held
+
+    @property
+    def waits_for(self) -> str | None:
+        """Why its operations wait, if they do."""
+        return self.state.reason if isinstance(self.state, Waiting | Recovering | Held) else None
+
+    @property
+    def is_saving(self) -> bool:
+        return bool(self._saves)
 
     @property
     def last_begun(self) -> int:
-        """The last operation that was begun; a recovery archive that is taken now goes up to it."""
+        """Sequence of the last operation that was begun; a recovery archive that is written now holds up to it."""
         begun = (each.sequence for each in reversed(self.journal.operations) if each.is_begun)
         return next(begun, self.archives[-1] if self.archives else 0)
 
-    def writes(self, operation: Operation) -> None:
-        """It has let the run go on, and is not finished."""
-        self._writing.add(operation)
-
-    def wrote(self, operation: Operation) -> None:
-        self._writing.discard(operation)
-        if not self._writing:
-            self._written.set()
-            self._written = asyncio.Event()
-
-    async def all_written(self) -> None:
-        while self._writing:
-            await self._written.wait()
-
     def head(self) -> dict[str, Any]:
-        """For the journal: what it takes to bring the run back."""
-        return {"run": self.facts.to_json(), "numbers": self.numbers.to_json(), "seals": dict(self.seals)}
+        return journal_head(self.facts, self.used_seq_ids, self.seals)
+
+    def wait(self, reason: str) -> None:
+        self._set(Waiting(reason))
+
+    def begin_recovery(self, progress: str) -> None:
+        self._set(Recovering(progress))
+
+    def resume(self) -> None:
+        self._set(Ready())
+
+    def hold(self, reason: str) -> None:
+        self._set(Held(reason))
+
+    def lose(self, reason: str) -> None:
+        if not self.is_lost:
+            self.state = Lost(reason)
+
+    def _set(self, state: RunState) -> None:
+        """A held run stays held until it is lost, and a lost run stays lost."""
+        if not self.is_stuck:
+            self.state = state
+
+    def refuse_if_lost(self) -> None:
+        if isinstance(self.state, Lost):
+            raise ServerFailure(self.state.reason)
+
+    def touch(self, now: float) -> None:
+        """A client uses it."""
+        self.used_at = now
+
+    def begin_closing(self) -> None:
+        self.is_closing = True
+
+    def cancel_closing(self) -> None:
+        self.is_closing = False
+
+    def note_loaded(self, generation: int) -> None:
+        """The worker of this generation has it as its last operation left it."""
+        self.generation = generation
+
+    def note_unloaded(self, reason: str | None = None) -> None:
+        """No worker has it any more. ``reason``: None keeps the one that was given before."""
+        self.generation = 0
+        self.recovery_reason = reason or self.recovery_reason
+
+    def note_worker_lost(self, reason: str) -> None:
+        """Its worker died. The generation tells that from any other worker."""
+        self.recovery_reason = reason
+
+    def count_recovery_death(self) -> int:
+        self.recovery_deaths += 1
+        return self.recovery_deaths
+
+    def end_recovery(self) -> None:
+        self.recovery_deaths = 0
+
+    def note_lost_operations(self, count: int) -> None:
+        self.lost_operations = count
+
+    def note_step(self, steps: int) -> None:
+        """Its optimizer has made this many."""
+        self.steps = steps
+
+    def note_save(self, size_bytes: int) -> None:
+        self.last_save_bytes = size_bytes
+
+    def add_to_backlog(self, *, steps: int = 0, seconds: float = 0.0) -> None:
+        """One more operation to replay, or to pass over."""
+        self.backlog += ReplayBacklog(steps, seconds, 1)
+
+    def begin_replay(self, archives: list[int]) -> None:
+        """It starts from the newest of these recovery archives, or from nothing."""
+        self.archives = archives
+        self.backlog = ReplayBacklog()
+
+    def begin_archive(self) -> None:
+        self.is_archiving = True
+        self._backlog_of_archive, self.backlog = self.backlog, ReplayBacklog()
+
+    def end_archive(self) -> None:
+        self.is_archiving = False
+
+    def note_archive_failed(self) -> None:
+        self.backlog = self._backlog_of_archive + self.backlog
+
+    def note_archive(self, name: str, *, seal: str, through: int) -> None:
+        """A recovery archive of all up to ``through`` is written. Two are kept."""
+        self.seals[name] = seal
+        self.archives = [*self.archives, through][-_KEPT_ARCHIVES:]
+
+    def note_archive_deleted(self, name: str) -> None:
+        self.seals.pop(name, None)
+
+    @property
+    def replay_starts_after(self) -> int:
+        """No replay starts before the older of the two recovery archives; 0: there are not two yet."""
+        return self.archives[0] if len(self.archives) == _KEPT_ARCHIVES else 0
+
+    def begin_save(self, operation: Operation) -> None:
+        """The lane continues before it has ended."""
+        self._saves.add(operation)
+
+    def end_save(self, operation: Operation) -> None:
+        self._saves.discard(operation)
+        if not self._saves:
+            self._saves_ended.set()
+            self._saves_ended = asyncio.Event()
+
+    async def all_saved(self) -> None:
+        while self._saves:
+            await self._saves_ended.wait()
+
+
+class LiveRuns:
+    """The live runs by id, and a lock for each id: runs are created, woken, parked and removed under it."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, Run] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._are_all_woken = False
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(list(self._live.values()))
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def get(self, run_id: str) -> Run | None:
+        return self._live.get(run_id)
+
+    def add(self, run: Run) -> None:
+        self._live[run.run_id] = run
+
+    def remove(self, run: Run) -> None:
+        """Does nothing if another run has the same id by now."""
+        if self._live.get(run.run_id) is run:
+            del self._live[run.run_id]
+
+    def lock(self, run_id: str) -> asyncio.Lock:
+        return self._locks.setdefault(run_id, asyncio.Lock())
+
+    @property
+    def are_all_woken(self) -> bool:
+        """Whether the runs that an earlier server left active are live again."""
+        return self._are_all_woken
+
+    def note_all_woken(self) -> None:
+        self._are_all_woken = True
+
+    def needs(self, archive: str) -> bool:
+        """Whether a run would have to load this checkpoint again to recover. Until all are woken, one may."""
+        return not self._are_all_woken or any(archive in run.journal.needed_archives() for run in self)

@@ -1,15 +1,18 @@
-"""A run's journal: what the run was asked, and what came of it.
+"""A run's journal: the operations of the run and their results, on disk and in memory.
 
-Operations are remembered from the older of its two recovery archives on: a replay may begin there.
-Results stay in the files until nobody asks for them, too.
+Operations are kept since the older of the run's two recovery archives, where a replay may start. A result also stays
+on disk until no client can ask for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -20,33 +23,91 @@ from chockstone.engine.futures import Result
 from chockstone.engine.journal.journal import Journal, JournalDamaged, JournalWriter, Record
 from chockstone.engine.journal.mark_file import JournalMark, MarkFile
 from chockstone.engine.journal.stall import wait_until_durable
-from chockstone.engine.runs.kept_losses import LOSS, KeptLosses
-from chockstone.engine.runs.operations import Operation, OperationOutcome, ResultRecord
+from chockstone.engine.runs.commands import CloseRun, ForwardBackward, Load, OpenRun, UnknownCommand, read_command
+from chockstone.engine.runs.operations import Operation, OperationOutcome, OperationRequest, ResultRecord
 from chockstone.engine.runs.used_seq_ids import UsedSeqIds
+from chockstone.engine.storage.archive_names import run_of_stored, stored_session
+from chockstone.engine.storage.leftover_files import list_journals
 
 log = logging.getLogger(__name__)
 Json = Mapping[str, Any]  # Any: plain JSON
-_NOWHERE: Final = "there is no journal"
+LOSS: Final = "loss"  # kind of the records that hold custom losses
+_NO_JOURNAL: Final = "there is no journal"
 
 
 @dataclass(slots=True)
 class JournalContents:
-    """What a journal says of an earlier life."""
+    """What the journal of an earlier server holds."""
 
     facts: Json  # of the run
-    numbers: UsedSeqIds
+    used_seq_ids: UsedSeqIds
     operations: list[Operation] = field(default_factory=list)
-    results: list[tuple[Operation, Record]] = field(default_factory=list)  # that somebody may ask for yet
-    losses: list[Record] = field(default_factory=list)  # custom ones that operations use
-    loose: list[int] = field(default_factory=list)  # what else is there
-    has_gaps: bool = False  # some of it was covered, and deleted
+    results: list[tuple[Operation, Record]] = field(default_factory=list)  # that clients may still ask for
+    losses: list[Record] = field(default_factory=list)  # custom losses that operations use
+    loose: list[int] = field(default_factory=list)  # sequences of all other records
+    has_gaps: bool = False  # records that recovery archives cover were deleted
     seals: Mapping[str, str] = field(default_factory=dict)  # of recovery archives, by name
-    acknowledged_operations: int = 0  # as far as records tell: those of before were not counted
-    newest_operation: int = 0  # the number of its record, which may be gone
+    acknowledged_operations: int = 0  # as far as records tell: earlier versions did not count them
+    newest_operation: int = 0  # its sequence; the record itself may be deleted
+
+    @property
+    def is_worth_recovering(self) -> bool:
+        """Whether the run was opened, as far as is known, and not closed."""
+        if not self.operations or isinstance(self.operations[-1].command, CloseRun):
+            return False
+        first = self.operations[0]
+        return not isinstance(first.command, OpenRun) or first.outcome is None or not first.outcome.is_failure
+
+
+class KeptLosses:
+    """The custom losses in a run's journal, for passes that a replay may execute.
+
+    A loss is written before the first pass that uses it, and again in the segment after each recovery archive. So a
+    record of a loss never keeps an older segment on disk than its passes do.
+    """
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        """``records``: those of earlier servers, oldest first. This server starts a new segment."""
+        self._records = list(records)
+        self._current: set[str] = set()  # loss ids that this server has written since the last recovery archive
+
+    def has(self, loss_id: str) -> bool:
+        """Whether a pass that is added now can rely on a record in its segment."""
+        return loss_id in self._current
+
+    def add(self, record: Record) -> None:
+        self._records.append(record)
+        self._current.add(record.head["loss_id"])
+
+    def begin_segment(self) -> None:
+        self._current.clear()
+
+    def before(self, loss_id: str, sequence: int) -> Record | None:
+        """The record that the operation at ``sequence`` relies on."""
+        found = (each for each in reversed(self._records) if each.sequence < sequence)
+        return next((each for each in found if each.head.get("loss_id") == loss_id), None)
+
+    def release(self, operations: Iterable[Operation]) -> list[int]:
+        """Drop the records that none of the remaining operations relies on, and return their sequences."""
+        uses = ((_loss_id(each), each.sequence) for each in operations)
+        needed = {
+            record.sequence
+            for loss_id, sequence in uses
+            if loss_id is not None and (record := self.before(loss_id, sequence)) is not None
+        }
+        freed = [each for each in self._records if each.sequence not in needed]
+        self._records = [each for each in self._records if each.sequence in needed]
+        self._current &= {each.head.get("loss_id") for each in self._records}
+        return [each.sequence for each in freed]
+
+
+def _loss_id(operation: Operation) -> str | None:
+    command = operation.command
+    return command.loss_id if isinstance(command, ForwardBackward) else None
 
 
 class RunJournal:
-    """With no journal below, nothing is written, and nothing outlives this process."""
+    """Without a journal on disk nothing outlives this process."""
 
     def __init__(self, journal: Journal | None, writer: JournalWriter | None) -> None:
         self._journal = journal
@@ -55,20 +116,20 @@ class RunJournal:
         self._unwritten: dict[str, asyncio.Future[None]] = {}  # by request id
         self._last: asyncio.Future[None] | None = None  # done when all so far is durable
         self._sequence = 0  # without a journal
-        self._loose: list[int] = []  # records that only stand beside operations
+        self._loose: list[int] = []  # sequences of records that are neither operations nor results
         self._losses = KeptLosses()
         self._has_gaps = False
         self._is_closed = False
         self._birth = ""
         self._newest_operation = 0
         self.acknowledged_operations = 0  # since the run was made
-        self.acknowledged: JournalMark | None = None  # the last operation that was, in this life of the server
+        self.acknowledged: JournalMark | None = None  # the last operation that this server acknowledged
 
     @classmethod
     async def create(
         cls, directory: Path, writer: JournalWriter, head: Json, mark_file: MarkFile | None = None
     ) -> RunJournal:
-        """Anew: what was there under this name is of a run that never came to be. Raises JournalError, OSError."""
+        """Replaces a journal of that name, whose run was never opened. Raises JournalError, OSError."""
         journal = await Journal.open(directory, writer, mark_file=mark_file)
         if journal.records:
             await journal.remove()
@@ -85,16 +146,16 @@ class RunJournal:
         """Raises JournalError when it cannot be read at all."""
         journal = await Journal.open(directory, writer, mark_file=mark_file)
         made = cls(journal, writer)
-        past = _read_past(journal.records)
-        made._birth = past.facts.get("birth", "")
-        made._newest_operation = past.newest_operation
-        made.acknowledged_operations = past.acknowledged_operations
-        made.operations = past.operations
-        made._loose = past.loose
-        made._losses = KeptLosses(past.losses)
-        made._has_gaps = past.has_gaps
+        contents = _read_contents(journal.records)
+        made._birth = contents.facts.get("birth", "")
+        made._newest_operation = contents.newest_operation
+        made.acknowledged_operations = contents.acknowledged_operations
+        made.operations = contents.operations
+        made._loose = contents.loose
+        made._losses = KeptLosses(contents.losses)
+        made._has_gaps = contents.has_gaps
         journal.records.clear()
-        return made, past
+        return made, contents
 
     @property
     def is_kept(self) -> bool:
@@ -112,51 +173,55 @@ class RunJournal:
     def next_sequence(self) -> int:
         return 0 if self._journal is None else self._journal.next_sequence
 
-    def go_on_after(self, loss: JournalMark, *, archived: int) -> None:
-        """The journal lost its end, and goes on without. No number of an operation in an archive is used again."""
+    def continue_after(self, loss: JournalMark, *, archived: int) -> None:
+        """The end of the journal is lost; continue without it. Sequences in recovery archives are not used again."""
         assert self._journal is not None
         self.acknowledged_operations = loss.operations
         if archived >= self._journal.next_sequence:
             self._journal.skip_to(archived + 1)
             self._newest_operation = archived
             self._has_gaps = True
-            for operation in self.operations:  # the archive holds them all, also one whose result is lost
-                operation.is_begun = operation.is_begun or operation.sequence <= archived
+            for operation in self.operations:
+                if operation.sequence <= archived:  # the archive holds it, also if its result is lost
+                    operation.begin()
 
     def first_of_all(self) -> Operation | None:
-        """The opening of the run, if the journal has everything since."""
+        """The opening of the run, if the journal holds everything since."""
         first = self.operations[0] if self.operations else None
-        return None if first is None or first.word != "open" or self._has_gaps else first
+        return None if first is None or not isinstance(first.command, OpenRun) or self._has_gaps else first
 
-    def add(self, operation: Operation) -> None:
-        """Write it down, soon: ``written`` waits for it."""
+    def add(self, request: OperationRequest) -> Operation:
+        """Append the request. ``written`` waits until it is durable."""
         if self._journal is None:
             self._sequence += 1
-            operation.sequence = self._sequence
-            return
-        if operation.loss_id is not None and operation.loss is not None and not self._losses.has(operation.loss_id):
-            loss = {"kind": LOSS, "loss_id": operation.loss_id}
-            self._losses.add(self._journal.append(loss, orjson.dumps(operation.loss)).record)
+            return Operation(replace(request, sequence=self._sequence))
+        command = request.command
+        loss_id = command.loss_id if isinstance(command, ForwardBackward) else None
+        if loss_id is not None and request.loss is not None and not self._losses.has(loss_id):
+            self._losses.add(
+                self._journal.append({"kind": LOSS, "loss_id": loss_id}, orjson.dumps(request.loss)).record
+            )
+        self.acknowledged_operations += 1
+        count, after = self.acknowledged_operations, self._newest_operation
         head = {
             "kind": "operation",
-            "word": operation.word,
-            "seq_id": operation.seq_id,
-            "request_id": operation.request_id,
-            "values": dict(operation.values),
-            "count": self.acknowledged_operations + 1,
-            "after": self._newest_operation,
+            "word": command.name,
+            "seq_id": request.seq_id,
+            "request_id": request.request_id,
+            "values": command.to_json(),
+            "count": count,
+            "after": after,
         }
-        self.acknowledged_operations += 1
-        operation.after = self._newest_operation
-        count = self.acknowledged_operations
         appended = self._journal.append(
-            head, operation.body or b"", mark=lambda sequence: JournalMark(self._birth, sequence, count)
+            head, request.body or b"", mark=lambda sequence: JournalMark(self._birth, sequence, count)
         )
-        operation.record, operation.sequence = appended.record, appended.record.sequence
-        self._newest_operation = operation.sequence
-        self._unwritten[operation.request_id] = self._last = appended.durable
+        record = appended.record
+        operation = Operation(replace(request, sequence=record.sequence, after=after, record=record))
+        self._newest_operation = record.sequence
+        self._unwritten[request.request_id] = self._last = appended.durable
         appended.durable.add_done_callback(lambda durable: self._was_written(operation, count, durable))
         self.operations.append(operation)
+        return operation
 
     def _was_written(self, operation: Operation, count: int, durable: asyncio.Future[None]) -> None:
         self._unwritten.pop(operation.request_id, None)
@@ -180,50 +245,52 @@ class RunJournal:
             await asyncio.shield(self._last)
 
     def settle(self, operation: Operation, outcome: OperationOutcome) -> None:
-        """Write down what came of it. Nobody waits for that: until it is there, a replay finds it out again."""
-        operation.trace = outcome.trace()
-        operation.body = operation.loss = None
+        """Append the result. Nobody waits until it is durable: without it a replay computes it again."""
+        record, result = outcome.record(), outcome.result
         if self._journal is None:
+            operation.end(record)
             return
-        result = outcome.result
         head = {
             "kind": "result",
             "of": operation.sequence,
             "request_id": operation.request_id,
             "form": result.form,
             "is_failure": result.is_failure,
-            "digest": f"{operation.trace.digest:016x}",
+            "digest": f"{record.digest:016x}",
             "facts": dict(outcome.facts),
         }
+        operation.end(record)
         appended = self._journal.append(head, result.body)
-        operation.result_sequence = appended.record.sequence
+        operation.end(record, result_sequence=appended.record.sequence)
         self._last = appended.durable
 
     def attempt(self, operation: Operation) -> None:
-        """An operation of an earlier life is tried again, which may be this server's end, too."""
+        """Record that an operation of an earlier server is tried again, in case this server dies of it, too."""
         operation.attempts += 1
         if self._journal is not None:
             self._loose.append(self._journal.append({"kind": "attempt", "of": operation.sequence}).record.sequence)
 
     async def body(self, operation: Operation) -> bytes:
         """Raises JournalDamaged."""
-        if operation.body is not None:
-            return operation.body
-        if self._journal is None or operation.record is None:
-            raise JournalDamaged(_NOWHERE)
-        return await self._journal.read(operation.record)
+        request = operation.request
+        if request.body is not None:
+            return request.body
+        if self._journal is None or request.record is None:
+            raise JournalDamaged(_NO_JOURNAL)
+        return await self._journal.read(request.record)
 
     async def loss(self, operation: Operation) -> Json | None:
-        """The definition of the custom loss that the operation uses; None: the journal does not have it, or damaged."""
-        if operation.loss is not None:
-            return operation.loss
-        record = None if operation.loss_id is None else self._losses.before(operation.loss_id, operation.sequence)
+        """Definition of the custom loss that the operation uses; None: the journal lacks it, or it is damaged."""
+        if operation.request.loss is not None:
+            return operation.request.loss
+        loss_id = _loss_id(operation)
+        record = None if loss_id is None else self._losses.before(loss_id, operation.sequence)
         if self._journal is None or record is None:
             return None
         try:
             definition: Json = orjson.loads(await self._journal.read(record))
         except JournalDamaged as error:
-            log.warning("custom loss damaged in journal loss=%s error=%s", operation.loss_id, error)
+            log.warning("custom loss damaged in journal loss=%s error=%s", loss_id, error)
             return None
         return definition
 
@@ -234,12 +301,12 @@ class RunJournal:
         return Result(body, record.head.get("form", "json"), bool(record.head.get("is_failure")))
 
     def gone(self, operation: Operation) -> None:
-        """Nobody will ask for the result any more."""
+        """No client will ask for the result again."""
         operation.is_gone = True
         self._free(operation)
 
     def cover(self, through: int) -> None:
-        """No replay will begin before ``through``, nor at it."""
+        """No replay will start at ``through`` or before it."""
         for operation in self.operations:
             if operation.sequence > through:
                 break
@@ -252,13 +319,13 @@ class RunJournal:
         self._loose = [sequence for sequence in self._loose if sequence > through]
 
     def needed_archives(self) -> set[str]:
-        """Of checkpoints that were loaded: a replay would load them again."""
-        loads = (each for each in self.operations if each.word in ("open", "load") and each.trace is not None)
-        return {each.trace.facts["archive"] for each in loads if each.trace and "archive" in each.trace.facts}
+        """Checkpoints that a replay would load again."""
+        loads = (each.outcome for each in self.operations if isinstance(each.command, OpenRun | Load))
+        return {each.facts["archive"] for each in loads if each is not None and "archive" in each.facts}
 
     def rotate(self, head: Json) -> None:
         if self._journal is not None:
-            self._losses.begin()
+            self._losses.begin_segment()
             counts = {"count": self.acknowledged_operations, "newest": self._newest_operation}
             self._journal.rotate({"kind": "head", **head, **counts})
 
@@ -279,94 +346,153 @@ class RunJournal:
             self._journal.free([operation.result_sequence])
 
 
-def _read_past(records: list[Record]) -> JournalContents:
+class RunJournals:
+    """The journals of all runs, below one directory. Without a writer no journals are kept."""
+
+    def __init__(self, directory: Path, writer: JournalWriter | None, mark_file: Callable[[str], MarkFile]) -> None:
+        """``mark_file`` gives the mark file of a run."""
+        self._directory = directory
+        self._writer = writer
+        self._mark_file = mark_file
+
+    @property
+    def are_kept(self) -> bool:
+        return self._writer is not None
+
+    async def exists(self, run_id: str) -> bool:
+        return await asyncio.to_thread(self._path_of(run_id).is_dir)
+
+    async def list_runs(self, *, min_age_seconds: float = 0.0) -> list[str]:
+        """The runs whose journal got no new file for this long."""
+        return await asyncio.to_thread(_list_runs, self._directory, min_age_seconds)
+
+    async def create(self, run_id: str, head: Json) -> RunJournal:
+        """Raises JournalError, OSError."""
+        if self._writer is None:
+            return RunJournal(None, None)
+        return await RunJournal.create(self._path_of(run_id), self._writer, head, self._mark_file(run_id))
+
+    async def reopen(self, run_id: str, *, is_marked: bool = True) -> tuple[RunJournal, JournalContents]:
+        """``is_marked``: what is added moves the run's mark. Raises JournalError when it cannot be read at all."""
+        assert self._writer is not None
+        mark_file = self._mark_file(run_id) if is_marked else None
+        return await RunJournal.reopen(self._path_of(run_id), self._writer, mark_file)
+
+    async def read(self, run_id: str) -> tuple[RunJournal, JournalContents]:
+        """Only to look: it is closed on return. Raises JournalError."""
+        journal, contents = await self.reopen(run_id, is_marked=False)
+        await journal.close()
+        return journal, contents
+
+    async def delete(self, run_id: str) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._path_of(run_id), ignore_errors=True)
+
+    def _path_of(self, run_id: str) -> Path:
+        return self._directory / stored_session(run_id)
+
+
+def _list_runs(directory: Path, min_age_seconds: float) -> list[str]:
+    horizon = time.time() - min_age_seconds if min_age_seconds else float("inf")
+    found = []
+    for path in list_journals(directory):
+        with suppress(FileNotFoundError):  # it was removed a moment ago
+            if path.stat().st_mtime <= horizon and (run_id := run_of_stored(path.name)) is not None:
+                found.append(run_id)
+    return found
+
+
+def _read_contents(records: list[Record]) -> JournalContents:
     heads = [record for record in records if record.head.get("kind") == "head"]
     if not heads:
         raise JournalDamaged("the journal has no head that can be read")
     newest = heads[-1]
-    past = JournalContents(
+    contents = JournalContents(
         newest.head["run"], UsedSeqIds.from_json(newest.head["numbers"]), seals=newest.head.get("seals", {})
     )
     by_sequence: dict[int, Operation] = {}
-    unknown: list[Record] = []
+    unreadable: list[Record] = []
     for record in records:
         match record.head.get("kind"):
             case "operation":
-                operation = _operation_of(record)
-                by_sequence[record.sequence] = operation
-                if operation.seq_id is not None:
-                    past.numbers.add(operation.seq_id)
+                by_sequence[record.sequence] = operation = _read_operation(record)
+                if operation.request.seq_id is not None:
+                    contents.used_seq_ids.add(operation.request.seq_id)
             case "result" if record.damage is None:
-                _take_result(past, by_sequence, record)
+                _read_result(contents, by_sequence, record)
             case "attempt":
-                past.loose.append(record.sequence)
+                contents.loose.append(record.sequence)
                 if (tried := by_sequence.get(record.head["of"])) is not None:
                     tried.attempts += 1
             case "head":
                 pass
             case "loss":
-                past.losses.append(record)
+                contents.losses.append(record)
             case None:
-                unknown.append(record)
+                unreadable.append(record)
             case _:
-                past.loose.append(record.sequence)
-    for record in unknown:
-        past.loose.append(record.sequence)
+                contents.loose.append(record.sequence)
+    for record in unreadable:
+        contents.loose.append(record.sequence)
         if not _may_be_a_result(record, by_sequence):
+            damage = record.damage or "it cannot be read"
             by_sequence[record.sequence] = Operation(
-                "?", {}, "", None, sequence=record.sequence, damage=record.damage or "it cannot be read"
+                OperationRequest(UnknownCommand("?"), "", sequence=record.sequence, damage=damage)
             )
-    past.has_gaps = any(_lacks_operations(earlier, later) for earlier, later in pairwise(records))
+    contents.has_gaps = any(_lacks_operations(earlier, later) for earlier, later in pairwise(records))
     for record in records:
-        past.acknowledged_operations = max(past.acknowledged_operations, record.head.get("count", 0))
+        contents.acknowledged_operations = max(contents.acknowledged_operations, record.head.get("count", 0))
         newest_told = record.sequence if record.head.get("kind") == "operation" else record.head.get("newest", 0)
-        past.newest_operation = max(past.newest_operation, newest_told)
-    past.operations = [by_sequence[sequence] for sequence in sorted(by_sequence)]
-    _mark_begun(past.operations)
-    return past
+        contents.newest_operation = max(contents.newest_operation, newest_told)
+    contents.operations = [by_sequence[sequence] for sequence in sorted(by_sequence)]
+    _mark_begun(contents.operations)
+    return contents
 
 
 def _lacks_operations(earlier: Record, later: Record) -> bool:
-    """Whether a segment between them was trimmed. One that only had its head is not missed; damage is told apart."""
+    """Whether a segment between them was deleted. A segment of a head alone does not count, nor does damage."""
     is_damage = earlier.damage is not None and later.damage is not None
     return later.sequence > earlier.sequence + 2 and not is_damage
 
 
-def _operation_of(record: Record) -> Operation:
+def _read_operation(record: Record) -> Operation:
     head = record.head
     return Operation(
-        head["word"],
-        head["values"],
-        head["request_id"],
-        head["seq_id"],
-        sequence=record.sequence,
-        record=record,
-        damage=record.damage,
-        is_old=True,
-        after=head.get("after"),
+        OperationRequest(
+            read_command(head["word"], head["values"]),
+            head["request_id"],
+            head["seq_id"],
+            sequence=record.sequence,
+            after=head.get("after"),
+            record=record,
+            damage=record.damage,
+            is_old=True,
+        )
     )
 
 
-def _take_result(past: JournalContents, by_sequence: Mapping[int, Operation], record: Record) -> None:
+def _read_result(contents: JournalContents, by_sequence: Mapping[int, Operation], record: Record) -> None:
     head = record.head
     operation = by_sequence.get(head["of"])
-    if operation is None:  # long covered; its result is still to be fetched
-        operation = Operation("?", {}, head["request_id"], None, sequence=head["of"], is_covered=True)
-    operation.result_sequence = record.sequence
-    operation.trace = ResultRecord(bool(head["is_failure"]), int(head["digest"], 16), head["facts"])
-    past.results.append((operation, record))
+    if operation is None:  # its record is deleted, and clients may still ask for its result
+        request = OperationRequest(UnknownCommand("?"), head["request_id"], sequence=head["of"])
+        operation = Operation(request, is_covered=True)
+    outcome = ResultRecord(bool(head["is_failure"]), int(head["digest"], 16), head["facts"])
+    operation.end(outcome, result_sequence=record.sequence)
+    contents.results.append((operation, record))
 
 
 def _may_be_a_result(record: Record, operations: Mapping[int, Operation]) -> bool:
-    """Whether an operation before it lacks one, although a later operation has one."""
-    ended = [each.sequence for each in operations.values() if each.trace is not None]
+    """Whether an earlier operation lacks a result although a later operation has one."""
+    ended = [each.sequence for each in operations.values() if each.outcome is not None]
     last_ended = max(ended, default=0)
-    return any(each.trace is None and each.sequence < min(record.sequence, last_ended) for each in operations.values())
+    return any(
+        each.outcome is None and each.sequence < min(record.sequence, last_ended) for each in operations.values()
+    )
 
 
 def _mark_begun(operations: list[Operation]) -> None:
-    """An operation without a result, behind which others have one, was under way: a save, or its result is lost."""
+    """An operation without a result before one with a result was begun: a save, or its result is lost."""
     has_later = False
     for operation in reversed(operations):
-        has_later = has_later or operation.trace is not None
+        has_later = has_later or operation.outcome is not None
         operation.is_begun = has_later

@@ -1,4 +1,4 @@
-"""Training: what clients may ask of runs. Each returns the id of a request, which is durable by then."""
+"""Training requests: what clients may ask of runs. Each returns a request id, and the request is durable then."""
 
 from __future__ import annotations
 
@@ -10,20 +10,28 @@ from chockstone.backends.protocol import RunSpec
 from chockstone.catalog import CheckpointRow
 from chockstone.catalog.tables.losses import LossRow
 from chockstone.engine.config import Busy
-from chockstone.engine.runs.execution import LoadSource
-from chockstone.engine.runs.operations import Operation, Word, request_id_of
-from chockstone.engine.runs.performing import Performing
+from chockstone.engine.runs.commands import (
+    CloseRun,
+    ForwardBackward,
+    Load,
+    LoadSource,
+    OpenRun,
+    OptimStep,
+    Save,
+    Snapshot,
+)
 from chockstone.engine.runs.registry import RunRegistry
 from chockstone.engine.runs.run import Run, RunFacts
+from chockstone.engine.runs.runner import Runner
 from chockstone.engine.storage.checkpoints import SkippedCheckpointRow
 from chockstone.wire.failures import BadRequest
-from chockstone.wire.paths import TinkerPath, check_name
+from chockstone.wire.paths import check_name
 
 
 class TrainingRequests:
-    def __init__(self, lifecycle: RunRegistry, performing: Performing) -> None:
-        self._lifecycle = lifecycle
-        self._performing = performing
+    def __init__(self, registry: RunRegistry, runner: Runner) -> None:
+        self._registry = registry
+        self._runner = runner
 
     async def open(
         self,
@@ -40,9 +48,9 @@ class TrainingRequests:
         with_optimizer: bool = False,
         skipped: Sequence[SkippedCheckpointRow] = (),
     ) -> str:
-        """Make a run, perhaps from a checkpoint; one that is there already is left as it is.
+        """Create a run, perhaps from a checkpoint. A run that exists already is left as it is.
 
-        ``skipped`` is what was walked past to find the checkpoint; the result says so.
+        ``skipped``: newer checkpoints that ``latest`` could not use; the result names them.
         """
         run_id = f"{session_id}:train:{model_seq_id}"
         facts = RunFacts(
@@ -57,93 +65,46 @@ class TrainingRequests:
             project_id,
             birth=secrets.token_hex(4),
         )
-        live = await self._lifecycle.make(facts)
-        values: dict[str, Any] = {}
-        if source is not None:
-            values = {
-                "source": LoadSource.of(source).to_json(),
-                "with_optimizer": with_optimizer,
-                "skipped": _spell(skipped),
-            }
-        return await self._submit(live, 0, "open", values)
+        run = await self._registry.create(facts)
+        load = None if source is None else Load(LoadSource.of(source), with_optimizer, tuple(skipped))
+        return await self._runner.submit(run, 0, OpenRun(load))
 
-    async def forward_backward(self, live: Run, seq_id: int | None, body: bytes, *, loss: LossRow | None = None) -> str:
-        """``loss`` is the custom loss that the request names; it must be the run's owner's."""
-        loss_id = None if loss is None else loss.loss_id
-        values = {"elementwise_loss": True, "loss_id": loss_id}
-        return await self._submit(live, seq_id, "pass", values, body, loss=None if loss is None else loss.definition)
+    async def forward_backward(self, run: Run, seq_id: int | None, body: bytes, *, loss: LossRow | None = None) -> str:
+        """``loss`` is the custom loss that the request names; it must belong to the run's owner."""
+        command = ForwardBackward(None if loss is None else loss.loss_id)
+        definition = None if loss is None else loss.definition
+        return await self._runner.submit(run, seq_id, command, body, loss=definition)
 
-    async def optim_step(self, live: Run, seq_id: int | None, params: Mapping[str, Any]) -> str:
-        return await self._submit(live, seq_id, "optim_step", {"params": dict(params)})
+    async def optim_step(self, run: Run, seq_id: int | None, params: Mapping[str, Any]) -> str:
+        return await self._runner.submit(run, seq_id, OptimStep(params))
 
-    async def save(
-        self,
-        live: Run,
-        seq_id: int | None,
-        path: TinkerPath,
-        *,
-        ttl_seconds: int | None,
-        overwrite: bool,
-        user_metadata: Mapping[str, str],
-        recipients: Sequence[str] = (),
-    ) -> str:
-        """Save under a name. The future resolves when the archive is durable and its row is written."""
-        if path.is_latest:
-            check_name(path.name)  # which says so
-        values = {
-            "path": str(path),
-            "ttl_seconds": ttl_seconds,
-            "overwrite": overwrite,
-            "user_metadata": dict(user_metadata),
-            "recipients": list(recipients),
-        }
-        return await self._submit(live, seq_id, "save", values)
+    async def save(self, run: Run, seq_id: int | None, command: Save) -> str:
+        """The future resolves when the archive is durable and its row is written."""
+        if command.path.is_latest:
+            check_name(command.path.name)  # raises BadRequest
+        return await self._runner.submit(run, seq_id, command)
 
-    async def save_for_sampling(self, live: Run, seq_id: int | None, sampler_seq_id: int) -> str:
-        """Open a sampling session on the run's weights as they are when the lane comes to it."""
-        return await self._submit(live, seq_id, "snapshot", {"sampler_seq_id": sampler_seq_id})
+    async def save_for_sampling(self, run: Run, seq_id: int | None, sampler_seq_id: int) -> str:
+        """Open a sampling session on the weights that the run has when this command is executed."""
+        return await self._runner.submit(run, seq_id, Snapshot(sampler_seq_id))
 
     async def load(
         self,
-        live: Run,
+        run: Run,
         seq_id: int | None,
         source: CheckpointRow,
         *,
         with_optimizer: bool,
         skipped: Sequence[SkippedCheckpointRow] = (),
     ) -> str:
-        """``skipped`` is what was walked past to find the checkpoint; the result says so."""
-        values = {
-            "source": LoadSource.of(source).to_json(),
-            "with_optimizer": with_optimizer,
-            "skipped": _spell(skipped),
-        }
-        return await self._submit(live, seq_id, "load", values)
+        """``skipped``: newer checkpoints that ``latest`` could not use; the result names them."""
+        return await self._runner.submit(run, seq_id, Load(LoadSource.of(source), with_optimizer, tuple(skipped)))
 
-    async def close(self, live: Run) -> str:
-        """Free what the run holds once its operations have ended."""
-        live.is_closing = True
+    async def close(self, run: Run) -> str:
+        """Unload the run once its operations have ended."""
+        run.begin_closing()
         try:
-            return await self._submit(live, None, "close", {}, is_last=True)
+            return await self._runner.submit(run, None, CloseRun(), is_last=True)
         except (BadRequest, Busy):
-            live.is_closing = False
+            run.cancel_closing()
             raise
-
-    async def _submit(
-        self,
-        live: Run,
-        seq_id: int | None,
-        word: Word,
-        values: Mapping[str, Any],
-        body: bytes | None = None,
-        *,
-        loss: Mapping[str, Any] | None = None,
-        is_last: bool = False,
-    ) -> str:
-        request_id = "" if seq_id is None else request_id_of(live.run_id, seq_id)
-        operation = Operation(word, values, request_id, seq_id, body=body, loss=loss)
-        return await self._performing.submit(live, seq_id, operation, is_last=is_last)
-
-
-def _spell(skipped: Sequence[SkippedCheckpointRow]) -> list[dict[str, str]]:
-    return [{"path": each.path, "reason": each.reason} for each in skipped]

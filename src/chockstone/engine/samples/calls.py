@@ -14,7 +14,7 @@ from typing import Final
 
 from chockstone.backends.protocol import SampleCall, SampleReply, Worker, WorkerLost
 from chockstone.engine.config import EngineLimits
-from chockstone.engine.runs.crash_suspects import CrashSuspects
+from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.samples.journal import SampleJournal
 from chockstone.engine.samples.requests import PendingSample, SamplerSource
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
@@ -22,22 +22,26 @@ from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 log = logging.getLogger(__name__)
 CANCELLED: Final = "the sample was cancelled"
 _GROUP: Final = "samples"
+RecoverWeights = Callable[[SamplerSource], Awaitable[bool]]
+"""Asked when weights are missing: whether they may exist now, because the run that made them was replayed."""
 
 
 class NoWorker(Exception):
     """There is no worker, and there will be none: this server is about to end."""
 
 
-async def _nothing_to_bring_back(_: SamplerSource) -> bool:
-    return False
-
-
 class SampleCalls:
     def __init__(
-        self, backend: Worker, limits: EngineLimits, suspects: CrashSuspects, journal: SampleJournal | None
+        self,
+        worker: Worker,
+        limits: EngineLimits,
+        suspects: CrashSuspects,
+        journal: SampleJournal | None,
+        *,
+        recover_weights: RecoverWeights,
     ) -> None:
-        self.bring_back: Callable[[SamplerSource], Awaitable[bool]] = _nothing_to_bring_back
-        self._backend = backend
+        self._recover_weights = recover_weights
+        self._worker = worker
         self._limits = limits
         self._suspects = suspects
         self._journal = journal
@@ -49,7 +53,7 @@ class SampleCalls:
                 f"the sample was under way when the server died, {request.server_deaths} times, and is not tried again"
             )
         reason = "before the server was restarted"
-        may_be_brought_back = True
+        may_be_recovered = True
         while request.deaths < self._limits.deaths:
             try:
                 return await self._ask_once(request)
@@ -58,14 +62,14 @@ class SampleCalls:
                 reason = str(error)
                 request.deaths += error.code != "unsent"
                 request.is_on_trial = request.is_on_trial and error.code == "unsent"
-                may_be_brought_back = True
+                may_be_recovered = True
                 log.warning("worker lost request=%s deaths=%d reason=%s", request.request_id, request.deaths, reason)
             except RequestError as error:
-                if error.code != "missing" or not may_be_brought_back:
+                if error.code != "missing" or not may_be_recovered:
                     raise
-                if not await self.bring_back(request.facts.source):
+                if not await self._recover_weights(request.facts.source):
                     raise
-                may_be_brought_back = False
+                may_be_recovered = False
         raise ServerFailure(
             f"the sample killed the worker {request.deaths} times, and is not tried again. The last time: {reason}"
         )
@@ -88,7 +92,7 @@ class SampleCalls:
                 seed=request.facts.seed,
                 body=request.body,
             )
-            return await self._backend.sample(call)
+            return await self._worker.sample(call)
 
     def _turn(self, request: PendingSample) -> AbstractAsyncContextManager[None]:
         """A first death proves little against the many that were there; they may go on together."""
@@ -102,6 +106,6 @@ class SampleCalls:
 
     async def _wait_for_worker(self) -> None:
         try:
-            await self._backend.ready()
+            await self._worker.ready()
         except WorkerLost as error:
             raise NoWorker(str(error)) from error

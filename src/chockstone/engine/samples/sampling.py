@@ -10,20 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from chockstone.backends.protocol import Worker
 from chockstone.engine.config import Busy, EngineLimits
+from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.futures import Futures, Result
 from chockstone.engine.journal.journal import JournalDamaged, JournalError
 from chockstone.engine.journal.stall import STALL_SECONDS, Stalled
 from chockstone.engine.queue_shares import QueueShares
-from chockstone.engine.runs.crash_suspects import CrashSuspects
 from chockstone.engine.runs.operations import OperationOutcome
-from chockstone.engine.samples.calls import CANCELLED, NoWorker, SampleCalls
+from chockstone.engine.samples.calls import CANCELLED, NoWorker, RecoverWeights, SampleCalls
 from chockstone.engine.samples.completions import Feed
 from chockstone.engine.samples.journal import FoundSample, SampleJournal
 from chockstone.engine.samples.requests import (
@@ -47,28 +47,39 @@ _REMEMBERED: Final = 100_000  # requests whose answer a repeat still gets
 _CURSORS: Final = 1 << 32  # that one server gives out
 
 
+async def _recover_nothing(_: SamplerSource) -> bool:
+    return False
+
+
 class Sampling:
-    """``recover`` comes first, and what is submitted waits for it. Without a journal nothing outlives the process."""
+    """Requests that are submitted wait until ``recover`` has ended. Without a journal nothing outlives the process."""
 
     def __init__(
         self,
-        backend: Worker,
+        worker: Worker,
         futures: Futures,
         limits: EngineLimits,
         journal: SampleJournal | None = None,
         suspects: CrashSuspects | None = None,
+        *,
+        recover_weights: RecoverWeights = _recover_nothing,
+        on_sampled: Callable[[SamplerSource, int, int], None] = lambda _source, _prompt_tokens, _tokens: None,
+        on_used: Callable[[str], None] = lambda _sampling_session_id: None,
+        on_bad_archive: Callable[[SamplerSource, RequestError], None] = lambda _source, _error: None,
     ) -> None:
-        self._backend = backend
+        """``on_sampled`` is called with prompt tokens and generated tokens, ``on_used`` with a sampling session that
+        samples from an archive, ``on_bad_archive`` when that archive is damaged or missing."""
+        self._worker = worker
         self._archives: set[str] = set()  # that the worker may hold in memory
-        self.on_sampled: Callable[[SamplerSource, int, int], None] = lambda _source, _prompt_tokens, _tokens: None
-        self.on_used: Callable[[str], None] = lambda _sampling_session_id: None
-        self.on_bad_archive: Callable[[SamplerSource, RequestError], None] = lambda _source, _error: None
+        self._on_sampled = on_sampled
+        self._on_used = on_used
+        self._on_bad_archive = on_bad_archive
         self.recovered = asyncio.Event()
         self._problem = "those of the time before the restart are still being read"  # until it is over
         self._futures = futures
         self._limits = limits
         self._journal = journal
-        self._calls = SampleCalls(backend, limits, suspects or CrashSuspects(), journal)
+        self._calls = SampleCalls(worker, limits, suspects or CrashSuspects(), journal, recover_weights=recover_weights)
         self._seen: OrderedDict[str, Submitted] = OrderedDict()  # by request id
         self._under_way: dict[str, PendingSample] = {}  # by request id
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,14 +89,10 @@ class Sampling:
         if journal is None:
             self.recovered.set()
 
-    def set_bring_back(self, bring_back: Callable[[SamplerSource], Awaitable[bool]]) -> None:
-        """Asked when weights are missing: whether they may be there now, since the run that made them was replayed."""
-        self._calls.bring_back = bring_back
-
     async def recover(self) -> None:
-        """Take up what earlier servers left: results to be fetched, and requests to be run again.
+        """Recover the requests of earlier servers: results that clients may fetch, and requests to run again.
 
-        Raises JournalError when what they wrote cannot be read; then nothing is ever taken.
+        Raises JournalError when their journal cannot be read; then no request is ever taken.
         """
         if self._journal is not None:
             try:
@@ -96,7 +103,7 @@ class Sampling:
             self.wake_all()
             self._feeds.clear()  # the cursors of this life are known only now
             for one in found:
-                await self._take_up(self._journal, one)
+                await self._recover_one(self._journal, one)
             log.info("samples recovered found=%d unfinished=%d", len(found), len(self._under_way))
         self.recovered.set()
 
@@ -162,7 +169,7 @@ class Sampling:
         for task in self._tasks:
             task.cancel()
         await self.drained()
-        if self._backend.is_ready:
+        if self._worker.is_ready:
             await asyncio.gather(*map(self._tell_cancelled, left))
         await self._journal.close()
 
@@ -205,12 +212,12 @@ class Sampling:
         self._start(request)
         return self._remember(facts)
 
-    async def _take_up(self, journal: SampleJournal, found: FoundSample) -> None:
+    async def _recover_one(self, journal: SampleJournal, found: FoundSample) -> None:
         facts = found.facts
         self._remember(facts)
         if (result := await journal.read_result(found)) is not None:
             promise = self._futures.restore(facts.source.owner, facts.request_id, result)
-            promise.on_gone = partial(journal.gone, facts.request_id)
+            promise.when_gone(partial(journal.gone, facts.request_id))
             self._announce(facts, result)
             return
         failure: RequestError | None = None
@@ -235,10 +242,10 @@ class Sampling:
         """Run it, or have it end with the failure."""
         source = request.facts.source
         if self._journal is not None:
-            request.promise.on_gone = partial(self._journal.gone, request.request_id)
+            request.promise.when_gone(partial(self._journal.gone, request.request_id))
         if source.archive is not None:
             self._archives.add(source.archive)
-            self.on_used(source.sampling_session_id)
+            self._on_used(source.sampling_session_id)
         self._under_way[request.request_id] = request
         self._queued.add(source.owner, 1)
         self._queued_bytes.add(source.owner, len(request.body))
@@ -277,7 +284,7 @@ class Sampling:
             await asyncio.shield(self._journal.settle(request.request_id, outcome))
         self._settle(request, outcome.result)
         if outcome.facts:
-            self.on_sampled(request.facts.source, outcome.facts["prompt_tokens"], outcome.facts["tokens"])
+            self._on_sampled(request.facts.source, outcome.facts["prompt_tokens"], outcome.facts["tokens"])
 
     def _leave(self, request: PendingSample, reason: str) -> None:
         """This server ends before the sample does; the next one runs it again, with nothing held against it."""
@@ -297,7 +304,7 @@ class Sampling:
 
     async def _tell_cancelled(self, request_id: str) -> None:
         with suppress(RequestError):  # a worker that died has forgotten it anyway
-            await self._backend.cancel(request_id)
+            await self._worker.cancel(request_id)
 
     async def _sample(self, request: PendingSample) -> OperationOutcome:
         source = request.facts.source
@@ -305,7 +312,7 @@ class Sampling:
             reply = await self._calls.ask(request)
         except RequestError as error:
             if error.code in ("damaged", "missing"):
-                self.on_bad_archive(source, error)
+                self._on_bad_archive(source, error)
             if error.code == "missing" and source.is_unnamed:
                 return OperationOutcome(Result.failed(BadRequest(_FREED)))
             return OperationOutcome(Result.failed(error))

@@ -80,7 +80,15 @@ class CheckpointLifecycle:
         *,
         now: Callable[[], datetime],
         trusts_ages: Callable[[], bool] = lambda: True,
+        is_needed: Callable[[str], bool],
+        on_purged: Callable[[str], None],
+        on_change: Callable[[str], None],
     ) -> None:
+        """``is_needed``: whether a run needs this archive to recover.
+
+        ``on_purged`` is called with each deleted archive, ``on_change`` with each run whose checkpoints retention rules
+        may judge differently now.
+        """
         self._trusts_ages = trusts_ages
         self._catalog = catalog
         self._storage = storage
@@ -92,11 +100,13 @@ class CheckpointLifecycle:
         self._reading: dict[tuple[str, float | None], asyncio.Task[str]] = {}  # by archive and rate
         self._copying: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._restored: dict[int, datetime] = {}  # save → until when no rule removes it
-        self.is_needed: Callable[[str], bool] = lambda _: False  # an archive, by a run that loaded it
-        self.on_purged: Callable[[str], None] = lambda _: None  # an archive that is gone
-        self.on_change: Callable[[str], None] = lambda _: (
-            None
-        )  # a run whose checkpoints the rules may see differently now
+        self._is_needed = is_needed
+        self._on_purged = on_purged
+        self._on_change = on_change
+
+    def note_change(self, run_id: str) -> None:
+        """The run has one checkpoint more."""
+        self._on_change(run_id)
 
     def purge_at(self, now: datetime) -> datetime:
         """When what is removed now may be deleted."""
@@ -143,7 +153,7 @@ class CheckpointLifecycle:
         if not trashed:
             return ()
         in_use = await self._catalog.samplers.in_use([each.archive for each in trashed])
-        return tuple(each for each in trashed if each.archive not in in_use and not self.is_needed(each.archive))
+        return tuple(each for each in trashed if each.archive not in in_use and not self._is_needed(each.archive))
 
     async def purge_due(self, *, limit: int | None = None) -> tuple[TrashRow, ...]:
         """Purge what the trash need not keep any longer, and return it; nothing while ages are not trusted."""
@@ -207,7 +217,7 @@ class CheckpointLifecycle:
                 raise BadRequest(str(error)) from error
         self._restored[row.save_id] = self._now() + timedelta(seconds=self._rules.trash_seconds)
         self._note("checkpoint_restored", row, by=by, was=old.path)
-        self.on_change(row.run_id)
+        self._on_change(row.run_id)
         return row
 
     def is_restored_lately(self, row: CheckpointRow) -> bool:
@@ -223,7 +233,7 @@ class CheckpointLifecycle:
             row.run_id, row.kind, row.name, public=public, now=self._now()
         )
         self._note("checkpoint_published" if public else "checkpoint_unpublished", changed, by=by)
-        self.on_change(row.run_id)  # published ones are kept
+        self._on_change(row.run_id)  # published ones are kept
         return changed
 
     async def set_ttl(self, row: CheckpointRow, ttl_seconds: float | None, *, by: str) -> CheckpointRow:
@@ -407,7 +417,7 @@ class CheckpointLifecycle:
             log.warning("archive not deleted archive=%s error=%s", trashed.archive, error)
             return False
         self._trusted.pop(trashed.archive, None)
-        self.on_purged(trashed.archive)
+        self._on_purged(trashed.archive)
         await self._catalog.trash.forget(trashed.trash_id)
         return True
 

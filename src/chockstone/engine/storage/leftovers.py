@@ -13,20 +13,28 @@ from pathlib import Path
 
 from chockstone.catalog import Catalog
 from chockstone.checkpoints.errors import StoreError
-from chockstone.engine.runs.leftover_files import find_leftover_files, list_journals
 from chockstone.engine.storage.archive_names import ephemeral_session, stored_session
 from chockstone.engine.storage.archive_storage import ArchiveStorage
+from chockstone.engine.storage.leftover_files import find_leftover_files, list_journals
 
 log = logging.getLogger(__name__)
 
 
 class Leftovers:
-    def __init__(self, catalog: Catalog, storage: ArchiveStorage, *, journals: Path) -> None:
-        """``journals`` is where those of runs are: a run may be known by its journal alone."""
+    def __init__(
+        self,
+        catalog: Catalog,
+        storage: ArchiveStorage,
+        *,
+        journals: Path,
+        on_deleted: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``journals``: the directory of run journals, since a run may be known by its journal alone. ``on_deleted`` is
+        called with each archive that was deleted."""
         self._catalog = catalog
         self._storage = storage
         self._journals = journals
-        self.on_freed: Callable[[str], None] = lambda _: None  # an archive that is gone
+        self._on_deleted = on_deleted
 
     async def free(self) -> int:
         """Delete those whose session or run is over or unknown; how many.
@@ -49,6 +57,6 @@ class Leftovers:
             except StoreError as error:
                 log.warning("archive of an ended session not deleted archive=%s error=%s", archive, error)
                 continue
-            self.on_freed(archive)
+            self._on_deleted(archive)
             log.info("archive of an ended session deleted archive=%s", archive)
         return freed

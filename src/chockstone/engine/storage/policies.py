@@ -48,13 +48,20 @@ class Quota:
 
 
 class PolicyStore:
-    def __init__(self, catalog: Catalog, rules: StorageRules, *, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        rules: StorageRules,
+        *,
+        now: Callable[[], datetime],
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self._catalog = catalog
         self._rules = rules
         self._now = now
         self._rows: dict[str, PolicyRow] = {}
         self._retentions: dict[str, Retention] = {}  # of scopes that say something about it
-        self.on_change: Callable[[], None] = lambda: None
+        self._on_change = on_change
 
     async def load(self) -> None:
         """Once, before anything is asked."""
@@ -118,7 +125,7 @@ class PolicyStore:
         parse(policy)
         row = await self._catalog.policies.set(scope, policy, by=by, now=self._now())
         self._take(row)
-        self.on_change()
+        self._on_change()
         return row
 
     async def remove(self, scope: str) -> bool:
@@ -126,7 +133,7 @@ class PolicyStore:
         removed = await self._catalog.policies.remove(scope)
         self._rows.pop(scope, None)
         self._retentions.pop(scope, None)
-        self.on_change()
+        self._on_change()
         return removed
 
     def _take(self, row: PolicyRow) -> None:

@@ -48,6 +48,7 @@ class SaveWeightsRequest(Request):
 
 class SaveWeightsResponse(Response):
     path: str
+    size_bytes: int | None = None
     type: Literal["save_weights"] = "save_weights"
 
 
@@ -70,6 +71,7 @@ class SaveWeightsForSamplerRequest(Request):
 
 class SaveWeightsForSamplerResponse(Response):
     path: str | None = None
+    size_bytes: int | None = None
     sampling_session_id: str | None = None
     type: Literal["save_weights_for_sampler"] = "save_weights_for_sampler"
 
@@ -120,8 +122,8 @@ class LoadWeightsRequest(Request):
 class LoadWeightsResponse(Response):
     path: str | None = None
     model_id: str | None = None
-    skipped: list[SkippedCheckpoint] | None = None
     type: Literal["load_weights"] = "load_weights"
+    skipped: list[SkippedCheckpoint] | None = None
 
 
 class WeightsInfoRequest(Request):

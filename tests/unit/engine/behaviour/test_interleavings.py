@@ -20,6 +20,7 @@ import pytest
 from chockstone.catalog import CheckpointRow, RowMissing
 from chockstone.checkpoints import open_store
 from chockstone.engine.config import Durability, EngineLimits
+from chockstone.engine.runs.commands import Save
 from chockstone.wire.paths import Kind, TinkerPath
 from support.engine.lives import Life, lived, state_of
 from support.engine.making import NOW, Clock, damage, made_run, result_of, until
@@ -109,9 +110,7 @@ class Client:
             case "save" | "overwrite":
                 overwrite = request.word == "overwrite"
                 path = TinkerPath.of(run_id, Kind.WEIGHTS, value)
-                request_id = await training.save(
-                    live, seq_id, path, ttl_seconds=None, overwrite=overwrite, user_metadata={}
-                )
+                request_id = await training.save(live, seq_id, Save(path, overwrite=overwrite))
             case "load":
                 row = await self._find(request)
                 request_id = await training.load(live, seq_id, row, with_optimizer=True)

@@ -97,9 +97,8 @@ async def test_a_session_that_nobody_comes_back_to_ends_and_its_parked_runs_go(
     start: Start, backend: FakeBackend, catalog: Catalog
 ) -> None:
     time = [NOW]
-    engine = await start(clock=clock(time))
     ended: list[str] = []
-    engine.on_session_end = ended.append
+    engine = await start(clock=clock(time), on_session_end=ended.append)
     live = await made_run(engine)
     await answer(engine, await engine.training.optim_step(live, 1, {}))
     time[0] = LATER
@@ -176,7 +175,7 @@ async def test_a_loop_that_makes_a_sampler_every_step_does_not_fill_the_disk(
     for number in range(6):
         await answer(engine, await engine.training.save_for_sampling(live, number + 1, number))
 
-    engine.free_unnamed_samplers()
+    engine.free_anonymous_samplers()
 
     await until(lambda: len(backend.archives) == 2)
     assert set(backend.archives) == {"s.sample.4/ephemeral", "s.sample.5/ephemeral"}

@@ -169,8 +169,8 @@ async def test_operations_that_are_missing_behind_the_archive_are_not_skipped(tm
 
     async with lived(left) as second:
         live = await second.run()
-        await until(lambda: live.problem is not None)
-        assert "lacks operations between" in str(live.problem)
+        await until(lambda: live.is_lost)
+        assert "lacks operations between" in live.state.reason
 
 
 def cut_last_result(folder: Path) -> None:
@@ -258,7 +258,7 @@ async def test_the_mark_of_a_run_that_is_over_goes(tmp_path: Path) -> None:
         await life.engine._marks.flush()
         assert len(list((tmp_path / "a" / JOURNAL_MARKS).iterdir())) == 1
 
-        await life.engine._lifecycle.discard(await life.run())
+        await life.engine._unloader.discard(await life.run())
 
         assert list((tmp_path / "a" / JOURNAL_MARKS).iterdir()) == []
         assert await life.catalog.journal_marks.get(RUN) is None
@@ -280,10 +280,10 @@ async def test_a_mark_on_its_way_to_the_catalog_does_not_outlive_its_run(
             await put_many(rows)
 
         monkeypatch.setattr(life.catalog.journal_marks, "put_many", put_slowly)
-        marks._written.clear()
+        marks._in_catalog.clear()
         flushing = asyncio.create_task(marks.flush([live]))
         await is_on_its_way.wait()
-        discarding = asyncio.create_task(life.engine._lifecycle.discard(live))
+        discarding = asyncio.create_task(life.engine._unloader.discard(live))
         await until(lambda: life.engine.runs.get(RUN) is None)
         await asyncio.wait({discarding}, timeout=0.3)  # it ends, unless it waits for the mark as it should
         may_arrive.set()

@@ -13,9 +13,8 @@ from chockstone.checkpoints import open_store
 from chockstone.engine.config import Durability
 from chockstone.engine.journal.stall import Stalled
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS
-from chockstone.engine.runs.live_runs import Run
 from chockstone.wire.failures import BadRequest, ServerFailure
-from support.engine.lives import EVERY_STEP, Life, archived, half_trained, lived
+from support.engine.lives import EVERY_STEP, Life, archived, half_trained, is_still_active, lived
 from support.engine.making import RUN, damage, made_run, settle_down, until
 
 
@@ -145,25 +144,6 @@ async def test_a_base_model_that_is_missing_holds_the_run_until_it_is_back(home:
         assert (await third.catalog.runs.get(RUN)).state == "active"
 
 
-async def test_a_lost_catalog_is_filled_from_the_journals(home: Path) -> None:
-    async with lived(home) as first:
-        await half_trained(first)
-        await first.told(await first.ask_sampler(3))
-        await first.written()
-        left = first.crash()
-    for lost in left.glob("catalog.sqlite3*"):
-        lost.unlink()
-
-    async with lived(left, after=first) as second:
-        assert await second.state() == (5, 7, 1)
-        row = await second.catalog.runs.get(RUN)
-        assert (row.owner, row.base_model, row.state) == ("local", "tiny", "active")
-        sampler = await second.catalog.samplers.get("s:sample:3")
-        assert sampler.archive in second.backend.archives
-        assert (await second.told(first.asked[1]))["metrics"]["weight"] == 5
-        await second.train(1)
-
-
 async def test_the_same_number_sent_twice_at_once_is_applied_once(home: Path) -> None:
     async with lived(home) as first:
         live = await first.make()
@@ -246,8 +226,8 @@ async def test_another_model_under_the_same_name_holds_the_run_and_touches_nothi
         kept = second.recovery_archives()
         second.backend.store.delete(kept[0])  # so that the other does not load, and is all there is
         live = await second.run()
-        await until(lambda: live.hold)
-        assert "base model 'tiny' is not the one that run 's:train:0' was trained on" in (live.hold or "")
+        await until(lambda: live.is_held)
+        assert "base model 'tiny' is not the one that run 's:train:0' was trained on" in live.state.reason
         with pytest.raises(Stalled, match="--model tiny=DIRECTORY of that one"):
             await second.ask_pass(1)
         assert second.recovery_archives() == kept[1:]
@@ -271,13 +251,11 @@ async def test_an_archive_that_cannot_be_loaded_today_does_not_end_the_run(home:
 
     async with lived(left, after=first) as second:
         second.backend.fail_next("load", ServerFailure("out of memory"))
-        given_up: list[Run] = []
-        second.engine._performing.on_problem = given_up.append
         live = await second.run()
-        await until(lambda: live.problem)
-        assert "out of memory" in (live.problem or "")
+        await until(lambda: live.is_lost)
+        assert "out of memory" in live.state.reason
         assert second.recovery_archives() == [newest]
-        assert given_up == []
+        assert await is_still_active(second)
         left = second.crash()
 
     async with lived(left, after=first) as third:
@@ -296,8 +274,8 @@ async def test_a_journal_with_a_gap_is_not_replayed_from_its_beginning(home: Pat
 
     async with lived(left, after=first) as second:
         live = await second.run()
-        await until(lambda: live.problem)
-        assert "its journal does not go back to its beginning" in (live.problem or "")
+        await until(lambda: live.is_lost)
+        assert "its journal does not go back to its beginning" in live.state.reason
         assert "forward_backward" not in second.backend.words()
 
 
@@ -344,12 +322,10 @@ async def test_an_operation_that_cannot_be_replayed_today_does_not_end_the_run(h
 
     async with lived(left, after=first, environment={"device": "small"}) as second:
         second.backend.fail_next("optim_step", ServerFailure("out of memory"))
-        given_up: list[Run] = []
-        second.engine._performing.on_problem = given_up.append
         live = await second.run()
-        await until(lambda: live.problem)
-        assert "operation 5 (optim_step) of run 's:train:0' cannot be replayed: out of memory" in (live.problem or "")
-        assert given_up == []
+        await until(lambda: live.is_lost)
+        assert "operation 5 (optim_step) of run 's:train:0' cannot be replayed: out of memory" in live.state.reason
+        assert await is_still_active(second)
         left = second.crash()
 
     async with lived(left, after=first) as third:
@@ -360,7 +336,7 @@ async def test_a_server_that_stops_does_not_blame_its_worker(home: Path) -> None
     async with lived(home) as life:
         await half_trained(life)
         life.backend.is_ready = False
-        life.engine.is_stopping = True
+        life.engine.shutdown.begin()
 
         assert life.engine.why_waiting(f"{RUN}:9") == "the server is being stopped; the next one goes on with it"
 
@@ -379,7 +355,7 @@ async def test_without_a_worker_for_good_what_was_acknowledged_waits_for_the_nex
 
     async with lived(home, after=life, has_worker=False) as second:
         live = await second.run()
-        await until(lambda: live.pause is not None)
+        await until(lambda: live.waits_for is not None)
         second.backend.is_stopped = True  # as when no worker can be started: the server is told at the same time
         await settle_down()
 

@@ -13,9 +13,8 @@ from chockstone.catalog import Catalog
 from chockstone.checkpoints.errors import StoreDenied, StoreError, StoreUnreachable
 from chockstone.engine.config import Durability
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS
-from chockstone.engine.runs.live_runs import Run
 from chockstone.wire.failures import BadRequest, ServerFailure
-from support.engine.lives import EVERY_STEP, Life, lived
+from support.engine.lives import EVERY_STEP, Life, is_still_active, lived
 from support.engine.making import RUN, damage, until
 
 
@@ -161,7 +160,7 @@ async def test_requests_that_fail_do_not_fill_the_journal_for_ever(home: Path) -
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for a store asks again at once."""
-    monkeypatch.setattr("chockstone.engine.runs.performing._ROOM_CHECK_SECONDS", 0.001)
+    monkeypatch.setattr("chockstone.engine.runs.runner._RETRY_SECONDS", 0.001)
 
 
 @contextmanager
@@ -202,7 +201,7 @@ async def test_a_store_that_cannot_be_read_is_waited_for_and_nothing_is_replayed
 
             await until(lambda: str(error) in (life.engine.why_waiting(f"{RUN}:9") or ""))
             assert "forward_backward" not in life.backend.words()
-            assert (live.problem, live.hold) == (None, None)
+            assert not live.is_stuck
             assert (await life.catalog.runs.get(RUN)).state == "active"
 
         assert (await life.result(await waiting)).body == b"loss 7"
@@ -260,7 +259,7 @@ async def test_a_checkpoint_that_a_replay_needs_is_waited_for(home: Path) -> Non
         with failing(life, StoreUnreachable("503 Slow Down")) as asked:
             life.backend.die("signal 9")
             await until(lambda: len(asked) > 3)
-            assert (await life.run()).problem is None
+            assert not (await life.run()).is_lost
 
         assert await life.state() == (5, 0, 1)
 
@@ -291,12 +290,11 @@ async def test_one_that_this_server_cannot_load_stops_the_run_and_ends_nothing(
 
     async with lived(left, after=first) as second:
         second.backend.fail_next("load", ServerFailure("cannot be loaded here", code=code))
-        given_up: list[Run] = []
-        second.engine._performing.on_problem = given_up.append
         live = await second.run()
-        await until(lambda: live.problem)
-        assert "cannot be loaded by this server: cannot be loaded here" in (live.problem or "")
-        assert (given_up, "forward_backward" in second.backend.words()) == ([], False)
+        await until(lambda: live.is_lost)
+        assert "cannot be loaded by this server: cannot be loaded here" in live.state.reason
+        assert "forward_backward" not in second.backend.words()
+        assert await is_still_active(second)
         left = second.crash()
 
     async with lived(left, after=first) as third:
@@ -313,12 +311,10 @@ async def test_archives_that_are_not_listed_any_more_do_not_end_the_run(home: Pa
     away = (left / "checkpoints").rename(left / "elsewhere")  # as when a disk is not mounted
 
     async with lived(left, after=first) as second:
-        given_up: list[Run] = []
-        second.engine._performing.on_problem = given_up.append
         live = await second.run()
-        await until(lambda: live.problem)
-        assert "no recovery archive of run 's:train:0' can be read" in (live.problem or "")
-        assert given_up == []
+        await until(lambda: live.is_lost)
+        assert "no recovery archive of run 's:train:0' can be read" in live.state.reason
+        assert await is_still_active(second)
         left = second.crash()
 
     shutil.copytree(away, left / "checkpoints", dirs_exist_ok=True)

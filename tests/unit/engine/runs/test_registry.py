@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ from chockstone.engine.journal.scan import Scan
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS
 from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.wire.failures import ServerFailure
-from support.engine.lives import EVERY_STEP, half_trained, lived
+from support.engine.lives import half_trained, lived
 from support.engine.making import NOW, RUN, Clock, answer, make_run, until
 
 HOUR = 3600.0
@@ -75,7 +73,7 @@ async def test_a_parked_run_stays_parked_when_the_server_is_started_again(home: 
         left = first.crash()
 
     async with lived(left, after=first) as second:
-        await until(lambda: second.engine._lifecycle._is_surveyed)
+        await until(lambda: second.engine.runs.are_all_woken)
         assert len(second.engine.runs) == 0 and second.backend.calls == []
         assert await second.state() == (5, 7, 1)
 
@@ -200,57 +198,6 @@ async def test_what_was_asked_of_a_run_that_was_not_brought_back_yet_is_done_whe
             assert (await second.result(request_id)).body == b"loss %d" % (number + 1)
 
 
-async def test_an_unloaded_run_leaves_neither_journal_nor_archives(home: Path) -> None:
-    async with lived(home, durability=EVERY_STEP) as life:
-        live = await life.make()
-        await life.train_slowly(1, 2)
-        assert life.journal().is_dir() and life.recovery_archives()
-
-        unload = await life.engine.training.close(live)
-        assert (await life.told(unload))["type"] == "unload_model"
-
-        await until(lambda: not life.recovery_archives())
-        assert life.journal().is_dir(), "its last result may be asked for by way of another server"
-        life.engine.futures.forget(unload)  # as when it was delivered some time ago
-        await until(lambda: not life.journal().exists())
-        assert await life.engine.wake(RUN) is None
-
-
-async def test_the_last_result_of_an_unloaded_run_outlives_the_server(home: Path) -> None:
-    async with lived(home) as first:
-        live = await first.make()
-        unload = await first.engine.training.close(live)
-        told = await first.told(unload)
-        step = await first.engine.training.optim_step(live, 9, {})
-        await first.told(step)
-        await live.journal._journal._idle.wait()  # type: ignore[union-attr]  # there is one
-        left = first.crash()
-
-    async with lived(left) as second:
-        promise = await second.engine.find_promise(step)
-        assert promise is not None and promise.result is not None and promise.result.is_failure
-        assert told["type"] == "unload_model"
-        assert second.backend.runs == {}
-
-
-async def test_a_run_that_was_being_unloaded_when_the_server_died_is_unloaded_by_the_next(home: Path) -> None:
-    async with lived(home) as first:
-        live = await first.make()
-        await first.train(5)
-        first.backend.hold("close_run")
-        await first.engine.training.close(live)
-        await until(lambda: "close_run" in first.backend.words())
-        await first.written()
-        left = first.crash()
-
-    async with lived(left) as second:
-        await until(lambda: "close_run" in second.backend.words())
-        async with asyncio.timeout(10):
-            while (await second.catalog.runs.get(RUN)).state != "unloaded":
-                await asyncio.sleep(0.001)
-        await until(lambda: second.backend.runs == {})
-
-
 async def test_a_run_whose_session_ended_just_before_the_server_is_not_brought_back_to_be_unloaded(home: Path) -> None:
     async with lived(home) as first:
         live = await first.make()
@@ -263,7 +210,7 @@ async def test_a_run_whose_session_ended_just_before_the_server_is_not_brought_b
         left = first.crash()
 
     async with lived(left) as second:
-        await until(lambda: second.engine._lifecycle._is_surveyed)
+        await until(lambda: second.engine.runs.are_all_woken)
         assert (await second.catalog.runs.get(RUN)).state == "unloaded"
         assert len(second.engine.runs) == 0 and second.backend.words() == []
 
@@ -283,39 +230,6 @@ async def test_what_was_asked_before_a_session_ended_is_done_by_the_next_server(
         await until(lambda: "save" in second.backend.words())
 
 
-async def test_journals_of_runs_that_are_over_are_swept_away(home: Path) -> None:
-    async with lived(home, durability=EVERY_STEP) as first:
-        live = await first.make()
-        await first.train_slowly(1)
-        await first.told(await first.engine.training.close(live))
-        await first.written()
-        left = first.crash()
-        assert first.journal().is_dir()
-    os.utime(left / first.journal().relative_to(home), (0, 0))  # it was some time ago
-
-    async with lived(left) as second:
-        await until(lambda: not second.journal().exists())
-        await until(lambda: not second.recovery_archives())
-
-
-async def test_a_parked_run_of_a_session_that_ends_is_not_woken_for_it(home: Path) -> None:
-    clock = Clock()
-    async with lived(home, clock=clock) as life:
-        await half_trained(life)
-        clock.pass_seconds(HOUR)
-        await life.engine.end_silent_sessions()
-        life.backend.calls.clear()
-
-        await life.catalog.sessions.finish("s", reason="success", now=NOW + timedelta(hours=1))
-        await life.engine.finish_session("s")
-
-        await until(lambda: not life.journal().exists() and not life.recovery_archives())
-        assert life.backend.words() == []
-        async with asyncio.timeout(10):
-            while (await life.catalog.runs.get(RUN)).state != "unloaded":
-                await asyncio.sleep(0.001)
-
-
 async def test_a_run_that_is_asked_something_is_used_however_it_was_found(home: Path) -> None:
     async with lived(home, limits=EngineLimits(runs=2)) as life:
         hot = await life.make(0)
@@ -332,7 +246,7 @@ async def test_a_request_that_comes_just_as_its_run_was_parked_is_to_be_sent_aga
     async with lived(home) as life:
         await half_trained(life)
         live = await life.run()
-        assert await life.engine._lifecycle.park(live)
+        assert await life.engine._registry.park(live)
 
         with pytest.raises(Busy, match="is being parked"):
             await life.engine.training.optim_step(live, life.seq_id, {})
@@ -344,35 +258,12 @@ async def test_a_run_that_cannot_go_on_takes_nobody_elses_place(home: Path) -> N
     async with lived(home, limits=EngineLimits(runs=1), durability=Durability(journal="off")) as life:
         live = await life.make(0)
         life.backend.die("signal 9")
-        await until(lambda: live.problem)
+        await until(lambda: live.is_lost)
         await live.lane.drained()
 
         await life.make(1)
 
         assert set(life.backend.runs) == {"s:train:1"}
-
-
-@pytest.mark.parametrize("environment", [{"models": {}}, {}])
-async def test_the_session_of_a_run_that_does_not_go_on_ends_and_leaves_nothing(
-    home: Path, environment: dict[str, Any]
-) -> None:
-    async with lived(home, durability=EVERY_STEP) as first:
-        await first.make()
-        await first.train_slowly(1, 2)
-        await first.written()
-        left = first.crash()
-
-    async with lived(left, after=first, environment=environment) as second:
-        live = await second.run()
-        await live.lane.drained()
-        if not environment:
-            live.problem = "its journal is damaged"
-
-        await second.engine.finish_session("s")
-
-        await until(lambda: not second.journal().exists() and not second.recovery_archives())
-        assert second.engine.runs.get(RUN) is None
-        assert (await second.catalog.runs.get(RUN)).state == "unloaded"
 
 
 async def test_a_forged_request_id_reaches_no_journal_of_another_run(
@@ -400,7 +291,7 @@ async def test_a_run_that_waits_for_its_base_model_is_parked_like_any_other(home
 
     async with lived(left, after=first, clock=clock, environment={"models": {}}) as second:
         live = await second.run()
-        await until(lambda: live.hold and live.lane.is_idle())
+        await until(lambda: live.is_held and live.lane.is_idle())
         clock.pass_seconds(HOUR)
         async with asyncio.timeout(10):
             await second.engine.end_silent_sessions()
@@ -428,23 +319,6 @@ async def test_a_run_whose_journal_is_closed_meanwhile_is_not_parked(
                 await life.engine.end_silent_sessions()
 
         assert len(life.engine.runs) == 1
-
-
-async def test_a_run_made_anew_has_nothing_of_the_one_that_was_lost(home: Path) -> None:
-    async with lived(home, durability=EVERY_STEP) as life:
-        await life.make()
-        await life.train_slowly(5, 6, 7)
-        live = await life.run()
-        live.problem = "its journal is damaged"
-        await life.engine._lifecycle._mark_lost(live)
-        assert life.recovery_archives() != []
-
-        life.seq_id = 1
-        await life.make()
-        await life.result(await life.ask_pass(1))
-        life.backend.die("signal 9")
-
-        assert await life.state() == (0, 1, 0)
 
 
 async def test_a_journal_that_cannot_be_opened_for_a_moment_is_not_lost(

@@ -11,7 +11,7 @@ import pytest
 from chockstone.backends.protocol import WorkerLost
 from chockstone.checkpoints import Store
 from chockstone.engine.config import EngineLimits
-from chockstone.engine.runs.crash_suspects import CrashSuspects
+from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.samples.sampling import SamplerSource
 from chockstone.wire.failures import BadRequest, ServerFailure
 from support.engine.fake_backend import FakeBackend

@@ -88,8 +88,7 @@ async def test_recovery_archives_of_runs_that_are_over_go_and_others_stay(
     known, alone = (f"{recovery_folder(run_id)}/0001.ab" for run_id in ("x:train:0", "y:train:0"))
     leave(backend, zero, one, two, known, alone, ephemeral_name("x:sample:0"), ephemeral_name("y:sample:0"))
     freed = []
-    leftovers = Leftovers(catalog, storage, journals=tmp_path)
-    leftovers.on_freed = freed.append
+    leftovers = Leftovers(catalog, storage, journals=tmp_path, on_deleted=freed.append)
 
     assert await leftovers.free() == 3
 

@@ -83,9 +83,8 @@ async def test_policies_outlive_the_server(catalog: Catalog) -> None:
 
 
 async def test_whoever_sweeps_is_told_of_changes(catalog: Catalog) -> None:
-    policies = await policies_of(catalog)
     told: list[int] = []
-    policies.on_change = lambda: told.append(1)
+    policies = PolicyStore(catalog, RULES, now=lambda: NOW, on_change=lambda: told.append(1))
 
     await policies.set("global", {"keep_last": 2}, by="root")
     await policies.remove("global")

@@ -13,13 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-import orjson
-
 from chockstone.backends.protocol import Worker
 from chockstone.catalog import Catalog, RowMissing
 from chockstone.catalog.tables.losses import LossRow
 from chockstone.engine.futures import Futures, Promise, Result
 from chockstone.wire.failures import RequestError, ServerFailure
+from chockstone.wire.messages.training import CreateCustomLossResponse
 
 log = logging.getLogger(__name__)
 Json = Mapping[str, Any]  # Any: plain JSON
@@ -27,8 +26,8 @@ _REMEMBERED: Final = 64  # rows of the catalog
 
 
 class CustomLosses:
-    def __init__(self, backend: Worker, catalog: Catalog, futures: Futures) -> None:
-        self._backend = backend
+    def __init__(self, worker: Worker, catalog: Catalog, futures: Futures) -> None:
+        self._worker = worker
         self._catalog = catalog
         self._futures = futures
         self._sent: dict[str, int] = {}  # loss → the worker that has it
@@ -101,9 +100,9 @@ class CustomLosses:
 
     async def _build(self, loss: LossRow, promise: Promise) -> None:
         try:
-            await self._backend.ready()
-            await self._send(loss.loss_id, loss.definition, self._backend.generation)
-            result = Result(orjson.dumps({"loss_id": loss.loss_id, "type": "create_custom_loss"}))
+            await self._worker.ready()
+            await self._send(loss.loss_id, loss.definition, self._worker.generation)
+            result = Result(CreateCustomLossResponse(loss_id=loss.loss_id).encode())
         except RequestError as error:
             result = Result.failed(error)
         except Exception as error:  # told to the client, and logged
@@ -113,7 +112,7 @@ class CustomLosses:
 
     async def _send(self, loss_id: str, definition: Json, generation: int) -> None:
         async with self._order:
-            await self._backend.add_loss(loss_id, definition, generation=generation)
+            await self._worker.add_loss(loss_id, definition, generation=generation)
             self._sent[loss_id] = generation
 
     async def _drop(self, loss_id: str) -> None:
@@ -124,4 +123,4 @@ class CustomLosses:
             self._unwanted.discard(loss_id)
             if self._sent.pop(loss_id, None) is not None:
                 with suppress(ServerFailure):
-                    await self._backend.drop_loss(loss_id)
+                    await self._worker.drop_loss(loss_id)

@@ -1,16 +1,16 @@
-"""Saving: a run's state becomes a checkpoint, or leaves nothing behind.
+"""Saving: writes a run's state as a checkpoint, or leaves nothing behind.
 
-A pending row reserves the name, the worker writes the archive, and the commit publishes it. What is
-told to a client is durable first. Saves that a crash cut short are brought to an end at the next start.
+A pending row reserves the name, the worker writes the archive, and the commit publishes it. What a client is told is
+durable first. Saves that a crash interrupted are committed or removed at the next start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from weakref import WeakValueDictionary
@@ -20,6 +20,7 @@ from chockstone.catalog import Catalog, CatalogError, CheckpointRow, CheckpointR
 from chockstone.checkpoints.errors import CheckpointError, StoreError
 from chockstone.engine.audit import AuditLog
 from chockstone.engine.config import StorageRules
+from chockstone.engine.runs.commands import Save
 from chockstone.engine.runs.operations import Operation
 from chockstone.engine.runs.run import Run
 from chockstone.engine.storage.archive_names import archive_name
@@ -33,19 +34,8 @@ from chockstone.wire.sizes import format_bytes
 
 log = logging.getLogger(__name__)
 Release = Callable[[], None]
-_TIGHT_BYTES: Final = 4 << 30  # less room than this, or than a few saves need: the next one may not fit
+_TIGHT_BYTES: Final = 4 << 30  # with less free space than this, or than a few saves take, the next may not fit
 _TIGHT_SAVES: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class SaveOrder:
-    """What a client asked to be saved, and how."""
-
-    path: TinkerPath
-    ttl_seconds: int | None = None
-    overwrite: bool = False
-    user_metadata: Mapping[str, str] = field(default_factory=dict)
-    recipients: tuple[str, ...] = ()  # of external weights: who can read them; none: everyone
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +49,7 @@ class WrittenCheckpoint:
 class Saving:
     def __init__(
         self,
-        backend: Worker,
+        worker: Worker,
         catalog: Catalog,
         storage: ArchiveStorage,
         checkpoints: CheckpointLifecycle,
@@ -70,7 +60,7 @@ class Saving:
         *,
         now: Callable[[], datetime],
     ) -> None:
-        self._backend = backend
+        self._worker = worker
         self._catalog = catalog
         self._storage = storage
         self._checkpoints = checkpoints
@@ -80,45 +70,46 @@ class Saving:
         self._audit = audit
         self._now = now
         self._writing: WeakValueDictionary[TinkerPath, asyncio.Lock] = WeakValueDictionary()
-        self._unended: list[CheckpointRow] = []  # failed saves whose rows the catalog would not let go
+        self._unended: list[CheckpointRow] = []  # failed saves whose rows are still in the catalog
 
     @property
     def reserve_bytes(self) -> int:
-        """Of the disk, that nothing is written into."""
+        """Free disk space that no save may use."""
         return self._rules.reserve_bytes
 
-    async def save(self, live: Run, operation: Operation, order: SaveOrder, release: Release) -> int:
+    async def save(self, run: Run, operation: Operation, command: Save, release: Release) -> int:
         """Returns the size of the checkpoint, which is durable and listed then. Raises with nothing left behind.
 
-        ``release`` is called when the run may go on, which is long before the end as a rule. What an
-        earlier attempt at the same operation brought to its end is not done again.
+        ``release`` is called when the lane may continue, usually long before the end. A save that an earlier attempt
+        at the same operation completed is not repeated.
         """
-        path = order.path
-        replaces = path if order.overwrite else None
+        path = command.path
+        replaces = path if command.overwrite else None
         async with (
             self._writing.setdefault(path, asyncio.Lock()),  # one at a time under a name
-            self._quotas.share(live.run_id, live.owner, replaces=replaces) as share,
+            self._quotas.share(run.run_id, run.owner, replaces=replaces) as share,
         ):
             await self.end_failed()
-            request_id = f"{operation.request_id} {live.facts.birth}"
-            archive = archive_name(path.run_id, path.kind, path.name, operation.seq_id, request_id=request_id)
-            if operation.is_again and (done := await self._find_done(path, archive)) is not None:
-                return done.size_bytes
-            row = await self._begin(live, archive, order)
-            size_bytes = await self._write_and_commit(live, row, order, share, release)
-        live.last_save_bytes = size_bytes
-        self._usage.saved(live.session_id, owner=live.owner, base_model=live.base_model)
-        self._checkpoints.on_change(live.run_id)
+            request_id = f"{operation.request_id} {run.facts.birth}"
+            seq_id = operation.request.seq_id
+            archive = archive_name(path.run_id, path.kind, path.name, seq_id, request_id=request_id)
+            if operation.is_retry and (saved := await self._find_saved(path, archive)) is not None:
+                return saved.size_bytes
+            row = await self._begin(run, archive, command)
+            size_bytes = await self._write_and_commit(run, row, command, share, release)
+        run.note_save(size_bytes)
+        self._usage.saved(run.session_id, owner=run.owner, base_model=run.base_model)
+        self._checkpoints.note_change(run.run_id)
         return size_bytes
 
     async def written(self, path: TinkerPath) -> None:
-        """Until no save under this name is under way."""
+        """Wait until no save to this path is in progress."""
         if (lock := self._writing.get(path)) is not None:
             async with lock:
                 pass
 
     async def recover(self) -> None:
-        """Bring every save of an earlier life to an end: committed if its archive is whole, given up if not."""
+        """Commit the unfinished saves of an earlier server whose archive is complete, and remove the others."""
         for row in await self._catalog.checkpoints.list_pending():
             written = await self._find_written(row.archive)
             try:
@@ -128,49 +119,49 @@ class Saving:
                     continue
             except CheckpointRowExists as error:
                 log.warning("unfinished save not committed path=%s error=%s", row.path, error)
-            log.warning("unfinished save given up path=%s", row.path)
-            await self._give_up(row)
+            log.warning("unfinished save removed path=%s", row.path)
+            await self._remove(row)
 
     async def end_failed(self) -> None:
-        """Free the names of failed saves that the catalog kept, if it lets them go by now."""
+        """Remove the rows of failed saves that the catalog could not remove before."""
         unended, self._unended = self._unended, []
         for row in unended:
-            await self._give_up(row)
+            await self._remove(row)
 
-    async def _find_done(self, path: TinkerPath, archive: str) -> CheckpointRow | None:
+    async def _find_saved(self, path: TinkerPath, archive: str) -> CheckpointRow | None:
         with suppress(RowMissing):
             row = await self._catalog.checkpoints.get(path.run_id, path.kind.value, path.name, now=self._now())
             if row.archive == archive:
                 return row
         return None
 
-    async def _begin(self, live: Run, archive: str, order: SaveOrder) -> CheckpointRow:
-        now, path = self._now(), order.path
+    async def _begin(self, run: Run, archive: str, command: Save) -> CheckpointRow:
+        now, path = self._now(), command.path
         try:
             return await self._catalog.checkpoints.begin(
-                live.run_id,
+                run.run_id,
                 path.kind.value,
                 path.name,
-                owner=live.owner,
+                owner=run.owner,
                 archive=archive,
-                base_model=live.base_model,
-                spec=live.spec,
-                optimizer_config=live.optimizer,
-                user_metadata=order.user_metadata,
-                expires_at=None if order.ttl_seconds is None else now + timedelta(seconds=order.ttl_seconds),
-                overwrite=order.overwrite,
-                step=live.steps,
+                base_model=run.base_model,
+                spec=run.spec,
+                optimizer_config=run.optimizer,
+                user_metadata=command.user_metadata,
+                expires_at=None if command.ttl_seconds is None else now + timedelta(seconds=command.ttl_seconds),
+                overwrite=command.overwrite,
+                step=run.steps,
                 now=now,
             )
         except CheckpointRowExists as error:
             raise _name_taken(path) from error
 
     async def _write_and_commit(
-        self, live: Run, row: CheckpointRow, order: SaveOrder, share: QuotaShare, release: Release
+        self, run: Run, row: CheckpointRow, command: Save, share: QuotaShare, release: Release
     ) -> int:
         try:
             try:
-                written = await self._write(live, row, order, share, release)
+                written = await self._write(run, row, command, share, release)
             except WorkerLost:
                 found = await self._find_written(row.archive)
                 if found is None:
@@ -178,7 +169,7 @@ class Saving:
                 written = found  # the worker died after the last byte
             await self._commit(row, written)
         except BaseException:
-            await self._give_up(row)
+            await self._remove(row)
             raise
         return written.size_bytes
 
@@ -194,75 +185,75 @@ class Saving:
             await self._checkpoints.purge_removed([committed.replaced])
 
     async def _write(
-        self, live: Run, row: CheckpointRow, order: SaveOrder, share: QuotaShare, release: Release
+        self, run: Run, row: CheckpointRow, command: Save, share: QuotaShare, release: Release
     ) -> WrittenCheckpoint:
         call = SaveCall(
-            run_id=live.run_id,
+            run_id=run.run_id,
             archive=row.archive,
             kind=row.kind,
             metadata={
                 "path": row.path,
                 "owner": row.owner,
                 "base_model": row.base_model,
-                "spec": dict(live.spec),
-                "optimizer_config": dict(live.optimizer),
-                "user_metadata": dict(order.user_metadata),
+                "spec": dict(run.spec),
+                "optimizer_config": dict(run.optimizer),
+                "user_metadata": dict(command.user_metadata),
             },
-            ttl_seconds=order.ttl_seconds,
-            recipients=order.recipients,
+            ttl_seconds=command.ttl_seconds,
+            recipients=command.recipients,
             allowance_bytes=share.allowance_bytes,
             reserve_bytes=self._rules.reserve_bytes,
         )
-        may_have_to_wait = await self._is_tight(live)
-        has_gone_on = False
+        may_have_to_wait = await self._is_tight(run)
+        is_released = False
 
         def let_go() -> None:
-            nonlocal has_gone_on
-            has_gone_on = True
+            nonlocal is_released
+            is_released = True
             release()
 
         try:
-            return await self._call(live, call, (lambda: None) if may_have_to_wait else let_go)
+            return await self._call(run, call, (lambda: None) if may_have_to_wait else let_go)
         except RequestError as error:
             if error.code != "no_room":
                 raise
             refusal = await self._refusal(row.path, share, error)
             freed_bytes = 0 if refusal.code is None else await self._make_room(error.needed_bytes)
-            if has_gone_on or not freed_bytes:  # saved again, it would hold what came later
+            if is_released or not freed_bytes:  # a second save would hold later operations, too
                 raise refusal from error
         try:
-            return await self._call(live, call, release)
+            return await self._call(run, call, release)
         except BadRequest as again:
             raise (await self._refusal(row.path, share, again) if again.code == "no_room" else again) from again
 
-    async def _call(self, live: Run, call: SaveCall, on_release: Release) -> WrittenCheckpoint:
-        reply = await self._backend.save(call, on_release=on_release, generation=live.generation)
+    async def _call(self, run: Run, call: SaveCall, on_release: Release) -> WrittenCheckpoint:
+        reply = await self._worker.save(call, on_release=on_release, generation=run.generation)
         return WrittenCheckpoint(reply.size_bytes, reply.seal)
 
-    async def _is_tight(self, live: Run) -> bool:
-        """Whether the save may have to wait until the trash is emptied: then the run waits with it."""
+    async def _is_tight(self, run: Run) -> bool:
+        """Whether the trash may have to be emptied for the save: then the lane waits until the save ends."""
         if self._rules.trash_seconds <= 0:
             return False
         free_bytes = await self._storage.free_bytes()
-        wanted = max(_TIGHT_BYTES, _TIGHT_SAVES * live.last_save_bytes) + self._rules.reserve_bytes
+        wanted = max(_TIGHT_BYTES, _TIGHT_SAVES * run.last_save_bytes) + self._rules.reserve_bytes
         return free_bytes is not None and free_bytes < wanted
 
     async def _make_room(self, needed_bytes: int | None) -> int:
-        """Empty the trash as far as it takes; how many bytes became free. None if that would not be enough."""
+        """Empty as much of the trash as needed; returns how many bytes that freed, 0 if it cannot be enough."""
         if needed_bytes is None:
-            return 0  # nobody can tell what would be
+            return 0
         try:
             free_bytes = await self._storage.free_bytes()
             missing = 0 if free_bytes is None else needed_bytes + self._rules.reserve_bytes - free_bytes
             if missing <= 0:
-                missing = needed_bytes  # a limit that no count of free bytes knows, as of a disk quota or a bucket
+                missing = needed_bytes  # the limit is another one, such as a disk quota or that of a bucket
             return await self._checkpoints.purge_for_space(missing)
         except StoreError as error:
-            log.warning("no room made error=%s", error)
+            log.warning("trash not emptied for a save error=%s", error)
             return 0
 
     async def _refusal(self, path: str, share: QuotaShare, error: RequestError) -> BadRequest:
-        """Why there is no room; with a code if it is the disk, which may be helped."""
+        """Why there is no room. It has a code if the disk is full, where emptying the trash may help."""
         needed, allowance = error.needed_bytes, share.allowance_bytes
         if allowance is not None and needed is not None and needed > allowance:
             return share.refusal(path, needed)
@@ -279,15 +270,15 @@ class Saving:
         )
 
     async def _find_written(self, archive: str) -> WrittenCheckpoint | None:
-        """An archive that is there and whole, as far as its ends tell."""
+        """An archive that exists and is complete, judged by its first and last bytes."""
         try:
             with await self._storage.open(archive) as opened:
                 return WrittenCheckpoint(opened.size, opened.seal)
         except CheckpointError:
             return None
 
-    async def _give_up(self, row: CheckpointRow) -> None:
-        """The row first: what is left of the archive is nobody's then. One that was published after all keeps it."""
+    async def _remove(self, row: CheckpointRow) -> None:
+        """Remove the row, then the archive. A save that was published after all keeps both."""
         try:
             if not await self._catalog.checkpoints.fail(row):
                 return

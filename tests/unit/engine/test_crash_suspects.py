@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 
 import pytest
 
-from chockstone.engine.runs.crash_suspects import CrashSuspects
+from chockstone.engine.crash_suspects import CrashSuspects
 from support.engine.making import settle_down
 
 

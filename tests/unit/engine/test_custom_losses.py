@@ -15,8 +15,8 @@ from chockstone.backends.protocol import PassReply
 from chockstone.catalog import RowMissing
 from chockstone.catalog.tables.losses import LossRow
 from chockstone.engine.journal.scan import scan_all
-from chockstone.engine.runs.live_runs import Run
-from chockstone.engine.runs.operations import Operation, request_id_of
+from chockstone.engine.runs.commands import ForwardBackward
+from chockstone.engine.runs.run import Run
 from chockstone.wire.codecs import messages_pb2 as pb
 from support.engine.lives import EVERY_STEP, Life, lived
 from support.engine.making import NOW, RUN, answer, until
@@ -185,8 +185,8 @@ async def test_a_pass_of_an_earlier_version_is_replayed_with_its_loss_and_gives_
         monkeypatch.setattr(life.backend, "_pass", compute)
         await uploaded(life)
         live = await life.make()
-        operation = Operation("pass", {}, request_id_of(RUN, 1), 1, body=message.SerializeToString())
-        await life.result(await life.engine._performing.submit(live, 1, operation))
+        command = ForwardBackward(elementwise_loss=False, has_loss_id=False)
+        await life.result(await life.engine._runner.submit(live, 1, command, message.SerializeToString()))
 
         life.backend.die("signal 9")
         await life.state()

@@ -6,8 +6,13 @@ import pytest
 
 from chockstone.catalog import Catalog
 from chockstone.engine.journal.journal import JournalDamaged
-from chockstone.engine.runs.leftover_files import archives_to_replay, find_leftover_files, journal_bytes, list_journals
 from chockstone.engine.storage.archive_names import ephemeral_name, recovery_folder
+from chockstone.engine.storage.leftover_files import (
+    archives_to_replay,
+    find_leftover_files,
+    journal_bytes,
+    list_journals,
+)
 from support.engine.damaged_data_dirs import write_journal
 from support.engine.making import NOW
 

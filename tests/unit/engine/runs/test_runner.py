@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 
 from chockstone.backends.protocol import WorkerLost
 from chockstone.engine.config import Busy, EngineLimits
+from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.futures import Futures, Result
-from chockstone.engine.runs.crash_suspects import CrashSuspects
-from chockstone.engine.runs.execution import Release
-from chockstone.engine.runs.lanes import Lane
-from chockstone.engine.runs.operations import Operation, OperationOutcome, request_id_of
-from chockstone.engine.runs.performing import Performing
+from chockstone.engine.runs.commands import ForwardBackward
+from chockstone.engine.runs.executor import Release
+from chockstone.engine.runs.operations import Operation, OperationOutcome
 from chockstone.engine.runs.recovery import NotRecovered
 from chockstone.engine.runs.run import Run, RunFacts
 from chockstone.engine.runs.run_journal import RunJournal
+from chockstone.engine.runs.runner import Runner, Settlement
+from chockstone.engine.shutdown import Shutdown
 from chockstone.wire.failures import BadRequest, ServerFailure
 
 Act = Callable[[Release], Awaitable[Result]]
@@ -33,17 +34,15 @@ class Actions:
     def __init__(self) -> None:
         self.acts: dict[int | None, Act] = {}
 
-    async def execute(self, live: Run, operation: Operation, release: Release = lambda: None) -> OperationOutcome:
-        return OperationOutcome(await self.acts[operation.seq_id](release))
+    async def execute(self, run: Run, operation: Operation, release: Release = lambda: None) -> OperationOutcome:
+        return OperationOutcome(await self.acts[operation.request.seq_id](release))
 
 
 class NoRecovery:
-    finish: Any = None
-
     def __init__(self) -> None:
         self.errors: list[Exception] = []
 
-    async def restore(self, live: Run, before: Operation | None) -> None:
+    async def recover(self, run: Run, *, before: Operation | None) -> None:
         if self.errors:
             raise self.errors.pop(0)
 
@@ -63,20 +62,30 @@ class Stage:
     recovery: NoRecovery = field(default_factory=NoRecovery)
     futures: Futures = field(default_factory=lambda: Futures(now=lambda: 0.0))
     suspects: CrashSuspects = field(default_factory=CrashSuspects)
+    lost: list[Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # Any: stand-ins for the rooms next door
         actions, recovery, archives = cast("Any", self.actions), cast("Any", self.recovery), cast("Any", NoArchives())
-        self.performing = Performing(self.futures, self.limits, actions, recovery, archives, self.suspects)
+        self.runner = Runner(
+            self.futures,
+            self.limits,
+            actions,
+            recovery,
+            archives,
+            Settlement(self.futures, on_open_failed=self.lost.append),
+            self.suspects,
+            Shutdown(),
+            on_lost=self.lost.append,
+        )
 
     def live(self, run_id: str = "s:train:0") -> Run:
         facts = RunFacts(run_id, "s", 0, "local", "tiny", {"rank": 8}, {"type": "adamw"})
-        return Run(facts, Lane(), RunJournal(None, None))
+        return Run(facts, RunJournal(None, None))
 
     async def submit(self, live: Run, seq_id: int, act: Act, *, size_bytes: int = 1) -> str:
         self.actions.acts.setdefault(seq_id, act)
-        operation = Operation("pass", {}, request_id_of(live.run_id, seq_id), seq_id, body=bytes(size_bytes))
-        return await self.performing.submit(live, seq_id, operation)
+        return await self.runner.submit(live, seq_id, ForwardBackward(), bytes(size_bytes))
 
     async def told(self, request_id: str) -> dict[str, str]:
         promise = self.futures.get(request_id)
@@ -173,23 +182,21 @@ async def test_a_run_with_a_problem_fails_what_is_queued_and_what_comes() -> Non
     live = stage.live()
     queued = await stage.submit(live, 1, succeed)
 
-    live.problem = "the run cannot go on"
+    live.lose("the run cannot go on")
 
     for request_id in (queued, await stage.submit(live, 2, succeed)):
         assert await stage.told(request_id) == {"error": "the run cannot go on", "category": "server"}
 
 
-async def test_a_run_that_cannot_be_brought_back_says_so_to_all_that_it_is_asked() -> None:
+async def test_a_run_that_cannot_be_recovered_says_so_to_all_that_it_is_asked() -> None:
     stage = Stage()
-    lost: list[Run] = []
-    stage.performing.on_problem = lost.append
     live = stage.live()
     stage.recovery.errors = [NotRecovered("no archive can be read")]
 
     for seq_id in (1, 2):
         told = await stage.told(await stage.submit(live, seq_id, succeed))
         assert told == {"error": "no archive can be read", "category": "server"}
-    assert lost == [live]
+    assert stage.lost == [live]
 
 
 async def test_a_full_lane_is_busy_and_takes_the_same_number_later() -> None:
@@ -274,15 +281,13 @@ async def test_after_its_first_death_an_operation_runs_while_no_other_suspect_do
     assert most == [3, 1]
 
 
-async def test_a_run_that_the_worker_dies_of_when_it_is_brought_back_is_given_up_for_now() -> None:
+async def test_a_run_that_the_worker_dies_of_when_it_is_recovered_is_lost_for_this_server() -> None:
     stage = Stage()
-    lost: list[Run] = []
-    stage.performing.on_problem = lost.append
     stage.recovery.errors = [WorkerLost("signal 9")] * 9
 
     assert await stage.told(await stage.submit(stage.live(), 1, succeed)) == {}
 
     stage.recovery.errors = [WorkerLost("signal 9")] * 10
     told = await stage.told(await stage.submit(stage.live(), 2, succeed))
-    assert "could not be brought back in 10 attempts: signal 9" in told["error"]
-    assert not lost, "another server may have more luck"
+    assert "could not be recovered in 10 attempts: signal 9" in told["error"]
+    assert not stage.lost, "another server may have more luck"

@@ -1,0 +1,120 @@
+"""Unloading: what happens to a run that has ended: closed, discarded, lost or never opened.
+
+A closed run's recovery archives are deleted at once, and its journal when no client can ask for its last results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from chockstone.backends.protocol import Worker
+from chockstone.catalog import Catalog, CatalogError, RowMissing
+from chockstone.engine.futures import GRACE_SECONDS
+from chockstone.engine.runs.journal_losses import JournalMarks
+from chockstone.engine.runs.operations import Operation
+from chockstone.engine.runs.recovery_archives import RecoveryArchives
+from chockstone.engine.runs.run import LiveRuns, Run
+from chockstone.engine.runs.run_journal import RunJournals
+from chockstone.wire.failures import RequestError
+
+
+class RunUnloader:
+    def __init__(
+        self,
+        worker: Worker,
+        catalog: Catalog,
+        runs: LiveRuns,
+        journals: RunJournals,
+        marks: JournalMarks,
+        archives: RecoveryArchives,
+        *,
+        in_background: Callable[[Coroutine[Any, Any, None]], None],
+        trusts_ages: Callable[[], bool],
+    ) -> None:
+        self._worker = worker
+        self._catalog = catalog
+        self._runs = runs
+        self._journals = journals
+        self._marks = marks
+        self._archives = archives
+        self._in_background = in_background
+        self._trusts_ages = trusts_ages
+
+    def note_closed(self, run: Run, closing: Operation) -> None:
+        """The run was closed by this operation, whose result a client may still ask for."""
+        self._runs.remove(run)
+        self._in_background(self._archives.drop_all(run.run_id))
+        if closing.promise is not None:
+            closing.promise.when_gone(lambda: self._in_background(self._remove_journal(run)))
+
+    def note_lost(self, run: Run) -> None:
+        """No server can recover the run."""
+        self._in_background(self.remove_lost(run))
+
+    def note_open_failed(self, run: Run) -> None:
+        self._in_background(self._remove_unopened(run))
+
+    async def discard(self, run: Run) -> None:
+        """End a run that cannot be closed in its lane, because the lane does not continue."""
+        run.begin_closing()
+        await run.lane.drained()
+        self._runs.remove(run)
+        await run.journal.close()
+        await self.unload(run.run_id)
+
+    async def unload(self, run_id: str) -> None:
+        """End a parked run without waking it."""
+        async with self._runs.lock(run_id):
+            if self._runs.get(run_id) is None:
+                await self._catalog.runs.set_state(run_id, "unloaded")
+                await self._delete_files(run_id)
+
+    async def sweep(self) -> None:
+        """Delete the journals of runs that ended a while ago: no client asks for their last results."""
+        if not self._journals.are_kept or not self._trusts_ages():
+            return
+        old = await self._journals.list_runs(min_age_seconds=GRACE_SECONDS)
+        journals = set(await self._journals.list_runs())
+        marked = [run_id for run_id in await asyncio.to_thread(self._marks.list_runs) if run_id not in journals]
+        for run_id, is_over in (await self._catalog.runs.are_over([*old, *marked])).items():
+            if not is_over:
+                continue
+            async with self._runs.lock(run_id):
+                if self._runs.get(run_id) is None:
+                    await self._delete_files(run_id)
+
+    async def remove_lost(self, run: Run) -> None:
+        """The run takes no room any longer; its row says why it is lost."""
+        await self._catalog.runs.set_state(run.run_id, "lost", failure=run.state.reason)
+        async with self._runs.lock(run.run_id):
+            while not run.lane.is_idle():
+                await run.lane.drained()
+            self._runs.remove(run)
+            await run.journal.close()
+
+    async def _remove_unopened(self, run: Run) -> None:
+        async with self._runs.lock(run.run_id):  # a client that creates it again waits, and finds nothing of it
+            self._runs.remove(run)
+            if self._runs.get(run.run_id) is not None:
+                return  # it was created again meanwhile
+            with suppress(CatalogError):
+                await self._catalog.runs.set_state(run.run_id, "lost", failure=run.state.reason)
+            with suppress(RequestError):
+                await self._worker.close_run(run.run_id, generation=self._worker.generation)
+
+    async def _remove_journal(self, run: Run) -> None:
+        async with self._runs.lock(run.run_id):
+            state = "unloaded"
+            with suppress(RowMissing):
+                state = (await self._catalog.runs.get(run.run_id)).state
+            if self._runs.get(run.run_id) is None and state == "unloaded":  # else it was created again
+                await run.journal.remove()
+                await self._marks.forget(run.run_id)
+
+    async def _delete_files(self, run_id: str) -> None:
+        await self._journals.delete(run_id)
+        await self._marks.forget(run_id)
+        await self._archives.drop_all(run_id)
