@@ -1,6 +1,6 @@
-"""Suspects: requests that were under way when the worker died, and take turns until one of them has proved it.
+"""Crash suspects: requests that were in progress when the worker died. They run one at a time from then on.
 
-Whoever dies again while it ran by itself did it; whoever only stood near is cleared by the next run.
+If the worker dies again, the request that ran alone is the cause. A request that succeeds is cleared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class _Group:
 
 
 class CrashSuspects:
-    """One for everything that one worker is asked. Nobody may enter again from within."""
+    """One for all requests to one worker. Not reentrant."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -27,13 +27,13 @@ class CrashSuspects:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """A turn during which no other suspect runs."""
+        """Inside, no other suspect runs."""
         async with self._turn:
             yield
 
     @asynccontextmanager
     async def together(self, name: str) -> AsyncIterator[None]:
-        """A turn that those of this name share: for many at once, each of which is suspected only a little."""
+        """Inside, only suspects of this name run: for many requests at once, each of which is an unlikely cause."""
         group = self._groups.setdefault(name, _Group())
         group.members += 1
         try:

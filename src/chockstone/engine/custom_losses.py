@@ -1,7 +1,7 @@
-"""Custom losses: the graphs that clients uploaded, and which of them the present worker has.
+"""Custom losses: graphs that clients uploaded, and which of them the present worker has.
 
-The catalog keeps a loss for good. The journal of a run keeps those that a replay of the run would use. A worker
-is sent a loss when it is uploaded, and again when a pass needs it.
+The catalog keeps a loss for good. The journal of a run keeps those that a replay of the run would use. A loss is sent
+to the worker when it is uploaded, and again when a pass needs it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class CustomLosses:
         self._catalog = catalog
         self._futures = futures
         self._sent: dict[str, int] = {}  # loss → the worker that has it
-        self._uses: Counter[str] = Counter()  # loss → passes that need it at this moment
-        self._unwanted: set[str] = set()  # their session is over; dropped when no pass needs them
-        self._order = asyncio.Lock()  # a loss is sent or dropped, one after the other
+        self._uses: Counter[str] = Counter()  # loss → passes in progress that need it
+        self._unwanted: set[str] = set()  # of finished sessions; dropped when no pass needs them
+        self._order = asyncio.Lock()  # of sending and dropping
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by loss
         self._rows: OrderedDict[str, LossRow] = OrderedDict()  # the last ones used
 
     def add(self, loss: LossRow) -> str:
-        """Have the worker build it; the result, under the loss's own id, says what is wrong with it if something is."""
+        """Have the worker build it. The result, under the loss's own id, says what is wrong with it, if anything."""
         if self._futures.get(loss.loss_id) is None:
             promise = self._futures.promise(loss.owner, loss.loss_id)
             task = asyncio.create_task(self._build(loss, promise))
@@ -68,8 +68,8 @@ class CustomLosses:
     ) -> AsyncIterator[None]:
         """Inside, the worker of this generation has the loss, whatever becomes of the loss's session.
 
-        ``read`` gives its definition; with None it is the catalog's. Raises WorkerLost, and BadRequest when the loss
-        cannot be built. A loss that nobody has any more is left to the worker to refuse.
+        ``read`` gives its definition; if that is None, the catalog does. Raises WorkerLost, and BadRequest when it
+        cannot be built. The worker refuses a loss that exists nowhere.
         """
         self._uses[loss_id] += 1
         try:
@@ -89,7 +89,7 @@ class CustomLosses:
                     await self._drop(loss_id)
 
     async def drop(self, session_id: str) -> None:
-        """The session is over: the worker need not keep its losses. A run of another session is sent them again."""
+        """Drop a finished session's losses from the worker. They are sent again if another session needs them."""
         for loss_id in [known for known in self._sent if known.startswith(f"{session_id}:")]:
             await self._drop(loss_id)
 

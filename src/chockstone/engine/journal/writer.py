@@ -40,7 +40,6 @@ class JournalWriter:
     def __init__(self, *, synced: bool) -> None:
         """``synced``: what is durable survives the machine's death, too, for an fdatasync per batch and file."""
         self.trouble: str | None = None
-        self.on_trouble: Callable[[str | None], None] = lambda _: None
         self.synced = synced
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -242,7 +241,6 @@ class JournalWriter:
 
     def _set_trouble(self, failure: str | None) -> None:
         self.trouble = failure
-        self.on_trouble(failure)
 
 
 def _write_marks(written: list[JournalEntry]) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 Turn = Callable[[Callable[[], None]], Awaitable[None]]
-"""Runs to its end. It is given a ``release``, which lets the next one start before that. Must not raise."""
+"""Runs one operation. It is given ``release``, which lets the next turn start before this one ends. Must not raise."""
 
 
 class Lane:
@@ -29,12 +29,12 @@ class Lane:
         self._go_on()
 
     def halt(self) -> None:
-        """Start nothing more; what runs ends by itself."""
+        """Start no more turns; running turns end by themselves."""
         self._is_halted = True
         self._go_on()
 
     async def drained(self) -> None:
-        """Until nothing runs, and nothing waits or the lane is halted."""
+        """Wait until no turn runs, and none waits or the lane is halted."""
         await self._idle.wait()
 
     def is_idle(self) -> bool:

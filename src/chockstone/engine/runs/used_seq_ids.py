@@ -1,7 +1,7 @@
-"""Numbers: which ``seq_id``s of a run were used.
+"""Used seq_ids of a run, so that a retried request is recognised.
 
-Numbers may be missing and may come late. The last few thousand are known one by one; of what is
-older every number counts as used.
+Clients may skip numbers, and requests may arrive out of order. The last few thousand are kept one by one; every older
+number counts as used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Unnamed samplers: weights that clients sample from without having named them.
+"""Anonymous samplers: weights that clients sample from without having saved them under a name.
 
-A training loop makes one every few steps and seldom looks back. A run keeps its newest few and
-those that were sampled from lately; the others are left behind, long before their session ends.
-What an earlier life of the server made is not known here, and goes with its session.
+A training loop makes one every few steps and rarely uses an old one. A run keeps its newest few and those that were
+used lately; the others are freed long before their session ends. Those of an earlier server are not known here; they
+are freed with their session.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Remains: journals and recovery archives of runs that will never need them again.
+"""Leftover files: journals and recovery archives of runs that have ended.
 
-A run needs them until it is unloaded or its session is finished. One that the catalog does not
-know still has its journal, from which the next server enters it anew: the catalog may be lost.
+A run needs them until it is unloaded or its session is finished. A run that has a journal but no row is not over: the
+catalog may be lost, and the next server rebuilds the row from the journal.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from chockstone.engine.storage.archive_names import recovered_run, run_of_stored
 class LeftoverFiles:
     archives: tuple[str, ...]
     journals: tuple[Path, ...]
-    living: tuple[Path, ...]  # journals of runs that may go on
+    living: tuple[Path, ...]  # journals of runs that have not ended
 
     @property
     def living_sessions(self) -> frozenset[str]:
-        """Of such runs, as the store spells them."""
+        """The sessions of such runs, as spelled in archive names."""
         return frozenset(journal.name.rpartition(".train.")[0] for journal in self.living)
 
 
 async def find_leftover_files(catalog: Catalog, archives: Iterable[str], journals: Iterable[Path]) -> LeftoverFiles:
-    """Of these, which must have been listed before: what a run has by then, the catalog knows."""
+    """The leftovers among these. List archives and journals before the call, so that the catalog knows their runs."""
     by_archive = {archive: run for archive in archives if (run := recovered_run(archive)) is not None}
     by_name = {journal.name: journal for journal in journals}
     ids = {stored: run_of_stored(stored) for stored in {*by_archive.values(), *by_name}}
@@ -48,7 +48,7 @@ async def find_leftover_files(catalog: Catalog, archives: Iterable[str], journal
 
 
 def list_journals(directory: Path) -> list[Path]:
-    """One for each run that has one."""
+    """The journal directories, one for each run."""
     try:
         with os.scandir(directory) as found:
             return sorted(directory / each.name for each in found if each.is_dir(follow_symlinks=False))
@@ -57,17 +57,17 @@ def list_journals(directory: Path) -> list[Path]:
 
 
 def archives_to_replay(journals: Iterable[Path]) -> set[str]:
-    """Of checkpoints that runs have loaded, and would load again to come back. Raises JournalError, OSError."""
+    """Checkpoints that a recovery of these runs would load again. Raises JournalError, OSError."""
     records = [record for journal in journals for scan in scan_all(journal) for record in scan.records]
     for record in records:
         if not record.head:
-            raise JournalDamaged(f"nobody knows what record {record.sequence} said: {record.damage}")
+            raise JournalDamaged(f"record {record.sequence} cannot be read: {record.damage}")
     facts = (record.head.get("facts") or {} for record in records)
     return {each["archive"] for each in facts if "archive" in each}
 
 
 def journal_bytes(journal: Path) -> int:
-    """Of all its files, as far as they are there at this moment."""
+    """Total size of its files, as far as they exist at this moment."""
     total = 0
     for each in journal.glob("*"):
         try:

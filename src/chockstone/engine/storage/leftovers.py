@@ -1,7 +1,7 @@
-"""Leftovers: archives in the store that ended sessions and runs leave there, if a server was killed.
+"""Leftovers: deletes archives of ended sessions and runs that a killed server left in the store.
 
-Weights of unnamed samplers, and what was to bring runs back. While a server runs, they go with their
-session or run. Nothing else in the store is touched, whatever the catalog knows or has lost.
+These are weights of anonymous samplers, and recovery archives. A running server deletes them with their session or run.
+No other archive is touched, even if the catalog does not know it.
 """
 
 from __future__ import annotations

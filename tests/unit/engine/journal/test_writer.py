@@ -89,20 +89,18 @@ async def until(condition: Any) -> None:
 @pytest.mark.parametrize("synced", [False, True])
 @pytest.mark.parametrize("room", [0, 1, 60, 200, 300, 1000])
 async def test_what_a_full_disk_refuses_is_written_when_there_is_room_again(
-    tmp_path: Path, disk: Disk, synced: bool, room: int
+    tmp_path: Path, disk: Disk, synced: bool, room: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    said: list[str | None] = []
     disk.room = room
     bodies = [bytes([index]) * 100 for index in range(8)]
 
     async with opened(tmp_path / "j", synced=synced) as journal:
-        journal._writer.on_trouble = said.append
         waiting = [journal.append({"kind": "operation", "index": index}, body) for index, body in enumerate(bodies)]
-        await until(lambda: said)
+        await until(lambda: journal._writer.trouble)
         assert journal._writer.trouble == f"the disk is full: {str(tmp_path / 'j')!r}"
         tries = disk.tries
         await until(lambda: disk.tries > tries + 3)
-        assert said == [journal._writer.trouble]  # said once
+        assert caplog.messages == [f"journal not written error={journal._writer.trouble}"]  # said once
         whole = sum(each.durable.done() for each in waiting)
         assert whole < 8
         on_disk = SEGMENT_BYTES + whole * RECORD if whole else 0
@@ -111,7 +109,7 @@ async def test_what_a_full_disk_refuses_is_written_when_there_is_room_again(
 
         disk.room = 1 << 30
         await late.durable
-        assert said[-1] is None and len(said) == 2
+        assert caplog.messages[1:] == ["journal is written again"]
         assert journal._writer.trouble is None
 
     async with opened(tmp_path / "j") as journal:
