@@ -89,38 +89,38 @@ class Futures:
         self._promises: dict[str, Promise] = {}
         self._settled: OrderedDict[str, int] = OrderedDict()  # request id → bytes held, oldest first
         self._delivered: OrderedDict[str, float] = OrderedDict()  # request id → when, longest ago first
-        self._leaving: deque[tuple[float, Promise]] = deque()  # delivered, and kept by whoever keeps it yet
+        self._leaving: deque[tuple[float, Promise]] = deque()  # delivered; their journals keep them a while longer
         self._bytes = 0
 
     def promise(self, owner: str, request_id: str | None = None) -> Promise:
-        """With an id that means something to others, or a new one. Of two with one id the later counts."""
+        """With a given id, or a new one. Of two promises with one id the later counts."""
         promise = Promise(request_id or f"{self._boot}-{next(self._numbers):x}-{secrets.token_hex(4)}", owner)
         self.forget(promise.request_id)
         self._promises[promise.request_id] = promise
         return promise
 
     def restore(self, owner: str, request_id: str, result: Result) -> Promise:
-        """A result of an earlier life. Nobody knows whether it was delivered; it goes as if it just was."""
+        """A result of an earlier server. It may not have been delivered, so it is kept as if it just was."""
         promise = self.promise(owner, request_id)
         self.settle(promise, result)
         self.delivered(promise)
         return promise
 
     def disown(self, request_id: str) -> None:
-        """Nobody was told this id or will ask for it: its result is dropped when it comes."""
+        """No client knows this id: its result is dropped when it comes."""
         if request_id in self._settled:
             self.forget(request_id)
         else:
             self._promises.pop(request_id, None)
 
     def settle(self, promise: Promise, result: Result) -> None:
-        """Give the promise its result and wake whoever waits. The first result stands."""
+        """Give the promise its result and wake the clients that wait. The first result counts."""
         if promise.is_done():
             return
         promise._settle(result)
         if self._promises.get(promise.request_id) is not promise:
             promise._let_go()
-            return  # nobody will ask for it
+            return  # no client will ask for it
         size = len(result.body) + OVERHEAD_BYTES
         self._settled[promise.request_id] = size
         self._bytes += size

@@ -1,7 +1,7 @@
-"""Sample calls: one request put to the worker until it is answered, whatever dies meanwhile.
+"""Sample calls: sends one request to the worker until it is answered, even if workers die.
 
-The seed of a request is fixed, so that nobody can tell whether it was run again. One that is there
-each time the worker dies is probably why, and is given up.
+The seed of a request is fixed, so a second run gives the same tokens. A request that runs each time the worker dies is
+the probable cause, and fails.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Completions: the feed from which one client learns which of its samples are done.
 
 One feed per sampling session and clone. Cursors count completions; a client names the last one it
-has seen and gets what came after. What it has acknowledged is dropped, and so are the oldest of many:
-clients that poll for each sample never look here.
+has seen and gets those after it. Acknowledged completions are dropped, and so are the oldest if there are too many:
+clients that poll for each sample never read the feed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 CLONE_SPAN: Final = 10**9  # seq_ids of one clone of a sampling client
-KEPT: Final = 100_000  # completions that nobody has acknowledged
+KEPT: Final = 100_000  # completions without an acknowledgement
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class SampleCompletion:
 
 
 class Feed:
-    """``first`` is not below any cursor of an earlier server, so that none of those is taken for one of these."""
+    """``first`` is not below any cursor of an earlier server, so that the two are not confused."""
 
     def __init__(self, *, first: int = 0) -> None:
         self._completions: OrderedDict[str, SampleCompletion] = OrderedDict()
@@ -41,7 +41,7 @@ class Feed:
         self.wake()
 
     def wake(self) -> None:
-        """Answer whoever waits, news or none: for a server that is about to end."""
+        """Answer the clients that wait, also without news."""
         self._news.set()
         self._news = asyncio.Event()
 

@@ -1,14 +1,14 @@
-"""The journal of samples: what samplers were asked, and what came of it, until nobody needs the answer.
+"""The sample journal: sampling requests and their results, until no client can ask for them.
 
 Its records are of these kinds:
 
-    operation  a request, as it came
-    result     of an operation; of several the last one stands
-    attempt    an operation is about to be run again, which may be the end of this server; so many workers died of it
-    spared     a run that began has ended with its server, in good order: nobody died of it
-    gone       nobody will ask for the results of these operations again
-    kept       an operation that has its result, written anew so that old segments can go
-    head       which operations before ``through`` somebody still needs, and the ``life`` of the server that says so
+    operation  a request
+    result     of an operation; the last one counts
+    attempt    an operation is about to run again; ``deaths`` workers died while it ran
+    spared     an attempt ended because its server shut down, so it is not the cause of a crash
+    gone       no client will ask for the results of these operations again
+    kept       an operation with its result, written again so that old segments can be deleted
+    head       the operations before ``through`` that are still needed, and the ``life`` of the server that wrote it
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from chockstone.engine.samples.requests import SampleFacts
 
 log = logging.getLogger(__name__)
 ROTATE_BYTES: Final = 16 << 20
-KEEP_BYTES: Final = 128 << 20  # written at least, until results that nobody has fetched are written anew
-_RECORD_BYTES: Final = 512  # about what stands around a body
+KEEP_BYTES: Final = 128 << 20  # written at least before unfetched results are written again
+_RECORD_BYTES: Final = 512  # about the size of a record without its body
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class FoundSample:
     facts: SampleFacts
     operation: Record
     result: Record | None = None
-    runs: int = 1  # that did not end; the first one counts, for nobody wrote down whether it began
+    runs: int = 1  # that did not end; the first counts, since its start is not recorded
     deaths: int = 0  # of workers
     sequences: list[int] = field(default_factory=list)
 
@@ -57,7 +57,7 @@ class _Entry:
 
 
 class SampleJournal:
-    """Requests are known by their ids. ``open`` comes first, and once."""
+    """Requests are identified by their ids. Call ``open`` first, once."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class SampleJournal:
         return found
 
     def add(self, facts: SampleFacts, body: bytes) -> asyncio.Future[None]:
-        """Write a request down. The future is done when it is durable; ``wait`` is for whoever promised it."""
+        """Append a request. The future is done when it is durable; ``wait`` waits for that with a time limit."""
         self._tidy()
         appended = self._append({"kind": "operation", **facts.to_json()}, body)
         self._enter(_Entry(facts, [appended.record.sequence], len(body) + _RECORD_BYTES))
@@ -113,7 +113,7 @@ class SampleJournal:
         return self._add_to(request_id, {"kind": "result", **_describe(outcome)}, outcome.result.body)
 
     def gone(self, request_id: str) -> None:
-        """Nobody will ask for it again."""
+        """No client will ask for it again."""
         if self._is_closed or (entry := self._entries.pop(request_id, None)) is None:
             return
         self._live_bytes -= entry.size_bytes
@@ -143,7 +143,7 @@ class SampleJournal:
         return result
 
     async def close(self) -> None:
-        """What was given before is written first. Nothing may be added later."""
+        """Write what was added, then close. Nothing may be added later."""
         self._is_closed = True
         if self._opened is not None:
             await self._opened.close()
@@ -171,7 +171,7 @@ class SampleJournal:
         return self._journal.append(head, body, held=held)
 
     def _tidy(self) -> None:
-        """Rotate. Now and then take unfetched results along, small ones of which may hold large segments in place."""
+        """Rotate. Write unfetched results again if many segments are kept only for them."""
         if self._segment_bytes < self._rotate_bytes:
             return
         self._journal.rotate(self._head())
@@ -181,9 +181,9 @@ class SampleJournal:
             self._grown_bytes = 0
             for entry in self._entries.values():
                 if entry.outcome is not None:
-                    self._write_anew(entry, entry.outcome)
+                    self._rewrite(entry, entry.outcome)
 
-    def _write_anew(self, entry: _Entry, outcome: OperationOutcome) -> None:
+    def _rewrite(self, entry: _Entry, outcome: OperationOutcome) -> None:
         kept = self._append({"kind": "kept", **entry.facts.to_json(), **_describe(outcome)}, outcome.result.body)
         self._free_after(kept, entry.sequences)
         entry.sequences = [kept.record.sequence]
@@ -196,7 +196,7 @@ class SampleJournal:
         return {"kind": "head", "life": self.life, "through": self._journal.next_sequence, "live": live}
 
     def _free_after(self, appended: Appended, sequences: Iterable[int]) -> None:
-        """Once this is durable: a crash in between must not find half of what belongs together."""
+        """Free them once ``appended`` is durable: a crash in between must not leave half of them."""
         journal = self._journal
 
         def free(durable: asyncio.Future[None]) -> None:
@@ -216,7 +216,7 @@ def _read_past(records: Iterable[Record]) -> list[FoundSample]:
         try:
             found = _read_one(found, record)
         except (KeyError, TypeError, ValueError) as error:  # of another version
-            log.warning("record of samples passed over sequence=%d error=%r", record.sequence, error)
+            log.warning("sample record skipped sequence=%d error=%r", record.sequence, error)
     return list(found.values())
 
 

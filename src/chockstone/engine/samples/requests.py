@@ -1,4 +1,4 @@
-"""Sample requests: what samplers are asked, as data, so that it can be written down and asked again."""
+"""Sample requests: what clients ask of samplers, as data that the journal can hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SamplerSource:
     owner: str
     base_model: str
     archive: str | None  # None: the base model itself
-    seal: str | None = None  # of the archive, if it is known: no other one is loaded in its place
+    seal: str | None = None  # of the archive, if it is known: an archive with another seal is refused
 
     @property
     def is_unnamed(self) -> bool:
@@ -74,22 +74,22 @@ class SampleFacts:
             values["owner"],
             values["base_model"],
             values["archive"],
-            values.get("seal"),  # requests of before have none
+            values.get("seal"),  # earlier versions did not record it
         )
         return cls(values["request_id"], source, values["seq_id"], values["num_samples"], values["seed"])
 
 
 @dataclass(slots=True, eq=False)
 class PendingSample:
-    """A request that is under way."""
+    """A request in progress."""
 
     promise: Promise
     facts: SampleFacts
     body: bytes
-    written: asyncio.Future[None] | None = None  # None: it is on record, or nothing is
+    written: asyncio.Future[None] | None = None  # None: it is durable already, or no journal is kept
     deaths: int = 0  # of workers, while it ran
     server_deaths: int = 0  # of servers, while it ran
-    is_on_trial: bool = True  # should this server die now, the journal holds that against it
+    is_on_trial: bool = True  # if this server died now, the journal would count this request as a suspect
 
     @property
     def request_id(self) -> str:
@@ -97,7 +97,7 @@ class PendingSample:
 
 
 def request_id_of(sampling_session_id: str, seq_id: int) -> str:
-    """The same for a repeat, also to another server."""
+    """A retried request has the same id, also on the next server."""
     return f"{sampling_session_id}:{seq_id}"
 
 

@@ -141,7 +141,7 @@ class Sampling:
         self._in_background(self._tell_cancelled(request_id))
 
     def forget_feeds(self, sampling_session_ids: set[str]) -> None:
-        """The session is over: nobody will ask for these again, and whoever still waits is answered."""
+        """Drop the feeds of a finished session. Clients that wait are answered."""
         for key in [key for key in self._feeds if key[0] in sampling_session_ids]:
             self._feeds.pop(key).wake()
 
@@ -270,7 +270,7 @@ class Sampling:
         except asyncio.CancelledError:
             self._leave(request, "the server stops")
             raise
-        except Exception as error:  # whoever waits is told, if that has not been done
+        except Exception as error:  # told to the client, unless it has a result
             log.exception("sample not ended request=%s", request.request_id)
             self._settle(request, Result.failed(error))
         finally:
