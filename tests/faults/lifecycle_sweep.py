@@ -230,7 +230,7 @@ async def _sample(server: Server) -> None:
     told = await server.result(await server.engine.training.save_for_sampling(server.live, server.next_seq_id(), 0))
     assert "error" not in told, told
     await server.engine.catalog.sessions.finish("s", reason="success", now=server.clock())
-    await server.engine.finish_session("s")
+    await server.engine.sessions.finish("s")
     while any(entry.name.endswith("ephemeral") for entry in server.engine.storage.store.entries()):
         await asyncio.sleep(0.001)
 

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from chockstone.api.admission.uploads import Uploads
 from chockstone.api.app import create_app
 from chockstone.api.config import ServerConfig
-from chockstone.api.context import Context
+from chockstone.api.context import Context, SamplerSources
 from chockstone.api.model_descriptions import describe_models
 from chockstone.api.users import UserDirectory
 from chockstone.catalog import Catalog
@@ -57,6 +57,7 @@ async def serve_in_process(
     backend.environment["models"] = dict.fromkeys(models, "")
     storage = ArchiveStorage(store)
     config = ServerConfig(models=models, data=home, storage=rules or StorageRules(), keys=keys or {})
+    sources = SamplerSources()
     async with await Catalog.open(catalog_url(home)) as catalog:
         engine = Engine(
             backend,
@@ -66,9 +67,11 @@ async def serve_in_process(
             durability=config.durability,
             limits=config.limits,
             rules=config.storage,
+            on_session_end=sources.forget_session,
         )
         users = UserDirectory(config.keys, secret=b"s" * 32, now=lambda: datetime.now(UTC))
-        app = create_app(Context(config, engine, users, describe_models(models)), uploads=uploads)
+        context = Context(config, engine, users, describe_models(models), sources)
+        app = create_app(context, uploads=uploads)
         await engine.start()
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(

@@ -71,11 +71,11 @@ class Context(Lookup):
     engine: Engine
     users: UserDirectory
     models: dict[str, ModelDescription]
+    sources: SamplerSources  # the engine is to tell it of sessions that end
     signer: Signer = field(default_factory=lambda: Signer(secrets.token_bytes(32)))  # of URLs that need no key
     polls: Polls = field(default_factory=Polls)
     loop_health: LoopHealth = field(default_factory=LoopHealth)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    sources: SamplerSources = field(default_factory=SamplerSources)
     refused_keys: RefusedKeys = field(init=False)
 
     def __post_init__(self) -> None:

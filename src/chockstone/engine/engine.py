@@ -9,14 +9,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from chockstone.backends.protocol import Worker
 from chockstone.catalog import Catalog, CatalogError, RowMissing
-from chockstone.catalog.database.retry import context_that_waits_for_catalog, waiting_for_catalog
+from chockstone.catalog.database.retry import waiting_for_catalog
 from chockstone.catalog.tables.losses import LossRow
 from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.audit import AuditLog
+from chockstone.engine.background import BackgroundTasks
 from chockstone.engine.config import Busy, Durability, EngineLimits, StorageRules
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.custom_losses import CustomLosses
@@ -40,8 +41,8 @@ from chockstone.engine.runs.unloading import RunUnloader
 from chockstone.engine.samples.anonymous_samplers import AnonymousSamplers
 from chockstone.engine.samples.journal import SampleJournal
 from chockstone.engine.samples.sampling import SamplerSource, Sampling
+from chockstone.engine.session_end import SessionEnd
 from chockstone.engine.shutdown import Shutdown
-from chockstone.engine.storage.archive_names import ephemeral_name
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.storage.checkpoints import CheckpointLifecycle
 from chockstone.engine.storage.leftovers import Leftovers
@@ -50,7 +51,7 @@ from chockstone.engine.storage.quotas import QuotaLedger
 from chockstone.engine.storage.scrub import Scrub
 from chockstone.engine.storage.sweeper import Sweeper
 from chockstone.engine.usage import UsageMeter
-from chockstone.wire.failures import RequestError, ServerFailure
+from chockstone.wire.failures import RequestError
 from chockstone.wire.paths import TinkerPath
 
 log = logging.getLogger(__name__)
@@ -87,12 +88,8 @@ class Engine:
         self.rules = rules
         self.shutdown = Shutdown()
         self._worker = worker
-        self._limits = limits
         self._now = now
-        self._trusts_ages = trusts_ages
-        self._on_session_end = on_session_end
-        self._started_at = now()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = BackgroundTasks(self.shutdown)
         self.futures = Futures(now=time.monotonic)
         self.runs = LiveRuns()
         self.audit = AuditLog(catalog, now=now)
@@ -142,7 +139,7 @@ class Engine:
             journals,
             self._marks,
             self._archives,
-            in_background=self._in_background,
+            in_background=self._background.start,
             trusts_ages=trusts_ages,
         )
         self._saving = Saving(
@@ -198,6 +195,26 @@ class Engine:
             limits,
         )
         self.training = TrainingRequests(self._registry, self._runner)
+        self.sessions = SessionEnd(
+            worker,
+            catalog,
+            storage,
+            self.runs,
+            self._registry,
+            self._unloader,
+            self.training,
+            self.futures,
+            self.sampling,
+            self._anonymous,
+            self.checkpoints,
+            self.losses,
+            self.presence,
+            limits,
+            in_background=self._background.start,
+            now=now,
+            trusts_ages=trusts_ages,
+            on_end=on_session_end,
+        )
 
     @property
     def is_stopping(self) -> bool:
@@ -218,10 +235,10 @@ class Engine:
         await self._saving.recover()
         await self._rebuild.rebuild_all()
         await self._worker.start()
-        self._in_background(self._recover())
+        self._background.start(self._recover())
         for keeper in (self.presence, self.audit, self.usage, self.sweeper, self.scrub, self._marks):
-            self._in_background(keeper.keep())
-        self._in_background(self._keep_tidy())
+            self._background.start(keeper.keep())
+        self._background.start(self._keep_tidy())
 
     async def stop(self) -> None:
         """Take no new requests, finish running operations, write recovery archives, and end the worker."""
@@ -232,13 +249,12 @@ class Engine:
             await self._worker.stop()
         await self._drain_lanes()
         await self.sampling.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._background.cancel()
+        await self._background.drained()
         await self.losses.drained()
         try:
             await self._take_last_archives()
-            await asyncio.gather(*self._tasks, return_exceptions=True)  # they tidy up behind those
+            await self._background.drained()  # recovery archives start purges
             await self._flush()
         finally:
             await self._worker.stop()
@@ -285,7 +301,7 @@ class Engine:
 
     async def _recover(self) -> None:
         """Recover what an earlier server left. Only then may anything be deleted that a run might need."""
-        self._in_background(self.sampling.recover())
+        self._background.start(self.sampling.recover())
         await self._registry.wake_all()
         await self._unloader.sweep()
         await self.checkpoints.purge_due(limit=_PURGED_AT_START)
@@ -331,7 +347,7 @@ class Engine:
 
     def _purge_in_background(self) -> None:
         """A deleted checkpoint that a replay would have loaded may be purged after a recovery archive."""
-        self._in_background(self._purge_due())
+        self._background.start(self._purge_due())
 
     async def _purge_due(self) -> None:
         with suppress(CatalogError):
@@ -364,91 +380,17 @@ class Engine:
         """Have the worker build an uploaded loss. The result is its id, or what is wrong with it."""
         return self.losses.add(loss)
 
-    async def finish_session(self, session_id: str) -> None:
-        """Free the session's runs and losses, and the weights that only its samplers used.
-
-        Returns at once; the operations of its runs end first. May be called again.
-        """
-        self._on_session_end(session_id)
-        self.presence.forget_session(session_id)
-        self._in_background(self._finish(session_id))
-
-    async def end_silent_sessions(self) -> None:
-        """Park the runs of silent clients, and finish sessions that were silent for very long."""
-        await self.presence.flush()
-        now = self._now()
-        unfinished = {session.session_id: session for session in await self.catalog.sessions.list_unfinished()}
-        busy = {run.session_id for run in self.runs if not run.lane.is_idle()}
-        for session_id in {run.session_id for run in self.runs} - busy - set(unfinished):
-            await self.finish_session(session_id)  # the run was made while its session ended
-        for session in unfinished.values():
-            if session.session_id in busy:
-                continue
-            silent = min(
-                (now - max(session.last_heartbeat_at, self._started_at)).total_seconds(),
-                self.presence.silent_seconds(session.session_id),
-            )
-            if silent >= self._limits.forget_seconds and self._trusts_ages():
-                log.info("session ended after silence session=%s", session.session_id)
-                detail = f"nothing was heard of its client for {silent / 86400:.0f} days"
-                await self.catalog.sessions.finish(session.session_id, reason="cancelled", detail=detail, now=now)
-                await self.finish_session(session.session_id)
-            elif silent >= self._limits.park_seconds:
-                for run in self.runs:
-                    if run.session_id == session.session_id:
-                        await self._registry.park(run)
-
-    def free_anonymous_samplers(self) -> None:
-        """Delete the weights of anonymous samplers that newer ones have superseded."""
-        for sampler_id in self._anonymous.take_left_behind():
-            log.info("anonymous sampler freed sampler=%s", sampler_id)
-            archive = ephemeral_name(sampler_id)
-            self.sampling.forget_archive(archive)
-            self._in_background(self._forget(archive))
-
     async def _keep_tidy(self) -> None:
         while True:
             await asyncio.sleep(_SILENCE_CHECK_SECONDS)
             try:
                 self.futures.tidy()
-                self.free_anonymous_samplers()
+                self.sessions.free_anonymous_samplers()
                 await self._saving.end_failed()
                 await self._unloader.sweep()
-                await self.end_silent_sessions()
+                await self.sessions.end_silent()
             except Exception as error:  # noqa: BLE001  # the next time may go better
                 log.warning("silent sessions not ended error=%s", error)
-
-    async def _finish(self, session_id: str) -> None:
-        for row in await self.catalog.runs.list_by_session(session_id):
-            run = self.runs.get(row.run_id)
-            if run is None and row.state == "parked":
-                await self._unloader.unload(row.run_id)
-            elif run is not None and run.is_stuck:
-                await self._unloader.discard(run)
-            elif run is not None and not run.is_closing:
-                self.futures.disown(await self.training.close(run))
-        held = [run for run in self.runs if run.session_id == session_id]
-        await asyncio.gather(*(run.lane.drained() for run in held))  # they may yet make samplers
-        samplers = await self.catalog.samplers.list_by_session(session_id)
-        self.sampling.forget_feeds({sampler.sampling_session_id for sampler in samplers})
-        self._anonymous.forget([sampler.sampling_session_id for sampler in samplers])
-        for sampler in samplers:
-            if sampler.archive == ephemeral_name(sampler.sampling_session_id):
-                self.sampling.forget_archive(sampler.archive)
-                self._in_background(self._forget(sampler.archive))
-        if samplers:
-            await self.checkpoints.purge_due()  # what was deleted while they used it
-        await self.losses.drop(session_id)
-
-    async def _forget(self, archive: str) -> None:
-        """The worker deletes it after a write in progress; if the worker died, it is deleted here."""
-        try:
-            try:
-                await self._worker.forget(archive)
-            except ServerFailure:
-                await self.storage.delete(archive)
-        except StoreError as error:
-            log.warning("archive of a sampler not deleted yet archive=%s error=%s", archive, error)
 
     def _checkpoints_changed(self, run_id: str) -> None:
         self.sweeper.saw(run_id)
@@ -458,7 +400,7 @@ class Engine:
 
     def _forget_deleted(self, archive: str) -> None:
         if self.sampling.forget_archive(archive) and self._worker.is_ready:
-            self._in_background(self._free_memory(archive))
+            self._background.start(self._free_memory(archive))
 
     async def _free_memory(self, archive: str) -> None:
         with suppress(RequestError):
@@ -474,7 +416,7 @@ class Engine:
         )
 
     def _note_bad_archive(self, source: SamplerSource, error: RequestError) -> None:
-        self._in_background(self._mark_bad(source, error))
+        self._background.start(self._mark_bad(source, error))
 
     async def _mark_bad(self, source: SamplerSource, error: RequestError) -> None:
         """Mark the checkpoint of a sampler whose archive is damaged or missing."""
@@ -486,15 +428,3 @@ class Engine:
             row = await self.catalog.checkpoints.get(at.run_id, at.kind.value, at.name, now=self._now())
             if row.archive == source.archive:
                 await self.checkpoints.found_bad(row, error)
-
-    def _in_background(self, work: Any) -> None:  # Any: a coroutine of any result
-        # It is not retried, so it waits while the catalog is away.
-        context = context_that_waits_for_catalog(is_over=lambda: self.shutdown.has_begun)
-        task = asyncio.create_task(work, context=context)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("background work failed error=%s", error, exc_info=error)

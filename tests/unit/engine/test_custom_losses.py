@@ -126,7 +126,7 @@ async def test_the_end_of_the_losss_session_costs_no_run_of_another(home: Path) 
         running = await ask_pass(life, 1)
         await until(lambda: life.backend.words()[-1] == "forward_backward")
 
-        await life.engine.finish_session("other")
+        await life.engine.sessions.finish("other")
         await until(lambda: LOSS in life.engine.losses._unwanted)
         assert LOSS in life.backend.losses, "the pass under way needs it"
         life.backend.let_go("forward_backward")

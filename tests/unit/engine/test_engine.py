@@ -294,7 +294,7 @@ async def test_a_finished_session_frees_its_runs_and_unnamed_weights(
     await answer(engine, await engine.training.save_for_sampling(live, 2, 0))
     await catalog.samplers.create("s", 1, owner="local", base_model="tiny", archive=kept.archive, now=NOW)
 
-    await engine.finish_session("s")
+    await engine.sessions.finish("s")
     await until(lambda: live.is_closing)
     await until_state(catalog, RUN, "unloaded")
     async with asyncio.timeout(10):
@@ -321,7 +321,7 @@ async def test_background_work_that_fails_is_logged(
 
     monkeypatch.setattr(catalog.runs, "list_by_session", fail)
 
-    await engine.finish_session("s")
+    await engine.sessions.finish("s")
     await until(lambda: "background work failed" in caplog.text)
 
 

@@ -93,7 +93,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
     )
     keys = KeysRecord(config.data)
     users = UserDirectory(config.keys, secret=secret, now=lambda: datetime.now(UTC), keys_required=keys.is_there)
-    context = Context(config, engine, users, models, signer=Signer(secret), now=clock.now, sources=sources)
+    context = Context(config, engine, users, models, sources, signer=Signer(secret), now=clock.now)
     app = create_app(context)
     get_ready(app)
     watchdog = context.loop_health.watchdog()

@@ -118,7 +118,7 @@ async def finish_session(
         await context.catalog.sessions.finish(
             session_id, reason=request.reason.type, detail=request.detail, now=context.now()
         )
-    await context.engine.finish_session(session_id)  # again is fine, and frees what a failure left
+    await context.engine.sessions.finish(session_id)  # again is fine, and frees what a failure left
     return Response(status_code=204)
 
 

@@ -98,13 +98,13 @@ async def test_a_silent_session_keeps_what_brings_its_runs_back(
     time.is_trusted = False
     time.pass_seconds(40 * DAY)
     time.steady += 40 * DAY
-    await engine.end_silent_sessions()
+    await engine.sessions.end_silent()
     assert (await catalog.runs.get(RUN)).state == "parked"
     assert journal.is_dir() and backend.archives
     assert not (await catalog.sessions.get("s")).is_finished
 
     time.is_trusted = True
-    await engine.end_silent_sessions()
+    await engine.sessions.end_silent()
     await until(lambda: not backend.archives and not journal.exists())
 
 
@@ -114,7 +114,7 @@ async def test_silence_is_measured_by_the_steady_clock(engine: Engine, catalog: 
 
     time.pass_seconds(40 * DAY)  # and a day has passed, which made it the time
     time.steady += DAY
-    await engine.end_silent_sessions()
+    await engine.sessions.end_silent()
 
     assert not (await catalog.sessions.get("s")).is_finished
 
@@ -123,7 +123,7 @@ async def test_journals_of_ended_runs_stay_until_the_time_is_trusted(engine: Eng
     live = await made_run(engine)
     await answer(engine, await save(engine, live, 1))
     journal = data_of(engine.storage) / RUN_JOURNALS / RUN.replace(":", ".")
-    await engine.finish_session("s")
+    await engine.sessions.finish("s")
     await until(lambda: not len(engine.runs))
     os.utime(journal, (0, 0))
 

@@ -186,7 +186,7 @@ async def disturb(luck: random.Random, life: Life, clock: Clock) -> None:
         case "park":
             life.backend.let_everything_go()
             clock.pass_seconds(3600)
-            await life.engine.end_silent_sessions()
+            await life.engine.sessions.end_silent()
         case "hold":
             life.backend.let_everything_go()
             life.backend.hold("disk")

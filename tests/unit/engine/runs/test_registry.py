@@ -27,7 +27,7 @@ async def test_a_parked_run_costs_no_memory_and_comes_back_with_its_next_operati
     async with lived(home, clock=clock) as life:
         await half_trained(life)
         clock.pass_seconds(HOUR)
-        await life.engine.end_silent_sessions()
+        await life.engine.sessions.end_silent()
         assert life.backend.runs == {} and len(life.engine.runs) == 0
         assert (await life.catalog.runs.get(RUN)).state == "parked"
 
@@ -45,7 +45,7 @@ async def test_results_of_a_parked_run_are_still_given(home: Path) -> None:
         await half_trained(life)
         expected = [await life.result(request_id) for request_id in life.asked]
         clock.pass_seconds(HOUR)
-        await life.engine.end_silent_sessions()
+        await life.engine.sessions.end_silent()
 
         assert [await life.result(request_id) for request_id in life.asked] == expected
         assert await life.state() == (5, 7, 1)
@@ -56,7 +56,7 @@ async def test_a_repeat_to_a_parked_run_is_known(home: Path) -> None:
     async with lived(home, clock=clock) as life:
         await half_trained(life)
         clock.pass_seconds(HOUR)
-        await life.engine.end_silent_sessions()
+        await life.engine.sessions.end_silent()
 
         again = await life.engine.training.forward_backward(await life.run(), 1, b"5")
 
@@ -69,7 +69,7 @@ async def test_a_parked_run_stays_parked_when_the_server_is_started_again(home: 
     async with lived(home, clock=clock) as first:
         await half_trained(first)
         clock.pass_seconds(HOUR)
-        await first.engine.end_silent_sessions()
+        await first.engine.sessions.end_silent()
         left = first.crash()
 
     async with lived(left, after=first) as second:
@@ -84,7 +84,7 @@ async def test_a_run_that_nothing_was_asked_of_since_is_parked_without_another_a
         await half_trained(life)
         for _ in range(3):
             clock.pass_seconds(HOUR)
-            await life.engine.end_silent_sessions()
+            await life.engine.sessions.end_silent()
             assert len(life.engine.runs) == 0
             await life.run()
             await life.state()
@@ -99,7 +99,7 @@ async def test_a_run_that_cannot_be_written_down_is_not_parked(home: Path) -> No
         clock.pass_seconds(HOUR)
         life.backend.fail_next("disk", ServerFailure("the disk is full"))
 
-        await life.engine.end_silent_sessions()
+        await life.engine.sessions.end_silent()
 
         assert RUN in life.backend.runs
         assert (await life.catalog.runs.get(RUN)).state == "active"
@@ -112,7 +112,7 @@ async def test_an_operation_that_comes_while_its_run_is_parked_is_done(home: Pat
         await half_trained(life)
         clock.pass_seconds(HOUR)
         life.backend.hold("disk")
-        parking = asyncio.create_task(life.engine.end_silent_sessions())
+        parking = asyncio.create_task(life.engine.sessions.end_silent())
         await until(lambda: "save" in life.backend.words())
         step = await life.ask_step()
 
@@ -129,7 +129,7 @@ async def test_a_worker_that_dies_while_a_run_is_parked_costs_nothing(home: Path
         await half_trained(life)
         clock.pass_seconds(HOUR)
         life.backend.hold("disk")
-        parking = asyncio.create_task(life.engine.end_silent_sessions())
+        parking = asyncio.create_task(life.engine.sessions.end_silent())
         await until(lambda: "save" in life.backend.words())
 
         life.backend.die("signal 9")
@@ -294,7 +294,7 @@ async def test_a_run_that_waits_for_its_base_model_is_parked_like_any_other(home
         await until(lambda: live.is_held and live.lane.is_idle())
         clock.pass_seconds(HOUR)
         async with asyncio.timeout(10):
-            await second.engine.end_silent_sessions()
+            await second.engine.sessions.end_silent()
         assert len(second.engine.runs) == 0
         left = second.crash()
 
@@ -316,7 +316,7 @@ async def test_a_run_whose_journal_is_closed_meanwhile_is_not_parked(
         with monkeypatch.context() as patched:
             patched.setattr(RunJournal, "flushed", closed)
             async with asyncio.timeout(10):
-                await life.engine.end_silent_sessions()
+                await life.engine.sessions.end_silent()
 
         assert len(life.engine.runs) == 1
 

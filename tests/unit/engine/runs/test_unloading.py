@@ -87,11 +87,11 @@ async def test_a_parked_run_of_a_session_that_ends_is_not_woken_for_it(home: Pat
     async with lived(home, clock=clock) as life:
         await half_trained(life)
         clock.pass_seconds(HOUR)
-        await life.engine.end_silent_sessions()
+        await life.engine.sessions.end_silent()
         life.backend.calls.clear()
 
         await life.catalog.sessions.finish("s", reason="success", now=NOW + timedelta(hours=1))
-        await life.engine.finish_session("s")
+        await life.engine.sessions.finish("s")
 
         await until(lambda: not life.journal().exists() and not life.recovery_archives())
         assert life.backend.words() == []
@@ -116,7 +116,7 @@ async def test_the_session_of_a_run_that_does_not_go_on_ends_and_leaves_nothing(
         if not environment:
             live.lose("its journal is damaged")
 
-        await second.engine.finish_session("s")
+        await second.engine.sessions.finish("s")
 
         await until(lambda: not second.journal().exists() and not second.recovery_archives())
         assert second.engine.runs.get(RUN) is None

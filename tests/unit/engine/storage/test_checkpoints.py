@@ -215,7 +215,7 @@ async def test_a_live_sampler_keeps_deleted_weights_until_its_session_ends(
     assert archives_of(engine) == {row.archive}
 
     await catalog.sessions.finish("s", reason="success", now=NOW)
-    await engine.finish_session("s")
+    await engine.sessions.finish("s")
     await until(lambda: not archives_of(engine))
     await until(lambda: backend.values_of("forget") == [{"archive": row.archive}])  # its memory
 

@@ -23,7 +23,7 @@ async def test_a_full_lane_does_not_keep_its_run(start: Start, backend: FakeBack
     await engine.training.forward_backward(live, 2, b"1")
     await settle_down()
 
-    await engine.finish_session("s")
+    await engine.sessions.finish("s")
     backend.let_go("forward_backward")
 
     await until(lambda: not backend.runs and not len(engine.runs))
@@ -38,7 +38,7 @@ async def test_weights_that_were_still_to_be_saved_for_sampling_are_freed_too(
     saving = await engine.training.save_for_sampling(live, 2, 0)
     await settle_down()
 
-    await engine.finish_session("s")
+    await engine.sessions.finish("s")
     backend.let_go("forward_backward")
 
     assert "sampling_session_id" in await answer(engine, saving)
@@ -51,7 +51,7 @@ async def test_uploaded_losses_go_with_their_session(engine: Engine, backend: Fa
     await answer(engine, engine.add_loss(loss))
     assert backend.losses
 
-    await engine.finish_session("s")
+    await engine.sessions.finish("s")
 
     await until(lambda: not backend.losses)
 
@@ -59,8 +59,8 @@ async def test_uploaded_losses_go_with_their_session(engine: Engine, backend: Fa
 async def test_a_session_may_be_ended_twice(engine: Engine, backend: FakeBackend) -> None:
     await made_run(engine)
 
-    await engine.finish_session("s")
-    await engine.finish_session("s")
+    await engine.sessions.finish("s")
+    await engine.sessions.finish("s")
 
     await until(lambda: not backend.runs)
     assert backend.words().count("close_run") == 1
@@ -78,10 +78,10 @@ async def test_a_session_that_nobody_hears_of_has_its_runs_parked_until_somebody
     live = await made_run(engine)
     await result_of(engine, await engine.training.forward_backward(live, 1, b"5"))
 
-    await engine.end_silent_sessions()
+    await engine.sessions.end_silent()
     assert RUN in backend.runs, "it was heard of just now"
     time[0] = LATER
-    await engine.end_silent_sessions()
+    await engine.sessions.end_silent()
 
     assert backend.runs == {}
     assert list(engine.runs) == []
@@ -102,11 +102,11 @@ async def test_a_session_that_nobody_comes_back_to_ends_and_its_parked_runs_go(
     live = await made_run(engine)
     await answer(engine, await engine.training.optim_step(live, 1, {}))
     time[0] = LATER
-    await engine.end_silent_sessions()
+    await engine.sessions.end_silent()
     assert backend.archives and not ended
 
     time[0] = LATER + timedelta(days=30)
-    await engine.end_silent_sessions()
+    await engine.sessions.end_silent()
 
     await until(lambda: not backend.archives)
     row = await catalog.sessions.get("s")
@@ -123,11 +123,11 @@ async def test_a_session_that_beats_or_works_goes_on(start: Start, backend: Fake
 
     time[0] = LATER
     engine.presence.saw_session("s")
-    await engine.end_silent_sessions()
+    await engine.sessions.end_silent()
     time[0] = LATER + timedelta(hours=1)
     backend.hold("forward_backward")
     await engine.training.forward_backward(live, 1, b"1")
-    await engine.end_silent_sessions()
+    await engine.sessions.end_silent()
     backend.let_go("forward_backward")
 
     assert not (await catalog.sessions.get("s")).is_finished
@@ -139,18 +139,18 @@ async def test_a_restarted_server_gives_clients_time_to_be_heard_again(
     time = [LATER]
     engine = await start(clock=clock(time))
 
-    await engine.end_silent_sessions()
+    await engine.sessions.end_silent()
 
     assert not (await catalog.sessions.get("s")).is_finished
 
 
 async def test_a_run_that_was_made_while_its_session_ended_does_not_stay(engine: Engine, backend: FakeBackend) -> None:
     await engine.catalog.sessions.finish("s", reason="success", now=NOW)
-    await engine.finish_session("s")
+    await engine.sessions.finish("s")
     await answer(engine, await make_run(engine))
     assert live_run(engine).run_id in backend.runs
 
-    await engine.end_silent_sessions()
+    await engine.sessions.end_silent()
 
     await until(lambda: not backend.runs)
 
@@ -175,7 +175,7 @@ async def test_a_loop_that_makes_a_sampler_every_step_does_not_fill_the_disk(
     for number in range(6):
         await answer(engine, await engine.training.save_for_sampling(live, number + 1, number))
 
-    engine.free_anonymous_samplers()
+    engine.sessions.free_anonymous_samplers()
 
     await until(lambda: len(backend.archives) == 2)
     assert set(backend.archives) == {"s.sample.4/ephemeral", "s.sample.5/ephemeral"}
