@@ -158,7 +158,6 @@ WITHOUT_TESTS: Final = {
     "engine/doctor/findings.py",
     "engine/journal/scan.py",
     "engine/journal/segment_file.py",
-    "engine/runs/run_journal.py",
     "engine/samples/requests.py",
     "engine/storage/shared_bytes.py",
     "integrations/flyte/errors.py",
