@@ -23,21 +23,11 @@ from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.custom_losses import CustomLosses
 from chockstone.engine.futures import Futures, Promise, Result
 from chockstone.engine.journal.journal import JournalError, JournalWriter
-from chockstone.engine.ownership.data_directory import JOURNAL_MARKS, RUN_JOURNALS, SAMPLE_JOURNAL
+from chockstone.engine.ownership.data_directory import RUN_JOURNALS, SAMPLE_JOURNAL
 from chockstone.engine.presence import Presence
-from chockstone.engine.runs.executor import Executor
-from chockstone.engine.runs.journal_losses import JournalLosses, JournalMarks
 from chockstone.engine.runs.operations import run_of
-from chockstone.engine.runs.rebuild import CatalogRebuild
-from chockstone.engine.runs.recovery import RunRecovery
-from chockstone.engine.runs.recovery_archives import RecoveryArchives
-from chockstone.engine.runs.registry import RunRegistry
 from chockstone.engine.runs.run import LiveRuns, Run
-from chockstone.engine.runs.run_journal import RunJournals
-from chockstone.engine.runs.runner import Runner, Settlement
-from chockstone.engine.runs.saving import Saving
-from chockstone.engine.runs.training import TrainingRequests
-from chockstone.engine.runs.unloading import RunUnloader
+from chockstone.engine.runs.training import RunCore
 from chockstone.engine.samples.anonymous_samplers import AnonymousSamplers
 from chockstone.engine.samples.journal import SampleJournal
 from chockstone.engine.samples.sampling import SamplerSource, Sampling
@@ -129,79 +119,38 @@ class Engine:
         )
         self.scrub = Scrub(catalog, self.checkpoints, rules, now=now)
         self.losses = CustomLosses(worker, catalog, self.futures)
-        self._archives = RecoveryArchives(worker, storage, durability, rules, on_written=self._purge_in_background)
-        self._marks = JournalMarks(data / JOURNAL_MARKS, catalog, self.runs)
-        journals = RunJournals(data / RUN_JOURNALS, self._writer, self._marks.file_of)
-        self._unloader = RunUnloader(
-            worker,
-            catalog,
-            self.runs,
-            journals,
-            self._marks,
-            self._archives,
-            in_background=self._background.start,
-            trusts_ages=trusts_ages,
-        )
-        self._saving = Saving(
-            worker, catalog, storage, self.checkpoints, quotas, rules, self.usage, self.audit, now=now
-        )
-        executor = Executor(
-            worker,
-            catalog,
-            self._saving,
-            self.checkpoints,
-            self.usage,
-            self.losses,
-            now=now,
-            on_anonymous_sampler=self._anonymous.made,
-            on_closed=self._unloader.note_closed,
-        )
-        settlement = Settlement(self.futures, on_open_failed=self._unloader.note_open_failed)
-        recovery = RunRecovery(
+        self._core = RunCore(
             worker,
             catalog,
             storage,
-            executor,
-            self._archives,
-            limits,
-            suspects,
-            self.shutdown,
-            settle=settlement.settle,
-            now=now,
-        )
-        self._runner = Runner(
+            self.checkpoints,
+            quotas,
+            self.usage,
+            self.audit,
+            self.losses,
             self.futures,
-            limits,
-            executor,
-            recovery,
-            self._archives,
-            settlement,
             suspects,
             self.shutdown,
-            on_lost=self._unloader.note_lost,
-        )
-        self._rebuild = CatalogRebuild(catalog, self.runs, journals, now=now)
-        self._registry = RunRegistry(
-            worker,
-            catalog,
             self.runs,
-            journals,
-            self.futures,
-            self._runner,
-            self._archives,
-            self._rebuild,
-            self._marks,
-            JournalLosses(catalog, self._marks, self._archives, on_loss=durability.on_journal_loss, now=now),
-            limits,
+            data=data,
+            writer=self._writer,
+            durability=durability,
+            limits=limits,
+            rules=rules,
+            now=now,
+            trusts_ages=trusts_ages,
+            in_background=self._background.start,
+            on_anonymous_sampler=self._anonymous.made,
+            on_archive_written=self._purge_in_background,
         )
-        self.training = TrainingRequests(self._registry, self._runner)
+        self.training = self._core.requests
         self.sessions = SessionEnd(
             worker,
             catalog,
             storage,
             self.runs,
-            self._registry,
-            self._unloader,
+            self._core.registry,
+            self._core.unloader,
             self.training,
             self.futures,
             self.sampling,
@@ -232,11 +181,11 @@ class Engine:
     async def start(self) -> None:
         """Clean up after the last server and start the worker. Returns before it is ready and runs are recovered."""
         await self.policies.load()
-        await self._saving.recover()
-        await self._rebuild.rebuild_all()
+        await self._core.saving.recover()
+        await self._core.rebuild.rebuild_all()
         await self._worker.start()
         self._background.start(self._recover())
-        for keeper in (self.presence, self.audit, self.usage, self.sweeper, self.scrub, self._marks):
+        for keeper in (self.presence, self.audit, self.usage, self.sweeper, self.scrub, self._core.marks):
             self._background.start(keeper.keep())
         self._background.start(self._keep_tidy())
 
@@ -268,7 +217,7 @@ class Engine:
 
         Raises Busy, and ServerFailure when its journal cannot be read.
         """
-        return await self._registry.wake(run_id)
+        return await self._core.registry.wake(run_id)
 
     async def find_promise(self, request_id: str) -> Promise | None:
         """The future of a request, also of one that was made to an earlier server."""
@@ -276,7 +225,7 @@ class Engine:
             return promise
         if (run_id := run_of(request_id)) is not None:
             if await self.wake(run_id) is None:
-                await self._registry.load_results(run_id)
+                await self._core.registry.load_results(run_id)
         elif ":sample:" in request_id:
             await self.sampling.recovered.wait()
         elif ":loss:" in request_id:
@@ -302,8 +251,8 @@ class Engine:
     async def _recover(self) -> None:
         """Recover what an earlier server left. Only then may anything be deleted that a run might need."""
         self._background.start(self.sampling.recover())
-        await self._registry.wake_all()
-        await self._unloader.sweep()
+        await self._core.registry.wake_all()
+        await self._core.unloader.sweep()
         await self.checkpoints.purge_due(limit=_PURGED_AT_START)
 
     async def _recover_weights(self, source: SamplerSource) -> bool:
@@ -343,7 +292,7 @@ class Engine:
         with suppress(TimeoutError, JournalError):
             async with asyncio.timeout(_FINAL_ARCHIVES_SECONDS):
                 for run in self.runs:
-                    await self._registry.unload_from_worker(run)
+                    await self._core.registry.unload_from_worker(run)
 
     def _purge_in_background(self) -> None:
         """A deleted checkpoint that a replay would have loaded may be purged after a recovery archive."""
@@ -355,7 +304,7 @@ class Engine:
 
     async def _flush(self) -> None:
         try:
-            await self._marks.flush()
+            await self._core.marks.flush()
             await self.presence.flush()
             await self.audit.flush()
             await self.usage.count_storage()
@@ -368,7 +317,7 @@ class Engine:
         for run in self.runs:
             if run.generation:
                 run.note_worker_lost(reason)
-                self._runner.queue_recovery(run)
+                self._core.runner.queue_recovery(run)
 
     def refuse(self, owner: str, error: RequestError) -> str:
         """A request id whose result is this failure."""
@@ -386,8 +335,8 @@ class Engine:
             try:
                 self.futures.tidy()
                 self.sessions.free_anonymous_samplers()
-                await self._saving.end_failed()
-                await self._unloader.sweep()
+                await self._core.saving.end_failed()
+                await self._core.unloader.sweep()
                 await self.sessions.end_silent()
             except Exception as error:  # noqa: BLE001  # the next time may go better
                 log.warning("silent sessions not ended error=%s", error)

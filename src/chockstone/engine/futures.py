@@ -50,7 +50,7 @@ class Promise:
     owner: str
     result: Result | None = None
     delivered_at: float | None = None
-    _on_gone: Callable[[], None] | None = None
+    _gone_callback: Callable[[], None] | None = None
     _done: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self, timeout_seconds: float) -> Result | None:
@@ -66,16 +66,16 @@ class Promise:
 
     def when_gone(self, callback: Callable[[], None]) -> None:
         """Call this once, when no client needs the result any more. Replaces an earlier callback."""
-        self._on_gone = callback
+        self._gone_callback = callback
 
     def _settle(self, result: Result) -> None:
         self.result = result
         self._done.set()
 
     def _let_go(self) -> None:
-        if (on_gone := self._on_gone) is not None:
-            self._on_gone = None
-            on_gone()
+        if (callback := self._gone_callback) is not None:
+            self._gone_callback = None
+            callback()
 
 
 class Futures:

@@ -186,7 +186,7 @@ async def test_a_pass_of_an_earlier_version_is_replayed_with_its_loss_and_gives_
         await uploaded(life)
         live = await life.make()
         command = ForwardBackward(elementwise_loss=False, has_loss_id=False)
-        await life.result(await life.engine._runner.submit(live, 1, command, message.SerializeToString()))
+        await life.result(await life.engine._core.runner.submit(live, 1, command, message.SerializeToString()))
 
         life.backend.die("signal 9")
         await life.state()

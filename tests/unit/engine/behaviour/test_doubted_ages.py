@@ -128,10 +128,10 @@ async def test_journals_of_ended_runs_stay_until_the_time_is_trusted(engine: Eng
     os.utime(journal, (0, 0))
 
     time.is_trusted = False
-    await engine._unloader.sweep()
+    await engine._core.unloader.sweep()
     assert journal.is_dir()
 
     time.is_trusted = True
-    await engine._unloader.sweep()
+    await engine._core.unloader.sweep()
     assert not journal.exists()
     assert time() == NOW

@@ -136,7 +136,7 @@ async def test_the_catalog_knows_it_where_the_data_directory_is_an_older_copy(tm
         await life.written()
         older = shutil.copytree(tmp_path / "a" / FOLDER, tmp_path / "older")
         await life.train(2)
-        await life.engine._marks.flush()
+        await life.engine._core.marks.flush()
         left = life.crash()
     shutil.rmtree(left / FOLDER)
     shutil.copytree(older, left / FOLDER)
@@ -159,7 +159,7 @@ async def test_operations_that_are_missing_behind_the_archive_are_not_skipped(tm
     async with lived(tmp_path / "a") as life:
         live = await life.make()
         await life.train(1)
-        assert await life.engine._archives.take(live, live.last_begun)
+        assert await life.engine._core.archives.take(live, live.last_begun)
         await life.train(2)
         live.journal.rotate(live.head())
         await life.train(3)
@@ -255,10 +255,10 @@ async def test_the_mark_of_a_run_that_is_over_goes(tmp_path: Path) -> None:
     async with lived(tmp_path / "a") as life:
         await life.make()
         await life.train(1)
-        await life.engine._marks.flush()
+        await life.engine._core.marks.flush()
         assert len(list((tmp_path / "a" / JOURNAL_MARKS).iterdir())) == 1
 
-        await life.engine._unloader.discard(await life.run())
+        await life.engine._core.unloader.discard(await life.run())
 
         assert list((tmp_path / "a" / JOURNAL_MARKS).iterdir()) == []
         assert await life.catalog.journal_marks.get(RUN) is None
@@ -270,7 +270,7 @@ async def test_a_mark_on_its_way_to_the_catalog_does_not_outlive_its_run(
     async with lived(tmp_path / "a") as life:
         await life.make()
         await life.train(1)
-        marks, live = life.engine._marks, await life.run()
+        marks, live = life.engine._core.marks, await life.run()
         put_many = life.catalog.journal_marks.put_many
         is_on_its_way, may_arrive = asyncio.Event(), asyncio.Event()
 
@@ -283,7 +283,7 @@ async def test_a_mark_on_its_way_to_the_catalog_does_not_outlive_its_run(
         marks._in_catalog.clear()
         flushing = asyncio.create_task(marks.flush([live]))
         await is_on_its_way.wait()
-        discarding = asyncio.create_task(life.engine._unloader.discard(live))
+        discarding = asyncio.create_task(life.engine._core.unloader.discard(live))
         await until(lambda: life.engine.runs.get(RUN) is None)
         await asyncio.wait({discarding}, timeout=0.3)  # it ends, unless it waits for the mark as it should
         may_arrive.set()

@@ -246,7 +246,7 @@ async def test_a_request_that_comes_just_as_its_run_was_parked_is_to_be_sent_aga
     async with lived(home) as life:
         await half_trained(life)
         live = await life.run()
-        assert await life.engine._registry.park(live)
+        assert await life.engine._core.registry.park(live)
 
         with pytest.raises(Busy, match="is being parked"):
             await life.engine.training.optim_step(live, life.seq_id, {})

@@ -129,7 +129,7 @@ async def test_a_run_made_anew_has_nothing_of_the_one_that_was_lost(home: Path) 
         await life.train_slowly(5, 6, 7)
         live = await life.run()
         live.lose("its journal is damaged")
-        await life.engine._unloader.remove_lost(live)
+        await life.engine._core.unloader.remove_lost(live)
         assert life.recovery_archives() != []
 
         life.seq_id = 1
