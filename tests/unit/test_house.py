@@ -28,13 +28,8 @@ KNOWN_LONG_FUNCTIONS: Final[dict[str, int]] = {
 
 # How many hooks each file still sets after construction.
 KNOWN_HOOKS: Final[dict[str, int]] = {
-    "api/context.py": 1,
     "checkpoints/resume/resume.py": 1,
     "cli/training/run.py": 1,
-    "engine/engine.py": 11,
-    "engine/runs/performing.py": 2,
-    "engine/runs/registry.py": 4,
-    "engine/samples/sampling.py": 2,
     "integrations/flyte/checkpointer.py": 1,
 }
 
@@ -45,8 +40,6 @@ RECOGNISERS: Final = {
 KNOWN_PARSING: Final = {
     "checkpoints/ranks/peers.py:_first_words",
     "checkpoints/ranks/peers.py:_with",
-    "engine/storage/checkpoints.py:found_bad",
-    "engine/storage/saving.py:_needed_bytes",
     "sampling/vllm/connection.py:load_adapter",
     "sampling/vllm/server.py:_has_head",
 }
@@ -316,12 +309,6 @@ KNOWN_RETIRED: Final[dict[str, set[str]]] = {
     "src/chockstone/engine/doctor/findings.py": {"ailment"},
     "src/chockstone/engine/doctor/repairs.py": {"ailment"},
     "src/chockstone/engine/doctor/visit.py": {"ailment"},
-    "src/chockstone/engine/engine.py": {"Execution", "Performing", "on_unnamed"},
-    "src/chockstone/engine/runs/execution.py": {"Execution", "on_unnamed"},
-    "src/chockstone/engine/runs/performing.py": {"Execution", "Performing", "on_unmade"},
-    "src/chockstone/engine/runs/recovery.py": {"Execution"},
-    "src/chockstone/engine/runs/registry.py": {"Performing", "on_unmade"},
-    "src/chockstone/engine/runs/training.py": {"Performing"},
     "src/chockstone/sampling/fused/adapter.py": {"blueprint"},
     "src/chockstone/sampling/fused/batch.py": {"blueprint"},
     "src/chockstone/sampling/fused/decoder.py": {"blueprint"},
@@ -344,7 +331,6 @@ KNOWN_RETIRED: Final[dict[str, set[str]]] = {
     "tests/unit/engine/doctor/test_repairs.py": {"Patient", "ailment"},
     "tests/unit/engine/doctor/test_row_rebuild.py": {"Patient", "ailment"},
     "tests/unit/engine/doctor/test_visit_postgres.py": {"Patient", "ailment"},
-    "tests/unit/engine/runs/test_performing.py": {"Performing"},
     "tests/unit/sampling/test_model.py": {"blueprint"},
     "tests/unit/sampling/test_round_robin.py": {"rota"},
 }
