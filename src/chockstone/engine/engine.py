@@ -120,18 +120,8 @@ class Engine:
         self.scrub = Scrub(catalog, self.checkpoints, rules, now=now)
         self.losses = CustomLosses(worker, catalog, self.futures)
         self._core = RunCore(
-            worker,
-            catalog,
-            storage,
-            self.checkpoints,
-            quotas,
-            self.usage,
-            self.audit,
-            self.losses,
-            self.futures,
-            suspects,
-            self.shutdown,
-            self.runs,
+            *(worker, catalog, storage, self.checkpoints, quotas, self.usage, self.audit, self.losses),
+            *(self.futures, suspects, self.shutdown, self.runs),
             data=data,
             writer=self._writer,
             durability=durability,
@@ -145,20 +135,8 @@ class Engine:
         )
         self.training = self._core.requests
         self.sessions = SessionEnd(
-            worker,
-            catalog,
-            storage,
-            self.runs,
-            self._core.registry,
-            self._core.unloader,
-            self.training,
-            self.futures,
-            self.sampling,
-            self._anonymous,
-            self.checkpoints,
-            self.losses,
-            self.presence,
-            limits,
+            *(worker, catalog, storage, self.runs, self._core.registry, self._core.unloader, self.training),
+            *(self.futures, self.sampling, self._anonymous, self.checkpoints, self.losses, self.presence, limits),
             in_background=self._background.start,
             now=now,
             trusts_ages=trusts_ages,

@@ -90,7 +90,7 @@ class ForwardBackward:
 
 
 @dataclass(frozen=True, slots=True)
-class OptimStep:
+class StepOptimizer:
     """Apply the accumulated gradient."""
 
     name: ClassVar[str] = "optim_step"
@@ -100,7 +100,7 @@ class OptimStep:
         return {"params": dict(self.params)}
 
     @classmethod
-    def from_json(cls, found: Json) -> OptimStep:
+    def from_json(cls, found: Json) -> StepOptimizer:
         return cls(found["params"])
 
 
@@ -136,7 +136,7 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class SnapshotWeights:
     """Open a sampling session on the run's present weights."""
 
     name: ClassVar[str] = "snapshot"
@@ -146,7 +146,7 @@ class Snapshot:
         return {"sampler_seq_id": self.sampler_seq_id}
 
     @classmethod
-    def from_json(cls, found: Json) -> Snapshot:
+    def from_json(cls, found: Json) -> SnapshotWeights:
         return cls(found["sampler_seq_id"])
 
 
@@ -175,10 +175,11 @@ class UnknownCommand:
         return dict(self.values)
 
 
-Command = OpenRun | ForwardBackward | OptimStep | Save | Snapshot | Load | CloseRun | UnknownCommand
-CHANGES_STATE: Final = (OpenRun, ForwardBackward, OptimStep, Load)  # a replay must execute these again
+Command = OpenRun | ForwardBackward | StepOptimizer | Save | SnapshotWeights | Load | CloseRun | UnknownCommand
+CHANGES_STATE: Final = (OpenRun, ForwardBackward, StepOptimizer, Load)  # a replay must execute these again
 _READERS: Final[Mapping[str, Callable[[Json], Command]]] = {
-    each.name: each.from_json for each in (OpenRun, ForwardBackward, OptimStep, Save, Snapshot, Load, CloseRun)
+    each.name: each.from_json
+    for each in (OpenRun, ForwardBackward, StepOptimizer, Save, SnapshotWeights, Load, CloseRun)
 }
 
 

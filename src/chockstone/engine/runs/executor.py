@@ -24,9 +24,9 @@ from chockstone.engine.runs.commands import (
     Load,
     LoadSource,
     OpenRun,
-    OptimStep,
     Save,
-    Snapshot,
+    SnapshotWeights,
+    StepOptimizer,
     UnknownCommand,
 )
 from chockstone.engine.runs.operations import Operation, OperationOutcome
@@ -94,11 +94,11 @@ class Executor:
                 return await self._open(run, operation, command)
             case ForwardBackward() as command:
                 return await self._forward_backward(run, operation, command)
-            case OptimStep() as command:
+            case StepOptimizer() as command:
                 return await self._optim_step(run, command)
             case Save() as command:
                 return await self._save(run, operation, command, release)
-            case Snapshot() as command:
+            case SnapshotWeights() as command:
                 return await self._snapshot(run, command)
             case Load() as command:
                 return await self._load(run, operation, command)
@@ -166,7 +166,7 @@ class Executor:
             return nullcontext()
         return self._losses.in_worker(loss_id, lambda: run.journal.loss(operation), generation=run.generation)
 
-    async def _optim_step(self, run: Run, command: OptimStep) -> OperationOutcome:
+    async def _optim_step(self, run: Run, command: StepOptimizer) -> OperationOutcome:
         reply = await self._worker.optim_step(run.run_id, command.params, generation=run.generation)
         run.add_to_backlog(steps=1, seconds=reply.seconds)
         metrics = dict(reply.metrics)
@@ -178,7 +178,7 @@ class Executor:
         size_bytes = await self._saving.save(run, operation, command, release)
         return _ended(_SAVED[command.path.kind](path=str(command.path), size_bytes=size_bytes))
 
-    async def _snapshot(self, run: Run, command: Snapshot) -> OperationOutcome:
+    async def _snapshot(self, run: Run, command: SnapshotWeights) -> OperationOutcome:
         sampler_id = f"{run.session_id}:sample:{command.sampler_seq_id}"
         archive = ephemeral_name(sampler_id)
         await self._worker.snapshot(

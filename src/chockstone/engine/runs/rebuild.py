@@ -9,7 +9,7 @@ from datetime import datetime
 
 from chockstone.catalog import Catalog, CatalogError, RowMissing, RunRow
 from chockstone.engine.journal.journal import JournalError
-from chockstone.engine.runs.commands import Snapshot
+from chockstone.engine.runs.commands import SnapshotWeights
 from chockstone.engine.runs.run import LiveRuns, RunFacts
 from chockstone.engine.runs.run_journal import JournalContents, RunJournals
 
@@ -74,7 +74,7 @@ class CatalogRebuild:
     async def _rebuild_samplers(self, facts: RunFacts, contents: JournalContents) -> None:
         for operation in contents.operations:
             command, outcome = operation.command, operation.outcome
-            if isinstance(command, Snapshot) and outcome is not None and not outcome.is_failure:
+            if isinstance(command, SnapshotWeights) and outcome is not None and not outcome.is_failure:
                 await self._catalog.samplers.create(
                     facts.session_id,
                     command.sampler_seq_id,

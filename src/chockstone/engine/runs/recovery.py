@@ -23,7 +23,7 @@ from chockstone.checkpoints.restoring.walk_back import Ending, WalkBack
 from chockstone.engine.config import EngineLimits
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.journal.journal import JournalDamaged
-from chockstone.engine.runs.commands import ForwardBackward, OpenRun, OptimStep, Snapshot
+from chockstone.engine.runs.commands import ForwardBackward, OpenRun, SnapshotWeights, StepOptimizer
 from chockstone.engine.runs.executor import Executor
 from chockstone.engine.runs.operations import Operation, OperationOutcome, digest_of
 from chockstone.engine.runs.recovery_archives import RecoveryArchive, RecoveryArchives
@@ -303,7 +303,7 @@ class RunRecovery:
                 is_final=isinstance(error, JournalDamaged),  # else it may succeed later, or with more memory
             ) from error
         receipt.replayed += 1
-        if isinstance(command, ForwardBackward | OptimStep):
+        if isinstance(command, ForwardBackward | StepOptimizer):
             is_same = digest_of(again.result.body) == outcome.digest
             receipt.matched += is_same
             receipt.mismatched += not is_same
@@ -335,7 +335,7 @@ class RunRecovery:
 
     async def _lacks_archive(self, operation: Operation) -> bool:
         """Whether weights to sample from, which are written in the background, did not reach the store."""
-        if not isinstance(operation.command, Snapshot) or operation.outcome is None:
+        if not isinstance(operation.command, SnapshotWeights) or operation.outcome is None:
             return False
         archive = operation.outcome.facts.get("archive")
         return archive is not None and not await self._storage.look_up([archive])

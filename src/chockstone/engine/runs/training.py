@@ -27,9 +27,9 @@ from chockstone.engine.runs.commands import (
     Load,
     LoadSource,
     OpenRun,
-    OptimStep,
     Save,
-    Snapshot,
+    SnapshotWeights,
+    StepOptimizer,
 )
 from chockstone.engine.runs.executor import Executor
 from chockstone.engine.runs.journal_losses import JournalLosses, JournalMarks
@@ -99,7 +99,7 @@ class TrainingRequests:
         return await self._runner.submit(run, seq_id, command, body, loss=definition)
 
     async def optim_step(self, run: Run, seq_id: int | None, params: Mapping[str, Any]) -> str:
-        return await self._runner.submit(run, seq_id, OptimStep(params))
+        return await self._runner.submit(run, seq_id, StepOptimizer(params))
 
     async def save(self, run: Run, seq_id: int | None, command: Save) -> str:
         """The future resolves when the archive is durable and its row is written."""
@@ -109,7 +109,7 @@ class TrainingRequests:
 
     async def save_for_sampling(self, run: Run, seq_id: int | None, sampler_seq_id: int) -> str:
         """Open a sampling session on the weights that the run has when this command is executed."""
-        return await self._runner.submit(run, seq_id, Snapshot(sampler_seq_id))
+        return await self._runner.submit(run, seq_id, SnapshotWeights(sampler_seq_id))
 
     async def load(
         self,

@@ -12,9 +12,9 @@ from chockstone.engine.runs.commands import (
     Load,
     LoadSource,
     OpenRun,
-    OptimStep,
     Save,
-    Snapshot,
+    SnapshotWeights,
+    StepOptimizer,
     UnknownCommand,
     read_command,
 )
@@ -40,7 +40,7 @@ WRITTEN: list[tuple[Command, str, bytes]] = [
     (ForwardBackward(), "pass", b'{"elementwise_loss":true,"loss_id":null}'),
     (ForwardBackward("s:loss:3"), "pass", b'{"elementwise_loss":true,"loss_id":"s:loss:3"}'),
     (
-        OptimStep({"learning_rate": 0.001, "beta1": 0.9}),
+        StepOptimizer({"learning_rate": 0.001, "beta1": 0.9}),
         "optim_step",
         b'{"params":{"learning_rate":0.001,"beta1":0.9}}',
     ),
@@ -60,7 +60,7 @@ WRITTEN: list[tuple[Command, str, bytes]] = [
             b'"recipients":[]}'
         ),
     ),
-    (Snapshot(4), "snapshot", b'{"sampler_seq_id":4}'),
+    (SnapshotWeights(4), "snapshot", b'{"sampler_seq_id":4}'),
     (Load(SOURCE, with_optimizer=True), "load", b"{" + SOURCE_JSON + b',"with_optimizer":true,"skipped":[]}'),
     (CloseRun(), "close", b"{}"),
 ]

@@ -10,7 +10,7 @@ import pytest
 from chockstone.engine.futures import Result
 from chockstone.engine.journal.journal import JournalWriter
 from chockstone.engine.journal.mark_file import MarkFile
-from chockstone.engine.runs.commands import CloseRun, Command, ForwardBackward, OpenRun, OptimStep
+from chockstone.engine.runs.commands import CloseRun, Command, ForwardBackward, OpenRun, StepOptimizer
 from chockstone.engine.runs.operations import Operation, OperationOutcome, OperationRequest
 from chockstone.engine.runs.run import RunFacts, journal_head
 from chockstone.engine.runs.run_journal import RunJournal, RunJournals
@@ -59,7 +59,7 @@ async def test_operations_are_read_as_they_were_added(journals: RunJournals) -> 
 async def test_an_operation_that_ended_keeps_no_body_in_memory(journals: RunJournals) -> None:
     journal = await journals.create(RUN, HEAD)
 
-    operation = await ended(journal, OptimStep({}), 1)
+    operation = await ended(journal, StepOptimizer({}), 1)
 
     assert operation.request.body is None
     assert await journal.body(operation) == b"body"
@@ -72,7 +72,7 @@ async def test_an_operation_that_ended_keeps_no_body_in_memory(journals: RunJour
         ([], False, False),
         ([OpenRun()], False, True),
         ([OpenRun()], True, False),
-        ([OpenRun(), OptimStep({})], False, True),
+        ([OpenRun(), StepOptimizer({})], False, True),
         ([OpenRun(), CloseRun()], False, False),
     ],
 )
