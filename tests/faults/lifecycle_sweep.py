@@ -369,7 +369,7 @@ async def restart_and_fix(data: Path, scenario: Scenario, say: Callable[[object]
         await server.come_back()
         await server.engine.sweeper.sweep()
     visit = await look(data, now=now, is_full=True, progress=silent, store_url=url_of(data))
-    found = {finding.ailment.value for finding in visit.examination.problems}
+    found = {finding.kind.value for finding in visit.examination.problems}
     if scenario.hurt is None:
         assert found <= HARMLESS_BEFORE_A_FIX, f"after a restart there was {visit.examination.problems}"
     await fix(data, scenario, say)

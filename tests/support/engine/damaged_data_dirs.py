@@ -30,7 +30,7 @@ RUN = "s:train:0"
 
 
 @dataclass
-class Patient:
+class DamagedDataDir:
     data: Path
     url: str | None = None  # of its catalog, if that is not in the data
     store: FileStore = field(init=False)
@@ -119,7 +119,7 @@ class Patient:
 
     async def found(self, **facts: Any) -> list[tuple[str, str]]:
         """What the doctor finds wrong: kinds and subjects."""
-        return [(each.ailment.value, each.subject) for each in (await self.examined(**facts)).problems]
+        return [(each.kind.value, each.subject) for each in (await self.examined(**facts)).problems]
 
     async def looked_at(self, *, is_full: bool = False) -> Visit:
         return await look(self.data, now=NOON, is_full=is_full, progress=silent, database_url=self.url)

@@ -57,8 +57,8 @@ def _print(data: Path, visit: Visit, orders: Orders | None, *, dry_run: bool) ->
             "what it is doing right now may look like a finding."
         )
     _print_repairs(visit.repairs)
-    for ailment, findings in groupby(examination.findings, key=lambda finding: finding.ailment):
-        _print_findings(ailment, list(findings))
+    for kind, findings in groupby(examination.findings, key=lambda finding: finding.kind):
+        _print_findings(kind, list(findings))
     print_line()
     print_line(_summary(visit, orders, dry_run=dry_run))
 
@@ -77,15 +77,15 @@ def _print_repairs(repairs: Sequence[Repair]) -> None:
     done = sum(not repair.failure for repair in repairs)
     freed = f", {format_size(freed_bytes)} freed" if freed_bytes else ""
     print_line(f"repaired {format_count(done, 'finding')}{freed}", style="bold")
-    if any(repair.finding.ailment is FindingKind.ORPHAN and not repair.failure for repair in repairs):
+    if any(repair.finding.kind is FindingKind.ORPHAN and not repair.failure for repair in repairs):
         print_line(_REBUILT)
 
 
-def _print_findings(ailment: FindingKind, findings: Sequence[Finding]) -> None:
-    words = EXPLANATIONS[ailment]
+def _print_findings(kind: FindingKind, findings: Sequence[Finding]) -> None:
+    words = EXPLANATIONS[kind]
     size_bytes = sum(finding.size_bytes for finding in findings)
     size = f", {format_size(size_bytes)}" if size_bytes else ""
-    show = print_line if ailment.is_harmless else print_alarm
+    show = print_line if kind.is_harmless else print_alarm
     print_line()
     show(f"{words.title(len(findings))}{size}")
     print_line(f"  {words.cause}")
@@ -104,7 +104,7 @@ def _summary(visit: Visit, orders: Orders | None, *, dry_run: bool) -> str:
         return "healthy: store and catalog say the same"
     size_bytes = sum(finding.size_bytes for finding in problems)
     told = format_count(len(problems), "finding") + (f", {format_size(size_bytes)}" if size_bytes else "")
-    able = sum((orders or Orders()).allow(finding.ailment) for finding in problems)
+    able = sum((orders or Orders()).allow(finding.kind) for finding in problems)
     if orders is not None and not dry_run:
         return f"{told} left; what helps is said above"
     if not able:
@@ -132,13 +132,13 @@ def _document(data: Path, visit: Visit, *, dry_run: bool) -> dict[str, Any]:
             {**_finding(each.finding), "done": each.done, "failure": each.failure, "freed_bytes": each.freed_bytes}
             for each in visit.repairs
         ],
-        "findings": [{**_finding(each), "remedy": EXPLANATIONS[each.ailment].remedy} for each in examination.findings],
+        "findings": [{**_finding(each), "remedy": EXPLANATIONS[each.kind].remedy} for each in examination.findings],
     }
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
     return {
-        "kind": finding.ailment.value,
+        "kind": finding.kind.value,
         "subject": finding.subject,
         "size_bytes": finding.size_bytes,
         "detail": finding.detail,

@@ -109,7 +109,7 @@ async def examine(
     findings += await asyncio.to_thread(_look_at_litter, store)
     order = list(FindingKind)
     return Examination(
-        findings=tuple(sorted(findings, key=lambda finding: order.index(finding.ailment))),
+        findings=tuple(sorted(findings, key=lambda finding: order.index(finding.kind))),
         checkpoints=len(papers.published),
         archives=len(archives),
         size_bytes=sum(found.size for found in archives.values()),
@@ -132,7 +132,7 @@ def _unsealed(
 def lasting(first: Examination, second: Examination) -> Examination:
     """What of a first look a second one still shows: a server at work is between two steps somewhere."""
     seen_again = {finding.key for finding in second.findings}
-    kept = (each for each in first.findings if not each.ailment.may_be_momentary or each.key in seen_again)
+    kept = (each for each in first.findings if not each.kind.may_be_momentary or each.key in seen_again)
     return replace(first, findings=tuple(kept))
 
 
@@ -176,9 +176,9 @@ async def _papers(catalog: Catalog) -> _Papers:
     )
 
 
-def _of_row(ailment: FindingKind, row: CheckpointRow, detail: str = "", *, size_bytes: int | None = None) -> Finding:
+def _of_row(kind: FindingKind, row: CheckpointRow, detail: str = "", *, size_bytes: int | None = None) -> Finding:
     size = row.size_bytes if size_bytes is None else size_bytes
-    return Finding(ailment, row.path, size, detail, checkpoint=row)
+    return Finding(kind, row.path, size, detail, checkpoint=row)
 
 
 def _stuck(row: CheckpointRow, archives: dict[str, StoredCheckpoint]) -> Finding:
@@ -194,12 +194,12 @@ def _look_at_row(
     if found is None:
         return [_of_row(FindingKind.MISSING, row, f"there is no archive {row.archive!r}")]
     if found.damage is not None and not found.is_newer:
-        ailment = FindingKind.KNOWN_DAMAGED if row.state == "damaged" else FindingKind.DAMAGED
-        return [_of_row(ailment, row, found.damage, size_bytes=found.size)]
+        kind = FindingKind.KNOWN_DAMAGED if row.state == "damaged" else FindingKind.DAMAGED
+        return [_of_row(kind, row, found.damage, size_bytes=found.size)]
     if row.seal is not None and found.seal is not None and found.seal != row.seal:
-        ailment = FindingKind.KNOWN_DAMAGED if row.state == "damaged" else FindingKind.SWAPPED
+        kind = FindingKind.KNOWN_DAMAGED if row.state == "damaged" else FindingKind.SWAPPED
         detail = str(SealMismatch(expected=row.seal, found=found.seal))
-        return [_of_row(ailment, row, detail, size_bytes=found.size)]
+        return [_of_row(kind, row, detail, size_bytes=found.size)]
     findings = []
     if row.size_bytes != found.size:
         detail = f"the catalog says {row.size_bytes} bytes, and the archive has {found.size}"
@@ -254,10 +254,10 @@ async def _look_at_orphans(
     taken = {TinkerPath(row.run_id, row.kind, row.name): row.archive for row in rows}  # type: ignore[arg-type]  # a kind is its word
     heirs = newest(described)
     for each in sorted(described, key=lambda each: each.order):
-        ailment, detail = FindingKind.ORPHAN, f"{each.path}{f' ({each.doubt})' if each.doubt else ''}"
+        kind, detail = FindingKind.ORPHAN, f"{each.path}{f' ({each.doubt})' if each.doubt else ''}"
         if (holder := taken.get(each.path) or heirs[each.path].archive) != each.archive:
-            ailment, detail = FindingKind.RIVAL, f"{each.path} is {holder!r}"
-        findings.append(Finding(ailment, each.archive, each.size_bytes, detail, description=each))
+            kind, detail = FindingKind.RIVAL, f"{each.path} is {holder!r}"
+        findings.append(Finding(kind, each.archive, each.size_bytes, detail, description=each))
     return findings
 
 

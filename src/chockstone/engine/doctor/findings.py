@@ -51,7 +51,7 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    ailment: FindingKind
+    kind: FindingKind
     subject: str  # a checkpoint's path, an archive's name, or a place in the file system
     size_bytes: int = 0
     detail: str = ""
@@ -61,7 +61,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[FindingKind, str]:
-        return self.ailment, self.subject
+        return self.kind, self.subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +77,4 @@ class Examination:
 
     @property
     def problems(self) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.findings if not finding.ailment.is_harmless)
+        return tuple(finding for finding in self.findings if not finding.kind.is_harmless)

@@ -38,14 +38,14 @@ class Orders:
     remove_damaged: bool = False
     remove_orphans: bool = False
 
-    def allow(self, ailment: FindingKind) -> bool:
-        if ailment is FindingKind.ORPHAN:
+    def allow(self, kind: FindingKind) -> bool:
+        if kind is FindingKind.ORPHAN:
             return True
-        if not self.may_repair or ailment is FindingKind.UNREADABLE:
+        if not self.may_repair or kind is FindingKind.UNREADABLE:
             return False
-        if ailment is FindingKind.KNOWN_DAMAGED:
+        if kind is FindingKind.KNOWN_DAMAGED:
             return self.remove_damaged
-        if ailment in (FindingKind.RIVAL, FindingKind.STRAY):
+        if kind in (FindingKind.RIVAL, FindingKind.STRAY):
             return self.remove_orphans
         return True
 
@@ -67,7 +67,7 @@ class Repairs:
         self._store = store
         self._orders = orders
         self._now = now
-        self._by_ailment = {
+        self._by_kind = {
             FindingKind.STUCK: self._end_save,
             FindingKind.MISSING: self._remove_row,
             FindingKind.DAMAGED: self._mark_damaged,
@@ -92,14 +92,14 @@ class Repairs:
         is_unsafe = await asyncio.to_thread(is_unmounted, self._store)
         repairs = []
         for finding in findings:
-            if not self._orders.allow(finding.ailment):
+            if not self._orders.allow(finding.kind):
                 continue
-            if is_unsafe and finding.ailment in _LOSSES:
+            if is_unsafe and finding.kind in _LOSSES:
                 why = f"{self._store.url} is empty: is its disk mounted? Nothing is given up for good like that"
                 repairs.append(Repair(finding, "", failure=why))
                 continue
             try:
-                repairs.append(await self._by_ailment[finding.ailment](finding))
+                repairs.append(await self._by_kind[finding.kind](finding))
             except (StoreError, CheckpointRowExists, UnstorableColumnValue, OSError) as error:
                 repairs.append(Repair(finding, "", failure=str(error)))
         return repairs

@@ -131,7 +131,7 @@ async def repair(
                 if not done:
                     break
         # Only a full reading finds these, and it is not done twice.
-        unread = tuple(each for each in first.findings if each.ailment is FindingKind.UNREADABLE)
+        unread = tuple(each for each in first.findings if each.kind is FindingKind.UNREADABLE)
         seen = {each.key for each in current.findings}
         left = (*current.findings, *(each for each in unread if each.key not in seen))
         return Visit(replace(current, findings=left), tuple(repairs), made_catalog=not has_catalog)

@@ -16,19 +16,19 @@ from chockstone.cli.app import app
 from chockstone.cli.local.doctor_explanations import EXPLANATIONS
 from chockstone.engine.doctor.findings import FindingKind
 from chockstone.engine.ownership.data_directory import owned
-from support.engine.damaged_data_dirs import RUN, Patient
+from support.engine.damaged_data_dirs import RUN, DamagedDataDir
 from support.postgres import shared_postgres
 
 PATH = f"tinker://{RUN}/weights"
 
 
 @pytest.fixture
-def patient(tmp_path: Path) -> Patient:
-    return Patient(tmp_path / "data")
+def patient(tmp_path: Path) -> DamagedDataDir:
+    return DamagedDataDir(tmp_path / "data")
 
 
 @pytest.fixture
-def hurt(patient: Patient) -> Patient:
+def hurt(patient: DamagedDataDir) -> DamagedDataDir:
     """One checkpoint is well, one has lost its bytes, one its row."""
     asyncio.run(patient.saved("well"))
     lost = asyncio.run(patient.saved("lost", seq_id=2))
@@ -37,23 +37,23 @@ def hurt(patient: Patient) -> Patient:
     return patient
 
 
-def run(patient: Patient, *words: str) -> Result:
+def run(patient: DamagedDataDir, *words: str) -> Result:
     return CliRunner().invoke(app, ["doctor", "--data", str(patient.data), *words], catch_exceptions=False)
 
 
-def run_json(patient: Patient, *words: str) -> Any:
+def run_json(patient: DamagedDataDir, *words: str) -> Any:
     return json.loads(run(patient, *words, "--json").stdout, parse_constant=pytest.fail)
 
 
-def names(patient: Patient) -> list[str]:
+def names(patient: DamagedDataDir) -> list[str]:
     return sorted(asyncio.run(patient.rows()))
 
 
-def test_every_ailment_is_put_into_words() -> None:
+def test_every_finding_kind_is_explained() -> None:
     assert set(EXPLANATIONS) == set(FindingKind)
 
 
-def test_health_is_told_in_two_lines_and_a_zero(patient: Patient) -> None:
+def test_health_is_told_in_two_lines_and_a_zero(patient: DamagedDataDir) -> None:
     row = asyncio.run(patient.saved("a"))
 
     result = run(patient)
@@ -64,7 +64,7 @@ def test_health_is_told_in_two_lines_and_a_zero(patient: Patient) -> None:
     assert "healthy: store and catalog say the same" in result.stdout
 
 
-def test_findings_are_explained_and_nothing_is_changed(hurt: Patient) -> None:
+def test_findings_are_explained_and_nothing_is_changed(hurt: DamagedDataDir) -> None:
     before = hurt.files()
 
     result = run(hurt)
@@ -79,7 +79,7 @@ def test_findings_are_explained_and_nothing_is_changed(hurt: Patient) -> None:
     assert hurt.files() == before
 
 
-def test_a_fix_repairs_and_says_what_it_did(hurt: Patient) -> None:
+def test_a_fix_repairs_and_says_what_it_did(hurt: DamagedDataDir) -> None:
     result = run(hurt, "--fix")
 
     assert result.exit_code == 0
@@ -91,7 +91,7 @@ def test_a_fix_repairs_and_says_what_it_did(hurt: Patient) -> None:
     assert run(hurt).exit_code == 0
 
 
-def test_a_dry_run_says_what_would_be_done(hurt: Patient) -> None:
+def test_a_dry_run_says_what_would_be_done(hurt: DamagedDataDir) -> None:
     before = hurt.files()
 
     result = run(hurt, "--fix", "--dry-run")
@@ -102,7 +102,7 @@ def test_a_dry_run_says_what_would_be_done(hurt: Patient) -> None:
     assert hurt.files() == before
 
 
-def test_json_has_every_finding_and_repair(hurt: Patient) -> None:
+def test_json_has_every_finding_and_repair(hurt: DamagedDataDir) -> None:
     found = run_json(hurt)
     fixed = run_json(hurt, "--fix")
 
@@ -112,7 +112,7 @@ def test_json_has_every_finding_and_repair(hurt: Patient) -> None:
     assert (fixed["is_healthy"], fixed["findings"]) == (True, [])
 
 
-def test_beside_a_server_it_looks_and_does_not_touch(hurt: Patient) -> None:
+def test_beside_a_server_it_looks_and_does_not_touch(hurt: DamagedDataDir) -> None:
     with owned(hurt.data):
         looked = run(hurt)
         fixing = run(hurt, "--fix")
@@ -126,7 +126,7 @@ def test_beside_a_server_it_looks_and_does_not_touch(hurt: Patient) -> None:
     assert names(hurt) == ["lost", "well"]
 
 
-def test_a_lost_database_is_rebuilt(hurt: Patient) -> None:
+def test_a_lost_database_is_rebuilt(hurt: DamagedDataDir) -> None:
     hurt.database.unlink()
 
     looked = run(hurt)
@@ -142,7 +142,7 @@ def test_a_lost_database_is_rebuilt(hurt: Patient) -> None:
     assert "are not in archives" not in run(hurt, "--rebuild").stdout  # this catalog was not lost
 
 
-def test_a_file_that_is_no_database_is_told_and_left(patient: Patient) -> None:
+def test_a_file_that_is_no_database_is_told_and_left(patient: DamagedDataDir) -> None:
     asyncio.run(patient.saved("a"))
     patient.database.write_bytes(b"this is no database at all")
 
@@ -154,7 +154,7 @@ def test_a_file_that_is_no_database_is_told_and_left(patient: Patient) -> None:
     assert patient.database.read_bytes() == b"this is no database at all"
 
 
-def test_a_database_that_does_not_let_us_in_is_not_taken_for_lost(patient: Patient) -> None:
+def test_a_database_that_does_not_let_us_in_is_not_taken_for_lost(patient: DamagedDataDir) -> None:
     result = run(patient, "--rebuild", "--database", shared_postgres().url("postgres", password="wrong-one"))
 
     assert result.exit_code == 3
@@ -162,7 +162,7 @@ def test_a_database_that_does_not_let_us_in_is_not_taken_for_lost(patient: Patie
     assert "lost" not in result.stderr and "wrong-one" not in result.stderr
 
 
-def test_a_full_reading_finds_a_flipped_bit(patient: Patient) -> None:
+def test_a_full_reading_finds_a_flipped_bit(patient: DamagedDataDir) -> None:
     row = asyncio.run(patient.saved("a"))
     patient.flip(row.archive)
 
@@ -174,7 +174,7 @@ def test_a_full_reading_finds_a_flipped_bit(patient: Patient) -> None:
     assert "1 checkpoint marked as damaged" in result.stdout
 
 
-def test_what_is_lost_for_good_is_asked_for(patient: Patient) -> None:
+def test_what_is_lost_for_good_is_asked_for(patient: DamagedDataDir) -> None:
     row = asyncio.run(patient.saved("a"))
     patient.archive("by-hand/step-1")
     patient.behead(row.archive)
@@ -190,7 +190,7 @@ def test_what_is_lost_for_good_is_asked_for(patient: Patient) -> None:
     assert list(patient.store.entries()) == []
 
 
-def test_saying_no_removes_nothing(patient: Patient) -> None:
+def test_saying_no_removes_nothing(patient: DamagedDataDir) -> None:
     patient.archive("by-hand/step-1")
     asyncio.run(patient.rows())  # makes the catalog
     main, other = pty.openpty()
@@ -218,13 +218,13 @@ def test_saying_no_removes_nothing(patient: Patient) -> None:
 
 
 def test_a_directory_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
-    result = run(Patient(tmp_path / "data"), "--data", str(tmp_path / "nowhere"))
+    result = run(DamagedDataDir(tmp_path / "data"), "--data", str(tmp_path / "nowhere"))
 
     assert result.exit_code == 2
     assert "there is no data directory" in result.stderr and "--data" in result.stderr
 
 
-def test_findings_that_no_fix_repairs_are_not_counted_as_if_one_did(patient: Patient) -> None:
+def test_findings_that_no_fix_repairs_are_not_counted_as_if_one_did(patient: DamagedDataDir) -> None:
     asyncio.run(patient.saved("a"))
     patient.archive("by-hand/step-1")
 
@@ -234,7 +234,7 @@ def test_findings_that_no_fix_repairs_are_not_counted_as_if_one_did(patient: Pat
     assert "1 finding, " in fixed.stdout and "left; what helps is said above" in fixed.stdout
 
 
-def test_many_findings_of_a_kind_are_cut_short(patient: Patient) -> None:
+def test_many_findings_of_a_kind_are_cut_short(patient: DamagedDataDir) -> None:
     asyncio.run(patient.saved("a"))
     for number in range(25):
         patient.archive(f"by-hand/step-{number}")
@@ -246,7 +246,7 @@ def test_many_findings_of_a_kind_are_cut_short(patient: Patient) -> None:
     assert len(run_json(patient)["findings"]) == 25
 
 
-def test_control_characters_of_an_archive_do_not_reach_the_terminal(patient: Patient) -> None:
+def test_control_characters_of_an_archive_do_not_reach_the_terminal(patient: DamagedDataDir) -> None:
     asyncio.run(patient.saved("a"))
     patient.archive("s.train.0/weights/b.1", path="\x1b[31mtinker://", owner="x", spec={})
 

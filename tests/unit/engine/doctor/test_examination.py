@@ -9,17 +9,17 @@ from chockstone.engine.doctor.findings import FindingKind
 from chockstone.engine.doctor.repairs import Orders
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS, owned
 from chockstone.engine.storage.archive_names import ephemeral_name
-from support.engine.damaged_data_dirs import NOON, RUN, Patient, later, write_journal
+from support.engine.damaged_data_dirs import NOON, RUN, DamagedDataDir, later, write_journal
 
 PATH = f"tinker://{RUN}/weights"
 
 
 @pytest.fixture
-def patient(tmp_path: Path) -> Patient:
-    return Patient(tmp_path / "data")
+def patient(tmp_path: Path) -> DamagedDataDir:
+    return DamagedDataDir(tmp_path / "data")
 
 
-async def test_a_server_that_ended_well_is_healthy(patient: Patient) -> None:
+async def test_a_server_that_ended_well_is_healthy(patient: DamagedDataDir) -> None:
     await patient.saved("a")
     await patient.saved("b", seq_id=2)
 
@@ -31,7 +31,7 @@ async def test_a_server_that_ended_well_is_healthy(patient: Patient) -> None:
     assert len(examination.verified) == 2
 
 
-async def test_a_row_without_bytes_is_found(patient: Patient) -> None:
+async def test_a_row_without_bytes_is_found(patient: DamagedDataDir) -> None:
     row = await patient.saved("a")
     await patient.saved("b", seq_id=2)
     patient.file(row.archive).unlink()
@@ -39,17 +39,17 @@ async def test_a_row_without_bytes_is_found(patient: Patient) -> None:
     assert await patient.found() == [("missing", f"{PATH}/a")]
 
 
-async def test_an_archive_that_ends_too_early_is_found_without_reading_it_all(patient: Patient) -> None:
+async def test_an_archive_that_ends_too_early_is_found_without_reading_it_all(patient: DamagedDataDir) -> None:
     row = await patient.saved("a")
     patient.behead(row.archive)
 
     [finding] = (await patient.examined()).findings
 
-    assert finding.ailment is FindingKind.DAMAGED
+    assert finding.kind is FindingKind.DAMAGED
     assert "bytes" in finding.detail
 
 
-async def test_a_flipped_bit_is_found_by_a_full_reading_only(patient: Patient) -> None:
+async def test_a_flipped_bit_is_found_by_a_full_reading_only(patient: DamagedDataDir) -> None:
     row = await patient.saved("a")
     await patient.saved("b", seq_id=2)
     patient.flip(row.archive)
@@ -62,7 +62,7 @@ async def test_a_flipped_bit_is_found_by_a_full_reading_only(patient: Patient) -
     assert row.save_id not in examination.verified
 
 
-async def test_one_that_is_marked_as_damaged_is_read_in_full_every_time(patient: Patient) -> None:
+async def test_one_that_is_marked_as_damaged_is_read_in_full_every_time(patient: DamagedDataDir) -> None:
     bad, good = await patient.saved("a"), await patient.saved("b", seq_id=2)
     patient.flip(bad.archive)
     async with patient.catalog() as catalog:
@@ -72,18 +72,18 @@ async def test_one_that_is_marked_as_damaged_is_read_in_full_every_time(patient:
     assert await patient.found() == [("known_damaged", f"{PATH}/a"), ("healed", f"{PATH}/b")]
 
 
-async def test_a_size_that_differs_is_found(patient: Patient) -> None:
+async def test_a_size_that_differs_is_found(patient: DamagedDataDir) -> None:
     row = await patient.saved("a")
     async with patient.catalog() as catalog:
         await catalog.checkpoints.set_size(row.save_id, 5)
 
     [finding] = (await patient.examined()).findings
 
-    assert finding.ailment is FindingKind.MISSIZED
+    assert finding.kind is FindingKind.MISSIZED
     assert f"says 5 bytes, and the archive has {row.size_bytes}" in finding.detail
 
 
-async def test_a_save_without_an_end_is_stuck_only_if_no_server_is_at_work(patient: Patient) -> None:
+async def test_a_save_without_an_end_is_stuck_only_if_no_server_is_at_work(patient: DamagedDataDir) -> None:
     await patient.begun("a", archive="x/weights/a.1")
 
     assert await patient.found() == [("stuck", f"{PATH}/a")]
@@ -93,14 +93,14 @@ async def test_a_save_without_an_end_is_stuck_only_if_no_server_is_at_work(patie
     assert served.saves_under_way == 1
 
 
-async def test_trash_is_overdue_when_its_time_has_come(patient: Patient) -> None:
+async def test_trash_is_overdue_when_its_time_has_come(patient: DamagedDataDir) -> None:
     await patient.discarded(await patient.saved("a"), purge_at=later(60))
 
     assert await patient.found(now=later(59)) == []
     assert await patient.found(now=later(60)) == [("overdue", f"{PATH}/a")]
 
 
-async def test_trash_that_a_living_sampler_uses_is_not_overdue(patient: Patient) -> None:
+async def test_trash_that_a_living_sampler_uses_is_not_overdue(patient: DamagedDataDir) -> None:
     row = await patient.saved("a")
     async with patient.catalog() as catalog:
         await catalog.samplers.create("s", 0, owner="ann", base_model="tiny", archive=row.archive, now=NOON)
@@ -113,7 +113,7 @@ async def test_trash_that_a_living_sampler_uses_is_not_overdue(patient: Patient)
     assert await patient.found() == [("overdue", f"{PATH}/a")]
 
 
-async def test_trash_that_a_run_would_load_again_is_not_overdue(patient: Patient) -> None:
+async def test_trash_that_a_run_would_load_again_is_not_overdue(patient: DamagedDataDir) -> None:
     loaded, other, unknown = [await patient.saved(name, seq_id=n) for n, name in enumerate("abc", 1)]
     for row in (loaded, other):
         await patient.discarded(row)
@@ -127,7 +127,7 @@ async def test_trash_that_a_run_would_load_again_is_not_overdue(patient: Patient
     assert await patient.found() == []  # nobody knows what it loaded
 
 
-async def test_trash_without_bytes_is_found_before_somebody_restores_it(patient: Patient) -> None:
+async def test_trash_without_bytes_is_found_before_somebody_restores_it(patient: DamagedDataDir) -> None:
     row = await patient.saved("a")
     await patient.discarded(row, purge_at=later(60))
     patient.file(row.archive).unlink()
@@ -135,7 +135,7 @@ async def test_trash_without_bytes_is_found_before_somebody_restores_it(patient:
     assert await patient.found() == [("empty_trash", f"{PATH}/a")]
 
 
-async def test_an_archive_that_describes_itself_is_told_from_one_that_does_not(patient: Patient) -> None:
+async def test_an_archive_that_describes_itself_is_told_from_one_that_does_not(patient: DamagedDataDir) -> None:
     await patient.saved("a")
     orphan = patient.described("b", seq_id=2)
     patient.archive("by-hand/step-1")
@@ -143,7 +143,7 @@ async def test_an_archive_that_describes_itself_is_told_from_one_that_does_not(p
 
     findings = (await patient.examined()).findings
 
-    assert [(each.ailment.value, each.subject) for each in findings] == [
+    assert [(each.kind.value, each.subject) for each in findings] == [
         ("orphan", orphan),
         ("stray", "by-hand/step-1"),
         ("stray", "s.train.0/weights/c.3"),
@@ -152,14 +152,14 @@ async def test_an_archive_that_describes_itself_is_told_from_one_that_does_not(p
     assert "not saved through a server" in findings[2].detail
 
 
-async def test_an_archive_whose_name_is_taken_is_a_rival(patient: Patient) -> None:
+async def test_an_archive_whose_name_is_taken_is_a_rival(patient: DamagedDataDir) -> None:
     await patient.saved("a", seq_id=2)
     rival = patient.described("a", seq_id=1)
 
     assert await patient.found() == [("rival", rival)]
 
 
-async def test_of_two_archives_without_rows_the_newer_one_has_the_name(patient: Patient) -> None:
+async def test_of_two_archives_without_rows_the_newer_one_has_the_name(patient: DamagedDataDir) -> None:
     first = patient.described("a", seq_id=3)
     second = patient.described("a", seq_id=20)
     last = patient.described("a", seq_id=12)
@@ -167,7 +167,7 @@ async def test_of_two_archives_without_rows_the_newer_one_has_the_name(patient: 
     assert await patient.found() == [("orphan", last), ("rival", first), ("rival", second)]
 
 
-async def test_a_row_without_bytes_is_in_nobodys_way(patient: Patient) -> None:
+async def test_a_row_without_bytes_is_in_nobodys_way(patient: DamagedDataDir) -> None:
     row = await patient.saved("a")
     patient.file(row.archive).unlink()
     orphan = patient.described("a", seq_id=2)
@@ -175,7 +175,7 @@ async def test_a_row_without_bytes_is_in_nobodys_way(patient: Patient) -> None:
     assert await patient.found() == [("missing", f"{PATH}/a"), ("orphan", orphan)]
 
 
-async def test_a_samplers_weights_are_nobodys_once_its_session_is_over(patient: Patient) -> None:
+async def test_a_samplers_weights_are_nobodys_once_its_session_is_over(patient: DamagedDataDir) -> None:
     await patient.saved("a")
     archive = ephemeral_name("s:sample:4")
     patient.archive(archive)
@@ -188,7 +188,7 @@ async def test_a_samplers_weights_are_nobodys_once_its_session_is_over(patient: 
     assert ("ephemeral", archive) in await patient.found()
 
 
-async def test_unfinished_writes_are_found_unless_their_writer_lives(patient: Patient) -> None:
+async def test_unfinished_writes_are_found_unless_their_writer_lives(patient: DamagedDataDir) -> None:
     await patient.saved("a")
     left = patient.store.root / ".partial" / "b-0123.tar"
     left.write_bytes(b"x" * 100)
@@ -198,17 +198,17 @@ async def test_unfinished_writes_are_found_unless_their_writer_lives(patient: Pa
     sink.abort()
 
 
-async def test_empty_directories_are_litter_and_no_problem(patient: Patient) -> None:
+async def test_empty_directories_are_litter_and_no_problem(patient: DamagedDataDir) -> None:
     await patient.saved("a")
     (patient.store.root / "old.train.0" / "weights").mkdir(parents=True)
 
     examination = await patient.examined()
 
-    assert [each.ailment for each in examination.findings] == [FindingKind.EMPTY_DIRECTORY] * 2
+    assert [each.kind for each in examination.findings] == [FindingKind.EMPTY_DIRECTORY] * 2
     assert examination.problems == ()
 
 
-async def test_to_look_changes_nothing(patient: Patient) -> None:
+async def test_to_look_changes_nothing(patient: DamagedDataDir) -> None:
     row = await patient.saved("a")
     patient.file(row.archive).unlink()
     patient.described("b", seq_id=2)
@@ -218,7 +218,7 @@ async def test_to_look_changes_nothing(patient: Patient) -> None:
 
     visit = await patient.looked_at(is_full=True)
 
-    assert {finding.ailment.value for finding in visit.examination.findings} == {
+    assert {finding.kind.value for finding in visit.examination.findings} == {
         "missing",
         "orphan",
         "stuck",
@@ -227,18 +227,20 @@ async def test_to_look_changes_nothing(patient: Patient) -> None:
     assert patient.files() == before
 
 
-async def test_without_a_catalog_every_archive_is_without_a_row_and_none_is_made(patient: Patient) -> None:
+async def test_without_a_catalog_every_archive_is_without_a_row_and_none_is_made(patient: DamagedDataDir) -> None:
     await patient.saved("a")
     patient.lose_catalog()
 
     visit = await patient.looked_at()
 
     assert not visit.has_catalog
-    assert [finding.ailment for finding in visit.examination.findings] == [FindingKind.ORPHAN]
+    assert [finding.kind for finding in visit.examination.findings] == [FindingKind.ORPHAN]
     assert not await patient.has_catalog()
 
 
-async def test_beside_a_server_only_what_lasts_is_told(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_beside_a_server_only_what_lasts_is_told(
+    patient: DamagedDataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lost = await patient.saved("a")
     moving = await patient.saved("b", seq_id=2)
     patient.file(lost.archive).unlink()
@@ -264,7 +266,7 @@ async def test_beside_a_server_only_what_lasts_is_told(patient: Patient, monkeyp
 
 
 @pytest.mark.parametrize("state", ["active", "parked", "lost"])
-async def test_what_brings_a_run_back_is_no_finding(patient: Patient, state: RunState) -> None:
+async def test_what_brings_a_run_back_is_no_finding(patient: DamagedDataDir, state: RunState) -> None:
     await patient.saved("a")
     async with patient.catalog() as catalog:
         await catalog.runs.set_state(RUN, state)
@@ -278,7 +280,7 @@ async def test_what_brings_a_run_back_is_no_finding(patient: Patient, state: Run
     assert (examination.checkpoints, examination.archives) == (1, 3)
 
 
-async def test_what_a_run_that_is_over_left_is_found(patient: Patient) -> None:
+async def test_what_a_run_that_is_over_left_is_found(patient: DamagedDataDir) -> None:
     await patient.saved("a")
     archive, journal = patient.recovery(), patient.journal(content=b"x" * 100)
     async with patient.catalog() as catalog:
@@ -286,14 +288,14 @@ async def test_what_a_run_that_is_over_left_is_found(patient: Patient) -> None:
 
     found = await patient.examined()
 
-    assert [(each.ailment.value, each.subject) for each in found.problems] == [
+    assert [(each.kind.value, each.subject) for each in found.problems] == [
         ("recovery", archive),
         ("journal", str(journal)),
     ]
     assert found.problems[1].size_bytes == 100
 
 
-async def test_a_finished_sessions_runs_are_over_whatever_their_rows_say(patient: Patient) -> None:
+async def test_a_finished_sessions_runs_are_over_whatever_their_rows_say(patient: DamagedDataDir) -> None:
     await patient.saved("a")
     archive, journal = patient.recovery(), patient.journal()
     async with patient.catalog() as catalog:
@@ -304,7 +306,7 @@ async def test_a_finished_sessions_runs_are_over_whatever_their_rows_say(patient
     assert await patient.found(is_served=True) == []
 
 
-async def test_a_run_that_only_its_journal_knows_is_not_over(patient: Patient) -> None:
+async def test_a_run_that_only_its_journal_knows_is_not_over(patient: DamagedDataDir) -> None:
     patient.recovery()
     patient.journal()
     patient.archive(ephemeral_name("s:sample:0"))
@@ -313,7 +315,7 @@ async def test_a_run_that_only_its_journal_knows_is_not_over(patient: Patient) -
     assert await patient.found() == [("recovery", alone)]
 
 
-async def test_archives_in_each_others_places_are_found_marked_and_found_healed(patient: Patient) -> None:
+async def test_archives_in_each_others_places_are_found_marked_and_found_healed(patient: DamagedDataDir) -> None:
     one, other = await patient.saved("a", 1.0), await patient.saved("b", 2.0, seq_id=2)
     assert one.size_bytes == other.size_bytes
     patient.swap(one.archive, other.archive)
@@ -331,7 +333,7 @@ async def test_archives_in_each_others_places_are_found_marked_and_found_healed(
     ]
 
 
-async def test_a_row_of_an_earlier_version_gets_its_seal_by_a_treatment_only(patient: Patient) -> None:
+async def test_a_row_of_an_earlier_version_gets_its_seal_by_a_treatment_only(patient: DamagedDataDir) -> None:
     one, other = await patient.saved("a", is_sealed=False), await patient.saved("b", 2.0, seq_id=2)
 
     assert await patient.found() == []
@@ -344,7 +346,7 @@ async def test_a_row_of_an_earlier_version_gets_its_seal_by_a_treatment_only(pat
     assert await patient.found() == [("swapped", f"{PATH}/a"), ("swapped", f"{PATH}/b")]
 
 
-async def test_a_rebuilt_catalog_has_the_seals_of_the_store(patient: Patient) -> None:
+async def test_a_rebuilt_catalog_has_the_seals_of_the_store(patient: DamagedDataDir) -> None:
     before = await patient.saved("a")
     patient.lose_catalog()
 

@@ -7,17 +7,17 @@ import pytest
 from chockstone.engine.doctor.findings import FindingKind
 from chockstone.engine.doctor.repairs import Orders
 from chockstone.engine.storage.archive_names import archive_name
-from support.engine.damaged_data_dirs import NOON, RUN, SPEC, Patient, described, later
+from support.engine.damaged_data_dirs import NOON, RUN, SPEC, DamagedDataDir, described, later
 
 REBUILD = Orders(may_repair=False, may_create=True)
 
 
 @pytest.fixture
-def patient(tmp_path: Path) -> Patient:
-    return Patient(tmp_path / "data")
+def patient(tmp_path: Path) -> DamagedDataDir:
+    return DamagedDataDir(tmp_path / "data")
 
 
-async def test_a_lost_catalog_comes_back_from_the_store(patient: Patient) -> None:
+async def test_a_lost_catalog_comes_back_from_the_store(patient: DamagedDataDir) -> None:
     before = {name: await patient.saved(name, seq_id=seq_id) for name, seq_id in (("a", 30), ("b", 9), ("c", 10))}
     patient.lose_catalog()
 
@@ -35,7 +35,7 @@ async def test_a_lost_catalog_comes_back_from_the_store(patient: Patient) -> Non
         assert (after[name].expires_at, after[name].public) == (None, False)
 
 
-async def test_the_runs_and_sessions_of_rebuilt_checkpoints_are_ended_ones(patient: Patient) -> None:
+async def test_the_runs_and_sessions_of_rebuilt_checkpoints_are_ended_ones(patient: DamagedDataDir) -> None:
     patient.described("b", run_id="one:train:0", at=later(1))
     patient.described("a", run_id="one:train:1", seq_id=2, at=later(3))
     patient.described("a", run_id="one:train:0", seq_id=2, at=later(5))
@@ -56,7 +56,7 @@ async def test_the_runs_and_sessions_of_rebuilt_checkpoints_are_ended_ones(patie
     assert users == ["ann", "bob"]
 
 
-async def test_a_rebuild_done_again_changes_nothing(patient: Patient) -> None:
+async def test_a_rebuild_done_again_changes_nothing(patient: DamagedDataDir) -> None:
     patient.described("a")
     patient.described("b", seq_id=2)
 
@@ -69,7 +69,7 @@ async def test_a_rebuild_done_again_changes_nothing(patient: Patient) -> None:
     assert await patient.rows() == rows
 
 
-async def test_a_rebuild_adds_to_a_catalog_and_repairs_nothing_else(patient: Patient) -> None:
+async def test_a_rebuild_adds_to_a_catalog_and_repairs_nothing_else(patient: DamagedDataDir) -> None:
     lost = await patient.saved("a")
     patient.file(lost.archive).unlink()
     patient.described("b", seq_id=2)
@@ -77,10 +77,10 @@ async def test_a_rebuild_adds_to_a_catalog_and_repairs_nothing_else(patient: Pat
     visit = await patient.treated(REBUILD)
 
     assert sorted(await patient.rows()) == ["a", "b"]
-    assert [finding.ailment for finding in visit.examination.findings] == [FindingKind.MISSING]
+    assert [finding.kind for finding in visit.examination.findings] == [FindingKind.MISSING]
 
 
-async def test_of_two_archives_of_a_name_the_newer_one_comes_back(patient: Patient) -> None:
+async def test_of_two_archives_of_a_name_the_newer_one_comes_back(patient: DamagedDataDir) -> None:
     older = patient.described("a", 1, seq_id=7)
     newer = patient.described("a", 2, seq_id=3)
 
@@ -92,7 +92,7 @@ async def test_of_two_archives_of_a_name_the_newer_one_comes_back(patient: Patie
 
 
 @pytest.mark.parametrize("name", [".hidden", "n" * 255, "x-rayed", "a.b.c", "-"])
-async def test_names_that_a_store_cannot_hold_come_back(patient: Patient, name: str) -> None:
+async def test_names_that_a_store_cannot_hold_come_back(patient: DamagedDataDir, name: str) -> None:
     patient.described(name)
 
     await patient.treated(REBUILD)
@@ -100,7 +100,7 @@ async def test_names_that_a_store_cannot_hold_come_back(patient: Patient, name: 
     assert list(await patient.rows()) == [name]
 
 
-async def test_a_copy_comes_back_in_the_run_it_was_copied_to(patient: Patient) -> None:
+async def test_a_copy_comes_back_in_the_run_it_was_copied_to(patient: DamagedDataDir) -> None:
     source = patient.described("a", 4)
     copy = archive_name("copied:train:0", "weights", "best", None)
     patient.store.copy(source, copy)
@@ -113,7 +113,7 @@ async def test_a_copy_comes_back_in_the_run_it_was_copied_to(patient: Patient) -
     assert patient.value(rows["best"].archive) == 4
 
 
-async def test_a_copy_belongs_to_whom_its_run_says(patient: Patient) -> None:
+async def test_a_copy_belongs_to_whom_its_run_says(patient: DamagedDataDir) -> None:
     source = patient.described("a", owner="ann")
     async with patient.catalog() as catalog:
         await catalog.sessions.create("copied", owner="bob", sdk_version="0", now=NOON)
@@ -125,7 +125,7 @@ async def test_a_copy_belongs_to_whom_its_run_says(patient: Patient) -> None:
     assert (await patient.rows())["best"].owner == "bob"
 
 
-async def test_a_copy_whose_name_is_hashed_gets_its_sources_and_says_so(patient: Patient) -> None:
+async def test_a_copy_whose_name_is_hashed_gets_its_sources_and_says_so(patient: DamagedDataDir) -> None:
     source = patient.described("a")
     patient.store.copy(source, archive_name("copied:train:0", "weights", ".best", None))
 
@@ -157,17 +157,17 @@ async def test_a_copy_whose_name_is_hashed_gets_its_sources_and_says_so(patient:
     ],
 )
 async def test_an_archive_that_describes_itself_wrongly_is_left_alone(
-    patient: Patient, changed: dict[str, object]
+    patient: DamagedDataDir, changed: dict[str, object]
 ) -> None:
     patient.archive(archive_name(RUN, "weights", "a", 1), **{**described("a"), **changed})
 
     visit = await patient.treated(REBUILD)
 
-    assert [finding.ailment for finding in visit.examination.findings] == [FindingKind.STRAY]
+    assert [finding.kind for finding in visit.examination.findings] == [FindingKind.STRAY]
     assert visit.repairs == ()
 
 
-async def test_an_archive_whose_words_no_catalog_holds_stops_no_other(patient: Patient) -> None:
+async def test_an_archive_whose_words_no_catalog_holds_stops_no_other(patient: DamagedDataDir) -> None:
     patient.described("a", owner="\ud800", run_id="r:train:0")
     patient.described("b", user_metadata={"note": "\ud800"}, seq_id=2)
     patient.described("c", seq_id=3)
@@ -176,21 +176,21 @@ async def test_an_archive_whose_words_no_catalog_holds_stops_no_other(patient: P
 
     assert list(await patient.rows()) == ["c"]
     assert [bool(repair.failure) for repair in visit.repairs] == [True, True, False]
-    assert [finding.ailment for finding in visit.examination.findings] == [FindingKind.ORPHAN] * 2
+    assert [finding.kind for finding in visit.examination.findings] == [FindingKind.ORPHAN] * 2
 
 
 @pytest.mark.parametrize(
     "place", ["a.1", "s.train.0/a.1", "s.train.0/other/a.1", "elsewhere/weights/a.1", "s.train.0/weights/a"]
 )
-async def test_an_archive_that_is_nowhere_a_server_puts_one_is_left_alone(patient: Patient, place: str) -> None:
+async def test_an_archive_that_is_nowhere_a_server_puts_one_is_left_alone(patient: DamagedDataDir, place: str) -> None:
     patient.archive(place, **described("a"))
 
     visit = await patient.treated(REBUILD)
 
-    assert [finding.ailment for finding in visit.examination.findings] == [FindingKind.STRAY]
+    assert [finding.kind for finding in visit.examination.findings] == [FindingKind.STRAY]
 
 
-async def test_a_run_with_a_journal_comes_back_to_go_on(patient: Patient) -> None:
+async def test_a_run_with_a_journal_comes_back_to_go_on(patient: DamagedDataDir) -> None:
     """As ended, its journal would be taken for something left over."""
     patient.described("a", run_id="one:train:0")
     patient.described("a", run_id="one:train:1", seq_id=2)

@@ -10,18 +10,18 @@ from chockstone.catalog import Catalog, CatalogInUse, CatalogUnavailable
 from chockstone.engine.doctor.repairs import Orders
 from chockstone.engine.doctor.visit import NoCatalog
 from chockstone.engine.ownership.catalog_claim import CatalogRefused, take_catalog
-from support.engine.damaged_data_dirs import NOON, Patient
+from support.engine.damaged_data_dirs import NOON, DamagedDataDir
 from support.postgres import shared_postgres
 
 REBUILD = Orders(may_repair=False, may_create=True)
 
 
 @pytest.fixture
-def patient(tmp_path: Path) -> Patient:
-    return Patient(tmp_path / "data", shared_postgres().create_schema())
+def patient(tmp_path: Path) -> DamagedDataDir:
+    return DamagedDataDir(tmp_path / "data", shared_postgres().create_schema())
 
 
-async def test_what_is_wrong_is_found_and_repaired(patient: Patient) -> None:
+async def test_what_is_wrong_is_found_and_repaired(patient: DamagedDataDir) -> None:
     lost = await patient.saved("lost")
     await patient.saved("well", seq_id=2)
     patient.described("found", seq_id=3)
@@ -30,14 +30,14 @@ async def test_what_is_wrong_is_found_and_repaired(patient: Patient) -> None:
     looked = await patient.looked_at()
     repaired = await patient.treated()
 
-    assert sorted(each.ailment.value for each in looked.examination.problems) == ["missing", "orphan"]
+    assert sorted(each.kind.value for each in looked.examination.problems) == ["missing", "orphan"]
     assert repaired.examination.problems == ()
     assert sorted(await patient.rows()) == ["found", "well"]
     assert not patient.database.exists()
 
 
-async def test_a_catalog_is_made_from_the_store_of_a_server_that_had_another(patient: Patient) -> None:
-    before = Patient(patient.data)  # its catalog was a file
+async def test_a_catalog_is_made_from_the_store_of_a_server_that_had_another(patient: DamagedDataDir) -> None:
+    before = DamagedDataDir(patient.data)  # its catalog was a file
     before.url = None
     saved = {name: await before.saved(name, seq_id=number) for number, name in enumerate(("a", "b"))}
 
@@ -58,7 +58,9 @@ async def test_a_catalog_is_made_from_the_store_of_a_server_that_had_another(pat
     }
 
 
-async def test_a_catalog_that_an_engine_runs_on_is_looked_at_and_not_treated(patient: Patient, tmp_path: Path) -> None:
+async def test_a_catalog_that_an_engine_runs_on_is_looked_at_and_not_treated(
+    patient: DamagedDataDir, tmp_path: Path
+) -> None:
     await patient.saved("a")
     assert patient.url is not None
     (tmp_path / "other").mkdir()
@@ -76,7 +78,7 @@ async def test_a_catalog_that_an_engine_runs_on_is_looked_at_and_not_treated(pat
     await patient.treated()
 
 
-async def test_looking_does_not_bring_a_catalog_up_to_date(patient: Patient) -> None:
+async def test_looking_does_not_bring_a_catalog_up_to_date(patient: DamagedDataDir) -> None:
     await patient.saved("a")
     assert patient.url is not None
     shared_postgres().sql("UPDATE alembic_version SET version_num = '0003'", database=patient.url)
