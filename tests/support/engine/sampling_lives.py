@@ -14,12 +14,17 @@ from chockstone.engine.config import EngineLimits
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.futures import Futures, Result
 from chockstone.engine.journal.journal import JournalWriter
+from chockstone.engine.samples.calls import RecoverWeights
 from chockstone.engine.samples.journal import SampleJournal
 from chockstone.engine.samples.sampling import SamplerSource, Sampling, Submitted
 from support.engine.fake_backend import FakeBackend
 
 SOURCE = SamplerSource("s:sample:0", "local", "tiny", "s.sample.0/ephemeral")
 BASE = SamplerSource("s:sample:1", "local", "tiny", None)
+
+
+async def recover_nothing(_: SamplerSource) -> bool:
+    return False
 
 
 @dataclass
@@ -31,6 +36,7 @@ class Life:
     directory: Path
     usage: list[tuple[SamplerSource, int, int]] = field(default_factory=list)
     seconds: float = 0.0
+    recover_weights: RecoverWeights = recover_nothing
 
     async def submit(
         self, seq_id: int | None = 0, *, source: SamplerSource = SOURCE, body: bytes = b"prompt"
@@ -85,6 +91,10 @@ async def life(
     keep_bytes: int = 128 << 20,
 ) -> AsyncIterator[Life]:
     """A server's, until it is stopped in good order."""
+
+    async def recover_weights(source: SamplerSource) -> bool:
+        return await made.recover_weights(source)
+
     await backend.start()
     writer = JournalWriter(synced=False)
     journal = SampleJournal(directory, writer, rotate_bytes=rotate_bytes, keep_bytes=keep_bytes)
@@ -95,6 +105,7 @@ async def life(
         limits or EngineLimits(),
         journal,
         suspects,
+        recover_weights=recover_weights,
         on_sampled=lambda *sampled: made.usage.append(sampled),
     )
     made = Life(sampling, futures, backend, journal, directory)

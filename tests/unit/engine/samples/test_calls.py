@@ -142,14 +142,14 @@ async def test_how_often_a_worker_may_die_is_a_limit(tmp_path: Path, store: Stor
         assert "killed the worker 1 times" in (await server.error(submitted.request_id))["error"]
 
 
-async def test_missing_weights_are_brought_back_once_and_then_sampled_from(server: Life) -> None:
+async def test_missing_weights_are_recovered_once_and_then_sampled_from(server: Life) -> None:
     asked: list[SamplerSource] = []
 
-    async def bring_back(source: SamplerSource) -> bool:
+    async def recover(source: SamplerSource) -> bool:
         asked.append(source)
         return True
 
-    server.sampling.set_bring_back(bring_back)
+    server.recover_weights = recover
     server.backend.fail_next("sample", BadRequest("not in the store", code="missing"))
     submitted = await server.submit(0)
 
@@ -157,15 +157,15 @@ async def test_missing_weights_are_brought_back_once_and_then_sampled_from(serve
     assert asked == [SOURCE]
 
 
-async def test_weights_that_stay_missing_are_not_brought_back_for_ever(server: Life) -> None:
+async def test_weights_that_stay_missing_are_not_recovered_for_ever(server: Life) -> None:
     asked: list[SamplerSource] = []
 
-    async def bring_back(source: SamplerSource) -> bool:
+    async def recover(source: SamplerSource) -> bool:
         asked.append(source)
         server.backend.fail_next("sample", BadRequest("not in the store", code="missing"))
         return True
 
-    server.sampling.set_bring_back(bring_back)
+    server.recover_weights = recover
     server.backend.fail_next("sample", BadRequest("not in the store", code="missing"))
     submitted = await server.submit(0)
 
@@ -173,12 +173,12 @@ async def test_weights_that_stay_missing_are_not_brought_back_for_ever(server: L
     assert asked == [SOURCE]
 
 
-async def test_whoever_brings_weights_back_may_be_a_suspect(server: Life, suspects: CrashSuspects) -> None:
-    async def bring_back(_: SamplerSource) -> bool:
+async def test_a_run_that_recovers_weights_may_be_a_suspect(server: Life, suspects: CrashSuspects) -> None:
+    async def recover(_: SamplerSource) -> bool:
         async with suspects.alone():
             return True
 
-    server.sampling.set_bring_back(bring_back)
+    server.recover_weights = recover
     server.backend.hold("sample")
     submitted = await server.submit(0)
     await die_while_sampling(server, calls=1)
