@@ -1,5 +1,5 @@
-"""Who runs when, and what is kept: lanes, futures, samples, checkpoints, and the backend they are handed to.
+"""The engine: decides which request runs when, and what is kept: runs, samples, futures, journals and checkpoints.
 
-Pure Python on one event loop, readable without torch. What it is told is decoded and authorised
-already; what it answers are bytes that the API passes on.
+Pure Python on one event loop, readable without torch. The API decodes and authorises requests before they come here;
+results are bytes that the API passes on. Computing is left to the worker of ``backends.protocol``.
 """

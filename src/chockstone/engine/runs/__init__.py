@@ -1,1 +1,11 @@
-"""Training runs: commands, lanes, turns, recovery and the registry of live runs."""
+"""Training runs: a client's command on its way to the worker, and its result on the way back.
+
+- ``commands``, ``operations``, ``run``: what the others work on.
+- ``training``: takes requests, and builds the parts.
+- ``runner``: gives each operation its turn: durable, recovered, executed, settled.
+- ``executor``, ``saving``: do what a command says.
+- ``recovery``: rebuilds a run in a worker.
+- ``registry``, ``unloading``: create, wake, park and end runs.
+
+Nothing here knows HTTP or tensors.
+"""
