@@ -1,8 +1,8 @@
-"""The command line: words in, tables or JSON out.
+"""The command line: arguments in, tables or JSON out.
 
-A command reads its words, asks a room below, and prints; it decides nothing that the library does not
-offer to everyone. It must not know how archives and stores work inside. Importing this room loads
-neither torch nor numpy: a command imports what it needs when it runs.
+A command parses its arguments, calls a room below, and prints; it decides nothing that the library does not offer to
+everyone. It must not know how archives and stores work inside. Importing this room loads neither torch nor numpy: a
+command imports what it needs when it runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The program: its rooms as groups of commands, and what is true of all of them."""
+"""The program ``chockstone``: its commands and its own options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chockstone.cli.settings.flags import GroupedCommand
 # No rich help: it reflows the examples. No rich tracebacks: they print local variables.
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("serve", epilog=serve.EPILOG, cls=GroupedCommand)(serve.serve)
-app.command(epilog=train.EPILOG)(train.train)
+app.command("train", epilog=train.EPILOG, cls=GroupedCommand)(train.train)
 app.add_typer(model, name="model")
 app.add_typer(runs, name="runs")
 app.add_typer(checkpoints, name="checkpoints")

@@ -1,1 +1,1 @@
-"""The commands: arguments and help texts. What they do is in the rooms beside."""
+"""Commands: their arguments, options and help. The work is done in the other rooms."""

@@ -1,4 +1,4 @@
-"""``chockstone doctor``: compares store and catalog, explains what it finds, and repairs it when asked."""
+"""``chockstone doctor``: compares store and catalog, explains findings, and repairs them with --fix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from chockstone.cli.commands.options import AsJson, Debug
+from chockstone.cli.commands.options import AsJson, Data, Database, Debug
+from chockstone.cli.output.confirmation import NOT_CONFIRMED
 from chockstone.cli.output.reporting import UNREACHABLE, CommandFailed, finish, reporting
 
 if TYPE_CHECKING:
@@ -30,22 +31,14 @@ class DoctorFailed(CommandFailed):
 
 
 def doctor(
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIRECTORY", show_default="as for `serve`: ./chockstone-data", help="What the server keeps."
-        ),
-    ] = None,
+    data: Data = None,
     store: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", show_default="as the data says", help="Checkpoints: a directory or s3://BUCKET/PREFIX."
+            metavar="URL", show_default="as the data says", help="Directory or s3://BUCKET/PREFIX with the checkpoints."
         ),
     ] = None,
-    database: Annotated[
-        str | None,
-        typer.Option(metavar="URL", show_default="in the data", help="The catalog, where `serve` was told another."),
-    ] = None,
+    database: Database = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="Repair what can be repaired. The server must be stopped.")
     ] = False,
@@ -96,7 +89,6 @@ def doctor(
             flag = "--remove-damaged" if remove_damaged else "--remove-orphans"
             raise typer.BadParameter("it is a part of a repair: give --fix, too", param_hint=flag)
         settings = _settings(data, store, database)
-        place = settings.data
         orders = None
         if fix or rebuild:
             from chockstone.engine.doctor.repairs import Orders
@@ -109,12 +101,18 @@ def doctor(
                 remove_orphans=remove_orphans,
             )
         if orders is not None and not (dry_run or yes):
-            _confirm(place, orders)
-        from chockstone.cli.local.doctor_report import report
+            _confirm(settings.data, orders)
+        finish(_examine(settings, orders, is_full=full, dry_run=dry_run, as_json=as_json))
 
-        visit = asyncio.run(_visit(settings, None if dry_run else orders, is_full=full))
-        was_lost = rebuild and (visit.made_catalog or not visit.has_catalog)
-        finish(report(place, visit, orders, dry_run=dry_run, as_json=as_json, was_lost=was_lost))
+
+def _examine(settings: Settings, orders: Orders | None, *, is_full: bool, dry_run: bool, as_json: bool) -> int:
+    """Examine and, if there are orders, repair. Prints the report and returns the exit code."""
+    from chockstone.cli.local.doctor_report import report
+
+    visit = asyncio.run(_visit(settings, None if dry_run else orders, is_full=is_full))
+    is_rebuild = orders is not None and orders.may_create
+    was_lost = is_rebuild and (visit.made_catalog or not visit.has_catalog)
+    return report(settings.data, visit, orders, dry_run=dry_run, as_json=as_json, was_lost=was_lost)
 
 
 async def _visit(settings: Settings, orders: Orders | None, *, is_full: bool) -> Visit:
@@ -173,5 +171,5 @@ def _confirm(place: Path, orders: Orders) -> None:
     if not removals:
         return
     if not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to confirm; pass --yes to remove, or --dry-run to see what would go")
+        raise typer.BadParameter(NOT_CONFIRMED)
     typer.confirm(f"Remove {' and '.join(removals)} from {str(place)!r} for good?", err=True, abort=True)

@@ -1,4 +1,4 @@
-"""``chockstone keys``: who may use a server. Here are the words and the help."""
+"""``chockstone keys``: create, list and revoke API keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chockstone.cli.commands.options import AsJson, Debug, parsed
+from chockstone.cli.commands.options import AsJson, Data, Database, Debug, parsed
 from chockstone.cli.output.formatting import format_duration, format_time, printable
 from chockstone.cli.output.reporting import EXIT_CODES, reporting
 from chockstone.cli.output.terminal import complain, print_json, print_line, print_table
@@ -19,15 +19,6 @@ if TYPE_CHECKING:
     from chockstone.catalog.tables.users import KeyRow
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
-
-Data = Annotated[
-    str | None,
-    typer.Option(metavar="DIRECTORY", show_default="as `serve` finds it", help="Where the server keeps its data."),
-]
-Database = Annotated[
-    str | None,
-    typer.Option(metavar="URL", show_default="in the data", help="The catalog, where `serve` was told another."),
-]
 
 
 @commands.callback()
@@ -130,7 +121,7 @@ def revoke(
     """Refuse a key from now on, for good.
 
     A running server refuses it, and the tokens it was exchanged for, within a few seconds. What the user
-    saved stays. Revoking the last key opens the server to nobody.
+    saved stays. Revoking the last key does not open the server to users without a key.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``chockstone model``: models to try things with. Here are the words and the help."""
+"""``chockstone model``: makes small models for trying things."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options: the words that mean the same in every command."""
+"""Options that mean the same in every command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ T = TypeVar("T")
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; sizes in bytes, times in ISO form.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed where nobody can answer.")]
+Data = Annotated[
+    str | None,
+    typer.Option(metavar="DIRECTORY", show_default="as `serve` finds it", help="Directory of the server's data."),
+]
+Database = Annotated[
+    str | None,
+    typer.Option(metavar="URL", show_default="as `serve` finds it", help="URL of the server's catalog."),
+]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Needed if standard input is no terminal.")
+]
 
 ServerUrl = Annotated[
     str, typer.Option("--server", metavar="URL", envvar="TINKER_BASE_URL", help="The server to ask, as `serve` says.")

@@ -1,4 +1,4 @@
-"""``chockstone resume``: what a training would go on from, and why. Here are the words and the help."""
+"""``chockstone resume``: explains which checkpoint the next attempt would restore."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EPILO
 
 @commands.callback()
 def resume() -> None:
-    """See what a training goes on from when it starts again.
+    """Explain what a training run resumes from when it starts again.
 
     \b
     Examples:

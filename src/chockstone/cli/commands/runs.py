@@ -1,4 +1,4 @@
-"""``chockstone runs``: the training runs of a server. Here are the words and the help."""
+"""``chockstone runs``: lists and shows the training runs of a server."""
 
 from __future__ import annotations
 

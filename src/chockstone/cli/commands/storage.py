@@ -1,4 +1,4 @@
-"""``chockstone storage``: who uses how much of a server's disk. Here are the words and the help."""
+"""``chockstone storage``: shows how much of a server's disk each user and run uses."""
 
 from __future__ import annotations
 

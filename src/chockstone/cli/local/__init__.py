@@ -1,1 +1,1 @@
-"""What commands do with a store or a data directory on this machine."""
+"""The work of commands on a store or a data directory, without a server."""

@@ -76,10 +76,10 @@ def revoke_key(settings: Settings, key_id: str, *, now: datetime) -> KeyRow:
 
 
 def users_with_keys(settings: Settings, *, wait_seconds: float = 0.0) -> list[str] | None:
-    """Who has a key that is not revoked; nobody where there is no catalog yet. None: it is of an older version, and
-    only a server that starts on it can tell.
+    """Users with a key that is not revoked; empty if there is no catalog yet.
 
-    A database server that is away is waited for, ``wait_seconds`` at most.
+    None: the catalog is of an older version, and only a server that migrates it can tell. Waits for a database server
+    that is away, ``wait_seconds`` at most.
     """
     if not _exists(settings, wait_seconds=wait_seconds):
         return []

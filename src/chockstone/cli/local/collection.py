@@ -1,4 +1,4 @@
-"""Collections: what ``gc`` does, checkpoints deleted by rule."""
+"""Deletes checkpoints of a store by retention rules (``gc``)."""
 
 from __future__ import annotations
 

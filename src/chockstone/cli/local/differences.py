@@ -1,4 +1,4 @@
-"""Differences: what ``diff`` says of two archives."""
+"""Compares two archives (``diff``)."""
 
 from __future__ import annotations
 

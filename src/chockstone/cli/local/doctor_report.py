@@ -1,4 +1,4 @@
-"""Reports: what the doctor found and did, as it is printed."""
+"""Prints what the doctor found and repaired."""
 
 from __future__ import annotations
 

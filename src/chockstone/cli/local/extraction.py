@@ -1,4 +1,4 @@
-"""Extractions: what ``export`` does and says."""
+"""Extracts an archive into a directory, or merges its adapter into a base model (``export``)."""
 
 from __future__ import annotations
 

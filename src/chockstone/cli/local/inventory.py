@@ -1,4 +1,4 @@
-"""Inventories: what ``ls`` says of a store."""
+"""Lists the checkpoints of a store (``ls``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listings: what ``show`` says of one archive: its facts, its members and tensors, its values."""
+"""Shows the facts, members, tensors and values of one archive (``show``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removals: what ``rm`` does, checkpoints deleted by name."""
+"""Deletes checkpoints of a store by name (``rm``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audits: what ``resume explain`` says of a chain of attempts."""
+"""Explains a chain of attempts (``resume explain``)."""
 
 from __future__ import annotations
 

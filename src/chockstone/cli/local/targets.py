@@ -1,7 +1,7 @@
-"""Targets: what the words of a command point at.
+"""Finds the stores and archives that the arguments of a command name.
 
-A store is a directory or a URL. A checkpoint is a store and a name, or one word for an archive by
-itself: a path to a file, or a URL that ends in ``.tar``.
+A store is a directory or a URL. A checkpoint is a store and a name, or an archive by itself: a path to a file, or a URL
+that ends in ``.tar``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Verdicts: what ``verify`` says of each archive."""
+"""Verifies archives against their digests (``verify``)."""
 
 from __future__ import annotations
 

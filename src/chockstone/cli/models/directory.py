@@ -1,4 +1,4 @@
-"""Model directories: what can be said of one without loading it."""
+"""Reads facts about a model from its directory, without loading the model."""
 
 from __future__ import annotations
 

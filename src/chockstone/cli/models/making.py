@@ -1,7 +1,7 @@
-"""Making models: a small random one, as Hugging Face would have saved it, for trying things offline.
+"""Makes a small random model in Hugging Face format, for trying things offline.
 
-The same arguments give the same bytes. Needs neither torch nor transformers, so it takes about as long as
-drawing the numbers.
+The same arguments give the same bytes. Needs neither torch nor transformers, so it takes about as long as drawing the
+numbers.
 """
 
 from __future__ import annotations

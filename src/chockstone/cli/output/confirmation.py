@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from typing import Final
 
 import typer
 
 from chockstone.cli.output.terminal import complain
 
+NOT_CONFIRMED: Final = (
+    "standard input is no terminal, so nobody can confirm; pass --yes to delete, or --dry-run to see what would be "
+    "deleted"
+)
+
 
 def is_confirmed(lines: Iterable[str], question: str) -> bool:
     """Show what would be deleted and ask. A usage error if standard input is no terminal."""
     if not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to confirm; pass --yes to remove, or --dry-run to see what would go")
+        raise typer.BadParameter(NOT_CONFIRMED)
     for line in lines:
         complain(line)
     return typer.confirm(question, err=True)

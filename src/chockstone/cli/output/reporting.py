@@ -1,7 +1,7 @@
-"""Reporting: how a command ends, whatever happened.
+"""Ends a command with a message and an exit code.
 
-An expected error is a sentence on standard error and an exit code; anything else is a bug and keeps
-its traceback. Used by every command:
+An expected error is a sentence on standard error and an exit code; any other error is a bug and keeps its traceback.
+Used by every command:
 
     with reporting(as_json=as_json, debug=debug):
         ...
@@ -84,7 +84,7 @@ def _exit_code(error: Exception) -> int:
 
 
 def _silence_stdout() -> None:
-    """Nobody takes the output any more; the interpreter must not try again on its way out."""
+    """The reader of the output is gone; the interpreter must not write to it again at exit."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""The terminal: tables and JSON to standard output, progress and complaints to standard error."""
+"""Prints tables and JSON to standard output, progress and errors to standard error."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def print_table(
     ``first_styles``: how the first cell of each row looks.
 
     On a terminal a cell that would push the others far out stands at the end of its line, whole, and
-    the row goes on below it. A pipe gets a line for each row.
+    the row continues below it. A pipe gets a line for each row.
     """
     longest = max(_WIDE, shutil.get_terminal_size().columns - _WIDE // 2) if sys.stdout.isatty() else None
     first, *lines = lay_out(headers, rows, right=right, longest=longest)

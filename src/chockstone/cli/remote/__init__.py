@@ -1,5 +1,4 @@
-"""What ``chockstone checkpoints`` does when a server is asked instead of a store.
+"""The work of commands that ask a server over HTTP.
 
-Each file prints what its namesake one floor up prints of a store, from what the server answers over
-HTTP. Nothing here opens a server's own files.
+Files with a namesake in ``local`` print the same of a server's checkpoints. Nothing here opens a server's own files.
 """

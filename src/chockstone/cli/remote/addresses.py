@@ -1,4 +1,4 @@
-"""Addresses: ``tinker://`` words, and where the server answers for them."""
+"""Parses ``tinker://`` paths and run ids, and makes the server's routes of them."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _explained_interruption(target: Path) -> Iterator[None]:
             if size_bytes := part.stat().st_size:
                 raise DownloadInterrupted(
                     f"interrupted: {format_size(size_bytes)} have arrived and stay in {str(part)!r}; "
-                    f"the same command goes on from there"
+                    f"the same command resumes from there"
                 ) from None
             part.unlink()
         raise

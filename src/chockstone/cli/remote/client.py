@@ -1,7 +1,7 @@
-"""The client: one server of ours, asked over HTTP, and what it answers when it does not.
+"""An HTTP client for a Chockstone server, with its refusals explained.
 
-Speaks JSON under ``/api/v1``. Redirects are not followed: where one leads is the answer, and a
-credential goes to no other place. A busy server is asked again a few times.
+Speaks JSON under ``/api/v1``. Redirects are not followed but returned, so that an API key reaches no other host. A busy
+server is asked again a few times.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_WAIT_SECONDS: Final = 5.0
 
 
 class ServerUnreachable(CommandFailed):
-    """Nothing answers, or not as a server of ours would, or it failed."""
+    """No server answers, or it is no Chockstone server, or it failed."""
 
     exit_code = UNREACHABLE
 

@@ -1,8 +1,8 @@
-"""Downloads: an archive of a server as a file, taken up again where the last attempt ended.
+"""Downloads an archive of a server into a file, resuming where the last attempt ended.
 
-What has arrived stands beside the target as ``.NAME.….part``, under a name that says which version of
-the archive it is part of, so nothing is ever put together from two. It is verified before it gets
-its name; an interrupted download leaves the part, and the next one goes on from there.
+The bytes that arrived are in ``.NAME.….part`` beside the target. The name of the part tells which version of the
+archive it belongs to, so two versions are never mixed. The archive is verified before it gets its final name. An
+interrupted download leaves the part, and the next one resumes from it.
 """
 
 from __future__ import annotations

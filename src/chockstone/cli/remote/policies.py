@@ -1,4 +1,4 @@
-"""Policies: what a server keeps of a run, of a user's runs, or of everyone's."""
+"""Shows, sets and previews the retention policies of a server, and sweeps by them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removals: what ``rm`` has a server do, with checkpoints by path or by what they have in common."""
+"""Deletes checkpoints of a server by path, or by run, kind and age (``rm``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sharing: checkpoints published, given a lifetime, and copied."""
+"""Publishes checkpoints of a server, sets their lifetimes, and copies them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storage: who uses how much, as bars."""
+"""Draws how much of a server's disk each user and run uses (``storage``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts: what ``verify`` has a server say of each checkpoint, after reading it in full."""
+"""Has a server verify its checkpoints (``verify``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks: whether a server can start with these settings, asked before anything is started."""
+"""Checks whether a server can start with the settings, before anything is started."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def _run_replica(settings: Settings, engine: str) -> int:
     except ModuleNotFoundError as error:
         if error.name != "aiohttp":
             raise
-        complain("chockstone: --engine needs the Python package 'aiohttp': pip install 'chockstone[front]'")
+        complain("chockstone: --engine needs the Python package 'aiohttp': pip install 'chockstone[replica]'")
         return FAILED
     from chockstone.cli.serving.banner import print_replica_banner
     from chockstone.cli.serving.server_config import server_config

@@ -31,22 +31,20 @@ class GroupedCommand(TyperCommand):
 
 
 def with_flags(command: Callable[..., None], model: type) -> Callable[..., None]:
-    """``command`` with an option for each setting of ``model`` before its own options.
+    """``command`` with an option for each setting of ``model`` in the place of its parameter ``flags``.
 
-    ``command`` gets them as ``flags``: values by the names of settings, None for a flag that was not given.
+    ``flags`` are values by the names of settings, None for a flag that was not given.
     """
     settings = list_fields(model)
-    own = [
-        parameter
-        for parameter in inspect.signature(command, eval_str=True).parameters.values()
-        if parameter.name != _FLAGS
-    ]
-    parameters = [*map(_parameter, settings), *own]
+    names = [each.name for each in settings]
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        parameters += map(_parameter, settings) if parameter.name == _FLAGS else [parameter]
 
     @wraps(command)
     def run(**given: Any) -> None:  # Any: each option has its own type
-        flags = {each.name: None if given[each.name] == [] else given[each.name] for each in settings}
-        command(flags=flags, **{each.name: given[each.name] for each in own})
+        flags = {name: given.pop(name) for name in names}
+        command(flags={name: None if value == [] else value for name, value in flags.items()}, **given)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # where typer looks
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

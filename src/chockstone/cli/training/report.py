@@ -1,4 +1,4 @@
-"""What is said at the end of training, from the files that it left: of all lives of the run, not of the last only."""
+"""Prints the report of a training run from its files, which cover every start of the run."""
 
 from __future__ import annotations
 

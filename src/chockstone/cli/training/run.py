@@ -1,4 +1,4 @@
-"""One life of a training run: its server, its trainer, what is told meanwhile, and how it ends."""
+"""Runs one start of a training run: its server, its trainer, its progress and its end."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _run(request: TrainRequest, stopping: Stopping) -> int:
                 served = None if place.own is None else (place.own.model, place.own.data)
                 print_report(request.out, config, served=served, train_on=request.command_for, is_finished=code == 0)
             elif newest := newest_checkpoint(request.out):
-                complain(f"The same command goes on from step {newest.step}.")
+                complain(f"The same command resumes from step {newest.step}.")
             return code
 
 
@@ -194,7 +194,7 @@ def _has_hanging_threads() -> bool:
 def _load(spec: str) -> Environment:
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` would: environments stand beside whoever trains
+        sys.path.insert(0, here)  # as `python -m` would: environments are modules of the working directory
     try:
         return load_environment(spec)
     except ConfigInvalid as error:

@@ -1,4 +1,4 @@
-"""Stopping: the first signal lets training end in good order, another one ends the process."""
+"""Handles signals: the first one ends training after a checkpoint, the second one ends the process."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_what_is_lost_for_good_is_asked_for(patient: DamagedDataDir) -> None:
     unanswered = run(patient, "--fix", "--remove-damaged", "--remove-orphans")
 
     assert without_fix.exit_code == 2 and "give --fix, too" in without_fix.stderr
-    assert unanswered.exit_code == 2 and "nobody is there to confirm" in unanswered.stderr
+    assert unanswered.exit_code == 2 and "so nobody can confirm" in unanswered.stderr
     assert len(list(patient.store.entries())) == 2
 
     assert run(patient, "--fix", "--remove-damaged", "--remove-orphans", "--yes").exit_code == 0

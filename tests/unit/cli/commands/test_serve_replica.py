@@ -99,4 +99,4 @@ def test_what_is_not_installed_is_named(
     result = run(database)
 
     assert result.exit_code == 1
-    assert "chockstone[front]" in result.output
+    assert "chockstone[replica]" in result.output

@@ -42,7 +42,7 @@ def export(
     """Extract a checkpoint into a new directory, verified.
 
     The directory appears whole and durable at the end, or not at all. From a server the archive is
-    downloaded first, beside the directory; interrupted, the same command goes on where it ended. `tar xf`
+    downloaded first, beside the directory; interrupted, the same command resumes where it ended. `tar xf`
     works on an archive, too, but checks nothing.
 
     \b
@@ -86,8 +86,8 @@ def download(
 ) -> None:
     """Fetch a checkpoint of a server as one archive, verified.
 
-    FILE is there when all of it has arrived and every digest is right. Interrupted, the same command goes
-    on where it ended. `show`, `verify`, `export` and `diff` read the file.
+    FILE is there when all of it has arrived and every digest is right. Interrupted, the same command
+    resumes where it ended. `show`, `verify`, `export` and `diff` read the file.
 
     \b
     Example:
