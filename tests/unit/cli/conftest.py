@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +19,9 @@ from chockstone.api.serving import preparing
 from chockstone.engine.config import StorageRules
 from support.cli.loopback import Loopback, serve_on_loopback
 from support.cli.store_commands import PROGRAM, fill
+
+if TYPE_CHECKING:
+    from support.trainers.fakes import FakeServer
 
 
 @pytest.fixture
@@ -69,3 +73,21 @@ def in_terminal() -> Iterator[Callable[..., tuple[int, str]]]:
 def asked(tmp_path: Path) -> Iterator[Loopback]:
     with serve_on_loopback(tmp_path / "home", rules=StorageRules(trash_seconds=3600)) as loopback:
         yield loopback
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    """In an empty directory, beside an environment ``digits:make``, with a server in memory."""
+    from chockstone.cli.training import run as train_run  # late: the SDK takes long to import
+    from support.cli.training import OWN, FakeTrainingServer, Task
+    from support.trainers.fakes import FakeServer
+
+    OWN.clear()
+    fake = FakeServer()
+    fake.install(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TINKER_BASE_URL", raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(train_run, "TrainingServer", FakeTrainingServer)
+    monkeypatch.setitem(sys.modules, "digits", SimpleNamespace(make=Task))
+    return fake

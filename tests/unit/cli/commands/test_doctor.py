@@ -13,8 +13,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from chockstone.cli.app import app
-from chockstone.cli.local.doctor_explanations import EXPLANATIONS
-from chockstone.engine.doctor.findings import FindingKind
 from chockstone.engine.ownership.data_directory import owned
 from support.engine.damaged_data_dirs import RUN, DamagedDataDir
 from support.postgres import shared_postgres
@@ -47,10 +45,6 @@ def run_json(patient: DamagedDataDir, *words: str) -> Any:
 
 def names(patient: DamagedDataDir) -> list[str]:
     return sorted(asyncio.run(patient.rows()))
-
-
-def test_every_finding_kind_is_explained() -> None:
-    assert set(EXPLANATIONS) == set(FindingKind)
 
 
 def test_health_is_told_in_two_lines_and_a_zero(patient: DamagedDataDir) -> None:
