@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from chockstone.backends.protocol import PassReply, SaveCall, StepReply, WorkerLost
-from chockstone.backends.supervision import process
-from chockstone.backends.supervision import supervisor as keeper
+from chockstone.backends.supervision import process, supervisor
 from chockstone.backends.supervision.heartbeat import HeartbeatLimits
 from chockstone.backends.supervision.local import LocalBackend
 from chockstone.backends.supervision.process import WorkerConfig
@@ -124,9 +123,9 @@ class Rig:
         return LocalBackend(
             WorkerConfig(models={}, store=str(self.directory), device=device),
             on_lost=self.lost.append,
-            on_hopeless=self.hopeless.append,
+            on_fatal=self.hopeless.append,
             command=[sys.executable, "-I", "-S", str(script)],
-            **{"patience": PATIENT} | options,
+            **{"heartbeat_limits": PATIENT} | options,
         )
 
     @asynccontextmanager
@@ -145,7 +144,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr(keeper, "_FIRST_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY_SECONDS", 0.01)
     return Rig(tmp_path)
 
 
@@ -250,7 +249,7 @@ async def test_a_worker_that_dies_fails_its_calls_and_is_started_again(rig: Rig)
 
         assert await echo(backend, a=1) == {"a": 1}
         assert backend.environment["life"] == 2
-    assert rig.lost == ["the worker process ended with signal 9 (killed by hand or for want of memory)"]
+    assert rig.lost == ["the worker process ended with signal 9 (SIGKILL, sent manually or by the OOM killer)"]
 
 
 async def test_each_death_is_told_once_and_survived(rig: Rig) -> None:
@@ -345,7 +344,7 @@ async def test_calls_that_a_stopped_worker_left_open_are_lost(rig: Rig) -> None:
 async def test_a_worker_may_be_stopped_before_it_is_ready(rig: Rig) -> None:
     async with rig.running("slow") as backend:
         waiting = asyncio.create_task(backend.optim_step("echo", {}))
-        await until(lambda: backend._life)
+        await until(lambda: backend._handle)
 
     await asyncio.wait({waiting}, timeout=30)
     assert waiting.done()
@@ -364,7 +363,7 @@ async def test_a_backend_may_be_stopped_as_soon_as_it_was_started(rig: Rig) -> N
 async def test_a_backend_may_be_stopped_while_it_waits_to_start_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "_FIRST_DELAY_SECONDS", 60)
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY_SECONDS", 60)
     async with rig.running() as backend:
         with pytest.raises(WorkerLost):
             await backend.optim_step("exit", {"code": 1})
@@ -402,7 +401,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_dropped(rig: Rig) -> 
 async def test_the_delay_before_a_new_start_grows_while_workers_keep_dying(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "_LONGEST_DELAY_SECONDS", 0.04)
+    monkeypatch.setattr(supervisor, "_LONGEST_DELAY_SECONDS", 0.04)
     delays: list[float] = []
     sleep = asyncio.sleep
 
@@ -568,7 +567,11 @@ async def test_a_worker_that_never_comes_is_not_waited_for(rig: Rig) -> None:
 
 @pytest.mark.parametrize(
     ("number", "reason"),
-    [(11, "signal 11 (segmentation fault)"), (9, "signal 9 (killed by hand or for want of memory)"), (10, "signal 10")],
+    [
+        (11, "signal 11 (segmentation fault)"),
+        (9, "signal 9 (SIGKILL, sent manually or by the OOM killer)"),
+        (10, "signal 10"),
+    ],
 )
 async def test_a_death_by_a_signal_is_told_in_words(rig: Rig, number: int, reason: str) -> None:
     async with rig.running() as backend:
@@ -580,14 +583,14 @@ async def test_a_death_by_a_signal_is_told_in_words(rig: Rig, number: int, reaso
 
 
 async def test_a_worker_that_says_nothing_is_killed(rig: Rig) -> None:
-    async with rig.running(patience=HeartbeatLimits(check_seconds=0.02, silence_checks=10)) as backend:
+    async with rig.running(heartbeat_limits=HeartbeatLimits(check_seconds=0.02, silence_checks=10)) as backend:
         with pytest.raises(WorkerLost, match="hung: nothing came from it for 0.2 seconds"):
             await asyncio.wait_for(backend.optim_step("wait", {}), 30)
 
 
 async def test_a_worker_that_is_stuck_is_killed_although_its_heart_beats(rig: Rig) -> None:
-    patience = HeartbeatLimits(check_seconds=0.02, silence_checks=10_000, stuck_seconds=0.2)
-    async with rig.running("stuck", patience=patience) as backend:
+    limits = HeartbeatLimits(check_seconds=0.02, silence_checks=10_000, stuck_seconds=0.2)
+    async with rig.running("stuck", heartbeat_limits=limits) as backend:
         with pytest.raises(WorkerLost, match="hung: it was busy with one piece of work for 0.2 seconds"):
             await asyncio.wait_for(backend.optim_step("wait", {}), 30)
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.base_model import BaseModel
 from chockstone.backends.training.optimizers import OptimStep
-from chockstone.backends.training.run import RunSpec, TrainedRun
+from chockstone.backends.training.run import TrainedRun
 from chockstone.checkpoints import Checkpointer
 from chockstone.wire.failures import BadRequest
 from support.tiny_models import (

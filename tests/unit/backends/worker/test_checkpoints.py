@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from chockstone.backends.export.recipients import parse_recipients
+from chockstone.backends.export.encryption import parse_recipients
 from chockstone.backends.training.base_model import load_base_model
 from chockstone.backends.training.optimizers import OptimStep
 from chockstone.backends.training.saved_state import saved_weights
@@ -206,14 +206,14 @@ def test_encryption_runs_beside_the_compute_thread_on_a_copy(
     identity = other()
     may_go_on = threading.Event()
     threads: list[threading.Thread] = []
-    seal = library_module.seal_files
+    seal = library_module.encrypt_files
 
     def held(*args: Any) -> dict[str, bytes]:
         threads.append(threading.current_thread())
         assert may_go_on.wait(30)
         return seal(*args)
 
-    monkeypatch.setattr(library_module, "seal_files", held)
+    monkeypatch.setattr(library_module, "encrypt_files", held)
     recipients = parse_recipients([str(identity.to_public())])
     desk.wait(desk.library.room())
     saving = desk.library.save(
@@ -375,8 +375,8 @@ def test_an_archive_is_removed_once_its_save_has_ended(
 ) -> None:
     run = make_run(make_base(tmp_path / "base"))
     may_go_on = threading.Event()
-    seal = library_module.seal_files
-    monkeypatch.setattr(library_module, "seal_files", lambda *args: may_go_on.wait(30) and seal(*args))
+    seal = library_module.encrypt_files
+    monkeypatch.setattr(library_module, "encrypt_files", lambda *args: may_go_on.wait(30) and seal(*args))
     desk.wait(desk.library.room())
     saving = desk.library.save(run, "one", metadata={}, ttl_seconds=None, **options_of("encrypted"))
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.base_model import load_base_model
-from chockstone.backends.training.run import RunSpec, TrainedRun
+from chockstone.backends.training.run import TrainedRun
 from chockstone.checkpoints import Archive, load_state, verify_archive
 from support.backends.fsdp import jobs
 from support.backends.fsdp.pool import Pool
