@@ -242,7 +242,7 @@ def go_on(run: TrainedRun) -> list[float]:
 def desk_of(store: str, process_group: ProcessGroup) -> Iterator[Desk]:
     desk = Desk(Path(store), process_group=process_group)
     yield desk
-    desk.library.close()
+    desk.checkpoints.close()
 
 
 def save_a_run(*, directory: str, store: str, rank: int, kinds: list[str], steps: int = 3) -> list[float]:
@@ -261,7 +261,7 @@ def load_a_run(*, directory: str, store: str, rank: int, archive: str, again: st
     base, _ = bases(directory)
     run = TrainedRun(base, RunSpec(rank=rank, seed=1))
     with desk_of(store, base.process_group) as desk:
-        run.load(desk.wait(desk.library.load(archive, base.restore_template)), with_optimizer=True)
+        run.load(desk.wait(desk.checkpoints.load(archive, base.restore_template)), with_optimizer=True)
         desk.save(run, again, kind="weights")
     return go_on(run)
 

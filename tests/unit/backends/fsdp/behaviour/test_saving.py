@@ -55,7 +55,7 @@ def test_one_process_goes_on_with_what_two_have_saved(pair: Pool, directory: str
     run = TrainedRun(load_base_model("tiny", directory), RunSpec(rank=rank, seed=1))
 
     with open_desk(tmp_path) as desk:
-        run.load(desk.wait(desk.library.load("weights")), with_optimizer=True)
+        run.load(desk.wait(desk.checkpoints.load("weights")), with_optimizer=True)
         desk.save(run, "again", kind="weights")
         after = jobs.go_on(run)
 
