@@ -311,9 +311,7 @@ class _Parser:
         if kind == "device" and isinstance(content, str):
             if not _DEVICE.match(content):
                 raise BadRequest(f"a custom loss cannot use the device {content!r:.80}; leave the device out.")
-            return lambda values: (
-                values.device
-            )  # the loss runs on the device of the model, wherever the client traced it
+            return lambda values: values.device  # of the model, wherever the client traced the loss
         constant = _constant(kind, content)
         return lambda _: constant
 

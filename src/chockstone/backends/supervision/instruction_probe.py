@@ -17,9 +17,7 @@ _SHAPES: Final = ((1, 64, 64), (16, 64, 48), (64, 64, 64), (130, 256, 96))  # ro
 
 def main() -> int:
     with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(
-            resource.RLIMIT_CORE, (0, 0)
-        )  # no core dump: the death of this process is an expected result
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dump: this process may well die
     import torch
     from torch.nn.functional import linear, scaled_dot_product_attention
 

@@ -96,9 +96,7 @@ class Gomp:
         self._library = library
 
     def start_team(self, size: int) -> None:
-        nothing = ctypes.cast(
-            self._library.omp_get_thread_num, ctypes.c_void_p
-        )  # each thread of the team calls this and returns
+        nothing = ctypes.cast(self._library.omp_get_thread_num, ctypes.c_void_p)  # called by each thread of the team
         self._library.GOMP_parallel(nothing, None, ctypes.c_uint(size), ctypes.c_uint(0))
 
 

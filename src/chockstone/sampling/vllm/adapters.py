@@ -65,9 +65,7 @@ class Adapters:
             slot = self._slots[files.name] = _Slot(
                 asyncio.create_task(self._load(files, after=self._leaving.get(files.name)))
             )
-            slot.loading.add_done_callback(
-                lambda task: task.cancelled() or task.exception()
-            )  # marks an exception that nobody awaited as retrieved
+            slot.loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may await it
         self._slots.move_to_end(files.name)
         slot.users += 1
         try:
