@@ -10,14 +10,17 @@ import torch.distributed as distributed
 
 from chockstone.backends.fsdp.base_model import load_sharded_base
 from chockstone.backends.fsdp.process_group import DistributedProcessGroup
+from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.optimizers import OptimStep
-from chockstone.backends.training.run import RunSpec, TrainedRun
+from chockstone.backends.training.run import TrainedRun
 from chockstone.wire.codecs.pass_request import decode_pass
 
 
 class OwnLoop:
     def __init__(self, directory: Path, *, learning_rate: float) -> None:
-        base = load_sharded_base("model", directory, device="cpu", dtype="auto", crew=DistributedProcessGroup(None))
+        base = load_sharded_base(
+            "model", directory, device="cpu", dtype="auto", process_group=DistributedProcessGroup(None)
+        )
         self._run = TrainedRun(base, RunSpec(rank=0, seed=1))
         self._params = OptimStep(learning_rate=learning_rate)
 

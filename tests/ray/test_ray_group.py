@@ -27,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
 async def refusal(plan: RayPlan, config: WorkerConfig) -> str:
     """Why a backend gives up before it was ever ready."""
     told: list[str] = []
-    backend = RayBackend(plan, config, on_hopeless=told.append)
+    backend = RayBackend(plan, config, on_fatal=told.append)
     await backend.start()
     with pytest.raises(WorkerLost):
         await asyncio.wait_for(backend.ready(), 120)

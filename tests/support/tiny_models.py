@@ -19,8 +19,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.base_model import BaseModel, prepare_base_model
-from chockstone.backends.training.run import RunSpec, TrainedRun
+from chockstone.backends.training.run import TrainedRun
 from chockstone.wire.codecs.passes import Array, Datum, Pass, PassResult
 
 VOCABULARY = 97

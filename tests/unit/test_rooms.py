@@ -46,6 +46,22 @@ CHECKPOINTS_ORDER: Final = [
     "resume",
 ]
 
+# The parts of ``backends`` from the bottom up: a part may import those before it.
+BACKENDS_ORDER: Final = [
+    "run_spec",
+    "protocol",
+    "channel",
+    "calls",
+    "importing",
+    "losses",
+    "export",
+    "training",
+    "supervision",
+    "worker",
+    "fsdp",
+    "ray",
+]
+
 # What still breaks the two rules on folders. Both lists only shrink.
 KNOWN_CYCLES: Final = {
     ("api.context", "api.downloads"),
@@ -87,6 +103,15 @@ def test_imports_point_down(path: Path) -> None:
     assert used <= allowed, f"{room} must not import {used - allowed}"
 
 
+@pytest.mark.parametrize(
+    "path", sorted((SOURCE / "engine").rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
+)
+def test_the_engine_sees_of_backends_the_protocol_only(path: Path) -> None:
+    used = {name for name in imports(path) if name.startswith("chockstone.backends")}
+
+    assert used <= {"chockstone.backends.protocol"}
+
+
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_torch_is_imported_only_when_it_is_needed(path: Path) -> None:
     top = {name.split(".")[0] for name in imports(path, top_level_only=True)}
@@ -104,6 +129,7 @@ def test_torch_is_imported_only_when_it_is_needed(path: Path) -> None:
         ("chockstone.integrations.flyte.checkpointer", {"torch"}),
         ("chockstone.integrations.flyte.layouts", {"torch", "numpy", "flytekit"}),
         ("chockstone.api.app", {"torch", "transformers", "alembic"}),
+        ("chockstone.backends.protocol", {"torch", "numpy"}),
         ("chockstone.backends.supervision.vllm_backend", {"torch", "transformers"}),
     ],
 )
@@ -175,9 +201,10 @@ def test_a_known_cycle_still_exists(above: str, below: str) -> None:
     assert below in graph.get(above, ()), f"{above} does not import {below} any more: delete it from KNOWN_CYCLES"
 
 
-def test_checkpoints_import_in_the_order_of_the_table() -> None:
-    graph = arrows(SOURCE / "checkpoints")
-    order = {f"checkpoints.{part}": number for number, part in enumerate(CHECKPOINTS_ORDER)}
+@pytest.mark.parametrize(("room", "parts"), [("checkpoints", CHECKPOINTS_ORDER), ("backends", BACKENDS_ORDER)])
+def test_the_parts_of_a_room_import_in_the_order_of_the_table(room: str, parts: list[str]) -> None:
+    graph = arrows(SOURCE / room)
+    order = {f"{room}.{part}": number for number, part in enumerate(parts)}
 
     assert set(graph) == set(order)
     assert not [(part, other) for part, others in graph.items() for other in others if order[other] > order[part]]

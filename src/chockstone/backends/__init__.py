@@ -1,5 +1,4 @@
-"""Arithmetic: the worker process that holds models, trains runs and samples from them.
+"""Computing: the worker processes that hold models, train runs and sample from them, and the supervisors of workers.
 
-``local`` starts that process and talks to it; it and ``channel`` are the only files here that the
-API process loads, and they do not import torch.
+``protocol`` is all that the engine imports. The files of this folder and of ``supervision`` import no torch.
 """

@@ -1,7 +1,7 @@
 """The channel: messages between the server and its worker, over one socket.
 
-A message is a small JSON object and a body of bytes: lengths first (``<IQ``), then both. Nothing is
-ever unpickled.
+A message is a small JSON object (the head) and a body of bytes. On the socket the two lengths come first (``<IQ``).
+Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Message:
 
 
 class ChannelClosed(Exception):
-    """The other side is gone."""
+    """The other end has closed the socket, or its process has ended."""
 
 
 def _frame(message: Message) -> bytes:
@@ -56,7 +56,7 @@ class BlockingChannel:
             raise ChannelClosed(str(error)) from error
 
     def close(self) -> None:
-        """After the last ``receive`` has returned."""
+        """Call this after the last ``receive`` has returned."""
         self._file.close()
         self._socket.close()
 
@@ -92,7 +92,7 @@ class AsyncChannel:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing of what is sent now would be sent."""
+        """Whether a message would not be sent any more."""
         return self._writer.is_closing()
 
     async def send(self, message: Message) -> None:
@@ -110,5 +110,5 @@ class AsyncChannel:
         self._writer.close()
 
     def abort(self) -> None:
-        """Close it at once, whatever was still to be sent."""
+        """Close the channel and drop what is not sent yet."""
         self._writer.transport.abort()

@@ -1,4 +1,4 @@
-"""Run specifications: what a run trains, as chosen when it was created. No weights, no torch."""
+"""Run specifications: what a run trains, as chosen when it was created. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chockstone.wire.failures import BadRequest
 
 T = TypeVar("T")
 MAX_RANK: Final = 4096
-ALPHA: Final = 32.0  # of every LoRA run: what it adds is scaled by this over its rank
+ALPHA: Final = 32.0  # lora_alpha of every LoRA run: its update is scaled by ALPHA / rank
 OPTIMIZERS: Final = ("adamw", "sgd")
 
 

@@ -1,5 +1,5 @@
-"""Tokens out: generation with a KV cache, batched across requests and adapters.
+"""Sampling: generation with a KV cache, batched across requests and adapters.
 
-Runs inside the worker process, beside training. Knows nothing of runs, lanes, catalogs or HTTP: it
-is given a model, perhaps an adapter, and a request, and hands back a result.
+Runs inside the worker process, beside training. It knows nothing of runs, lanes, catalogs or HTTP: it takes a model,
+perhaps an adapter, and a request, and returns a result.
 """

@@ -18,9 +18,9 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adapter:
-    """One adapter's layers, by the module's name in the base model ("model.layers.0.self_attn.q_proj", "lm_head").
+    """The layers of one adapter, by the name of the module in the base model ("model.layers.0.mlp.up_proj", "lm_head").
 
-    A sampler's adapter is a snapshot: nobody changes these tensors.
+    The adapter of a sampler is a snapshot: its tensors do not change.
     """
 
     layers: Mapping[str, LowRank]

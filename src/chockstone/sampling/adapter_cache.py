@@ -1,4 +1,4 @@
-"""Prepared adapters: kept for the next request that uses them, up to a number of bytes."""
+"""The adapter cache: keeps prepared adapters for later requests, up to a number of bytes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final, Generic, TypeVar
 
 from chockstone.sampling.adapter import Adapter
 
-_KEPT_BYTES: Final = 256 << 20  # of adapters as they came; prepared they may be a few times that
+_KEPT_BYTES: Final = 256 << 20  # of adapters before preparation; prepared ones may be a few times as large
 
 Prepared = TypeVar("Prepared")
 
 
 class AdapterCache(Generic[Prepared]):
-    """``prepare`` makes one; what requests hold lives on with them, kept here or not."""
+    """``prepare`` makes a prepared adapter. Requests keep theirs alive when the cache drops it."""
 
     def __init__(self, prepare: Callable[[Adapter], Prepared]) -> None:
         self._prepare = prepare
-        self._kept: OrderedDict[int, tuple[Adapter, Prepared]] = OrderedDict()  # an adapter held keeps its id
+        self._kept: OrderedDict[int, tuple[Adapter, Prepared]] = OrderedDict()  # by id
 
     def get(self, adapter: Adapter) -> Prepared:
         if id(adapter) not in self._kept:

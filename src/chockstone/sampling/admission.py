@@ -1,4 +1,4 @@
-"""Admission: what a request must satisfy before anything is computed for it."""
+"""Admission: checks a request before anything is computed for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chockstone.wire.failures import BadRequest
 
 
 def check_request(model: SampledModel, request: SampleRequest, *, cache_bytes: int) -> int:
-    """The most tokens a sample of it may have. Raises BadRequest for what the caller must change."""
+    """Returns the maximum number of tokens of a sample. Raises BadRequest if the request is invalid."""
     _check_prompt(model, request)
     _check_params(model, request.params)
     _check_questions(model, request)
@@ -77,7 +77,7 @@ def _check_length(model: SampledModel, request: SampleRequest, *, cache_bytes: i
     length, wanted = len(request.prompt), request.params.max_tokens
     space = model.max_context - length
     if space == 0 and wanted == 1:
-        space = 1  # to score a full context: what follows its last token is sampled and never read
+        space = 1  # to score a full context: one token is sampled after it, and never used
     if space < 1 or (wanted is not None and wanted > space):
         asked = "" if wanted is None else f" and max_tokens={wanted}"
         raise BadRequest(
@@ -87,7 +87,7 @@ def _check_length(model: SampledModel, request: SampleRequest, *, cache_bytes: i
     most = space if wanted is None else wanted
     if _fits(model, length, most, cache_bytes):
         return most
-    if wanted is None:  # until the context is full, and here the cache is full first
+    if wanted is None:  # no limit given: until the context is full, or the cache if that is smaller
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2

@@ -1,7 +1,7 @@
-"""The generic network: any causal model through its own forward and its own kind of cache.
+"""The generic network: runs any causal model with its own forward method and its own kind of cache.
 
-The samples of one prompt are always equally long, so they make a batch that needs no padding and no mask,
-and whatever the architecture does with its cache stays right. Prompts take turns.
+The samples of one prompt are always equally long, so they form a batch that needs no padding and no mask. So it works
+with every kind of cache. Prompts take turns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chockstone.sampling.network import LIGHT, Newcomers, Piece, count_tokens_pe
 from chockstone.sampling.round_robin import RoundRobin
 from chockstone.sampling.sequence import Sequence
 
-_LOGITS: Final = 1 << 24  # elements of one reading's logits
+_LOGITS: Final = 1 << 24  # elements of the logits of one reading
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +78,7 @@ class GenericNetwork:
         check_adapter(adapter, set(self._modules))
         layers = []
         for name, layer in adapter.layers.items():
-            module: Any = self._modules[name]  # Any: a linear, or what training wrapped one in
+            module: Any = self._modules[name]  # Any: a linear layer, perhaps wrapped for training
             like = module.weight
             down_t = layer.down.to(like.device, like.dtype).t()
             up_t = (layer.up * adapter.scale).to(like.device, like.dtype).t()
@@ -163,8 +163,8 @@ class GenericReading:
 
 
 def _reorder(cache: DynamicCache, rows: list[int], device: torch.device) -> None:
-    """The cache of the given rows; a row may be there many times."""
-    cache.reorder_cache(torch.tensor(rows, device=device))  # type: ignore[arg-type]  # it says LongTensor and means this
+    """The cache of the given rows; a row may occur several times."""
+    cache.reorder_cache(torch.tensor(rows, device=device))  # type: ignore[arg-type]  # its annotation says LongTensor
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def _hooked(adapter: HookedAdapter) -> Iterator[None]:
 
 @contextmanager
 def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Dropout and the like are for training, which may share this model."""
+    """Switches dropout and similar layers off; training may share the model."""
     if not model.training:
         yield
         return
@@ -203,7 +203,7 @@ def _evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _bytes_per_token(model: PreTrainedModel) -> int:
-    """From the configuration; where it has other names for these, attention over all heads is assumed."""
+    """From the configuration. If names are missing there, full multi-head attention is assumed."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_attention_heads", 1)
     hidden = getattr(config, "hidden_size", 1024)

@@ -1,4 +1,4 @@
-"""Jobs: one request on its way from its prompt to its samples."""
+"""Jobs: the state of one request, from its prompt to its samples."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """``read`` positions of its prompt are computed; of its samples the first ``granted`` have a place,
-    the first ``started`` a token."""
+    """``read`` positions of the prompt are computed.
+
+    The first ``granted`` samples have a place, and the first ``started`` samples have a token.
+    """
 
     key: str
-    owner: str  # whose turns it takes
+    owner: str  # the user whose turns it takes
     arrival: int
     model: SampledModel
     adapter: Prepared
@@ -30,12 +32,12 @@ class Job:
     sequences: tuple[Sequence, ...]
     scores: PromptScores
     tokens: npt.NDArray[np.int64]
-    row_bytes: int  # of cache that one of its rows may come to need; 0: it never decodes
-    prefix_bytes: int  # 0: its prompt is read in one piece and then forgotten
+    row_bytes: int  # maximum cache of one of its rows; 0: it never decodes
+    prefix_bytes: int  # cache of its prompt; 0: the prompt is read in one piece and not kept
     longest_piece: int
     prefix: Prefix = None
-    has_prefix: bool = False  # the bytes for it, from when it is admitted until its last sample starts
-    first_logits: torch.Tensor | None = None  # [1, V], what every sample's first token is picked from
+    has_prefix: bool = False  # holds these bytes, from its admission until its last sample starts
+    first_logits: torch.Tensor | None = None  # [1, V], from which the first token of every sample is picked
     read: int = 0
     granted: int = 0
     started: int = 0

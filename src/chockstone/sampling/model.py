@@ -1,4 +1,4 @@
-"""Sampled models: one base model, made ready once for all its sampling."""
+"""Sampled models: one base model, prepared once for all its sampling."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class SampledModel:
-    """Llama-like models get the lean network, all others the generic one.
+    """Llama-like models use the fused network, all others the generic one.
 
-    The model's weights stay where they are and must not change while samples are taken; its linear weights may
-    become views of larger tensors. It may go on training adapters: nothing else of it is touched.
+    The model's weights must not change while samples are taken. Its linear weights may become views of larger tensors.
+    Training of adapters on the model may continue: nothing else of the model is changed.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class SampledModel:
         max_context: int,
         computing: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
-        """``computing`` surrounds each use of a model whose weights are not here otherwise; that one is generic."""
-        embeddings: Any = model.get_input_embeddings()  # Any: an Embedding, or what training wrapped one in
+        """``computing`` surrounds each use of a sharded model, which always uses the generic network."""
+        embeddings: Any = model.get_input_embeddings()  # Any: an embedding, perhaps wrapped for training
         self.vocabulary = int(embeddings.weight.shape[0])
         self.max_context = max_context
         self.tokenizer = tokenizer
         self.device = model.device
         self.eos_tokens = find_eos_tokens(model, tokenizer)
-        self.texts: dict[int, str] = {}  # what each token reads as alone, as far as anyone asked
+        self.texts: dict[int, str] = {}  # the text of each single token that was needed so far
         self.network: Network
         if computing is None:
             self.network = _choose_network(model, max_context=max_context, vocabulary=self.vocabulary)
@@ -58,27 +58,27 @@ def find_eos_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
 
 def _choose_network(model: PreTrainedModel, *, max_context: int, vocabulary: int) -> Network:
     generic = GenericNetwork(model, vocabulary=vocabulary)
-    blueprint = fuse_weights(model, max_context=max_context)
-    if blueprint is None:
+    fused_weights = fuse_weights(model, max_context=max_context)
+    if fused_weights is None:
         log.info("sampling generic model=%s reason=structure", type(model).__name__)
         return generic
-    lean = FusedLlama(blueprint)
-    if not _agree(lean, generic, vocabulary=vocabulary, max_context=max_context, dtype=model.dtype):
+    fused = FusedLlama(fused_weights)
+    if not _agree(fused, generic, vocabulary=vocabulary, max_context=max_context, dtype=model.dtype):
         log.warning("sampling generic model=%s reason=numbers", type(model).__name__)
         return generic
-    return lean
+    return fused
 
 
 @torch.inference_mode()
-def _agree(lean: Network, generic: Network, *, vocabulary: int, max_context: int, dtype: torch.dtype) -> bool:
-    """Modules can bear the known names and compute something else; a few tokens tell."""
+def _agree(fused: Network, generic: Network, *, vocabulary: int, max_context: int, dtype: torch.dtype) -> bool:
+    """Compare a few tokens: modules may have the known names and compute something else."""
     tokens = torch.arange(min(8, max_context)).mul_(7919).remainder_(vocabulary).numpy()
     answers = []
-    for network in (lean, generic):
+    for network in (fused, generic):
         piece = Piece(tokens, 0, network.new_prefix(len(tokens)), network.prepare(None), is_scored=True)
         answers.append(network.read([piece]).logits(0, 0, len(tokens)))
     ours, theirs = answers
     if not bool(torch.isfinite(theirs).all()):
-        return True  # weights that are not finite fail each request by themselves
+        return True  # weights that are not finite fail each request later
     tolerance = 1e-3 if dtype == torch.float32 else 0.1
     return bool((ours - theirs).abs().max() <= tolerance * theirs.std().clamp(min=1e-6))

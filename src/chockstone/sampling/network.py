@@ -1,4 +1,4 @@
-"""Networks: what the sampler needs of a model that computes, whichever way it does."""
+"""Networks: the protocol between the sampler and a model, fused or generic."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import torch
 from chockstone.sampling.adapter import Adapter
 from chockstone.sampling.sequence import Sequence
 
-LIGHT: Final = 1 << 25  # multiplications of a step below which more threads than one are in each other's way
-_HEAVY: Final = 1 << 34  # multiplications a reading may take on a CPU, where it keeps everyone else waiting
-Prepared = Any  # Any: an adapter as a network made it ready; only that network looks inside
-Prefix = Any  # Any: a prompt's keys and values as a network keeps them; only that network looks inside
+LIGHT: Final = 1 << 25  # multiplications of a step up to which one thread is faster than several
+_HEAVY: Final = 1 << 34  # maximum multiplications of one reading on a CPU, during which others wait
+Prepared = Any  # Any: a prepared adapter; opaque outside its network
+Prefix = Any  # Any: keys and values of a prompt; opaque outside its network
 
 
 @dataclass(slots=True)
 class Piece:
-    """A stretch of one prompt to read next: positions ``start`` and after."""
+    """A piece of a prompt to read next: positions ``start`` and after."""
 
     tokens: npt.NDArray[np.int64]
     start: int
-    prefix: Prefix  # None: nothing of it will be needed again
+    prefix: Prefix  # None: its keys and values are not kept
     adapter: Prepared
-    is_scored: bool  # logits of more than its last position will be asked for
+    is_scored: bool  # logits of more than the last position are needed
 
     @property
     def stop(self) -> int:
@@ -36,7 +36,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Newcomers:
-    """Samples of one prompt that begin to decode, each with its first token already picked."""
+    """Samples of one prompt that begin to decode. The first token of each is picked already."""
 
     owner: str
     sequences: Many[Sequence]
@@ -45,7 +45,7 @@ class Newcomers:
 
 
 class PromptReading(Protocol):
-    """What came of reading some pieces. Good until the network computes again."""
+    """The result of reading some pieces. Valid until the network computes again."""
 
     def logits(self, piece: int, start: int, stop: int) -> torch.Tensor:
         """float32 [stop - start, V] of one piece, by positions in its prompt."""
@@ -59,14 +59,14 @@ class Network(Protocol):
 
     bytes_per_token: int  # of cache
     tokens_per_reading: int
-    scored_per_reading: int  # of those, in a piece that is scored
+    scored_per_reading: int  # the same, for a piece that is scored
     pieces_per_reading: int
 
     def prepare(self, adapter: Adapter | None) -> Prepared:
-        """Raises ServerFailure for an adapter that is not this model's, or not finite."""
+        """Prepare an adapter. Raises ServerFailure if it does not fit the model or is not finite."""
 
     def room(self, length: int) -> int:
-        """Positions of cache a decoding row of ``length`` takes, slack included."""
+        """Positions of cache that a decoding row of ``length`` takes, including slack."""
 
     def new_prefix(self, length: int) -> Prefix: ...
 
@@ -82,7 +82,7 @@ class Batch(Protocol):
     def join(self, newcomers: Many[Newcomers]) -> None: ...
 
     def leave(self, sequences: Many[Sequence], *, tainted: bool = False) -> None:
-        """``tainted``: their numbers are not finite and must not be read again by whoever takes the place."""
+        """Remove samples. ``tainted``: their cache is not finite and must be cleared before others use it."""
 
     def is_empty(self) -> bool: ...
 
@@ -90,7 +90,7 @@ class Batch(Protocol):
         """Whether the next ``decode`` is too little work for several threads."""
 
     def decode(self) -> tuple[Many[Sequence], torch.Tensor]:
-        """One token further: the sequences that moved, and their logits in float32 [B, V]."""
+        """Decode one token. Returns the sequences that were decoded, and their logits in float32 [B, V]."""
 
 
 def count_tokens_per_reading(weights: int, device: torch.device) -> int:

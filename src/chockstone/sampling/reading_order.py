@@ -1,8 +1,8 @@
-"""Reading order: whose prompts are read next.
+"""Reading order: which prompts are read next.
 
-Each owner's prompts stand in a line of their own. A step reads pieces of the owners' first prompts, then of their
-second ones, and so on; an owner who got a piece goes behind those who got none. So an owner waits for at most one step
-of each other owner, however many prompts those have.
+Each owner has a queue of prompts. A step reads pieces of the first prompt of each owner, then of the second ones, and
+so on. An owner who got a piece goes behind those who got none. So an owner waits for at most one step of each other
+owner, however many prompts those have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ReadingOrder:
         self._lines.setdefault(job.owner, deque()).append(job)
 
     def in_turn(self) -> Iterator[Job]:
-        """All jobs, the next one first. Nothing may be added or removed meanwhile."""
+        """All jobs in order. Nothing may be added or removed during the iteration."""
         lines, place = list(self._lines.values()), 0
         while lines:
             yield from (line[place] for line in lines)
@@ -32,14 +32,14 @@ class ReadingOrder:
             lines = [line for line in lines if len(line) > place]
 
     def take(self, jobs: Iterable[Job]) -> None:
-        """These get a piece now: they leave their lines, and their owners go behind the others."""
+        """Remove the jobs that get a piece now from their queues; their owners go behind the others."""
         for job in jobs:
             self.remove(job)
             if job.owner in self._lines:
                 self._lines.move_to_end(job.owner)
 
     def remove(self, job: Job) -> None:
-        """Unknown jobs are fine."""
+        """Remove a job, if it is there."""
         line = self._lines.get(job.owner)
         if line is None or job not in line:
             return

@@ -1,7 +1,7 @@
-"""Rotas: things to do, taken in turn between those who asked for them.
+"""Round robin: a queue of items by owner, from which the owners take turns.
 
-Each party has its own line. The parties take turns, whatever the length of their lines, and within a line the first
-come is the first taken.
+Each owner has a queue of its own. The owners take turns, whatever the lengths of their queues. Within a queue items are
+taken first in, first out.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ class RoundRobin(Generic[T]):
         return bool(self._lines)
 
     def __iter__(self) -> Iterator[T]:
-        """All of them, in no promised order."""
+        """All items, in no particular order."""
         return chain.from_iterable(self._lines.values())
 
     def first(self) -> T:
-        """What ``take`` would return; there must be one."""
+        """The item that ``take`` would return. There must be one."""
         return next(iter(self._lines.values()))[0]
 
-    def add(self, party: str, item: T) -> None:
-        self._lines.setdefault(party, deque()).append(item)
+    def add(self, owner: str, item: T) -> None:
+        self._lines.setdefault(owner, deque()).append(item)
 
     def take(self) -> T:
-        """The next party's first, which goes behind the other parties; there must be one."""
-        party, line = next(iter(self._lines.items()))
+        """Remove the first item of the next owner, who goes behind the other owners. There must be one."""
+        owner, line = next(iter(self._lines.items()))
         item = line.popleft()
         if line:
-            self._lines.move_to_end(party)
+            self._lines.move_to_end(owner)
         else:
-            del self._lines[party]
+            del self._lines[owner]
         return item
 
-    def remove(self, party: str, item: T) -> None:
-        line = self._lines[party]
+    def remove(self, owner: str, item: T) -> None:
+        line = self._lines[owner]
         line.remove(item)
         if not line:
-            del self._lines[party]
+            del self._lines[owner]

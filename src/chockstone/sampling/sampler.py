@@ -1,8 +1,7 @@
-"""The sampler: many requests in few steps; a step reads a piece of some prompts, or decodes one token of a batch.
+"""The sampler: serves many requests in steps. A step reads a piece of some prompts, or decodes one token of a batch.
 
-Continuous batching: a request joins the batch of its model as soon as its prompt is read, and its samples leave
-one by one as they end. Single-threaded: whoever owns a sampler calls it from one thread and decides what
-happens between steps.
+Continuous batching: a request joins the batch of its model as soon as its prompt is read, and its samples leave one by
+one as they end. A sampler must be called from one thread; the caller decides what happens between steps.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 from chockstone.wire.failures import Failure, RequestError, ServerFailure
 
 log = logging.getLogger(__name__)
-_LOGITS: Final = 1 << 23  # elements made at once while scoring prompts and starting samples
+_LOGITS: Final = 1 << 23  # elements computed at once while scoring prompts and starting samples
 Agreement = Callable[
     [npt.NDArray[Any], npt.NDArray[Any]], tuple[npt.NDArray[Any], ...]
 ]  # Any: tokens, log-probabilities
@@ -44,26 +43,28 @@ class Finished:
 
 
 class Sampler:
-    """``max_sequences`` samples decode at once, and what all requests keep cached is reserved out of ``cache_bytes``;
-    what does not fit waits its turn. A quarter more of both is kept for owners who have nothing running."""
+    """At most ``max_sequences`` samples decode at once, with at most ``cache_bytes`` of cache; other requests wait.
+
+    A quarter more of both is reserved for owners who have nothing running.
+    """
 
     def __init__(
         self, *, max_sequences: int = 256, cache_bytes: int = 2 << 30, agree: Agreement = lambda *picked: picked
     ) -> None:
-        """``agree``: what was picked, made the same in all processes that sample in step."""
+        """``agree`` makes the picked tokens the same in all processes of a group."""
         self._cache_bytes = cache_bytes
         self._agree = agree
         self._turns = SamplingTurns(places=max_sequences, cache_bytes=cache_bytes)
         self._jobs: dict[str, Job] = {}
-        self._owners: dict[Sequence, Job] = {}  # of the samples that decode
-        self._reading = ReadingOrder()  # prompts on their way
-        self._starting: list[Job] = []  # prompts read, with samples granted but not started
-        self._batches: OrderedDict[SampledModel, Batch] = OrderedDict()  # in the order of their next tokens
+        self._owners: dict[Sequence, Job] = {}  # jobs of the decoding samples
+        self._reading = ReadingOrder()  # jobs whose prompts are being read
+        self._starting: list[Job] = []  # prompt read, with samples granted and not started
+        self._batches: OrderedDict[SampledModel, Batch] = OrderedDict()  # the first decodes next
         self._rules: dict[SampledModel, tuple[Many[Sequence], SamplingRules]] = {}
-        self._curious: set[Job] = set()  # those that want to know each token's rivals
+        self._curious: set[Job] = set()  # jobs that asked for alternatives to sampled tokens
         self._finished: list[Finished] = []
         self._arrivals = 0
-        self._has_decoded = False  # in the last step: then a prompt is due
+        self._has_decoded = False  # in the last step: then prompts are next
 
     def add(
         self,
@@ -75,10 +76,10 @@ class Sampler:
         seed: int,
         owner: str = "",
     ) -> None:
-        """Take a request; its outcome comes out of some later ``step``. ``seed`` is for one that names none.
+        """Add a request; a later ``step`` returns its outcome. ``seed`` is used if the request has none.
 
-        Those of one ``owner`` take the same turns; the owners share places and reading steps equally.
-        Raises BadRequest for what the caller must change. The adapter must not be modified afterwards.
+        Owners share places and reading steps equally. Raises BadRequest if the request is invalid. The adapter must not
+        be modified afterwards.
         """
         if key in self._jobs:
             raise ValueError(f"sampling request {key!r} is running already")
@@ -97,7 +98,7 @@ class Sampler:
 
     @torch.inference_mode()
     def cancel(self, key: str) -> None:
-        """Forget a request and free what it holds; nothing is reported of it. Unknown keys are fine."""
+        """Remove a request, if it is there, and free what it holds. It has no outcome."""
         if (job := self._jobs.get(key)) is not None:
             self._remove(job)
 
@@ -106,7 +107,7 @@ class Sampler:
 
     @torch.inference_mode()
     def step(self) -> list[Finished]:
-        """One bounded piece of work. Prompts and tokens alternate, so that neither waits long for the other."""
+        """Do one bounded piece of work. Prompts and tokens alternate, so that neither waits long for the other."""
         admitted, widened = self._turns.admit()
         for job in admitted:
             self._reading.add(job)
@@ -123,7 +124,7 @@ class Sampler:
         return finished
 
     def _read(self) -> None:
-        """A piece of each of the next prompts of one model. A long prompt takes turns with those behind it."""
+        """Read a piece of each of the next prompts of one model. A long prompt takes turns with those behind it."""
         model = next(self._reading.in_turn()).model
         network, space = model.network, model.network.tokens_per_reading
         jobs: list[Job] = []
@@ -135,7 +136,7 @@ class Sampler:
                 break
             tokens = job.tokens[job.read : job.read + min(space, job.longest_piece)]
             if not job.prefix_bytes and len(tokens) < len(job.tokens):
-                break  # it keeps nothing, so it is read in one piece
+                break  # nothing of it is kept, so it is read in one piece
             jobs.append(job)
             is_scored = job.read + len(tokens) > job.scores.first
             pieces.append(Piece(tokens, job.read, job.prefix, job.adapter, is_scored=is_scored))
@@ -146,7 +147,7 @@ class Sampler:
                 if job.prefix is None and job.prefix_bytes:
                     job.prefix = piece.prefix = network.new_prefix(len(job.tokens))
             reading = network.read(pieces)
-        except Exception as error:  # a model can fail in any way; its requests learn of it
+        except Exception as error:  # a model can fail in any way; the error goes to its requests
             log.exception("reading prompts failed keys=%s", [job.key for job in jobs])
             self._fail(jobs, error)
             return
@@ -175,7 +176,7 @@ class Sampler:
             self._starting.append(job)
 
     def _start(self) -> None:
-        """First tokens for all samples that have a place."""
+        """Pick the first tokens of all samples that have a place."""
         jobs, self._starting = list(dict.fromkeys(self._starting)), []
         for model in {job.model: None for job in jobs}:
             rows = [(job, number) for job in jobs if job.model is model for number in range(job.started, job.granted)]
@@ -224,7 +225,7 @@ class Sampler:
     def _decode_batch(self, model: SampledModel, batch: Batch) -> None:
         try:
             sequences, logits = batch.decode()
-        except Exception as error:  # a model can fail in any way; its requests learn of it
+        except Exception as error:  # a model can fail in any way; the error goes to its requests
             log.exception("decoding failed")
             self._fail({job for job in self._owners.values() if job.model is model}, error)
             return
@@ -237,7 +238,7 @@ class Sampler:
             self._leave(model, ended)
 
     def _give(self, sequences: Many[Sequence], logits_BV: torch.Tensor, rules: SamplingRules) -> list[Sequence]:
-        """One token to each; the samples that end with it are returned, and are nobody's any more."""
+        """Append one token to each sample. Returns the samples that end with it, which are removed."""
         picked_B, logprobs_B = self._agree(*pick(logits_BV, rules, [next(sequence.uniforms) for sequence in sequences]))
         self._give_alternatives(sequences, logits_BV)
         ended: list[Sequence] = []
@@ -251,7 +252,7 @@ class Sampler:
                 ended.append(sequence)
         for sequence in ended:
             self._end(sequence)
-        for job, sequence in broken.items():  # last, for rows may only be moved when all have their new length
+        for job, sequence in broken.items():  # last: rows may be moved only when all have their new length
             self._fail_broken(job, sequence)
         return ended
 
@@ -309,7 +310,7 @@ class Sampler:
 
 
 def _score(job: Job, piece: Piece, reading: PromptReading, number: int) -> None:
-    """The last position predicts the first sampled token, and so is no part of the prompt's score."""
+    """The last position is not scored: it predicts the first sampled token."""
     stop = min(piece.stop, len(job.tokens) - 1)
     at_once = max(1, _LOGITS // job.model.vocabulary)
     for start in range(max(piece.start, job.scores.first), stop, at_once):

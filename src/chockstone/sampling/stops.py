@@ -10,12 +10,12 @@ from transformers import PreTrainedTokenizerBase
 from chockstone.wire.codecs.samples import SamplingParams
 
 _BYTES_PER_CHARACTER: Final = 4  # UTF-8: a byte-level token may hold a quarter of a character
-_CONTEXT: Final = 4  # tokens decoded besides, for tokenizers that treat the first word differently
+_CONTEXT: Final = 4  # additional tokens to decode, for tokenizers that treat the first word differently
 _BROKEN: Final = "\ufffd"
 
 
 class Stops:
-    """One request's stops. ``texts`` is shared by all requests of a tokenizer: what each token reads as alone."""
+    """The stops of one request. ``texts`` is shared by all requests of a tokenizer: the text of each single token."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Stops:
         self._window = longest * _BYTES_PER_CHARACTER + _CONTEXT
 
     def end(self, tokens: Many[int]) -> bool:
-        """Whether the last of ``tokens`` completes a stop; asked once after every token, the sampled ones only."""
+        """Whether the last of ``tokens`` completes a stop. Call this once after every sampled token."""
         if tokens[-1] in self.tokens:
             return True
         if not self._strings or not self._may_complete(tokens[-1]):
@@ -43,7 +43,7 @@ class Stops:
         return any(string in text for string in self._strings)
 
     def _may_complete(self, token: int) -> bool:
-        """Decoding a window for every token is dear; most tokens do not even hold a stop's last character."""
+        """A cheap check before a window is decoded: most tokens do not hold the last character of a stop."""
         text = self._texts.get(token)
         if text is None:
             text = self._texts[token] = self._decode([token])

@@ -1,6 +1,6 @@
-"""Picking: from logits to one token per row, every row by its own rules and its own random number.
+"""Token choice: picks one token per row from logits, with the rules and the random number of the row.
 
-The last choice is made by numpy, on a row's few sums: cheaper than a dozen small tensor operations.
+The last choice is made with numpy on a few sums per row, which is cheaper than a dozen small tensor operations.
 
 Shapes: B rows, R of them truncated, V vocabulary, K candidates, C blocks of S tokens.
 """
@@ -22,12 +22,12 @@ Places = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
 
 _BLOCK: Final = 64  # a row is searched in two short scans instead of one long one
-_CANDIDATES: Final = 1024  # enough for nearly every nucleus; the rare flat row is sorted whole
+_CANDIDATES: Final = 1024  # enough for nearly every nucleus; a rare flat row is sorted in full
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingRules:
-    """The rules of a batch's rows, as tensors; made anew only when the batch changes."""
+    """The rules of the rows of a batch, as tensors. Recreated only when the batch changes."""
 
     temperature_B1: torch.Tensor | None  # None: 1 for every row
     greedy_B: npt.NDArray[np.bool_] | None  # None: no row
@@ -62,7 +62,7 @@ def gather_rules(params: Many[SamplingParams], *, vocabulary: int, device: torch
 def pick(logits_BV: torch.Tensor, rules: SamplingRules, uniforms: Many[float]) -> tuple[Places, Floats]:
     """Tokens and their log-probabilities at the row's temperature, before any truncation.
 
-    A row whose logits are not finite gets NaN for a log-probability; no other row feels it.
+    A row whose logits are not finite gets NaN as its log-probability; other rows are not affected.
     """
     scaled_BV = logits_BV if rules.temperature_B1 is None else logits_BV / rules.temperature_B1
     probs_BV = scaled_BV.softmax(-1)
@@ -83,7 +83,7 @@ def pick(logits_BV: torch.Tensor, rules: SamplingRules, uniforms: Many[float]) -
             chosen_B = np.where(rules.greedy_B, likeliest_B, chosen_B)
     with np.errstate(divide="ignore", invalid="ignore"):
         logprobs_B = np.log(chosen_B)
-    return np.minimum(tokens_B, probs_BV.shape[1] - 1), logprobs_B  # a row of NaN may have landed in the padding
+    return np.minimum(tokens_B, probs_BV.shape[1] - 1), logprobs_B  # a row of NaN may have selected the padding
 
 
 def find_most_likely(logits_BV: torch.Tensor, temperature: float, k: int) -> tuple[Many[Tokens], Many[Floats]]:
@@ -114,7 +114,7 @@ def _most_likely(blocks_BCS: torch.Tensor) -> tuple[Places, Floats]:
 
 
 def _draw(blocks_BCS: torch.Tensor, uniform_B: Doubles) -> tuple[Places, Floats]:
-    """Inverse of the cumulative distribution at each row's number, in double precision."""
+    """The inverse of the cumulative distribution at the random number of each row, in double precision."""
     rows = np.arange(len(uniform_B))
     up_to_BC = blocks_BCS.sum(-1).cpu().numpy().cumsum(1, dtype=np.float64)
     target_B = uniform_B * up_to_BC[:, -1]
@@ -126,7 +126,7 @@ def _draw(blocks_BCS: torch.Tensor, uniform_B: Doubles) -> tuple[Places, Floats]
 
 
 def _search(up_to_BN: Doubles, target_B: Doubles) -> Places:
-    """The first place whose sum exceeds the target: never one that adds nothing, whatever rounding did."""
+    """The first index whose sum exceeds the target. Rounding never selects one with probability 0."""
     place_B: Places = (up_to_BN <= target_B[:, None]).sum(1)
     if place_B.max() == up_to_BN.shape[1]:
         last_B = (up_to_BN >= up_to_BN[:, -1:]).argmax(1)
@@ -135,7 +135,7 @@ def _search(up_to_BN: Doubles, target_B: Doubles) -> Places:
 
 
 def _draw_truncated(probs_RV: torch.Tensor, uniform_R: Doubles, rules: SamplingRules) -> torch.Tensor:
-    """Top-k first, then the nucleus of what that leaves; candidates in falling order of likelihood."""
+    """Apply top-k first, then top-p to the rest. Candidates are in falling order of probability."""
     vocabulary = probs_RV.shape[1]
     count = rules.most_k or min(_CANDIDATES, vocabulary)
     top_RK, tokens_RK = probs_RV.topk(count)

@@ -1,12 +1,12 @@
-"""Turns: who gets one of the places, and its share of the cache, next.
+"""Turns: which request gets the next place and its share of the cache.
 
-A place goes to the owner who has the fewest: as every place decodes one token a step, owners who want more than there
-is get the same number of tokens. Within an owner, a request's samples take their turns as if they had arrived one after
-another behind it, so that a request for hundreds does not shut out those that come after, nor they it.
+A place goes to the owner who has the fewest. Every place decodes one token per step, so owners who want more than there
+is get the same number of tokens. Within an owner, the samples of a request take turns as if they had arrived one after
+another: a request for hundreds of samples does not block later requests, nor do they block it.
 
-Besides, there is a reserve of a quarter of the places and of the cache, for owners who have nothing running: their
-first sample does not wait for others' samples to end. What is granted was reserved at its largest, and a request once
-admitted keeps one place until it is done: whatever began can always go on.
+A quarter of the places and of the cache is a reserve for owners who have nothing running: their first sample does not
+wait for samples of others to end. Cache is reserved at its maximum, and an admitted request keeps one place until it is
+done, so what has started can always continue.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Final
 
 from chockstone.sampling.job import Job
 
-_RESERVE: Final = 4  # the reserve is one part in so many, on top of the rest
+_RESERVE: Final = 4  # the reserve is an additional 1 / _RESERVE of places and cache
 
 
 @dataclass(slots=True)
 class _Pool:
-    """What is free."""
+    """Free places and free bytes of cache."""
 
     places: int
     cache_bytes: int
@@ -30,14 +30,14 @@ class _Pool:
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """One owner's requests that have not all they want."""
+    """The requests of one owner that do not have all their places yet."""
 
-    waiting: deque[Job] = field(default_factory=deque)  # have nothing yet
-    questions: deque[Job] = field(default_factory=deque)  # the same, but will never decode and so need no place
+    waiting: deque[Job] = field(default_factory=deque)  # jobs that have nothing yet
+    questions: deque[Job] = field(default_factory=deque)  # the same, but they never decode and so need no place
     partial: list[Job] = field(default_factory=list)  # prompt read, some samples without a place
 
     def next(self) -> Job | None:
-        """Who gets a place, if this owner gets one."""
+        """The job that gets a place, if this owner gets one."""
         first = min(self.partial, key=lambda job: job.turn, default=None)
         if self.waiting and (first is None or self.waiting[0].turn <= first.turn):
             return self.waiting[0]
@@ -51,24 +51,24 @@ class SamplingTurns:
     def __init__(self, *, places: int, cache_bytes: int) -> None:
         self._common = _Pool(places, cache_bytes)
         self._reserve = _Pool(max(1, places // _RESERVE), cache_bytes // _RESERVE)
-        self._prefixes: dict[Job, _Pool] = {}  # where a job's prefix was taken from
-        self._reserved: set[Job] = set()  # of whose rows one is from the reserve
-        self._lines: dict[str, _Line] = {}  # by owner; the one who was granted something last is the last
-        self._places: Counter[str] = Counter()  # that each owner has
-        self._running: Counter[str] = Counter()  # each owner's requests that were admitted and are not done
-        self._kept: list[Job] = []  # whose next sample has the place of the one that ended
+        self._prefixes: dict[Job, _Pool] = {}  # the pool that a job's prefix was taken from
+        self._reserved: set[Job] = set()  # jobs with one row from the reserve
+        self._lines: dict[str, _Line] = {}  # by owner; the owner who was granted something last is at the end
+        self._places: Counter[str] = Counter()  # number of places, by owner
+        self._running: Counter[str] = Counter()  # number of admitted requests that are not done, by owner
+        self._kept: list[Job] = []  # jobs whose next sample takes the place of the one that ended
 
     def add(self, job: Job) -> None:
         line = self._lines.setdefault(job.owner, _Line())
         (line.waiting if job.decodes else line.questions).append(job)
 
     def add_samples(self, job: Job) -> None:
-        """The prompt is read: from now on its further samples may be granted."""
+        """The prompt is read: from now on further samples of the job may be granted."""
         if job.granted < len(job.sequences):
             self._lines.setdefault(job.owner, _Line()).partial.append(job)
 
     def admit(self) -> tuple[list[Job], list[Job]]:
-        """Jobs whose prompts may be read now, and jobs that have been granted more samples to start."""
+        """Returns jobs whose prompts may be read now, and jobs that were granted more samples to start."""
         admitted: list[Job] = []
         widened: dict[Job, None] = dict.fromkeys(self._kept)
         self._kept = []
@@ -88,7 +88,7 @@ class SamplingTurns:
         return admitted, list(widened)
 
     def _admit_questions(self, admitted: list[Job]) -> None:
-        """One of each owner after the other, as long as the next one's prefix fits."""
+        """Admit one job of each owner in turn, as long as the prefix of the next one fits."""
         asking = [owner for owner, line in self._lines.items() if line.questions]
         while asking:
             still_asking = []
@@ -110,7 +110,7 @@ class SamplingTurns:
             asking = still_asking
 
     def _next(self) -> Job | None:
-        """Of the owner with the fewest places; among equals, of the one who was granted nothing for longest."""
+        """The next job of the owner with the fewest places; of several, the one who was granted nothing for longest."""
         due = [(self._places[owner], job) for owner, line in self._lines.items() if (job := line.next()) is not None]
         return min(due, key=lambda each: each[0])[1] if due else None
 
@@ -149,7 +149,7 @@ class SamplingTurns:
             self._prefixes.pop(job).cache_bytes += job.prefix_bytes
 
     def end_sample(self, job: Job) -> None:
-        """One of its samples has ended."""
+        """A sample of the job has ended."""
         job.ended += 1
         line = self._lines.get(job.owner)
         if line is not None and job in line.partial and job.ended == job.granted:
@@ -177,7 +177,7 @@ class SamplingTurns:
             del self._running[job.owner]
 
     def remove(self, job: Job) -> None:
-        """It ends here, wherever it was; what it still held is free again."""
+        """Remove the job in whatever state it is, and free what it holds."""
         line = self._lines.get(job.owner, _Line())
         for place in (line.waiting, line.questions, line.partial, self._kept):
             if job in place:

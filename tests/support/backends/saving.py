@@ -1,4 +1,4 @@
-"""Models in directories, and a library whose compute thread is the test."""
+"""Models in directories, and worker checkpoints whose compute thread is the test."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import torch
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.base_model import BaseModel, load_base_model
-from chockstone.backends.training.process_group import ALONE, ProcessGroup
-from chockstone.backends.training.run import RunSpec, TrainedRun
+from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
+from chockstone.backends.training.run import TrainedRun
 from chockstone.backends.worker.checkpoints import WorkerCheckpoints
 from chockstone.checkpoints import Archive
 from support.tiny_models import lora_run, tiny_model, tiny_tokenizer
@@ -26,10 +27,10 @@ TOKENS = torch.arange(20)[None] * 3 % 97
 class Desk:
     """Does what the compute thread would, while it waits."""
 
-    def __init__(self, store: Path, *, crew: ProcessGroup = ALONE) -> None:
+    def __init__(self, store: Path, *, process_group: ProcessGroup = SINGLE_PROCESS) -> None:
         self.store = store
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.library = WorkerCheckpoints(str(store), post=self._inbox.put, crew=crew)
+        self.checkpoints = WorkerCheckpoints(str(store), post=self._inbox.put, process_group=process_group)
 
     def wait(self, future: Future[T]) -> T:
         future.add_done_callback(lambda _: self._inbox.put(lambda: None))
@@ -39,9 +40,9 @@ class Desk:
 
     def save(self, run: TrainedRun, archive: str, *, kind: str, **options: Any) -> int:
         """Returns the archive's size."""
-        self.wait(self.library.room())
+        self.wait(self.checkpoints.room())
         options = {"metadata": {}, "ttl_seconds": None} | options
-        return self.wait(self.library.save(run, archive, kind=kind, **options)).size_bytes
+        return self.wait(self.checkpoints.save(run, archive, kind=kind, **options)).size_bytes
 
     def open(self, archive: str) -> Archive:
         return Archive.open(self.store / f"{archive}.tar")
@@ -51,7 +52,7 @@ class Desk:
 def open_desk(store: Path) -> Iterator[Desk]:
     desk = Desk(store)
     yield desk
-    desk.library.close()
+    desk.checkpoints.close()
 
 
 def make_directory(directory: Path, architecture: str, *, tied: bool, dtype: torch.dtype = torch.float32) -> Path:

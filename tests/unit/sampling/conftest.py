@@ -18,11 +18,11 @@ def base() -> PreTrainedModel:
 
 
 @pytest.fixture(scope="package")
-def lean(base: PreTrainedModel) -> Served:
+def fused(base: PreTrainedModel) -> Served:
     return Served(base)
 
 
 @pytest.fixture(scope="package", params=["qwen3", "llama", "gpt_neox"])
 def served(request: pytest.FixtureRequest) -> Served:
-    """Two architectures on the lean network and one on the generic."""
+    """Two architectures on the fused network and one on the generic."""
     return Served({"qwen3": qwen3, "llama": llama, "gpt_neox": gpt_neox}[request.param]())

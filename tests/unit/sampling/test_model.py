@@ -142,12 +142,12 @@ def test_no_weight_is_held_twice() -> None:
     model = llama()
     served = Served(model)
 
-    blueprint = served.sampled.network._blueprint  # type: ignore[attr-defined]
+    fused_weights = served.sampled.network._fused_weights  # type: ignore[attr-defined]
 
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    assert {matrix.weight.untyped_storage().data_ptr() for matrix in blueprint.matrices} <= own
+    assert {matrix.weight.untyped_storage().data_ptr() for matrix in fused_weights.matrices} <= own
     attention: Any = model.model.layers[0].self_attn  # type: ignore[union-attr,index]
-    assert blueprint.layers[0].qkv.weight.data_ptr() == attention.q_proj.weight.data_ptr()
+    assert fused_weights.layers[0].qkv.weight.data_ptr() == attention.q_proj.weight.data_ptr()
 
 
 def test_training_goes_on_through_a_model_that_is_sampled() -> None:

@@ -141,27 +141,27 @@ def test_several_threads_give_the_numbers_of_one(
             np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
 
 
-def test_rows_grow_through_longer_and_longer_places(lean: Served) -> None:
+def test_rows_grow_through_longer_and_longer_places(fused: Served) -> None:
     prompts = [random_prompt(100, 1), random_prompt(3, 2)]
     sampler = Sampler()
     for number, prompt in enumerate(prompts):
-        sampler.add(str(number), lean.sampled, None, request(prompt, 2, max_tokens=300, temperature=0.9), seed=number)
+        sampler.add(str(number), fused.sampled, None, request(prompt, 2, max_tokens=300, temperature=0.9), seed=number)
 
     outcomes = finish(sampler)
 
     for number, prompt in enumerate(prompts):
         for sequence in result_of(outcomes[str(number)]).sequences:
             tokens = [*prompt, *sequence.tokens.tolist()]
-            expected = logprobs_of(lean.model, tokens, temperature=0.9)[:-1].gather(
+            expected = logprobs_of(fused.model, tokens, temperature=0.9)[:-1].gather(
                 1, torch.tensor(tokens[1:])[:, None]
             )
             np.testing.assert_allclose(sequence.logprobs, expected[len(prompt) - 1 :, 0], atol=1e-4)
 
 
-def test_requests_decode_together_and_those_that_come_later_join_them(lean: Served) -> None:
+def test_requests_decode_together_and_those_that_come_later_join_them(fused: Served) -> None:
     sampler, steps = Sampler(), 0
     for number in range(8):
-        sampler.add(str(number), lean.sampled, None, request(max_tokens=50), seed=number)
+        sampler.add(str(number), fused.sampled, None, request(max_tokens=50), seed=number)
         sampler.step()
 
     outcomes = {}
@@ -173,10 +173,10 @@ def test_requests_decode_together_and_those_that_come_later_join_them(lean: Serv
     assert steps < 80  # one after another would be 400
 
 
-def test_a_sample_that_ends_leaves_the_others_going(lean: Served) -> None:
+def test_a_sample_that_ends_leaves_the_others_going(fused: Served) -> None:
     sampler = Sampler()
-    sampler.add("long", lean.sampled, None, request(max_tokens=100), seed=1)
-    sampler.add("short", lean.sampled, None, request(max_tokens=3), seed=2)
+    sampler.add("long", fused.sampled, None, request(max_tokens=100), seed=1)
+    sampler.add("short", fused.sampled, None, request(max_tokens=3), seed=2)
 
     for _ in range(8):
         finished = sampler.step()
@@ -187,22 +187,22 @@ def test_a_sample_that_ends_leaves_the_others_going(lean: Served) -> None:
     assert list(finish(sampler)) == ["long"]
 
 
-def test_many_samples_take_turns_in_few_places(lean: Served) -> None:
+def test_many_samples_take_turns_in_few_places(fused: Served) -> None:
     many = request(samples=50, max_tokens=6)
 
     sampler = Sampler(max_sequences=7)
-    sampler.add("many", lean.sampled, None, many, seed=3)
+    sampler.add("many", fused.sampled, None, many, seed=3)
     outcome = result_of(finish(sampler)["many"])
 
-    assert tokens_of(outcome) == tokens_of(lean.sample(many, seed=3)[0])
+    assert tokens_of(outcome) == tokens_of(fused.sample(many, seed=3)[0])
 
 
-def test_a_small_request_is_not_shut_out_by_one_for_hundreds(lean: Served) -> None:
+def test_a_small_request_is_not_shut_out_by_one_for_hundreds(fused: Served) -> None:
     sampler, order = Sampler(max_sequences=4), []
-    sampler.add("hundreds", lean.sampled, None, request(samples=200, max_tokens=5), seed=1)
+    sampler.add("hundreds", fused.sampled, None, request(samples=200, max_tokens=5), seed=1)
     for _ in range(10):
         sampler.step()
-    sampler.add("one", lean.sampled, None, request(max_tokens=5), seed=2)
+    sampler.add("one", fused.sampled, None, request(max_tokens=5), seed=2)
     while sampler.has_work():
         order += [finished.key for finished in sampler.step()]
 
@@ -238,30 +238,30 @@ def test_sixteen_small_owners_wait_for_no_sample_of_one_who_floods(served: Serve
     assert steps <= 2 * rounds * (1 + 5), "a round reads their prompts, and each token takes a round; two steps each"
 
 
-def test_more_small_owners_than_the_reserve_holds_wait_for_each_other_only(lean: Served) -> None:
+def test_more_small_owners_than_the_reserve_holds_wait_for_each_other_only(fused: Served) -> None:
     sampler = Sampler(max_sequences=4)
     for number in range(50):
-        sampler.add(f"flood {number}", lean.sampled, None, request(max_tokens=1500), seed=1, owner="ann")
+        sampler.add(f"flood {number}", fused.sampled, None, request(max_tokens=1500), seed=1, owner="ann")
     for _ in range(10):
         sampler.step()
     keys = [f"small {number}" for number in range(8)]
     for key in keys:
-        sampler.add(key, lean.sampled, None, request(max_tokens=5), seed=1, owner=key)
+        sampler.add(key, fused.sampled, None, request(max_tokens=5), seed=1, owner=key)
 
     assert steps_until_done(sampler, set(keys), most=1000) <= 8 * 2 * (1 + 5)
 
 
 def test_an_owner_s_flood_of_prompts_does_not_delay_another_s_prompt(
-    lean: Served, monkeypatch: pytest.MonkeyPatch
+    fused: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lean.sampled.network, "tokens_per_reading", 1000)
-    monkeypatch.setattr(lean.sampled.network, "scored_per_reading", 1000)
+    monkeypatch.setattr(fused.sampled.network, "tokens_per_reading", 1000)
+    monkeypatch.setattr(fused.sampled.network, "scored_per_reading", 1000)
     sampler, prompt = Sampler(), random_prompt(1000, 5)
     score = request(prompt, max_tokens=1, ask={"prompt_logprobs": True})
     for number in range(100):
-        sampler.add(f"flood {number}", lean.sampled, None, score, seed=1, owner="ann")
+        sampler.add(f"flood {number}", fused.sampled, None, score, seed=1, owner="ann")
     sampler.step()
-    sampler.add("small", lean.sampled, None, request(max_tokens=1), seed=1, owner="bob")
+    sampler.add("small", fused.sampled, None, request(max_tokens=1), seed=1, owner="bob")
 
     done = [finished.key for _ in range(3) for finished in sampler.step()]
 
@@ -281,11 +281,11 @@ def test_tokens_do_not_depend_on_whose_turn_it_was(served: Served) -> None:
     assert all(tokens_of(result_of(outcomes[str(number)])) == expected for number in range(9))
 
 
-def test_scoring_waits_for_no_place(lean: Served) -> None:
+def test_scoring_waits_for_no_place(fused: Served) -> None:
     sampler, done = Sampler(max_sequences=1), []
-    sampler.add("long", lean.sampled, None, request(max_tokens=100), seed=1)
+    sampler.add("long", fused.sampled, None, request(max_tokens=100), seed=1)
     sampler.step()
-    sampler.add("score", lean.sampled, None, request(max_tokens=1, ask={"prompt_logprobs": True}), seed=2)
+    sampler.add("score", fused.sampled, None, request(max_tokens=1, ask={"prompt_logprobs": True}), seed=2)
     while not done:
         done = sampler.step()
 
@@ -310,14 +310,14 @@ def test_a_cancelled_request_frees_its_place_and_is_heard_of_no_more(served: Ser
     assert tokens_of(result_of(outcomes["kept"])) == tokens_of(served.sample(request(max_tokens=8), seed=2)[0])
 
 
-def test_a_key_that_is_running_is_refused_and_one_that_ended_may_come_again(lean: Served) -> None:
+def test_a_key_that_is_running_is_refused_and_one_that_ended_may_come_again(fused: Served) -> None:
     sampler = Sampler()
-    sampler.add("a", lean.sampled, None, request(), seed=1)
+    sampler.add("a", fused.sampled, None, request(), seed=1)
 
     with pytest.raises(ValueError, match="'a' is running"):
-        sampler.add("a", lean.sampled, None, request(), seed=1)
+        sampler.add("a", fused.sampled, None, request(), seed=1)
     finish(sampler)
-    sampler.add("a", lean.sampled, None, request(), seed=1)
+    sampler.add("a", fused.sampled, None, request(), seed=1)
 
     assert list(finish(sampler)) == ["a"]
 
@@ -331,13 +331,13 @@ def test_without_max_tokens_a_sample_goes_on_until_the_context_is_full() -> None
     assert result.sequences[0].stop_reason == "length"
 
 
-def test_a_long_prompt_is_read_in_pieces_while_others_decode(lean: Served) -> None:
+def test_a_long_prompt_is_read_in_pieces_while_others_decode(fused: Served) -> None:
     sampler = Sampler()
-    sampler.add("short", lean.sampled, None, request(max_tokens=30), seed=1)
+    sampler.add("short", fused.sampled, None, request(max_tokens=30), seed=1)
     for _ in range(3):
         sampler.step()
     prompt = random_prompt(3500)
-    sampler.add("long", lean.sampled, None, request(prompt, max_tokens=2, ask={"prompt_logprobs": True}), seed=2)
+    sampler.add("long", fused.sampled, None, request(prompt, max_tokens=2, ask={"prompt_logprobs": True}), seed=2)
 
     order = []
     outcomes = {}
@@ -346,7 +346,7 @@ def test_a_long_prompt_is_read_in_pieces_while_others_decode(lean: Served) -> No
             order.append(finished.key)
             outcomes[finished.key] = finished.outcome
 
-    expected = logprobs_of(lean.model, prompt)[:-1].gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
+    expected = logprobs_of(fused.model, prompt)[:-1].gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
     scores = result_of(outcomes["long"]).prompt_logprobs
     assert scores is not None
     np.testing.assert_allclose(scores[1:], expected, atol=1e-4)
@@ -378,20 +378,20 @@ def test_eos_stops_beside_the_stops_of_the_caller(served: Served, stops: dict[st
     assert [sequence.stop_reason == "stop" for sequence in result.sequences] == [text[-1] in ends for text in cut]
 
 
-def test_an_empty_stop_list_ignores_eos(lean: Served) -> None:
-    (result,) = lean.sample(request(samples=40, max_tokens=100, stops_at_eos=False, temperature=2.0))
+def test_an_empty_stop_list_ignores_eos(fused: Served) -> None:
+    (result,) = fused.sample(request(samples=40, max_tokens=100, stops_at_eos=False, temperature=2.0))
 
     assert any(EOS in sequence.tokens[:-1] for sequence in result.sequences)
     assert all(len(sequence.tokens) == 100 for sequence in result.sequences)
 
 
-def test_stop_tokens_and_stop_strings_end_with_the_token_that_completes_them(lean: Served) -> None:
-    (free,) = lean.sample(request(max_tokens=60), seed=4)
+def test_stop_tokens_and_stop_strings_end_with_the_token_that_completes_them(fused: Served) -> None:
+    (free,) = fused.sample(request(max_tokens=60), seed=4)
     tokens = tokens_of(free)[0]
     text = TOKENIZER.decode(tokens[10:13], clean_up_tokenization_spaces=False)
 
-    (by_token,) = lean.sample(request(max_tokens=60, stop_tokens=(tokens[20],)), seed=4)
-    (by_string,) = lean.sample(request(max_tokens=60, stop_strings=("never this", text)), seed=4)
+    (by_token,) = fused.sample(request(max_tokens=60, stop_tokens=(tokens[20],)), seed=4)
+    (by_string,) = fused.sample(request(max_tokens=60, stop_strings=("never this", text)), seed=4)
 
     assert tokens_of(by_token)[0] == tokens[: tokens.index(tokens[20]) + 1]
     assert tokens_of(by_string)[0] == tokens[: len(tokens_of(by_string)[0])]
@@ -399,15 +399,15 @@ def test_stop_tokens_and_stop_strings_end_with_the_token_that_completes_them(lea
     assert by_token.sequences[0].stop_reason == by_string.sequences[0].stop_reason == "stop"
 
 
-def test_logits_that_are_not_finite_fail_their_request_alone(lean: Served) -> None:
-    huge = lean.adapter(7, size=1e18)
+def test_logits_that_are_not_finite_fail_their_request_alone(fused: Served) -> None:
+    huge = fused.adapter(7, size=1e18)
     requests = mixed_requests()
-    alone = [tokens_of(lean.sample(one, seed=number)[0]) for number, one in enumerate(requests)]
+    alone = [tokens_of(fused.sample(one, seed=number)[0]) for number, one in enumerate(requests)]
 
     sampler = Sampler()
     for number, one in enumerate(requests):
-        sampler.add(f"bad {number}", lean.sampled, huge, one, seed=number)
-        sampler.add(str(number), lean.sampled, None, one, seed=number)
+        sampler.add(f"bad {number}", fused.sampled, huge, one, seed=number)
+        sampler.add(str(number), fused.sampled, None, one, seed=number)
     outcomes = finish(sampler)
 
     for number, expected in enumerate(alone):
@@ -459,7 +459,7 @@ def test_an_adapter_that_is_not_finite_or_not_of_this_model_fails_its_request(se
 
 @pytest.mark.parametrize("method", ["read", "new_prefix", "decode"])
 def test_a_model_that_raises_fails_its_requests_and_no_others(
-    lean: Served, method: str, monkeypatch: pytest.MonkeyPatch
+    fused: Served, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Served(qwen3())
 
@@ -472,7 +472,7 @@ def test_a_model_that_raises_fails_its_requests_and_no_others(
     monkeypatch.setattr(batch if method == "decode" else network, method, explode)
     sampler = Sampler()
     sampler.add("bad", other.sampled, None, request(samples=2), seed=1)
-    sampler.add("good", lean.sampled, None, request(), seed=1)
+    sampler.add("good", fused.sampled, None, request(), seed=1)
 
     outcomes = finish(sampler)
 
@@ -503,31 +503,31 @@ def test_many_prompts_are_scored_in_few_readings(served: Served) -> None:
         np.testing.assert_allclose(result.prompt_logprobs[1:], expected, atol=1e-4)
 
 
-def test_two_models_take_turns(lean: Served, served: Served) -> None:
+def test_two_models_take_turns(fused: Served, served: Served) -> None:
     sampler = Sampler()
-    sampler.add("a", lean.sampled, None, request(samples=2, max_tokens=20), seed=1)
+    sampler.add("a", fused.sampled, None, request(samples=2, max_tokens=20), seed=1)
     sampler.add("b", served.sampled, None, request(samples=2, max_tokens=20), seed=1)
 
     outcomes = finish(sampler)
 
-    assert tokens_of(result_of(outcomes["a"])) == tokens_of(lean.sample(request(samples=2, max_tokens=20), seed=1)[0])
+    assert tokens_of(result_of(outcomes["a"])) == tokens_of(fused.sample(request(samples=2, max_tokens=20), seed=1)[0])
     assert tokens_of(result_of(outcomes["b"])) == tokens_of(served.sample(request(samples=2, max_tokens=20), seed=1)[0])
 
 
-def test_what_does_not_fit_the_cache_waits_and_what_never_will_is_refused(lean: Served) -> None:
-    per_token = lean.sampled.network.bytes_per_token
+def test_what_does_not_fit_the_cache_waits_and_what_never_will_is_refused(fused: Served) -> None:
+    per_token = fused.sampled.network.bytes_per_token
     sampler = Sampler(cache_bytes=per_token * 600)
     fits = request(random_prompt(100), 3, max_tokens=100)
 
     for number in range(5):
-        sampler.add(str(number), lean.sampled, None, fits, seed=number)
+        sampler.add(str(number), fused.sampled, None, fits, seed=number)
     with pytest.raises(BadRequest, match="needs more cache than this server has"):
-        sampler.add("never", lean.sampled, None, request(random_prompt(100), max_tokens=500), seed=1)
-    sampler.add("open", lean.sampled, None, request(random_prompt(100), max_tokens=None), seed=1)
+        sampler.add("never", fused.sampled, None, request(random_prompt(100), max_tokens=500), seed=1)
+    sampler.add("open", fused.sampled, None, request(random_prompt(100), max_tokens=None), seed=1)
     outcomes = finish(sampler)
 
     for number in range(5):
-        assert tokens_of(result_of(outcomes[str(number)])) == tokens_of(lean.sample(fits, seed=number)[0])
+        assert tokens_of(result_of(outcomes[str(number)])) == tokens_of(fused.sample(fits, seed=number)[0])
     assert 100 <= len(result_of(outcomes["open"]).sequences[0].tokens) < CONTEXT - 100
 
 
@@ -544,10 +544,10 @@ def test_half_precision_models_sample_close_to_their_own_forward() -> None:
         assert np.abs(sequence.logprobs - expected[19:].numpy()).mean() < 0.1
 
 
-def test_nothing_is_left_behind(lean: Served) -> None:
-    sampler = Sampler(max_sequences=4, cache_bytes=lean.sampled.network.bytes_per_token * 1000)
+def test_nothing_is_left_behind(fused: Served) -> None:
+    sampler = Sampler(max_sequences=4, cache_bytes=fused.sampled.network.bytes_per_token * 1000)
     for number in range(6):
-        sampler.add(str(number), lean.sampled, None, request(samples=3), seed=number)
+        sampler.add(str(number), fused.sampled, None, request(samples=3), seed=number)
         sampler.step()
     sampler.cancel("1")
     sampler.cancel("5")
@@ -555,5 +555,5 @@ def test_nothing_is_left_behind(lean: Served) -> None:
     finish(sampler)
 
     turns = sampler._turns
-    assert (turns._common.places, turns._common.cache_bytes) == (4, lean.sampled.network.bytes_per_token * 1000)
+    assert (turns._common.places, turns._common.cache_bytes) == (4, fused.sampled.network.bytes_per_token * 1000)
     assert not any((sampler._jobs, sampler._owners, sampler._reading, sampler._starting, sampler._batches))

@@ -74,7 +74,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
     def lost(reason: str) -> None:
         engine.worker_lost(reason)
 
-    backend = _backend(config, prepared, on_lost=lost, on_hopeless=fail)
+    backend = _backend(config, prepared, on_lost=lost, on_fatal=fail)
     storage = ArchiveStorage(store)
     clock = ServerClock(config.data)
     sources = SamplerSources()
@@ -165,14 +165,12 @@ def _end(backend: WorkerSupervisor, reason: str) -> None:
 
 
 def _backend(
-    config: ServerConfig, prepared: Prepared, *, on_lost: Callable[[str], None], on_hopeless: Callable[[str], None]
+    config: ServerConfig, prepared: Prepared, *, on_lost: Callable[[str], None], on_fatal: Callable[[str], None]
 ) -> WorkerSupervisor:
     told, first, inherit = prepared.worker_config, prepared.worker, [prepared.lock]
     if config.backend == "ray":
-        return RayBackend(
-            ray_plan(config), told, on_lost=on_lost, on_hopeless=on_hopeless, first=first, inherit=inherit
-        )
-    return LocalBackend(told, on_lost=on_lost, on_hopeless=on_hopeless, first=first, inherit=inherit)
+        return RayBackend(ray_plan(config), told, on_lost=on_lost, on_fatal=on_fatal, first=first, inherit=inherit)
+    return LocalBackend(told, on_lost=on_lost, on_fatal=on_fatal, first=first, inherit=inherit)
 
 
 async def _with_sampler(config: ServerConfig, backend: WorkerSupervisor, storage: ArchiveStorage) -> Worker:

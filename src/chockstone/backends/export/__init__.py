@@ -1,1 +1,1 @@
-"""Archives as files that others load: PEFT directories, merged Hugging Face models, encrypted exports."""
+"""Exports of runs to files that other programs load: PEFT directories, merged Hugging Face models, encrypted files."""

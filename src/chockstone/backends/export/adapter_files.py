@@ -1,6 +1,7 @@
-"""Adapter files: the LoRA adapter of an archive as a PEFT directory, for programs that load nothing else.
+"""Adapter files: writes the LoRA adapter of an archive as a PEFT directory.
 
-A sampler's archive has the very files; of a training archive they are made. No torch: bytes stay bytes.
+A sampler archive holds these files already; from a training archive they are made. Imports no torch: tensors are copied
+as bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def write_adapter(archive: Archive, directory: Path) -> None:
-    """Make ``directory``, which must not exist: whole and durable, every byte verified, or not at all.
+    """Create ``directory``, which must not exist. On return it is durable and verified; on error it is gone.
 
     Raises BadRequest for an archive without an adapter, CheckpointError for one that cannot be read.
     """
@@ -45,7 +46,7 @@ def write_adapter(archive: Archive, directory: Path) -> None:
 
 
 def has_head(archive: Archive) -> bool:
-    """Whether the adapter has matrices for the output layer: the one that is in none of the numbered blocks."""
+    """Whether the adapter has matrices for the output layer, which is the only layer outside the numbered blocks."""
     member = ADAPTER_MODEL if ADAPTER_MODEL in archive.members else _WEIGHTS
     return any(not _IN_A_BLOCK.search(key) for key in archive.tensors(member))
 

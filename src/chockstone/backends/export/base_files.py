@@ -1,4 +1,4 @@
-"""Base files: the tensors of a model directory on disk, looked at one by one, without making the model."""
+"""Base files: reads single tensors of a model directory, without creating the model."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class TensorShape(NamedTuple):
 
 
 class BaseFiles:
-    """Opened on entering, closed on leaving. Bytes are mapped, so only what is read takes memory."""
+    """A context manager over the open files. They are mapped, so only what is read takes memory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._open = ExitStack()
-        self._files: dict[str, Any] = {}  # Any: safetensors' open files, by tensor
+        self._files: dict[str, Any] = {}  # by tensor; Any: open files of safetensors
         self.shapes: dict[str, TensorShape] = {}
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class BaseFiles:
             yield tensor[rows]
 
     def rows(self, key: str, rows: slice) -> torch.Tensor:
-        """Some of the tensor's first axis."""
+        """Some rows of the tensor."""
         tensor: torch.Tensor = self._files[key].get_slice(key)[rows]
         return tensor
 
@@ -86,7 +86,7 @@ class BaseFiles:
 
 
 def row_ranges(shape: TensorShape) -> Iterator[slice]:
-    """Slices of the first axis that together are all of it."""
+    """Slices that together cover the first axis."""
     height = shape.extents[0]
     row_bytes = STORED_ITEMSIZE[shape.dtype]
     for extent in shape.extents[1:]:

@@ -1,4 +1,4 @@
-"""Load errors: what keeps an archive from being read, as the engine acts on it and as clients are told."""
+"""Load errors: turns errors of reading an archive into a RequestError with the code that the engine acts on."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 # tensors carry their axes
-"""Merging: a saved run and its base model as one Hugging Face directory that needs neither of them.
+"""Merging: writes a saved run and its base model as one Hugging Face directory that needs neither of them.
 
-A LoRA run's products are added to the base's weights, ``W + scale * up @ down``, in float32, and
-written in the type the base is stored in; a rank-0 run's weights take the place of the base's. The
-base is read and the result written a few megabytes at a time.
+For a LoRA run ``W + scale * up @ down`` is computed in float32 and written in the type of the base. For a rank-0 run
+its weights replace those of the base. The base is read and the result written a few megabytes at a time.
 
 Shapes: I in, O out, R rank.
 """
@@ -33,7 +32,7 @@ from chockstone.checkpoints.stores.posix import fsync_directory
 from chockstone.sampling.adapter import LowRank
 from chockstone.wire.failures import RequestError
 
-_MERGEABLE: Final = ("F64", "F32", "BF16", "F16")  # to others nothing can be added
+_MERGEABLE: Final = ("F64", "F32", "BF16", "F16")  # tensors of other types cannot be merged
 _PEFT_PREFIX: Final = "base_model.model."
 
 
@@ -47,9 +46,9 @@ def merge_archive(
 ) -> None:
     """Write the model into ``directory``, which must not exist; its parent must.
 
-    ``archive`` is of any kind that is not encrypted, ``base`` the directory of the model that the run
-    was made on. ``on_bytes`` is told of bytes written. On return everything is durable. Raises
-    ExportRefused, DamagedArchive or StoreError with nothing left behind.
+    ``archive`` is of any kind and not encrypted. ``base`` is the directory of the run's base model. ``on_bytes`` is
+    called with numbers of bytes written. On return everything is durable. Raises ExportRefused, DamagedArchive or
+    StoreError, and leaves nothing behind then.
     """
     try:
         config = read_config(base)
@@ -81,7 +80,7 @@ def _spec(archive: Archive) -> RunSpec:
 
 
 class _Ties:
-    """Which weight of the model is the embedding's, which the output layer's, and whether they are one."""
+    """The names of the weights of the embedding and of the output layer, and whether they are tied."""
 
     def __init__(self, base: Path) -> None:
         try:
@@ -93,7 +92,7 @@ class _Ties:
             names = {id(module): name for name, module in model.named_modules()}
             self.embedding = f"{names[id(model.get_input_embeddings())]}.weight"
             self.head = f"{names[id(model.get_output_embeddings())]}.weight"
-        except Exception as error:  # each kind of file has its own, and all mean the same here
+        except Exception as error:  # each file format raises its own
             raise ExportRefused(f"the model in {str(base)!r} is none that can be merged into: {error}") from error
         self.is_tied = bool(config.get_text_config().tie_word_embeddings)
 
@@ -118,7 +117,7 @@ class _Lora:
         return [self._output(key, shape) for key, shape in shapes.items()]
 
     def _source(self, key: str) -> str:
-        """Where the base has the weight: an output layer that is tied may have no tensor of its own."""
+        """The base tensor of a weight: a tied output layer may have no tensor of its own."""
         if key in self._files.shapes:
             return key
         if self._ties.embedding not in self._files.shapes:
@@ -152,15 +151,15 @@ class _Full:
         self.unties = ties.is_tied and ties.head in self._tensors
 
     def outputs(self) -> list[Output]:
-        """The run's tensors in the base's types, and what the base has besides them.
+        """The run's tensors in the types of the base, and the other tensors of the base.
 
-        A model may name its weights otherwise in memory than in its files; then the run's are all there is.
+        If a model has other names in memory than in its files, the result has the run's tensors only.
         """
         shapes = self._files.shapes
         usual = Counter(shape.dtype for shape in shapes.values()).most_common(1)[0][0]
         outputs = [self._output(key, tensor, usual) for key, tensor in self._tensors.items()]
         if self._tensors.keys() - {self._ties.head} <= shapes.keys():
-            tied = {self._ties.head} if self._ties.is_tied else set()  # one that is stored all the same is out of date
+            tied = {self._ties.head} if self._ties.is_tied else set()  # a stored copy of a tied weight is out of date
             outputs += [self._copy(key, shapes[key]) for key in shapes if key not in self._tensors.keys() | tied]
         return outputs
 
@@ -179,7 +178,7 @@ class _Full:
 
 
 def _read_layers(archive: Archive) -> dict[str, LowRank]:
-    """The matrices by the weight they belong to, of a training archive or of PEFT's files."""
+    """The LoRA matrices by the weight they belong to, from a training archive or from PEFT files."""
     member = "adapter_model.safetensors" if "adapter_model.safetensors" in archive.members else "weights.safetensors"
     if member not in archive.members:
         raise ExportRefused("the archive holds no adapter, so there is nothing to merge")
@@ -200,7 +199,7 @@ def _matrix_name(key: str) -> str:
 
 
 def _read(archive: Archive, tensors: list[ArchiveTensor]) -> list[torch.Tensor]:
-    """Tensors of the archive in memory, verified."""
+    """Read and verify tensors of the archive."""
     memory = [np.empty(tensor.entry.size, dtype=np.uint8) for tensor in tensors]
     read_targets(archive, [ReadTarget(tensor.offset, into) for tensor, into in zip(tensors, memory, strict=True)])
     return [

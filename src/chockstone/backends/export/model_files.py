@@ -1,4 +1,4 @@
-"""Model files: what stands beside the weights in a Hugging Face directory. No code is ever among them."""
+"""Model files: the files beside the weights in a Hugging Face directory. Code files are never copied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chockstone.wire.failures import ServerFailure
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
-_DTYPE_KEYS: Final = {"dtype", "torch_dtype"}  # what new and old readers look for
+_DTYPE_KEYS: Final = {"dtype", "torch_dtype"}  # for new and old readers
 _COMPANIONS: Final = (
     "generation_config.json",
     "tokenizer.json",
@@ -30,7 +30,7 @@ _COMPANIONS: Final = (
 
 
 def read_companions(directory: Path) -> dict[str, bytes]:
-    """The tokenizer's files and the generation settings, as far as there are any."""
+    """The files of the tokenizer and the generation settings that exist."""
     found: dict[str, bytes] = {}
     for name in _COMPANIONS:
         try:

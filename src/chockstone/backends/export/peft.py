@@ -18,13 +18,13 @@ ADAPTER_MODEL: Final = "adapter_model.safetensors"
 
 
 def render_peft_config(*, rank: int, base_model: str, targets: Collection[str]) -> bytes:
-    """``targets`` are whole names of layers, or last parts of names where those select the same."""
+    """``targets`` are full names of layers, or last parts of names if those select the same layers."""
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base_model,
         "r": rank,
-        "lora_alpha": int(ALPHA),  # a whole number, as readers declare it
+        "lora_alpha": int(ALPHA),  # readers declare an integer
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,
@@ -56,7 +56,7 @@ def peft_files(
 
 
 def _targets(chosen: list[str], layer_names: list[str]) -> list[str]:
-    """Last parts of names ("q_proj") where they select the chosen layers and no others, else whole names."""
+    """Last parts of names ("q_proj") if they select the chosen layers and no others, else full names."""
     endings = {name.rpartition(".")[2] for name in chosen}
     selected = {name for name in layer_names if name.rpartition(".")[2] in endings}
     return sorted(endings) if selected == set(chosen) else chosen

@@ -1,7 +1,7 @@
-"""Published adapters: PEFT directories of archives, by digest, for as long as somebody samples from them.
+"""Published adapters: PEFT directories on disk that vLLM servers load, while somebody samples from them.
 
 <directory>/chockstone-<digest of the archive>/    adapter_config.json, adapter_model.safetensors
-<directory>/.lock                                  held while a server uses the directory, so that no other does
+<directory>/.lock                                  locked while a server uses the directory
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _OURS: Final = re.compile(r"chockstone-([0-9a-f]{64}|probe-[0-9a-f]{16})|\.expor
 
 
 class DirectoryTaken(Exception):
-    """Another server uses it."""
+    """Another server uses the directory."""
 
 
 class PublishedAdapters:
-    """For one event loop; disk work is done in threads. ``on_leaving`` is awaited before an adapter's files go."""
+    """For one event loop; disk work is done in threads. ``on_leaving`` is awaited before an adapter is deleted."""
 
     def __init__(
         self,
@@ -45,20 +45,20 @@ class PublishedAdapters:
         on_leaving: Callable[[str], Awaitable[None]],
         is_shared: bool = False,
     ) -> None:
-        """``is_shared``: all users of the machine may read what is published, as far as the directory lets them in."""
+        """``is_shared``: all users of the machine may read the adapters, if the directory lets them in."""
         self._store = store
         self._directory = directory
         self._most = most
         self._on_leaving = on_leaving
         self._is_shared = is_shared
         self._known: OrderedDict[str, asyncio.Task[AdapterFiles]] = OrderedDict()  # by archive, longest unused first
-        self._users: Counter[str] = Counter()  # of archives
+        self._users: Counter[str] = Counter()  # number of users, by archive
         self._leaving: dict[str, asyncio.Event] = {}  # set when the last user is gone
-        self._disk = asyncio.Lock()  # what is being removed is not found to be there
+        self._disk = asyncio.Lock()  # so that nothing is published while it is being removed
         self._descriptor: int | None = None
 
     def open(self) -> None:
-        """Take the directory, and remove what an earlier server left there. Raises OSError or DirectoryTaken."""
+        """Lock the directory and remove what an earlier server left there. Raises OSError or DirectoryTaken."""
         is_new = not self._directory.exists()
         self._directory.mkdir(parents=True, exist_ok=True)
         if self._is_shared and is_new:
@@ -75,7 +75,7 @@ class PublishedAdapters:
                 shutil.rmtree(entry, ignore_errors=True)
 
     def close(self) -> None:
-        """Remove what is published, and leave the directory to others."""
+        """Remove all adapters and release the directory."""
         for publishing in self._known.values():
             if publishing.done() and not publishing.cancelled() and publishing.exception() is None:
                 shutil.rmtree(publishing.result().directory, ignore_errors=True)
@@ -85,16 +85,16 @@ class PublishedAdapters:
             self._descriptor = None
 
     def knows(self, archive: str) -> bool:
-        """Whether it is published, or about to be."""
+        """Whether the archive is published or being published."""
         return archive in self._known
 
     @asynccontextmanager
     async def lent(self, archive: str, *, seal: str | None = None) -> AsyncIterator[AdapterFiles]:
-        """Inside, its files are there. Raises RequestError as loading it would."""
+        """Inside, the files of the adapter exist. Raises RequestError as loading the archive would."""
         publishing = self._known.get(archive)
         if publishing is None:
             publishing = self._known[archive] = asyncio.create_task(self._publish(archive, seal))
-            publishing.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may have waited
+            publishing.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may await it
         self._known.move_to_end(archive)
         self._users[archive] += 1
         try:
@@ -113,7 +113,7 @@ class PublishedAdapters:
                     left.set()
 
     async def forget(self, archive: str) -> None:
-        """Nobody will sample from it any more; those who still do are waited for."""
+        """Remove the adapter of an archive, after samples that use it have ended."""
         if self._users[archive]:
             await self._leaving.setdefault(archive, asyncio.Event()).wait()
         if (publishing := self._known.pop(archive, None)) is not None:
@@ -132,7 +132,7 @@ class PublishedAdapters:
         return next(idle, None)
 
     def _extract(self, archive: str, seal: str | None) -> AdapterFiles:
-        """In a thread."""
+        """Runs in a thread."""
         try:
             with Archive(self._store.open(archive), seal=seal) as opened:
                 target = self._directory / f"chockstone-{opened.seal}"
@@ -163,7 +163,7 @@ class PublishedAdapters:
 
 
 def _open_up(directory: Path) -> None:
-    """Whatever the umask of the server is."""
+    """Make files readable regardless of the umask of the server."""
     for file in directory.iterdir():
         file.chmod(0o644)
     directory.chmod(0o755)

@@ -1,7 +1,7 @@
-"""Shards: a model's tensors written as safetensors files, one tensor in memory at a time.
+"""Shards: writes the tensors of a model as safetensors files, with one tensor in memory at a time.
 
-Up to five gigabytes are one ``model.safetensors``; more are ``model-00001-of-0000N.safetensors`` with
-an index, as Hugging Face's own tools write them.
+Up to five gigabytes are one ``model.safetensors``. Larger models are ``model-00001-of-0000N.safetensors`` files with an
+index, as the tools of Hugging Face write them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHARD_BYTES: Final = 5_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A tensor to be written; ``pieces`` gives its rows in order, in any type."""
+    """A tensor to be written. ``pieces`` yields its rows in order, in any type."""
 
     key: str
     shape: TensorShape
@@ -59,7 +59,7 @@ def write_shards(
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """A new file, durable on return."""
+    """Write a new file; it is durable on return."""
     with open(path, "xb") as file:
         file.write(content)
         file.flush()

@@ -1,5 +1,5 @@
-"""One base model, many processes: its weights sharded with FSDP2, the runs on it trained and sampled in step.
+"""One base model on several processes: weights sharded with FSDP2, runs trained and sampled in step.
 
-The worker's code is the same as for one process; here is what the processes say to each other. It knows nothing of
+The worker's code is the same as for one process; this room holds what the processes send each other. It does not know
 who starts them.
 """

@@ -1,7 +1,7 @@
 """Full fine-tuning on a sharded model: each process trains its own rows of every weight.
 
-The copy that is trained is float32. For the time of a micro-batch it takes the place of the base model's shards, cast
-to the model's own type; FSDP makes whole weights of them, and puts each gradient back where its rows are.
+The trained copy is float32. During a micro-batch it replaces the base model's shards, cast to the model's own type.
+FSDP gathers whole weights from the shards and scatters each gradient back to its rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class ShardedWeights:
             for name, view in self.parameters.views(self.parameters.flat).items()
         }
         whole = sum(weight.itemsize * math.prod(self.parameters.shapes[name]) for name, weight in weights.items())
-        share = -(-whole // self._shards.crew.size)  # the same number everywhere, though the last may have less
+        processes = self._shards.process_group.size
+        share = -(-whole // processes)  # the same in all processes, although the last one may have less
         return ModelCopy(self._shards.model, share, lambda: _computing_with(self._shards, weights))
 
     def _make_trainable(self, is_trainable: bool) -> None:

@@ -1,6 +1,6 @@
-"""Model shards: this process's part of a model's weights, and the model that FSDP makes of all parts for a while.
+"""Model shards: the rows of a model's weights that this process holds. FSDP gathers whole weights to compute.
 
-Every weight is cut along its first axis, in the order of the ranks.
+Every weight is sharded along its first axis, in the order of the ranks.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from chockstone.wire.failures import RequestError
 
 @dataclass(frozen=True, slots=True)
 class ParameterShare:
-    """Which rows of a weight are here."""
+    """The rows of a weight that this process holds."""
 
-    shape: tuple[int, ...]  # of the whole
+    shape: tuple[int, ...]  # of the whole weight
     start: int
     stop: int
 
@@ -41,40 +41,40 @@ class ParameterShare:
 
 
 class ModelShards:
-    """``model`` was sharded, and has its weights; they are only touched while nobody computes."""
+    """The weights of a sharded ``model``. They may be changed only while nothing computes with the model."""
 
-    def __init__(self, model: PreTrainedModel, crew: ProcessGroup) -> None:
+    def __init__(self, model: PreTrainedModel, process_group: ProcessGroup) -> None:
         self.model = model
-        self.crew = crew
-        self.weights = cast("dict[str, DTensor]", dict(model.named_parameters()))  # tied ones once
-        self.shares = {name: _share(weight, crew) for name, weight in self.weights.items()}
-        self._base: dict[str, torch.Tensor] = {}  # a copy of it, from when it was first lent
+        self.process_group = process_group
+        self.weights = cast("dict[str, DTensor]", dict(model.named_parameters()))  # tied weights once
+        self.shares = {name: _share(weight, process_group) for name, weight in self.weights.items()}
+        self._base: dict[str, torch.Tensor] = {}  # a copy of the base model's rows, made by the first ``lent``
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Surrounds a pass forward, and its way back if there is one. After it no more than the shards are held.
+        """Surrounds a forward pass and its backward pass, if there is one. Afterwards only the shards are in memory.
 
-        Whatever goes wrong inside, and is not what all ranks agreed on, ends the crew.
+        An error inside aborts the process group, unless it is a RequestError, which all ranks raise together.
         """
         try:
             yield
         except RequestError:
-            self.model.zero_grad(set_to_none=True)  # of the ends, which are whole until they are put away
+            self.model.zero_grad(set_to_none=True)  # gradients of the unsharded root group
             raise
         except Exception as error:
-            self.crew.lose(error)
+            self.process_group.abort(error)
             raise
         finally:
-            cast("Any", self.model).reset_iter_state()  # Any: FSDP's methods are mixed in
+            cast("Any", self.model).reset_iter_state()  # Any: FSDP adds its methods to the class
 
     @torch.no_grad()
     def local(self, name: str) -> torch.Tensor:
-        """The base model's own memory."""
+        """This process's rows, as a view of the model's memory."""
         return self.weights[name].to_local()
 
     @contextmanager
     def lent(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """Inside, the model has these rows instead of its own; nobody may be computing as it begins or ends."""
+        """Inside, the model has these rows instead of its own. Nothing may compute when the block begins or ends."""
         if not self._base:
             self._base = {name: self.local(name).clone() for name in self.weights}
         try:
@@ -89,10 +89,10 @@ class ModelShards:
             self.local(name).copy_(weights[name])
 
 
-def _share(weight: DTensor, crew: ProcessGroup) -> ParameterShare:
+def _share(weight: DTensor, process_group: ProcessGroup) -> ParameterShare:
     shape = tuple(weight.shape)
-    height = -(-shape[0] // crew.size)  # as torch.chunk cuts
-    start = min(crew.rank * height, shape[0])
+    height = -(-shape[0] // process_group.size)  # as torch.chunk does
+    start = min(process_group.rank * height, shape[0])
     share = ParameterShare(shape, start, min(start + height, shape[0]))
     assert tuple(weight.to_local().shape) == share.local_shape
     return share

@@ -1,4 +1,4 @@
-"""Sharded parameters: this process's rows of every weight, laid end to end in one float32 tensor."""
+"""Sharded parameters: this process's rows of every weight, concatenated in one float32 tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chockstone.checkpoints.format.holdings import Pieces
 
 
 class ShardedParameters:
-    """The model's own weights at first."""
+    """Implements ``Parameters`` for a sharded model. Initially a copy of the model's weights."""
 
     def __init__(self, shards: ModelShards) -> None:
         self._shards = shards
@@ -34,7 +34,7 @@ class ShardedParameters:
 
     @contextmanager
     def accumulating(self, gradient: torch.Tensor | None) -> Iterator[None]:
-        """FSDP leaves each process the sum over all of them, of its own rows."""
+        """FSDP reduces gradients: each process gets the sum over all processes for its own rows."""
         if gradient is None:
             with torch.no_grad():
                 yield
@@ -51,7 +51,7 @@ class ShardedParameters:
 
     def norm(self, flat: torch.Tensor) -> float:
         total = torch.tensor([measure_norm(flat) ** 2], dtype=torch.float64)
-        self._shards.crew.add(total)
+        self._shards.process_group.sum_in_place(total)
         return math.sqrt(float(total))
 
     def named(self, flat: torch.Tensor) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Ranks: a crew whose processes are joined by torch.distributed. Tensors travel, never objects."""
+"""A process group over torch.distributed. Only tensors travel, never pickled objects."""
 
 from __future__ import annotations
 
@@ -14,59 +14,62 @@ import torch.distributed as dist
 
 from chockstone.backends.calls import decode_error, encode_error
 from chockstone.backends.channel import Message
-from chockstone.backends.fsdp.follower_broadcast import FollowerBroadcast
+from chockstone.backends.fsdp.followers import FollowerBroadcast
 from chockstone.wire.failures import RequestError
 
 log = logging.getLogger(__name__)
 
 
 class ProcessGroupLost(BaseException):
-    """This process and the others no longer do the same. Nothing in between may take it for a failed request."""
+    """This process and the others are no longer in step.
+
+    It is no Exception, so that no handler in between takes it for a failed request.
+    """
 
 
 class DistributedProcessGroup:
-    """The process group is the default one, and has gloo for what is on the CPU."""
+    """The default process group of torch.distributed, which has gloo for tensors on the CPU."""
 
-    def __init__(self, herald: FollowerBroadcast | None) -> None:
-        """``herald`` is the leader's."""
-        self._herald = herald
+    def __init__(self, broadcast: FollowerBroadcast | None) -> None:
+        """``broadcast``: to the followers; None in a follower."""
+        self._broadcast = broadcast
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
 
-    def tell(self, message: Message) -> None:
-        if self._herald is not None:
-            self._herald.tell(message)
+    def announce_call(self, message: Message) -> None:
+        if self._broadcast is not None:
+            self._broadcast.send_call(message)
 
-    def tell_turn(self, task: int | None) -> None:
-        if self._herald is not None:
-            self._herald.tell_turn(task)
+    def announce_turn(self, task: int | None) -> None:
+        if self._broadcast is not None:
+            self._broadcast.send_turn(task)
 
-    def dismiss(self) -> None:
-        if self._herald is not None:
-            self._herald.dismiss()
+    def announce_end(self) -> None:
+        if self._broadcast is not None:
+            self._broadcast.send_end()
 
-    def agree(self, error: BaseException | None) -> None:
+    def raise_together(self, error: BaseException | None) -> None:
         mine = b""
         if isinstance(error, RequestError):
             mine = orjson.dumps(encode_error(error))
         elif error is not None:
-            self.lose(error)
+            self.abort(error)
         lengths = [int(length) for length in self.gather(torch.tensor([len(mine)]).double(), [1] * self.size)]
         if not any(lengths):
             return
         first = next(rank for rank, length in enumerate(lengths) if length)
-        said = torch.zeros(lengths[first], dtype=torch.uint8)
+        encoded = torch.zeros(lengths[first], dtype=torch.uint8)
         if first == self.rank:
-            said = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-        dist.broadcast(said, first)
-        raise decode_error(orjson.loads(bytes(said.numpy())))
+            encoded = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        dist.broadcast(encoded, first)
+        raise decode_error(orjson.loads(bytes(encoded.numpy())))
 
-    def decide(self, answer: bool) -> bool:
+    def leaders_answer(self, answer: bool) -> bool:
         decided = torch.tensor([answer], dtype=torch.uint8)
         dist.broadcast(decided, 0)
         return bool(decided)
 
-    def add(self, tensor: torch.Tensor) -> None:
+    def sum_in_place(self, tensor: torch.Tensor) -> None:
         dist.all_reduce(tensor)
 
     def gather(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
@@ -76,12 +79,12 @@ class DistributedProcessGroup:
         dist.all_gather(theirs, padded)
         return [tensor[:size] for tensor, size in zip(theirs, sizes, strict=True)]
 
-    def same(self, *arrays: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
+    def broadcast_arrays(self, *arrays: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
         tensors = [torch.from_numpy(array) for array in arrays]
         for tensor in tensors:
             dist.broadcast(tensor, 0)
         return tuple(tensor.numpy() for tensor in tensors)
 
-    def lose(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         log.error("rank lost rank=%d error=%s\n%s", self.rank, error, traceback.format_exc())
         raise ProcessGroupLost(f"rank {self.rank}: {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""One rank: a process of a group that holds the base models between them and works for one server."""
+"""One rank of a process group that holds the base models together and works for one server."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ import torch.distributed as dist
 
 from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
 from chockstone.backends.fsdp.base_model import load_sharded_base
-from chockstone.backends.fsdp.follower_broadcast import FollowerBroadcast
-from chockstone.backends.fsdp.follower_channels import meet
-from chockstone.backends.fsdp.follower_turns import FollowerTurns
+from chockstone.backends.fsdp.followers import FollowerBroadcast, FollowerTurns, connect_ranks
 from chockstone.backends.fsdp.process_group import DistributedProcessGroup, ProcessGroupLost
 from chockstone.backends.supervision.process import WorkerConfig
 from chockstone.backends.training.base_model import choose_device
@@ -27,7 +25,7 @@ _TIMEOUT_SECONDS: Final = 1800.0  # as long as a worker may be busy with one thi
 
 
 class RankLost(RuntimeError):
-    """The group is no longer whole; its processes are to be ended, and a new one made."""
+    """The group has lost a process. End the other processes and start a new group."""
 
 
 def run_rank(
@@ -39,50 +37,50 @@ def run_rank(
     server: socket.socket | None,
     timeout_seconds: float = _TIMEOUT_SECONDS,
 ) -> None:
-    """Work until the server says stop, as one of ``world_size`` processes that all call this.
+    """Work until the server sends a stop, as one of ``world_size`` processes that all call this.
 
-    ``rendezvous`` is tcp://host:port, a free port where rank 0 runs. Rank 0 has the channel to the ``server``; the
-    others have none. No collective may take longer than ``timeout_seconds``. Raises RankLost when the group is lost:
-    then the process must end soon, for threads of it may still wait for others.
+    ``rendezvous`` is tcp://host:port with a free port of the machine of rank 0. Only rank 0 has the channel to the
+    ``server``. No collective may take longer than ``timeout_seconds``. Raises RankLost when the group is lost. Then
+    the process must end soon, since threads of it may still wait for other ranks.
     """
     if (server is not None) != (rank == 0):
         raise ValueError(f"rank {rank} of {world_size}: rank 0, and no other, has the channel to the server")
     try:
-        dist.init_process_group(  # NCCL, as all that is said of CUDA in this room: written, and never run by our tests
+        dist.init_process_group(  # NCCL and all other CUDA code of this room is not covered by tests
             "cpu:gloo,cuda:nccl" if choose_device(config.device) == "cuda" else "gloo",
             init_method=rendezvous,
             rank=rank,
             world_size=world_size,
             timeout=timedelta(seconds=timeout_seconds),
         )
-        channels = meet(urlsplit(rendezvous).hostname or "", timeout_seconds=timeout_seconds)
+        channels = connect_ranks(urlsplit(rendezvous).hostname or "", timeout_seconds=timeout_seconds)
         if server is not None:
             _lead(config, BlockingChannel(server), channels)
         else:
             _follow(config, channels[0])
     except ProcessGroupLost as error:
         raise RankLost(str(error)) from error
-    except (RuntimeError, OSError) as error:  # of the group's making, or what became of it
+    except (RuntimeError, OSError) as error:  # the group could not be made, or lost a process
         raise RankLost(f"rank {rank}: {type(error).__name__}: {error}") from error
     dist.destroy_process_group()
 
 
 def _lead(config: WorkerConfig, server: BlockingChannel, followers: list[BlockingChannel]) -> None:
-    herald = FollowerBroadcast(followers)
-    crew = DistributedProcessGroup(herald)
-    workshop = WorkerService(
+    broadcast = FollowerBroadcast(followers)
+    process_group = DistributedProcessGroup(broadcast)
+    service = WorkerService(
         config,
         server,
-        on_orphaned=lambda: workshop.post(_lost("the server")),
-        crew=crew,
-        load=partial(load_sharded_base, crew=crew),
+        on_orphaned=lambda: service.post(_lost("the server")),
+        process_group=process_group,
+        load=partial(load_sharded_base, process_group=process_group),
     )
-    herald.watch(on_lost=lambda: workshop.post(_lost("a follower")))
-    workshop.run()
+    broadcast.watch(on_lost=lambda: service.post(_lost("a follower")))
+    service.run()
 
 
 def _follow(config: WorkerConfig, leader: BlockingChannel) -> None:
-    crew = DistributedProcessGroup(None)
+    process_group = DistributedProcessGroup(None)
 
     def schedule(source: TaskSource, take: Callable[[Message], None]) -> FollowerTurns:
         turns = FollowerTurns(source, take)
@@ -90,24 +88,29 @@ def _follow(config: WorkerConfig, leader: BlockingChannel) -> None:
         return turns
 
     WorkerService(
-        config, None, on_orphaned=lambda: None, crew=crew, load=partial(load_sharded_base, crew=crew), schedule=schedule
+        config,
+        None,
+        on_orphaned=lambda: None,
+        process_group=process_group,
+        load=partial(load_sharded_base, process_group=process_group),
+        schedule=schedule,
     ).run()
 
 
 def _listen(leader: BlockingChannel, turns: FollowerTurns) -> None:
     try:
         while True:
-            order = leader.receive()
-            turns.order(order)
-            if "over" in order.values:
+            message = leader.receive()
+            turns.enqueue(message)
+            if "over" in message.values:
                 return
     except ChannelClosed:
         turns.post(_lost("the leader"))
-        turns.order(Message({"turn": None}))  # to wake it up: what is posted comes first
+        turns.enqueue(Message({"turn": None}))  # wakes the compute thread, which runs posted actions first
 
 
-def _lost(whom: str) -> Callable[[], None]:
-    def raise_it() -> None:
-        raise ProcessGroupLost(f"{whom} is gone")
+def _lost(peer: str) -> Callable[[], None]:
+    def raise_lost() -> None:
+        raise ProcessGroupLost(f"{peer} is gone")
 
-    return raise_it
+    return raise_lost

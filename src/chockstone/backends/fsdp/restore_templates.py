@@ -1,7 +1,7 @@
-"""Moulds: where the parts of a saved model go that belong to this process, so that it reads no others.
+"""Restore templates: which parts of an archive this process reads.
 
-A run that trains all weights is as large as the model several times over. Each process makes room for its own rows of
-every weight and of every flat tensor of the same layout, and takes the rest of the archive, which is small, whole.
+The state of a full fine-tuning run is several times as large as the model. Each process reads only its own rows of
+every weight and of every flat tensor of the same layout. It reads the rest of the archive, which is small, in full.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from chockstone.checkpoints.format.tree import TensorReference, unflatten
 from chockstone.checkpoints.restoring.destinations import RestoreDestinations
 
 
-def make_mould(archive: Archive, shards: ModelShards) -> MutableMapping[str, Any]:
-    """The archive's state with empty Pieces for what is divided and None for every other tensor."""
+def make_restore_template(archive: Archive, shards: ModelShards) -> MutableMapping[str, Any]:
+    """The archive's state, with empty Pieces for this process's rows of sharded tensors and None for other tensors."""
     places = RestoreDestinations(archive)
     total = sum(math.prod(share.shape) for share in shards.shares.values())
 

@@ -1,1 +1,1 @@
-"""Built-in and uploaded losses, and what an uploaded one may cost."""
+"""Built-in losses, custom losses that clients upload, and the limits on the cost of a custom loss."""

@@ -1,8 +1,8 @@
 """Custom losses: graphs that clients upload, rebuilt from this server's own list of operations.
 
-A graph is data: nodes in order, each calling an allowed function on earlier nodes and constants. It
-runs once per datum, on that datum's log-probabilities and inputs, and returns a scalar loss with
-scalar metrics. A meter bounds the memory and time that it and its gradient may take.
+A graph is data: nodes in order, each of which calls an allowed function on earlier nodes and constants. It runs once
+per datum, on the log-probabilities and inputs of that datum, and returns a scalar loss with scalar metrics. A meter
+limits the memory and time that the loss and its gradient may take.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _USER_ERRORS: Final = (
 
 
 class _Values(dict[str, Any]):
-    """What each node came to."""
+    """The value of each node."""
 
     device: torch.device
 
@@ -74,16 +74,16 @@ class _Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluated:
-    """What a loss came to for one datum."""
+    """The value of a loss for one datum."""
 
     loss: torch.Tensor  # scalar
     metrics: Mapping[str, torch.Tensor]  # scalars
-    gradient: torch.Tensor  # in the log-probabilities, and of their shape
+    gradient: torch.Tensor  # with respect to the log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
 class CustomLoss:
-    """A graph that was checked as far as it can be without data."""
+    """A graph that was checked as far as possible without data."""
 
     ranks: Mapping[str, int]  # of the inputs, in order; "logprobs" is first
     placeholders: Mapping[str, str]  # nodes that stand for inputs
@@ -96,7 +96,7 @@ class CustomLoss:
         return True
 
     @classmethod
-    def parse(cls, graph: Any, inputs: Any) -> Self:  # Any: JSON as it came in
+    def parse(cls, graph: Any, inputs: Any) -> Self:  # Any: JSON from the client
         ranks = _parse_inputs(inputs)
         if not isinstance(graph, dict) or graph.get("format") != 1 or not isinstance(graph.get("nodes"), list):
             raise BadRequest("a custom loss is a graph of format 1 with a list of nodes.")
@@ -108,7 +108,7 @@ class CustomLoss:
     def differentiate(
         self, logprobs: torch.Tensor, inputs: Mapping[str, torch.Tensor], meter: LossMeter | None
     ) -> Evaluated:
-        """Raises BadRequest when it does not run, cannot be differentiated, is not finite or costs too much."""
+        """Raises BadRequest if the loss fails, cannot be differentiated, is not finite or costs too much."""
         leaf = logprobs.detach().requires_grad_()
         with torch.enable_grad(), meter or nullcontext():
             values = self._run(leaf, inputs, meter)
@@ -123,7 +123,7 @@ class CustomLoss:
     def __call__(
         self, logprobs: torch.Tensor, inputs: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Whatever it costs. ``logprobs`` are [N, K], or [N, 1] if rank 1 was declared."""
+        """Evaluate without a meter. ``logprobs`` are [N, K], or [N, 1] if rank 1 was declared."""
         return self._returned(self._run(logprobs, inputs, None))
 
     def _run(self, logprobs: torch.Tensor, inputs: Mapping[str, torch.Tensor], meter: LossMeter | None) -> _Values:
@@ -157,7 +157,7 @@ class CustomLoss:
 
 
 def _gradient(loss: torch.Tensor, leaf: torch.Tensor, values: _Values) -> torch.Tensor:
-    if not loss.requires_grad:  # it may ignore the model
+    if not loss.requires_grad:  # the loss may not depend on the log-probabilities
         return torch.zeros_like(leaf)
     try:
         found: torch.Tensor | None = torch.autograd.grad(loss, leaf, allow_unused=True)[0]
@@ -178,7 +178,7 @@ def _has_no_gradient(tensor: torch.Tensor) -> bool:
     return tensor.grad_fn is not None and "NotImplemented" in tensor.grad_fn.name()
 
 
-def _check_device(value: Any, device: torch.device) -> None:  # Any: what an operation gave
+def _check_device(value: Any, device: torch.device) -> None:  # Any: the result of an operation
     for tensor in find_tensors(value):
         if tensor.device != device:
             raise BadRequest(f"it makes a tensor on {str(tensor.device)!r}; leave the device out.")
@@ -208,7 +208,7 @@ def _parse_inputs(inputs: Any) -> dict[str, int]:  # Any: JSON
 
 
 class _Parser:
-    """Reads a graph's nodes in order; what a node refers to must have come before it."""
+    """Parses the nodes of a graph in order. A node may refer to earlier nodes only."""
 
     def __init__(self, ranks: Mapping[str, int], nodes: list[Any]) -> None:
         self.placeholders: dict[str, str] = {}
@@ -311,7 +311,7 @@ class _Parser:
         if kind == "device" and isinstance(content, str):
             if not _DEVICE.match(content):
                 raise BadRequest(f"a custom loss cannot use the device {content!r:.80}; leave the device out.")
-            return lambda values: values.device  # wherever the client traced it, it runs beside the model
+            return lambda values: values.device  # of the model, wherever the client traced the loss
         constant = _constant(kind, content)
         return lambda _: constant
 

@@ -1,8 +1,8 @@
 # ruff: noqa: SIM905  # tables of words read better without quotes
 """Graph operations: the functions an uploaded loss may call.
 
-Nothing is looked up by a name from outside except in the tables below. What a call costs, ``loss_meter`` measures.
-Absent on purpose: random numbers, changes in place, anything that leaves torch.
+Names from a client are looked up in the tables below and nowhere else. ``loss_meter`` measures what a call costs.
+Left out on purpose: random numbers, in-place operations, and everything that leaves torch.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _getitem(owner: Any, index: Any) -> Any:
 
 
 def _never_in_place(function: Function) -> Function:
-    """``inplace`` is refused as a keyword when the loss is uploaded; here it is found at its position."""
+    """Refuses ``inplace`` as a positional argument. As a keyword it is refused when the loss is uploaded."""
     signature = inspect.signature(function)
     if "inplace" not in signature.parameters:
         return function
@@ -186,7 +186,7 @@ def _methods() -> dict[str, Function]:
 
 
 def _stay(tensor: torch.Tensor) -> torch.Tensor:
-    """Wherever the client traced it, the loss runs beside the model."""
+    """Ignores a device: the loss runs on the device of the model, wherever the client traced it."""
     return tensor
 
 

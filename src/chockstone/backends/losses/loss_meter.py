@@ -1,10 +1,10 @@
 # ruff: noqa: SIM905  # tables of words read better without quotes
-"""The loss meter: what an uploaded loss costs, and how much it may cost.
+"""The loss meter: measures and limits the cost of a custom loss.
 
-The meter sees every elementary operation of torch, forward and backward, before it is performed: also those that
-larger functions such as ``quantile`` are made of. Memory is measured in bytes. Time is estimated from the sizes of
-the tensors alone, in nanoseconds of a slow core, so that a loss has the same cost each time and on every process:
-whether it is refused does not depend on the clock.
+The meter sees every elementary operation of torch, forward and backward, before it runs, including those inside larger
+functions such as ``quantile``. Memory is measured in bytes. Time is estimated from the sizes of the tensors alone, in
+nanoseconds of a slow core. So a loss has the same cost each time and on every process, and whether it is refused does
+not depend on the clock.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from chockstone.backends.protocol import LossLimits
 from chockstone.wire.failures import BadRequest
 
-DATUM_BYTES: Final = 1 << 28  # of all tensors made on the way to the loss, and of any one on the way back
+DATUM_BYTES: Final = 1 << 28  # of all tensors of the forward pass together, and of each tensor of the backward pass
 DATUM_WORK: Final = 2_000_000_000
 PASS_WORK: Final = 30_000_000_000
-TURN_WORK: Final = 250_000_000  # after which others have their turn
+TURN_WORK: Final = 250_000_000  # after which other tasks get a turn
 OVERHEAD: Final = 25_000  # of any operation, however small
 
 _ADVICE: Final = "or run the loss on your side with forward_backward_custom(data, function)."
 _PART: Final = 1024  # bytes of a tensor object
-_SMALL: Final = 1 << 20  # numbers, below which a bound will do
-_PLAIN: Final = 4  # for each number that is read or written
+_SMALL: Final = 1 << 20  # number of elements up to which an upper bound is good enough
+_PLAIN: Final = 4  # per element read or written
 _SLOW: Final = 60
-_SORTED: Final = 8  # times the logarithm
+_SORTED: Final = 8  # per element, times the logarithm of their number
 _SLOW_NAMES: Final = frozenset(
     """
     _index_put_impl acos acosh asin asinh atan atan2 atanh cos cosh cummax cummin cumprod cumsum digamma erf erfc
@@ -41,7 +41,7 @@ _SLOW_NAMES: Final = frozenset(
     remainder renorm repeat_interleave scatter scatter_add sin sinc sinh softplus softplus_backward tan tanh where xlogy
     """.split()
 )
-_WITHIN_INPUTS: Final = frozenset(  # make no more numbers than they are given
+_WITHIN_INPUTS: Final = frozenset(  # create no more elements than they are given
     """
     _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data _to_copy cat clone cummax cummin cumprod
     cumsum empty_like flip full_like gather gelu_backward hardswish_backward hardtanh_backward huber_loss_backward
@@ -56,10 +56,10 @@ _FAST_PRODUCTS: Final = frozenset({torch.float32, torch.float64})
 
 
 class LossMeter(TorchDispatchMode):
-    """Counts, while it is active, what the loss of one datum and its gradient cost; raises BadRequest when too much."""
+    """While active, counts what the loss of one datum and its gradient cost. Raises BadRequest if that is too much."""
 
     def __init__(self, *, pass_left: int, is_enforced: bool = True) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
         self.work = 0
         self.size_bytes = 0
         self.is_backward = False
@@ -109,16 +109,16 @@ class LossMeter(TorchDispatchMode):
 
 
 class PassBudget:
-    """What the uploaded loss of one pass has cost so far, in all processes."""
+    """What the custom loss of one pass has cost so far, in all processes."""
 
     def __init__(self, limits: LossLimits = "enforced") -> None:
         self.limits = limits
-        self._settled = 0  # of micro-batches that are finished everywhere
-        self._here = 0  # of the present one, in this process
+        self._settled = 0  # of micro-batches that all processes have finished
+        self._here = 0  # of the present micro-batch, in this process
         self._turn = 0
 
     def meter(self) -> LossMeter | None:
-        """For the next datum; None: it is not to be metered."""
+        """A meter for the next datum; None: it is not metered."""
         if self.limits == "unmetered":
             return None
         return LossMeter(pass_left=PASS_WORK - self._settled - self._here, is_enforced=self.limits == "enforced")
@@ -128,19 +128,19 @@ class PassBudget:
         return self._here
 
     def spend(self, work: int) -> None:
-        """Count a datum."""
+        """Add the cost of a datum."""
         self._here += work
         self._turn += work
 
     def is_turn_over(self) -> bool:
-        """Whether it is time for others to have their turn; if so, the next one begins."""
+        """Whether the compute turn should end; if so, the next one begins."""
         if self._turn < TURN_WORK:
             return False
         self._turn = 0
         return True
 
     def settle(self, work: int) -> None:
-        """Count a finished micro-batch of all processes. The same everywhere, and for any number of them."""
+        """Add the cost of a finished micro-batch of all processes. All processes call this with the same ``work``."""
         self._settled += work
         self._here = self._turn = 0
         if self.limits == "enforced" and self._settled > PASS_WORK:
@@ -182,16 +182,16 @@ def _estimate(name: str, tensors: Sequence[torch.Tensor], made: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What is known of an operation without its arguments."""
+    """Properties of an operation that do not depend on its arguments."""
 
     name: str
     is_view: bool
     makes_nothing: bool
-    bound: Literal["broadcast", "inputs"] | None  # of the numbers it makes
+    bound: Literal["broadcast", "inputs"] | None  # upper bound on the number of elements it creates
 
 
 @lru_cache(maxsize=4096)
-def _kind(func: Any) -> _Kind:  # Any: torch has no type for it
+def _kind(func: Any) -> _Kind:  # Any: torch has no type for operations
     name = func.overloadpacket.__name__
     is_pointwise = torch.Tag.pointwise in func.tags
     is_within = torch.Tag.reduction in func.tags or name in _WITHIN_INPUTS
@@ -206,7 +206,7 @@ def _kind(func: Any) -> _Kind:  # Any: torch has no type for it
 def _measure(
     func: Any, kind: _Kind, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> tuple[int, int]:
-    """Bytes and numbers that an operation makes, or a bound of them; views and changes in place make none."""
+    """Bytes and elements that an operation creates, or an upper bound. Views and in-place operations create none."""
     name = kind.name
     if name in ("split", "split_with_sizes", "unbind"):
         parts = _count_parts(name, args, kwargs)
@@ -243,18 +243,18 @@ def _broadcast(tensors: Sequence[torch.Tensor]) -> int:
     if len(shapes) == 1:
         return math.prod(next(iter(shapes)))
     try:
-        return math.prod(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]  # torch's
-    except RuntimeError:  # which the operation itself says better
+        return math.prod(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]  # torch has no types here
+    except RuntimeError:  # the operation itself raises a better message
         return 0
 
 
 def _try_without_data(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> tuple[int, int]:
-    """What it makes on the meta device, where tensors have sizes and no data."""
+    """What the operation creates on the meta device, where tensors have sizes and no data."""
     try:
         made = find_tensors(func(*_to_meta(list(args)), **_to_meta(dict(kwargs))))
-    except NotImplementedError:  # none of these makes more than it is given
+    except NotImplementedError:  # such operations create no more than they are given
         count = sum(tensor.numel() for tensor in tensors)
         return 8 * count, count
     return sum(tensor.nbytes for tensor in made), sum(tensor.numel() for tensor in made)

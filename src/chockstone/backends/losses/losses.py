@@ -1,9 +1,9 @@
 """Losses: what a pass minimises, from the log-probabilities of its target tokens.
 
-Every loss is a sum over all positions and targets. With logp the model's log-probabilities, q the
-input "logprobs" and A the "advantages", the ratio is r = exp(logp - q).
+Every loss is a sum over all positions and targets. With logp the model's log-probabilities, q the input "logprobs" and
+A the "advantages", the ratio is r = exp(logp - q).
 
-Shapes: N positions, K targets; formulas are elementwise and do not care.
+Shapes: N positions, K targets; the formulas are elementwise.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ CLIPS: Final = ("clip_low_threshold", "clip_high_threshold")
 class Loss(Protocol):
     @property
     def whole_datum(self) -> bool:
-        """Whether it must see all of a datum's log-probabilities at once, and only those."""
+        """Whether the loss needs all log-probabilities of exactly one datum."""
         ...
 
     def __call__(self, logprobs: torch.Tensor, inputs: Inputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Terms to be summed, differentiable in ``logprobs``; and metrics to be added over datums."""
+        """Returns terms to be summed, differentiable in ``logprobs``, and metrics to be summed over datums."""
         ...
 
 
@@ -40,7 +40,7 @@ class Loss(Protocol):
 class LossKind:
     formula: Formula
     required: tuple[str, ...]  # inputs besides target_tokens, each of its shape
-    optional: Mapping[str, float]  # inputs with the value they have everywhere when absent
+    optional: Mapping[str, float]  # inputs, with the value of an absent input
     options: Mapping[str, float]  # with defaults; an option named like an optional input replaces its default
     whole_datum: bool = False
 
@@ -95,7 +95,7 @@ def _dro(logprobs: torch.Tensor, inputs: Inputs, options: Options) -> torch.Tens
 
 
 def _gspo(logprobs: torch.Tensor, inputs: Inputs, _: Options) -> torch.Tensor:
-    """One ratio for the sequence, and each token's own gradient through it."""
+    """One ratio for the whole sequence, through which each token gets its own gradient."""
     mask = (inputs["sequence_ratio_mask"] != 0).to(logprobs.dtype)
     mean = ((logprobs.detach() - inputs["logprobs"]) * mask).sum() / mask.sum().clamp(min=1)
     return _clipped(torch.exp(mean) * torch.exp(logprobs - logprobs.detach()), inputs)
@@ -118,7 +118,7 @@ KINDS: Final[Mapping[str, LossKind]] = {
 def choose_loss(
     name: str, options: Mapping[str, float | str], custom: Mapping[str, CustomLoss]
 ) -> BuiltInLoss | CustomLoss:
-    """The loss that a request names. ``custom`` holds the uploaded ones by their ids."""
+    """The loss that a request names. ``custom`` are the uploaded losses by id."""
     if name == "custom":
         return _choose_custom(options, custom)
     kind = KINDS.get(name)

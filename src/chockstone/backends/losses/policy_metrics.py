@@ -1,7 +1,7 @@
 """Policy metrics: how far a trained policy is from the one that sampled its data.
 
-Only positions with an advantage count. A mean is over datums, of each datum's own mean, because
-clients weigh the chunks of a batch by their datums.
+Only positions with an advantage count. A mean is taken over the means of the datums, because clients weight the chunks
+of a batch by their number of datums.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chockstone.backends.losses.losses import CLIPS, BuiltInLoss
 from chockstone.wire.codecs.passes import Datum
 
 Floats = npt.NDArray[np.float32]
-_LARGEST_EXPONENT: Final = 700.0  # of a ratio that still is a finite number
+_LARGEST_EXPONENT: Final = 700.0  # the exponential of more overflows
 
 
 def policy_metrics(data: Sequence[Datum], logprobs: Sequence[Floats], loss: BuiltInLoss) -> Mapping[str, float]:

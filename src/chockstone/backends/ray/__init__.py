@@ -1,8 +1,7 @@
-"""Workers on Ray: the same work as in a child process, by a group of processes that may be on many machines.
+"""Workers on Ray: the work of a local worker, done by a group of processes that may be on several machines.
 
-Ray places the processes, starts them, and notices when one of them or its machine is gone. What they
-work on never goes through it: rank 0 has a connection to the server, over which it hears and answers
-what a local worker would.
+Ray places the processes, starts them, and reports when a process or its machine is gone. The work itself does not go
+through Ray: rank 0 has a connection to the server, with the same calls and events as a local worker.
 
-Only the driver, a process of its own, and the ranks import Ray; the server does not.
+Only the driver process and the ranks import Ray. The server does not.
 """

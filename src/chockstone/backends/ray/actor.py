@@ -1,7 +1,6 @@
-"""The actor: one worker, in a process that Ray has started on some node.
+"""The Ray actor: one rank of a worker group, in a process that Ray starts on some node.
 
-Its class is known to Ray by name only, so the same Chockstone must be installed on every node. It is
-told what it needs as JSON, and answers likewise.
+Ray looks its class up by name, so every node needs the same version of Chockstone. Arguments and results are JSON.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from chockstone import __version__
 from chockstone.backends.importing import quick_imports
 
 log = logging.getLogger(__name__)
-_NICENESS: Final = 5  # as of a local worker
+_NICENESS: Final = 5  # the same as of a local worker
 
 
 class ChockstoneWorker:
-    def describe(self, told: str) -> str:
-        """Where it is, and what of ``paths`` it cannot see from there."""
+    def describe(self, request: str) -> str:
+        """Where the actor runs, and which of the requested ``paths`` do not exist there."""
         import ray
 
         context = ray.get_runtime_context()
@@ -35,47 +34,47 @@ class ChockstoneWorker:
                 "host": host,
                 "pid": os.getpid(),
                 "version": __version__,
-                "missing": [path for path in orjson.loads(told)["paths"] if not Path(path).exists()],
+                "missing": [path for path in orjson.loads(request)["paths"] if not Path(path).exists()],
                 "port": _free_port(host),
             }
         ).decode()
 
-    def run(self, told: str) -> None:
-        """Work until the server says stop. Raises RuntimeError, whatever was in the way."""
+    def run(self, settings: str) -> None:
+        """Work until the server sends a stop. Raises RuntimeError for every failure."""
         try:
-            _run(orjson.loads(told))
+            _run(orjson.loads(settings))
         except Exception as error:
             kind = type(error).__name__
-            log.error("worker failed error=%s", error, exc_info=kind != "RankLost")  # else it was another one
-            raise RuntimeError(f"{kind}: {error}") from None  # which any process can read
+            log.error("worker failed error=%s", error, exc_info=kind != "RankLost")  # RankLost: another rank failed
+            raise RuntimeError(f"{kind}: {error}") from None  # a class that the driver can unpickle
 
 
-def _run(told: Mapping[str, Any]) -> None:
+def _run(settings: Mapping[str, Any]) -> None:
     from chockstone.backends.supervision.instruction_sets import limit_instruction_sets, report_choice
-    from chockstone.backends.supervision.process import SURROUNDINGS, WorkerConfig, log_to_stderr
+    from chockstone.backends.supervision.process import MODEL_ENVIRONMENT, WorkerConfig, log_to_stderr
 
-    os.environ.update(SURROUNDINGS)
+    os.environ.update(MODEL_ENVIRONMENT)
     os.nice(_NICENESS)
-    choice = limit_instruction_sets()  # of this node
-    with quick_imports():  # which take a while
+    choice = limit_instruction_sets()  # on this node
+    with quick_imports():
         import torch
 
         from chockstone.backends.channel import BlockingChannel
-        from chockstone.backends.ray.rank_listener import knock
+        from chockstone.backends.ray.rank_listener import connect_to_listener
         from chockstone.backends.worker.service import WorkerService
         from chockstone.backends.worker.spinning import spinning_only_where_alone
 
-    config = WorkerConfig(**told["config"])
+    config = WorkerConfig(**settings["config"])
     log_to_stderr(config.log_level)
     report_choice(choice)
     torch.set_num_threads(config.threads)
-    rank, world_size = told["rank"], told["world_size"]
-    server = knock(told["host"], told["port"], told["token"]) if rank == 0 else None
+    rank, world_size = settings["rank"], settings["world_size"]
+    server = connect_to_listener(settings["host"], settings["port"], settings["token"]) if rank == 0 else None
     with spinning_only_where_alone(config.threads):
         if world_size > 1:
             from chockstone.backends.fsdp.rank import run_rank
 
-            run_rank(config, rank=rank, world_size=world_size, rendezvous=told["rendezvous"], server=server)
+            run_rank(config, rank=rank, world_size=world_size, rendezvous=settings["rendezvous"], server=server)
         elif server is not None:
             WorkerService(config, BlockingChannel(server), on_orphaned=_end).run()
     logging.shutdown()

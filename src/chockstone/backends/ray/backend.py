@@ -1,4 +1,4 @@
-"""The Ray backend: a group of workers on a Ray cluster, started and started again from here."""
+"""The Ray backend: the worker is a group of Ray actors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from chockstone.backends.supervision.process import WorkerConfig, WorkerProcess
 from chockstone.backends.supervision.supervisor import NotStarted, WorkerSupervisor, describe_exit
 
 log = logging.getLogger(__name__)
-_LAST_WORDS_SECONDS: Final = 5.0  # for Ray to say who died, when a connection is gone
+_REASON_SECONDS: Final = 5.0  # for the driver to report who died, after a connection was lost
 T = TypeVar("T")
 
 
 class RayBackend(WorkerSupervisor):
-    """Calls to rank 0 of a group. When any of its processes is lost, all of it is, and another is made.
+    """Sends calls to rank 0 of a group. When one process of the group is lost, a new group is started.
 
-    With each group comes a driver, a process that joins the cluster, or starts one, and leaves it again.
+    Each group has a driver: a child process that joins a Ray cluster, or starts one, and leaves it again.
     """
 
     def __init__(
@@ -32,57 +32,56 @@ class RayBackend(WorkerSupervisor):
         config: WorkerConfig,
         *,
         on_lost: Callable[[str], None] = lambda _: None,
-        on_hopeless: Callable[[str], None] = lambda _: None,
+        on_fatal: Callable[[str], None] = lambda _: None,
         command: Sequence[str] = COMMAND,
         first: WorkerProcess | None = None,
         inherit: Sequence[int] = (),
-        patience: HeartbeatLimits | None = None,
+        heartbeat_limits: HeartbeatLimits | None = None,
     ) -> None:
-        """``inherit`` are descriptors that a driver holds for as long as its group lives; ``first`` is a driver
-        that was spawned already."""
-        super().__init__(on_lost=on_lost, on_hopeless=on_hopeless, patience=patience)
+        """``first`` is a driver that was spawned already; ``inherit`` are descriptors that each driver keeps open."""
+        super().__init__(on_lost=on_lost, on_fatal=on_fatal, heartbeat_limits=heartbeat_limits)
         self._plan = plan
         self._config = config
         self._command = command
         self._first = first
         self._inherit = inherit
 
-    def _begin(self) -> _Group:
+    def _start_worker(self) -> _RayGroupHandle:
         spawned = self._first or spawn_driver(self._plan, self._config, inherit=self._inherit, command=self._command)
         self._first = None
-        return _Group(spawned)
+        return _RayGroupHandle(spawned)
 
 
-class _Group:
-    """One life of it, as its driver tells."""
+class _RayGroupHandle:
+    """One group, as its driver reports it."""
 
     def __init__(self, spawned: WorkerProcess) -> None:
         self._spawned = spawned
         self._driver: AsyncChannel | None = None
         self._leader: AsyncChannel | None = None
-        self._hearing: asyncio.Task[None] | None = None
-        self._placed: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # this machine's address
-        self._reason: str | None = None  # why it ended
-        self._is_refused = False  # for a reason that will not pass by itself
-        self._is_over = False  # as it should
+        self._listening: asyncio.Task[None] | None = None
+        self._placed: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # address of this machine
+        self._reason: str | None = None  # why the group ended
+        self._is_refused = False  # for a reason that the next group would meet, too
+        self._has_stopped = False  # all ranks ended as they should
         self._is_killed = False
 
     async def connect(self) -> AsyncChannel:
         self._driver = await AsyncChannel.over(self._spawned.channel)
-        self._hearing = asyncio.create_task(self._hear(self._driver))
+        self._listening = asyncio.create_task(self._listen(self._driver))
         host = await self._unless_it_ends(self._placed)
-        door = RankListener()
+        listener = RankListener()
         try:
-            await door.open(host)
-            start = {"word": "start", "host": host, "port": door.port, "token": door.token}
+            await listener.open(host)
+            start = {"host": host, "port": listener.port, "token": listener.token}
             await self._driver.send(Message(start))
-            self._leader = await self._unless_it_ends(door.entered)
+            self._leader = await self._unless_it_ends(listener.connected)
         except OSError as error:
             self._reason = f"workers cannot reach this server on {host}: {error.strerror}"
             self.kill()
             raise NotStarted(self._reason) from error
         finally:
-            door.close()
+            listener.close()
         return self._leader
 
     def kill(self) -> None:
@@ -90,15 +89,15 @@ class _Group:
         if self._leader is not None:
             self._leader.abort()
         if self._driver is None:
-            self._spawned.process.kill()  # it has hardly begun
+            self._spawned.process.kill()  # it has started no processes yet
         else:
-            self._driver.close()  # which ends all of it
+            self._driver.close()  # the driver then ends the group
 
     async def ended(self) -> str:
-        if self._hearing is not None:
-            await asyncio.wait({self._hearing}, timeout=0 if self._is_killed else _LAST_WORDS_SECONDS)
-            self._hearing.cancel()
-            await asyncio.gather(self._hearing, return_exceptions=True)
+        if self._listening is not None:
+            await asyncio.wait({self._listening}, timeout=0 if self._is_killed else _REASON_SECONDS)
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
         if self._driver is not None:
             self._driver.close()
         code = await asyncio.to_thread(self._spawned.wait)
@@ -107,8 +106,8 @@ class _Group:
         return self._reason or "the connection to the first worker was lost"
 
     async def _unless_it_ends(self, awaited: asyncio.Future[T]) -> T:
-        assert self._hearing is not None, "a driver that is waited for is heard"
-        either: set[asyncio.Future[Any]] = {awaited, self._hearing}  # Any: whatever they bring
+        assert self._listening is not None, "the driver is listened to before anything of it is awaited"
+        either: set[asyncio.Future[Any]] = {awaited, self._listening}  # Any: their results
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if awaited.done():
             return awaited.result()
@@ -117,12 +116,12 @@ class _Group:
             raise NotStarted(self._reason)
         raise ChannelClosed("the driver has ended")
 
-    async def _hear(self, driver: AsyncChannel) -> None:
-        """Until it ends, or says that the group has."""
+    async def _listen(self, driver: AsyncChannel) -> None:
+        """Until the driver ends, or reports that the group has ended."""
         with contextlib.suppress(ChannelClosed):
             while self._reason is None:
                 self._take((await driver.receive()).values)
-        if self._leader is not None and not self._is_over:
+        if self._leader is not None and not self._has_stopped:
             self._leader.abort()
 
     def _take(self, values: Mapping[str, Any]) -> None:
@@ -131,7 +130,7 @@ class _Group:
                 self._placed.set_result(values["host"])
                 log.info("workers placed workers=%d nodes=%s", values["workers"], ",".join(values["nodes"]))
             case "ended":
-                self._is_over = True
+                self._has_stopped = True
             case "lost":
                 self._reason = values["reason"]
             case "refused":

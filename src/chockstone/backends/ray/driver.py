@@ -1,7 +1,7 @@
-"""The driver: the process that speaks to Ray for the server, for one life of a group.
+"""The driver: the child process that talks to Ray for the server, for one group of workers.
 
-Ray ends a process whose cluster is gone. That must not be the server, so it is this one, and whatever
-state Ray was in ends with it. It ends when its group does, and when the server closes the channel.
+Ray ends a process whose cluster is gone. That must not be the server, so the driver is a process of its own, and its
+state of Ray ends with it. It ends when its group ends, and when the server closes the channel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEAVE_SECONDS: Final = 15.0  # for Ray to end its processes
 def main() -> None:
     channel = BlockingChannel(socket.socket(fileno=int(sys.argv[-1])))
     plan, config = take_plan()
-    os.chdir("/")  # Ray has all its workers look for modules where its driver is
+    os.chdir("/")  # Ray adds the directory of its driver to the module path of all workers
     log_to_stderr(config.log_level)
     Driver(channel).run(plan, config)
 
@@ -37,17 +37,17 @@ def main() -> None:
 class Driver:
     def __init__(self, channel: BlockingChannel) -> None:
         self._channel = channel
-        self._told: queue.Queue[Mapping[str, Any]] = queue.Queue()
+        self._messages: queue.Queue[Mapping[str, Any]] = queue.Queue()
         self._group: RayWorkerGroup | None = None
         self._leaving = threading.Lock()
 
     def run(self, plan: RayPlan, config: WorkerConfig) -> None:
-        """Does not return."""
+        """Run the group and end the process. Does not return."""
         threading.Thread(target=self._read, name="channel", daemon=True).start()
         try:
             self._work(plan, config)
-        except Exception as error:  # told to the server, which logs it
-            log.debug("group lost", exc_info=True)
+        except Exception as error:  # the server logs it
+            log.debug("ray group failed", exc_info=True)
             self._send(event="lost", reason=f"Ray failed: {type(error).__name__}: {error}")
         self._leave()
 
@@ -63,7 +63,7 @@ class Driver:
             members = group.place()
             nodes = sorted({member.host for member in members})
             self._send(event="placed", host=host, workers=len(members), nodes=nodes)
-            start = self._told.get()
+            start = self._messages.get()
             group.run(members, host=start["host"], port=start["port"], token=start["token"])
         except RayRefused as error:
             self._send(event="refused", reason=str(error))
@@ -82,7 +82,7 @@ class Driver:
             timer.cancel()
 
     def _give_up(self, plan: RayPlan) -> None:
-        """By a thread of its own: Ray would go on for a quarter of an hour, and cannot be told not to."""
+        """Called from a timer thread: Ray itself would try for a quarter of an hour, without a way to stop it."""
         who = "one of this server's own" if plan.address is None else repr(plan.address)
         reason = f"the Ray cluster, {who}, did not answer as one within {plan.join_seconds:g} seconds"
         self._send(event="refused" if plan.address else "lost", reason=reason)
@@ -91,7 +91,7 @@ class Driver:
     def _read(self) -> None:
         try:
             while True:
-                self._told.put(self._channel.receive().values)
+                self._messages.put(self._channel.receive().values)
         except ChannelClosed:
             self._leave()
 
@@ -99,14 +99,14 @@ class Driver:
         try:
             self._channel.send(Message(values))
         except ChannelClosed:
-            log.debug("nobody listens")
+            log.debug("event not sent: the server has closed the channel")
 
     def _leave(self) -> None:
-        """By whichever thread comes first; the other one waits for the end."""
+        """End the group and the process. Of several threads that call this, the first does it."""
         with self._leaving:
             timer = threading.Timer(_LEAVE_SECONDS, os._exit, [1])
             timer.daemon = True
-            timer.start()  # what Ray has not ended by then, the kernel does: its processes die with their parent
+            timer.start()  # the kernel then kills what Ray has not ended: its processes die with their parent
             if self._group is not None:
                 self._group.close()
             os._exit(0)

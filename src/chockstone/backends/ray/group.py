@@ -1,4 +1,4 @@
-"""The group: the workers of one server on a Ray cluster, from their places to their end."""
+"""The Ray worker group: reserves places for the workers of one server, starts them, and waits for their end."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ from chockstone.backends.supervision.process import WorkerConfig
 log = logging.getLogger(__name__)
 _LOOPBACK: Final = "127.0.0.1"
 _REACH_SECONDS: Final = 10.0
-_START_SECONDS: Final = 120.0  # of a process that has its place, from disks that may be slow
-_NEXT_SECONDS: Final = 2.0  # for fewer workers, when their resources are known to be free
-_LEAVE_SECONDS: Final = 30.0  # for ranks to end after the first one has
-_BLAME_SECONDS: Final = 2.0  # for Ray to notice the death that a worker has noticed
-_OBJECT_STORE_BYTES: Final = 80 << 20  # the least that Ray takes; nothing of ours is in it
+_START_SECONDS: Final = 120.0  # for a placed process to start, from disks that may be slow
+_NEXT_SECONDS: Final = 2.0  # to place fewer workers, when their resources are known to be free
+_LEAVE_SECONDS: Final = 30.0  # for the other ranks to end after the first one
+_BLAME_SECONDS: Final = 2.0  # for Ray to report the death that another worker has noticed
+_OBJECT_STORE_BYTES: Final = 80 << 20  # the minimum of Ray; we store nothing in it
 
 
 class RayRefused(Exception):
-    """The group cannot be made, and the next attempt would find it the same."""
+    """The group cannot be started, and the next attempt would fail, too."""
 
 
 class RayWorkerLost(Exception):
-    """The group is gone, or never came to be."""
+    """The group has lost a worker, or could not be started this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RayWorker:
-    """One worker, where it runs."""
+    """One worker, and where it runs."""
 
     rank: int
     node_id: str
     host: str
-    port: int  # that nobody uses there
+    port: int  # a free port there
     pid: int
 
     @property
     def rendezvous(self) -> str:
-        """Where the others meet it."""
+        """The address at which the other ranks connect to this one."""
         return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -67,13 +67,13 @@ class RayWorkerGroup:
         self._plan = plan
         self._config = config
         self._is_own = plan.address is None
-        self._home: TempDirectory | None = None  # of a cluster of our own
+        self._temp_directory: TempDirectory | None = None  # of a cluster that we start
         self._places: PlacementGroup | None = None
         self._actors: list[Any] = []  # Any: Ray's handles
         self._cpus = config.threads or (max(1, _cores() // plan.workers) if self._is_own else 1)
 
     def join(self) -> str:
-        """The cluster; returns the address by which its workers reach this machine. Raises Refused."""
+        """Join the cluster. Returns the address at which its workers reach this machine. Raises RayRefused."""
         if self._plan.address is None:
             self._start_cluster()
             return _LOOPBACK
@@ -88,7 +88,10 @@ class RayWorkerGroup:
         return str(ray.util.get_node_ip_address())
 
     def place(self) -> list[RayWorker]:
-        """Start a worker in each place. Raises Refused when there is no place for the fewest, and Lost."""
+        """Start the workers.
+
+        Raises RayRefused when there is no place for the minimum number of workers, and RayWorkerLost.
+        """
         total, bundle = self._bundle()
         self._places = self._reserve(bundle, total)
         count = self._places.bundle_count
@@ -108,8 +111,8 @@ class RayWorkerGroup:
         return self._describe()
 
     def run(self, members: list[RayWorker], *, host: str, port: int, token: str) -> None:
-        """Have them work until all have ended as they should. Raises Lost as soon as one has not."""
-        told: dict[str, Any] = {
+        """Run until all workers have ended. Raises RayWorkerLost as soon as one fails."""
+        settings: dict[str, Any] = {
             "config": asdict(replace(self._config, threads=self._cpus)),
             "world_size": len(members),
             "rendezvous": members[0].rendezvous,
@@ -119,7 +122,7 @@ class RayWorkerGroup:
         runs = {}
         for member, actor in zip(members, self._actors, strict=True):
             secret = {"token": token} if member.rank == 0 else {}
-            runs[actor.run.remote(orjson.dumps({**told, **secret, "rank": member.rank}).decode())] = member
+            runs[actor.run.remote(orjson.dumps({**settings, **secret, "rank": member.rank}).decode())] = member
         has_ended = False
         while runs:
             ended, _ = ray.wait(list(runs), num_returns=1, timeout=_LEAVE_SECONDS if has_ended else None)
@@ -134,20 +137,20 @@ class RayWorkerGroup:
             has_ended = True
 
     def close(self) -> None:
-        """End what is left of it, and leave the cluster; one of our own ends."""
-        with suppress(Exception):  # whatever Ray finds to say: it is to forget us
+        """Kill the remaining workers and leave the cluster; a cluster that we started ends."""
+        with suppress(Exception):  # errors of Ray do not matter any more
             for actor in self._actors:
                 ray.kill(actor, no_restart=True)
             if self._places is not None:
                 remove_placement_group(self._places)
         ray.shutdown()
-        if self._home is not None:
-            self._home.remove()
+        if self._temp_directory is not None:
+            self._temp_directory.remove()
 
     def _start_cluster(self) -> None:
         """On this machine, and for this machine only."""
         try:
-            self._home = TempDirectory()
+            self._temp_directory = TempDirectory()
             ray.init(
                 address="local",
                 num_cpus=self._cpus * self._plan.workers,
@@ -156,7 +159,7 @@ class RayWorkerGroup:
                 object_store_memory=_OBJECT_STORE_BYTES,
                 logging_level=logging.ERROR,
                 log_to_driver=True,
-                _temp_dir=self._home.temporary,
+                _temp_dir=self._temp_directory.temporary,
             )
         except (OSError, RuntimeError, ValueError) as error:
             raise RayWorkerLost(f"Ray could not be started on this machine: {error}") from error
@@ -166,7 +169,7 @@ class RayWorkerGroup:
         return total, bundle_of(cpus=self._cpus, device=self._config.device, total=total)
 
     def _reserve(self, bundle: dict[str, float], total: Mapping[str, float]) -> PlacementGroup:
-        """Places for all of them; or, when those do not come in time, for as many as there is room for."""
+        """Reserve places for all workers, or for as many as there is room for when that takes too long."""
         count = self._plan.workers
         seconds = self._plan.place_seconds
         while count >= self._plan.fewest:
@@ -188,11 +191,14 @@ class RayWorkerGroup:
         )
 
     def _describe(self) -> list[RayWorker]:
-        """Where they are. Raises Refused if they are of another version, or do not see the server's files."""
+        """Where the workers run.
+
+        Raises RayRefused if a worker has another version of Chockstone, or does not see the server's files.
+        """
         with _Probe(self._config) as paths:
-            told = orjson.dumps({"paths": paths}).decode()
+            request = orjson.dumps({"paths": paths}).decode()
             try:
-                answers = ray.get([actor.describe.remote(told) for actor in self._actors], timeout=_START_SECONDS)
+                answers = ray.get([actor.describe.remote(request) for actor in self._actors], timeout=_START_SECONDS)
             except GetTimeoutError:
                 raise RayWorkerLost(
                     f"workers were placed, but did not start within {_START_SECONDS:g} seconds"
@@ -217,7 +223,7 @@ class RayWorkerGroup:
 
 
 class _Probe:
-    """A file in the store for as long as the block runs, for others to look for; yields all that they must see."""
+    """Creates a file in the store for as long as the block runs. Yields all paths that the workers must see."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._models = list(config.models.values())
@@ -238,8 +244,8 @@ class _Probe:
 
 def _blame(
     member: RayWorker, error: RayError, others: Mapping[Any, RayWorker]
-) -> RayWorkerLost:  # Any: what Ray waits for
-    """The one that died, if one did; that others cannot go on without it is no news."""
+) -> RayWorkerLost:  # Any: references to Ray tasks
+    """Blame the worker that died, if one did: the others fail because of it."""
     if isinstance(error, RayTaskError) and others:
         for run in ray.wait(list(others), num_returns=len(others), timeout=_BLAME_SECONDS)[0]:
             try:
@@ -265,7 +271,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _reach(address: str) -> None:
-    """Raises OSError if nobody is there: Ray itself would try for minutes."""
+    """Raises OSError if nothing listens there: Ray itself would try for minutes."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""The plan: what a server wants of Ray, and how a process is spawned that goes and gets it."""
+"""The Ray plan: how many workers a server wants on which cluster, and how the driver process is spawned."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Final
 
 import orjson
 
-from chockstone.backends.supervision.process import SURROUNDINGS, WorkerConfig, WorkerProcess, spawn
+from chockstone.backends.supervision.process import MODEL_ENVIRONMENT, WorkerConfig, WorkerProcess, spawn
 
 # -P: see ``process``.
 COMMAND: Final = (sys.executable, "-P", "-m", "chockstone.backends.ray.driver")
 _VARIABLE: Final = "CHOCKSTONE_RAY"
 _LEAVE_SECONDS: Final = 20.0  # for Ray to end its processes
-_SECRETS: Final = ("CHOCKSTONE_", "TINKER_", "PG")  # keys of users, passwords of the catalog
+_SECRETS: Final = ("CHOCKSTONE_", "TINKER_", "PG")  # API keys of users, passwords of the catalog
 _QUIET: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SCHEDULER_EVENTS": "0",
     "RAY_DEDUP_LOGS": "0",
-    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of workers that could not go on without the one that died
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # workers that fail because another worker died
 }
-_LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # how Ray is told to listen on no other interface
-_CREDENTIALS: Final = ("AWS_", "GOOGLE_", "AZURE_")  # of the store
+_LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # makes Ray listen on the loopback interface only
+_CREDENTIALS: Final = ("AWS_", "GOOGLE_", "AZURE_")  # credentials of the store
 
 
 @dataclass(frozen=True, slots=True)
 class RayPlan:
     workers: int = 1
     min_workers: int | None = None  # None: no fewer than ``workers``
-    address: str | None = None  # of a cluster that runs; None: one of our own
+    address: str | None = None  # of a running cluster; None: the driver starts a cluster
     join_seconds: float = 60.0  # for the cluster to answer
-    place_seconds: float = 30.0  # for all of them to find a place; then fewer will do, if they may
+    place_seconds: float = 30.0  # to place all workers; after that fewer will do, down to ``min_workers``
 
     @property
     def fewest(self) -> int:
@@ -44,17 +44,15 @@ class RayPlan:
 def spawn_driver(
     plan: RayPlan, config: WorkerConfig, *, inherit: Sequence[int] = (), command: Sequence[str] = COMMAND
 ) -> WorkerProcess:
-    """The process that speaks to Ray. ``inherit`` are descriptors that it holds for as long as its group lives.
+    """Spawn the driver. ``inherit`` are descriptors that it keeps open until its group ends. Raises OSError.
 
-    Raises OSError.
-
-    Ray's processes inherit its environment if it starts them: no secret of the server's is in it but, then,
-    the credentials of the store, which the workers need. In a cluster that runs already they have their own.
-    What it starts works for nobody else, neither on this machine nor from outside.
+    Processes of a cluster that the driver starts inherit its environment. Secrets of the server are removed from it,
+    except for the credentials of the store, which the workers need. Workers of a running cluster have their own
+    credentials. A cluster that the driver starts listens on the loopback interface only and requires a token.
     """
     hidden = _SECRETS if plan.address is None else _SECRETS + _CREDENTIALS
     environment = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    environment |= {**SURROUNDINGS, **_QUIET}
+    environment |= {**MODEL_ENVIRONMENT, **_QUIET}
     environment[_VARIABLE] = orjson.dumps({"plan": asdict(plan), "config": asdict(config)}).decode()
     if plan.address is None:
         environment |= _LOOPBACK | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -62,6 +60,6 @@ def spawn_driver(
 
 
 def take_plan() -> tuple[RayPlan, WorkerConfig]:
-    """As the process was told them; they leave the environment, which others inherit."""
-    told = orjson.loads(os.environ.pop(_VARIABLE))
-    return RayPlan(**told["plan"]), WorkerConfig(**told["config"])
+    """Read plan and configuration from the environment, and remove them from it: child processes inherit it."""
+    settings = orjson.loads(os.environ.pop(_VARIABLE))
+    return RayPlan(**settings["plan"]), WorkerConfig(**settings["config"])

@@ -1,4 +1,4 @@
-"""Resources: what a worker takes of a node, and what is missing when there is no place for one."""
+"""Ray resources: what a worker reserves on a node, and the message when the cluster has too little."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Resources = Mapping[str, float]  # as Ray names them: CPU, GPU and others
 
 
 def bundle_of(*, cpus: int, device: str, total: Resources) -> dict[str, float]:
-    """What each worker reserves. ``device`` auto: a GPU, if the cluster has any at all."""
+    """What each worker reserves. With the device "auto" that includes a GPU, if the cluster has any."""
     bundle = {"CPU": float(cpus)}
     if device == "cuda" or (device == "auto" and total.get("GPU", 0) >= 1):
         bundle["GPU"] = 1.0
@@ -17,14 +17,14 @@ def bundle_of(*, cpus: int, device: str, total: Resources) -> dict[str, float]:
 
 
 def how_many_fit(bundle: Resources, free: Resources) -> int:
-    """At most: how they are spread over nodes may leave room for fewer."""
+    """An upper bound: the way free resources are spread over nodes may leave room for fewer."""
     return math.floor(min(free.get(name, 0.0) / amount for name, amount in bundle.items()))
 
 
 def describe_shortage(
     workers: int, fewest: int, bundle: Resources, *, total: Resources, free: Resources, seconds: float
 ) -> str:
-    """What was asked for, what there is, and what can be done."""
+    """The error message: what was asked for, what the cluster has, and what to do."""
     wanted = f"{workers} workers" if workers == fewest else f"{workers} workers, nor for {fewest}"
     if workers == 1:
         wanted = "a worker"

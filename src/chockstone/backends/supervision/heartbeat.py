@@ -1,4 +1,4 @@
-"""The heartbeat: what a worker says of itself every second, and when its server has heard too little."""
+"""The heartbeat: a worker sends one every second; the server decides from them whether the worker hangs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _BEAT_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatLimits:
-    """How long a worker may be silent, or busy with one thing, before it counts as hung.
+    """How long a worker may be silent, or busy with one compute turn, before it counts as hung.
 
-    Both are counted in checks by the server's event loop, so that a server that was stopped for an
-    hour does not blame its worker for it.
+    Both are counted in checks by the server's event loop: a server that was suspended for an hour does not count
+    that hour against its worker.
     """
 
     check_seconds: float = 1.0
@@ -25,15 +25,15 @@ class HeartbeatLimits:
     stuck_seconds: float = 1800.0
 
 
-class Watch:
-    """The server's side, for one life of a worker: ``hear`` each message, ``check`` at regular times."""
+class HeartbeatMonitor:
+    """The server's side, for one worker: call ``hear`` with each event and ``check`` every ``check_seconds``."""
 
-    def __init__(self, patience: HeartbeatLimits) -> None:
-        self._patience = patience
+    def __init__(self, limits: HeartbeatLimits) -> None:
+        self._limits = limits
         self._silent_checks = 0
         self._stuck_checks = 0
         self._turns: int | None = None  # in the last beat
-        self.verdict: str | None = None  # why it is taken for hung
+        self.verdict: str | None = None  # why the worker counts as hung
 
     def hear(self, event: WorkerEvent) -> None:
         self._silent_checks = 0
@@ -47,23 +47,23 @@ class Watch:
         """Whether the worker still counts as alive."""
         self._silent_checks += 1
         self._stuck_checks += 1
-        patience = self._patience
-        if self._silent_checks >= patience.silence_checks:
-            self.verdict = f"nothing came from it for {patience.silence_checks * patience.check_seconds:g} seconds"
-        elif self._stuck_checks * patience.check_seconds >= patience.stuck_seconds:
-            self.verdict = f"it was busy with one piece of work for {patience.stuck_seconds:g} seconds"
+        limits = self._limits
+        if self._silent_checks >= limits.silence_checks:
+            self.verdict = f"nothing came from it for {limits.silence_checks * limits.check_seconds:g} seconds"
+        elif self._stuck_checks * limits.check_seconds >= limits.stuck_seconds:
+            self.verdict = f"it was busy with one piece of work for {limits.stuck_seconds:g} seconds"
         return self.verdict is None
 
 
-class Heart:
+class HeartbeatSender:
     """The worker's side: sends a beat every second, from a thread of its own.
 
-    ``pulse`` says how many turns the compute thread has finished, and whether it is busy with one.
+    ``progress`` returns how many turns the compute thread has finished, and whether it is busy with another one.
     """
 
-    def __init__(self, send: Callable[[BeatEvent], None], pulse: Callable[[], tuple[int, bool]]) -> None:
+    def __init__(self, send: Callable[[BeatEvent], None], progress: Callable[[], tuple[int, bool]]) -> None:
         self._send = send
-        self._pulse = pulse
+        self._progress = progress
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -76,5 +76,5 @@ class Heart:
 
     def _beat(self) -> None:
         while not self._is_over.wait(_BEAT_SECONDS):
-            turns, is_busy = self._pulse()
+            turns, is_busy = self._progress()
             self._send(BeatEvent(turns, is_busy))

@@ -1,7 +1,7 @@
-"""The probe: a short program that computes in bfloat16 and float16 as a worker does, in a process of its own.
+"""The instruction probe: a short program that computes in bfloat16 and float16 like a worker, in its own process.
 
-Where the CPU advertises instructions that it cannot run, this process dies instead of the worker. It ends with
-exit code 0 if all results are right and with ``WRONG`` if one is not.
+If the CPU advertises instructions that it cannot run, this process dies instead of the worker. Its exit code is 0 if
+all results are right, and ``WRONG`` if one is wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SHAPES: Final = ((1, 64, 64), (16, 64, 48), (64, 64, 64), (130, 256, 96))  # ro
 
 def main() -> int:
     with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # its death is an answer, not a crash to look into
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dump: this process may well die
     import torch
     from torch.nn.functional import linear, scaled_dot_product_attention
 

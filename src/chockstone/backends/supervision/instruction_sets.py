@@ -1,9 +1,9 @@
 """Instruction sets: which of the CPU's advertised instructions torch may use on this machine.
 
-Some virtual machines advertise AMX and cannot run it: the first bfloat16 product ends the process with "Illegal
-instruction". On a CPU that advertises AMX a short program is run once (``instruction_probe``); if it dies, it is run
-again with less and less, and the first limits under which it lives are set before torch is imported. The answer is
-kept in the user's cache directory. Imports no torch.
+Some virtual machines advertise AMX and cannot run it: the first bfloat16 product kills the process with "Illegal
+instruction". On a CPU that advertises AMX, a probe program (``instruction_probe``) runs once. If it dies, it runs again
+with fewer and fewer instruction sets, and the first limits under which it survives are set before torch is imported.
+The result is cached in the user's cache directory. Imports no torch.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _DEADLY: Final = {signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, s
 _WRONG: Final = 3  # instruction_probe.WRONG: it ran, and computed wrong numbers
 _PROBE_SECONDS: Final = 120.0
 _LARGEST_CACHE_BYTES: Final = 4096
-_MACHINE_FACTS: Final = ("sys_vendor", "product_name", "product_version")  # which hypervisor, for one
+_MACHINE_FACTS: Final = ("sys_vendor", "product_name", "product_version")  # identify the hypervisor
 Source = Literal["environment", "flags", "cache", "probe", "unknown"]
 
 
 class ProbeVerdict(Enum):
     WORKS = "works"
     FAILS = "fails"
-    UNKNOWN = "unknown"  # it did not end, or not because of the CPU
+    UNKNOWN = "unknown"  # it did not end, or died for another reason than the CPU
 
 
 Probe = Callable[[Limits], ProbeVerdict]
@@ -64,7 +64,7 @@ Probe = Callable[[Limits], ProbeVerdict]
 
 @dataclass(frozen=True, slots=True)
 class CpuFacts:
-    """What decides whether to probe, and for which machines the answer holds."""
+    """Decides whether to probe, and is the key of the cached result."""
 
     model: str
     flags: frozenset[str]
@@ -76,7 +76,7 @@ class CpuFacts:
         return any(flag.startswith("amx_") for flag in self.flags)
 
     def ladder(self) -> tuple[Limits, ...]:
-        """Without the step that leaves out only what this CPU does not advertise."""
+        """``LADDER`` without the step that disables only what this CPU does not advertise."""
         has_newer = any(flag.startswith("amx_") and flag not in _FIRST_AMX for flag in self.flags)
         return LADDER if has_newer else tuple(limits for limits in LADDER if limits.get(ONEDNN) != _AMX)
 
@@ -88,7 +88,7 @@ class CpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class InstructionSetChoice:
-    limits: Limits  # to set; what the environment sets already is not among them
+    limits: Limits  # to set, without those that the environment sets already
     source: Source
     environment: Limits  # limits that were set before
 
@@ -98,7 +98,7 @@ class InstructionSetChoice:
 
     @property
     def reason(self) -> str:
-        """Where it came from, in words."""
+        """Where the choice comes from, in words."""
         return {
             "environment": "environment",
             "flags": "default: the CPU advertises no AMX",
@@ -109,12 +109,12 @@ class InstructionSetChoice:
 
 
 def describe_limits(environ: Mapping[str, str]) -> str:
-    """Those that are set in ``environ``, as in a shell."""
+    """The limits that are set in ``environ``, as a shell would set them."""
     return " ".join(f"{name}={environ[name]}" for name in VARIABLES if environ.get(name)) or "not limited"
 
 
 def limit_instruction_sets() -> InstructionSetChoice:
-    """Choose for this process and its children; to be called before torch is imported."""
+    """Set the limits in the environment of this process and its children. Call before torch is imported."""
     choice = choose_here()
     os.environ.update(choice.limits)
     return choice
@@ -136,7 +136,7 @@ def report_choice(choice: InstructionSetChoice) -> None:
 def choose_limits(
     environ: Mapping[str, str], *, facts: CpuFacts, cache: Path | None, probe: Probe
 ) -> InstructionSetChoice:
-    """The highest instruction sets that work. Limits that the user has set are respected and not probed."""
+    """Choose the highest instruction sets that work. Limits that the user has set are kept without a probe."""
     present = {name: environ[name] for name in VARIABLES if environ.get(name)}
     if present:
         return InstructionSetChoice({}, "environment", present)
@@ -161,7 +161,7 @@ def run_probe(
     environ = {name: value for name, value in os.environ.items() if name not in VARIABLES} | dict(limits)
     environ |= {"OMP_NUM_THREADS": "1"}
     try:
-        ended = subprocess.run(  # noqa: S603  # this very program
+        ended = subprocess.run(  # noqa: S603  # our own program
             command,
             env=environ,
             stdin=subprocess.DEVNULL,
@@ -178,12 +178,12 @@ def run_probe(
 
 
 def read_facts(cpu_facts: Path = Path("/proc/cpuinfo"), machine_facts: Path = Path("/sys/class/dmi/id")) -> CpuFacts:
-    """Where there is no such file, nothing is advertised."""
+    """Facts about the CPU. Without these files it counts as advertising nothing."""
     first: dict[str, str] = {}
     with contextlib.suppress(OSError), open(cpu_facts, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if not line.strip():
-                break  # the next CPU's follow, and there may be hundreds
+                break  # facts of the next CPU follow, and there may be hundreds
             name, _, value = line.partition(":")
             first[name.strip()] = value.strip()
     machine = [platform.release(), platform.version()]
@@ -199,7 +199,7 @@ def read_facts(cpu_facts: Path = Path("/proc/cpuinfo"), machine_facts: Path = Pa
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path | None:
-    """The user's, by the XDG rules: a relative path there counts as not set. None: there is none."""
+    """The user's cache directory by the XDG rules, where a relative path counts as not set. None: there is none."""
     told = environ.get("XDG_CACHE_HOME", "")
     try:
         base = Path(told) if os.path.isabs(told) else Path.home() / ".cache"
@@ -209,7 +209,7 @@ def cache_directory(environ: Mapping[str, str]) -> Path | None:
 
 
 def _read_cache(path: Path) -> Limits | None:
-    """None: not there, damaged, or not ours. Only limits of the ladder are taken from a file."""
+    """None if the file is missing, damaged or of another user. Only limits of ``LADDER`` are accepted."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -225,7 +225,7 @@ def _read_cache(path: Path) -> Limits | None:
 
 
 def _write_cache(path: Path, limits: Limits) -> None:
-    """Atomically, for the user alone. Where that cannot be done, the next start probes again."""
+    """Write atomically, readable for the user only. If that fails, the next start probes again."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # 0600

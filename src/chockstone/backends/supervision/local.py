@@ -1,4 +1,4 @@
-"""The local backend: one child process that holds the models, started and restarted from here."""
+"""The local backend: the worker is one child process of the server."""
 
 from __future__ import annotations
 
@@ -12,36 +12,31 @@ from chockstone.backends.supervision.supervisor import WorkerSupervisor, describ
 
 
 class LocalBackend(WorkerSupervisor):
-    """Calls to a child process."""
-
     def __init__(
         self,
         config: WorkerConfig,
         *,
         on_lost: Callable[[str], None] = lambda _: None,
-        on_hopeless: Callable[[str], None] = lambda _: None,
+        on_fatal: Callable[[str], None] = lambda _: None,
         command: Sequence[str] = COMMAND,
         first: WorkerProcess | None = None,
         inherit: Sequence[int] = (),
-        patience: HeartbeatLimits | None = None,
+        heartbeat_limits: HeartbeatLimits | None = None,
     ) -> None:
-        """``inherit`` are descriptors that stay open for as long as a worker lives; ``first`` is a worker
-        that was spawned already."""
-        super().__init__(on_lost=on_lost, on_hopeless=on_hopeless, patience=patience)
+        """``first`` is a worker that was spawned already; ``inherit`` are descriptors that each worker keeps open."""
+        super().__init__(on_lost=on_lost, on_fatal=on_fatal, heartbeat_limits=heartbeat_limits)
         self._config = config
         self._command = command
         self._inherit = inherit
         self._first = first
 
-    def _begin(self) -> _Child:
+    def _start_worker(self) -> _ChildProcess:
         spawned = self._first or spawn_worker(self._config, inherit=self._inherit, command=self._command)
         self._first = None
-        return _Child(spawned)
+        return _ChildProcess(spawned)
 
 
-class _Child:
-    """One life of the process."""
-
+class _ChildProcess:
     def __init__(self, spawned: WorkerProcess) -> None:
         self._spawned = spawned
 

@@ -1,6 +1,6 @@
-"""The worker's process: what it is told, and how it is spawned.
+"""The worker process: its configuration, and how it is spawned.
 
-Light to import: it can be on its way before the rest of the server is.
+This file imports little, so that the worker can be spawned before the rest of the server is imported.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Final
 
 import orjson
 
-# -P: modules that happen to lie where the server was started are none of its business. Its last argument is a
-# socket's number.
+# -P: do not import modules from the directory that the server was started in. The last argument, which ``spawn`` adds,
+# is the descriptor of a socket.
 COMMAND: Final = (sys.executable, "-P", "-m", "chockstone.backends.worker.main")
-SURROUNDINGS: Final[Mapping[str, str]] = {  # in which models are loaded
+MODEL_ENVIRONMENT: Final[Mapping[str, str]] = {  # environment variables with which models are loaded
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "TRANSFORMERS_VERBOSITY": "error",
@@ -34,20 +34,20 @@ _TALKATIVE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """What the worker process is told when it starts."""
+    """The settings of a worker process."""
 
     models: dict[str, str]  # name → directory
     store: str
     device: str = "auto"
     dtype: str = "auto"
-    threads: int = 0  # 0: as many as there are cores
+    threads: int = 0  # 0: the number of cores
     max_sequences: int = 256
-    tokens_per_micro_batch: int = 0  # 0: what suits the device
+    tokens_per_micro_batch: int = 0  # 0: chosen for the device
     log_level: str = "info"
 
 
 def log_to_stderr(level: str) -> None:
-    """How this process logs, the server or its worker."""
+    """Configure logging in this process: the server or a worker."""
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -56,16 +56,16 @@ def log_to_stderr(level: str) -> None:
 @dataclass(frozen=True, slots=True)
 class WorkerProcess:
     process: subprocess.Popen[bytes]
-    channel: socket.socket  # to it
-    leave_seconds: float = 0.0  # to end by itself when the channel is closed
+    channel: socket.socket
+    leave_seconds: float = 0.0  # how long it may take to end after the channel is closed
 
     def end(self) -> None:
-        """At once, if it has not ended yet."""
+        """Close the channel and wait for the process to end."""
         self.channel.close()
         self.wait()
 
     def wait(self) -> int:
-        """Its exit code, once it has left; it is killed if that takes too long."""
+        """Returns the exit code. A process that takes longer than ``leave_seconds`` is killed."""
         with suppress(subprocess.TimeoutExpired):
             return self.process.wait(self.leave_seconds)
         self.process.kill()
@@ -75,29 +75,30 @@ class WorkerProcess:
 def spawn_worker(
     config: WorkerConfig, *, inherit: Sequence[int] = (), command: Sequence[str] = COMMAND
 ) -> WorkerProcess:
-    """``inherit`` are descriptors that stay open for as long as it lives. Raises OSError.
+    """``inherit`` are descriptors that the worker keeps open. Raises OSError.
 
-    It dies with the thread that calls this.
+    The worker is killed when the calling thread ends.
     """
     settings = {"CHOCKSTONE_WORKER": orjson.dumps(asdict(config)).decode()}
-    return spawn(command, environment=os.environ | SURROUNDINGS | settings, inherit=inherit)
+    return spawn(command, environment=os.environ | MODEL_ENVIRONMENT | settings, inherit=inherit)
 
 
 def spawn(
     command: Sequence[str], *, environment: Mapping[str, str], inherit: Sequence[int] = (), leave_seconds: float = 0.0
 ) -> WorkerProcess:
-    """A process with a channel to it, whose number is added to the command. Raises OSError.
+    """Spawn a process with a channel to it. Raises OSError.
 
-    Settings travel in the environment, so that the command line shows none of them.
+    The descriptor of the channel is added to the command. Settings travel in the environment, so that they do not show
+    in the command line.
     """
     ours, theirs = socket.socketpair()
     with theirs:
         try:
-            process = subprocess.Popen(  # noqa: S603  # this very program
+            process = subprocess.Popen(  # noqa: S603  # our own program
                 [*command, str(theirs.fileno())],
                 pass_fds=[theirs.fileno(), *inherit],
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in the terminal is the server's to handle
+                start_new_session=True,  # Ctrl-C in the terminal is for the server to handle
                 env=environment,
             )
         except OSError:

@@ -1,6 +1,6 @@
-"""The keeper: calls to a worker that is kept running, wherever it runs.
+"""The worker supervisor: starts a worker, sends it calls, and restarts it when it dies or hangs.
 
-What a worker is, is its backend's affair: a child process (``local``) or a group of Ray's (``ray``).
+A subclass says what a worker is: a child process (``local``) or a group of Ray actors (``ray``).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from chockstone.backends.calls import (
 )
 from chockstone.backends.channel import AsyncChannel, ChannelClosed, Message
 from chockstone.backends.protocol import WorkerLost
-from chockstone.backends.supervision.heartbeat import HeartbeatLimits, Watch
+from chockstone.backends.supervision.heartbeat import HeartbeatLimits, HeartbeatMonitor
 
 log = logging.getLogger(__name__)
 _FIRST_DELAY_SECONDS: Final = 0.1
 _LONGEST_DELAY_SECONDS: Final = 30.0
-_STOP_SECONDS: Final = 300.0  # to finish what is under way
-_LAST_WORDS_SECONDS: Final = 5.0
-_LOUD_ATTEMPTS: Final = 3  # to start, after which more is said of each that fails
+_STOP_SECONDS: Final = 300.0  # to finish calls in progress
+_KILLED_SECONDS: Final = 5.0  # for a killed worker to end
+_LOUD_ATTEMPTS: Final = 3  # failed starts in a row, after which each one is logged as an error
 _SIGNALS: Final[Mapping[int, str]] = {
-    signal.SIGKILL: "killed by hand or for want of memory",
+    signal.SIGKILL: "SIGKILL, sent manually or by the OOM killer",
     signal.SIGILL: "illegal instruction: this CPU cannot run what it advertises; set ONEDNN_MAX_CPU_ISA=AVX2",
     signal.SIGSEGV: "segmentation fault",
     signal.SIGBUS: "bus error: a mapped file was cut short, or the disk is full",
@@ -51,67 +51,71 @@ _SIGNALS: Final[Mapping[int, str]] = {
 
 
 class NotStarted(Exception):
-    """A worker ended before there was a way to it, for a reason that will not pass by itself."""
+    """A worker could not be started, for a reason that the next attempt would meet, too."""
 
 
 class WorkerHandle(Protocol):
     """One worker, from its start to its end."""
 
     async def connect(self) -> AsyncChannel:
-        """The way to it. Raises ChannelClosed if it ended first; NotStarted if the next one would, too."""
+        """Wait for the channel to the worker.
+
+        Raises ChannelClosed if the worker ended before, and NotStarted if the next worker would end before, too.
+        """
 
     def kill(self) -> None:
-        """At once; its channel, if there is one, closes."""
+        """Kill the worker and close its channel."""
 
     async def ended(self) -> str:
-        """Wait until it has, now that its channel is closed; how, in words."""
+        """Wait until the worker has ended, after its channel has closed. Returns how it ended, in words."""
 
 
 @dataclass(slots=True)
 class _Pending:
     reply: asyncio.Future[Message]
     on_release: Callable[[], None]
-    is_sent: bool  # or some of it
+    is_sent: bool  # at least in part
 
 
 class WorkerSupervisor(WorkerCalls):
-    """Calls to a worker. One that dies fails its calls with WorkerLost, and the next one is started.
+    """Sends calls to one worker at a time.
 
-    One that is hung is killed, which is a death like any other. The next one starts soon if the last
-    one was of use, and later and later while they die before they have answered anything.
+    When a worker dies, its calls fail with WorkerLost and the next worker is started. A worker that hangs is killed
+    first. The delay before the next start is short if the last worker answered a call. It doubles for each worker in
+    a row that died before that.
     """
 
     def __init__(
         self,
         *,
         on_lost: Callable[[str], None] = lambda _: None,
-        on_hopeless: Callable[[str], None] = lambda _: None,
-        patience: HeartbeatLimits | None = None,
+        on_fatal: Callable[[str], None] = lambda _: None,
+        heartbeat_limits: HeartbeatLimits | None = None,
     ) -> None:
-        """``on_lost`` is told of each death; ``on_hopeless`` of a reason for which no worker will ever start."""
+        """``on_lost`` gets the reason of each death; ``on_fatal`` the reason why no worker will be started again."""
         self._on_lost = on_lost
-        self._on_hopeless = on_hopeless
-        self._patience = patience or HeartbeatLimits()
+        self._on_fatal = on_fatal
+        self._heartbeat_limits = heartbeat_limits or HeartbeatLimits()
         self._numbers = itertools.count()
         self._pending: dict[int, _Pending] = {}
         self._channel: AsyncChannel | None = None
-        self._life: WorkerHandle | None = None
+        self._handle: WorkerHandle | None = None
         self._ready = asyncio.Event()
-        self._keeping: asyncio.Task[None] | None = None
+        self._supervising: asyncio.Task[None] | None = None
         self._is_stopping = False
-        self._is_over = False  # nobody keeps a worker any more
+        self._is_over = False  # no worker will be started again
         self._has_answered = False  # the present worker
         self._was_ready = False  # the present worker
-        self.trouble: str | None = None  # why no worker gets ready, if several in a row did not
+        self.trouble: str | None = None  # why no worker becomes ready, if several in a row did not
         self.generation = 0
         self.environment: Mapping[str, Any] = {}  # Any: plain JSON; of the newest worker that became ready
 
     @abc.abstractmethod
-    def _begin(self) -> WorkerHandle:
-        """Start a worker. Raises OSError when that cannot be done at the moment."""
+    def _start_worker(self) -> WorkerHandle:
+        """Start a worker. Raises OSError if that is not possible at the moment."""
 
     async def start(self) -> None:
-        self._keeping = asyncio.create_task(self._keep())
+        self._supervising = asyncio.create_task(self._supervise())
 
     @property
     def is_ready(self) -> bool:
@@ -144,54 +148,56 @@ class WorkerSupervisor(WorkerCalls):
         pending = _Pending(asyncio.get_running_loop().create_future(), on_release, is_sent)
         self._pending[number] = pending
         try:
-            with contextlib.suppress(ChannelClosed):  # the reply says how the worker ended, once that is known
+            with contextlib.suppress(
+                ChannelClosed
+            ):  # the reply raises WorkerLost once it is known how the worker ended
                 await channel.send(encode_call(number, call))
             return decode_reply(reply, await pending.reply)
         finally:
             self._pending.pop(number, None)
 
     async def stop(self) -> None:
-        """Let it finish what is under way, then end it."""
+        """Let the worker finish the calls in progress, then end it."""
         self._is_stopping = True
-        if self._keeping is None:
+        if self._supervising is None:
             return
-        if self._life is not None:
+        if self._handle is not None:
             if not self._ready.is_set():
-                self._life.kill()  # it still loads, and has nothing to finish
+                self._handle.kill()  # it still loads models and has no calls to finish
             if self._channel is not None:
                 with contextlib.suppress(ChannelClosed):
                     await self._channel.send(encode_call(next(self._numbers), StopCall()))
-            await asyncio.wait({self._keeping}, timeout=_STOP_SECONDS)
-        if self._life is not None:
-            self._life.kill()
-        await asyncio.wait({self._keeping}, timeout=0 if self._life is None else _LAST_WORDS_SECONDS)
-        self._keeping.cancel()  # it waits to start the next one, or for the end of one that cannot be killed
-        await asyncio.gather(self._keeping, return_exceptions=True)
+            await asyncio.wait({self._supervising}, timeout=_STOP_SECONDS)
+        if self._handle is not None:
+            self._handle.kill()
+        await asyncio.wait({self._supervising}, timeout=0 if self._handle is None else _KILLED_SECONDS)
+        self._supervising.cancel()  # it waits to start the next worker, or for one that cannot be killed
+        await asyncio.gather(self._supervising, return_exceptions=True)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the worker and start no other."""
         self._is_stopping = True
-        if self._life is not None:
-            self._life.kill()
+        if self._handle is not None:
+            self._handle.kill()
 
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
         try:
-            await self._run_for_ever()
+            await self._run_workers()
         except Exception as error:
-            log.exception("worker not kept")
+            log.exception("worker supervision failed")
             self._is_stopping = True
-            self._on_hopeless(f"the worker cannot be kept running: {type(error).__name__}: {error}")
+            self._on_fatal(f"the worker cannot be kept running: {type(error).__name__}: {error}")
         finally:
             self._is_over = True
             self._lose_calls("the worker was stopped")
-            self._ready.set()  # whoever waits for a worker that will not come is told so
+            self._ready.set()  # wakes ``ready``, which raises WorkerLost
 
-    async def _run_for_ever(self) -> None:
+    async def _run_workers(self) -> None:
         delay = _FIRST_DELAY_SECONDS
         attempts = 0
         while not self._is_stopping:
             self._has_answered = self._was_ready = False
-            reason = await self._run_once()
+            reason = await self._run_worker()
             self._lose_calls(reason)
             if self._is_stopping:
                 return
@@ -203,7 +209,7 @@ class WorkerSupervisor(WorkerCalls):
             delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
 
     def _note_attempt(self, attempts: int, reason: str, delay: float) -> int:
-        """How many workers died before they were ready, since the last one that was."""
+        """Returns how many workers in a row died before they were ready."""
         if self._was_ready:
             return 0
         attempts += 1
@@ -211,7 +217,7 @@ class WorkerSupervisor(WorkerCalls):
             self.trouble = f"the worker died {attempts} times before it was ready, the last time because {reason}"
             log.error(
                 "worker not ready attempts=%d retry_seconds=%.1f reason=%s; the worker's output above may say why. "
-                "The server goes on trying; requests that need the worker wait",
+                "The server keeps trying; requests that need the worker wait",
                 attempts,
                 delay,
                 reason,
@@ -223,52 +229,51 @@ class WorkerSupervisor(WorkerCalls):
             if not pending.reply.done():
                 pending.reply.set_exception(WorkerLost(reason, code=None if pending.is_sent else "unsent"))
 
-    async def _run_once(self) -> str:
-        """One life of a worker; returns how it ended."""
+    async def _run_worker(self) -> str:
+        """Run one worker from its start to its end. Returns how it ended."""
         try:
-            life = self._life = self._begin()
-        except OSError as error:  # too many files are open, for now
+            handle = self._handle = self._start_worker()
+        except OSError as error:  # for example too many open files
             return f"the worker process could not be started: {error}"
-        watch = Watch(self._patience)
-        watching = asyncio.create_task(self._keep_watch(life, watch))
+        monitor = HeartbeatMonitor(self._heartbeat_limits)
+        watching = asyncio.create_task(self._kill_if_hung(handle, monitor))
         try:
-            await self._listen(life, watch)
+            await self._receive_events(handle, monitor)
         except NotStarted as error:
-            if not self.generation:  # else it did start once, and may again
+            if not self.generation:  # else a worker did start once, and may again
                 self._is_stopping = True
-                self._on_hopeless(str(error))
+                self._on_fatal(str(error))
         except ChannelClosed:
             pass
         finally:
             watching.cancel()
-            self._ready.clear()  # from here on calls are for the next one, however long this one takes to end
+            self._ready.clear()  # from here on calls wait for the next worker, however long this one takes to end
             self._channel = None
-        reason = await life.ended()
-        self._life = None
-        return reason if watch.verdict is None else f"the worker process hung: {watch.verdict}"
+        reason = await handle.ended()
+        self._handle = None
+        return reason if monitor.verdict is None else f"the worker process hung: {monitor.verdict}"
 
-    async def _listen(self, life: WorkerHandle, watch: Watch) -> None:
-        """Take what it says until it says no more."""
-        channel = self._channel = await life.connect()
+    async def _receive_events(self, handle: WorkerHandle, monitor: HeartbeatMonitor) -> None:
+        """Until the channel closes, which raises ChannelClosed."""
+        channel = self._channel = await handle.connect()
         if self._is_stopping:
-            channel.close()  # it came too late to be told to stop
+            channel.close()  # it connected too late to be sent a stop
         try:
             while True:
-                message = await channel.receive()
-                event = decode_event(message)
-                watch.hear(event)
+                event = decode_event(await channel.receive())
+                monitor.hear(event)
                 self._take(event)
         finally:
             channel.close()
 
-    async def _keep_watch(self, life: WorkerHandle, watch: Watch) -> None:
-        """From the moment the worker is ready, for what it takes to load models is anybody's guess."""
+    async def _kill_if_hung(self, handle: WorkerHandle, monitor: HeartbeatMonitor) -> None:
+        """From the moment the worker is ready: there is no limit on how long it may load models."""
         await self._ready.wait()
         is_alive = True
         while is_alive:
-            await asyncio.sleep(self._patience.check_seconds)
-            is_alive = watch.check()
-        life.kill()
+            await asyncio.sleep(self._heartbeat_limits.check_seconds)
+            is_alive = monitor.check()
+        handle.kill()
 
     def _take(self, event: WorkerEvent) -> None:
         match event:
@@ -279,7 +284,7 @@ class WorkerSupervisor(WorkerCalls):
                 self._ready.set()
             case StartFailedEvent():
                 self._is_stopping = True
-                self._on_hopeless(event.error)
+                self._on_fatal(event.error)
             case BeatEvent():
                 pass
             case ReleasedEvent() | DoneEvent() | FailedEvent():
@@ -300,7 +305,7 @@ def _settle(pending: _Pending, event: ReleasedEvent | DoneEvent | FailedEvent) -
 
 
 def describe_exit(code: int) -> str:
-    """Of a process, in words."""
+    """The exit code of a process, in words."""
     if code >= 0:
         return f"exit code {code}"
     meaning = _SIGNALS.get(-code)

@@ -17,11 +17,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from chockstone.backends.training.full import FullWeights, OwnWeights
 from chockstone.backends.training.lora import AdaptableLinear, make_adaptable
-from chockstone.backends.training.process_group import ALONE, ProcessGroup
+from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.checkpoints import Archive
 from chockstone.wire.failures import ServerFailure
 
-Mould = Callable[[Archive], MutableMapping[str, Any]]  # Any: a state, with room in it for tensors
+RestoreTemplate = Callable[
+    [Archive], MutableMapping[str, Any]
+]  # makes a state with room for tensors; Any: their values
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 _UNLIMITED: Final = 32_768  # context of a model that names no limit
@@ -29,22 +31,22 @@ _UNLIMITED: Final = 32_768  # context of a model that names no limit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldModel:
-    """How a model is held: by one process, or by several between them."""
+    """How a model is held: by one process, or sharded over several."""
 
     backbone: Callable[..., Any]  # Any: each architecture returns its own kind of output
     own_weights: Callable[[], OwnWeights]  # a copy of all weights, for a run that trains them
-    crew: ProcessGroup = ALONE
+    process_group: ProcessGroup = SINGLE_PROCESS
     computing: Callable[[], AbstractContextManager[None]] = nullcontext  # surrounds each use of the model
-    mould: Mould | None = None  # of what this process wants of an archive; None: all of it
-    architecture: str | None = None  # where the model's class does not tell it
+    restore_template: RestoreTemplate | None = None  # which parts of an archive this process reads; None: all
+    architecture: str | None = None  # None: the name of the model's class
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BaseModel:
-    """In evaluation mode and without gradients; nobody changes its weights.
+    """A model in evaluation mode, without gradients. Its weights do not change.
 
-    ``model`` is ``finish(head(backbone(tokens)))``, which was checked when it was loaded, and its
-    hidden states at a position do not depend on later ones.
+    The logits of ``model`` are ``finish(head(backbone(tokens)))``, and hidden states at a position do not depend on
+    later positions. Both are verified when the model is loaded.
     """
 
     name: str
@@ -60,20 +62,20 @@ class BaseModel:
     backbone: Callable[..., Any]  # Any: as above
     head: AdaptableLinear
     head_name: str
-    finish: Callable[[torch.Tensor], torch.Tensor]  # what the model does to its head's output: scaling, capping
+    finish: Callable[[torch.Tensor], torch.Tensor]  # what the model applies to its logits: scaling, soft capping
     own_weights: Callable[[], OwnWeights]
-    crew: ProcessGroup
+    process_group: ProcessGroup
     computing: Callable[[], AbstractContextManager[None]]
-    mould: Mould | None
+    restore_template: RestoreTemplate | None
 
     def limited(self, max_context: int | None) -> BaseModel:
-        """The same model, whose inputs are refused beyond ``max_context`` tokens too."""
+        """The same model with a lower limit on the length of inputs."""
         if max_context is None or max_context >= self.max_context:
             return self
         return replace(self, max_context=max_context)
 
     def hidden_states(self, tokens_BT: torch.Tensor) -> torch.Tensor:
-        """[B, T, D]; sequences end anywhere, what follows them has no influence."""
+        """[B, T, D]. Sequences are padded on the right; the padding has no influence on them."""
         hidden_BTD: torch.Tensor = self.backbone(input_ids=tokens_BT, use_cache=False).last_hidden_state
         return hidden_BTD
 
@@ -83,7 +85,7 @@ class BaseModel:
 
 
 def load_base_model(name: str, directory: str | Path, *, device: str = "cpu", dtype: str = "auto") -> BaseModel:
-    """Read a model from local files; code that comes with it is never run. Raises ServerFailure if it is unusable."""
+    """Read a model from local files; never runs code that comes with it. Raises ServerFailure if it is unusable."""
     directory = Path(directory)
     check_directory(name, directory)
     place = torch.device(device)
@@ -93,7 +95,7 @@ def load_base_model(name: str, directory: str | Path, *, device: str = "cpu", dt
         read: Any = AutoModelForCausalLM.from_pretrained(  # Any: a pair, with output_loading_info
             directory, local_files_only=True, trust_remote_code=False, dtype=number_type, output_loading_info=True
         )
-    except Exception as error:  # each kind of file has its own, and all mean the same to the operator
+    except Exception as error:  # each file format raises its own
         raise ServerFailure(
             f"model {name!r} cannot be loaded from {str(directory)!r}: {type(error).__name__}: {error}"
         ) from error
@@ -121,12 +123,12 @@ def prepare_base_model(
     *,
     holding: HeldModel | None = None,
 ) -> BaseModel:
-    """Freeze ``model`` and make its linear layers adaptable, in place. Without ``holding`` it is all here."""
+    """Freeze ``model`` and make its linear layers adaptable, in place. ``holding`` None: one process has all of it."""
     holding = holding or HeldModel(model.base_model, lambda: FullWeights(model, device=model.device))
     model.train(mode=False).requires_grad_(False)
     layers = make_adaptable(model)
     embeddings: Any = model.get_input_embeddings()  # Any: some kind of nn.Embedding
-    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # transformers'
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # transformers has no types here
     head_name = next((path for path, layer in layers.items() if layer is head), None)
     if head_name is None:
         raise ServerFailure(
@@ -148,9 +150,9 @@ def prepare_base_model(
         head_name=head_name,
         finish=_finish(model.config.get_text_config()),
         own_weights=holding.own_weights,
-        crew=holding.crew,
+        process_group=holding.process_group,
         computing=holding.computing,
-        mould=holding.mould,
+        restore_template=holding.restore_template,
     )
     _verify(base)
     return base
@@ -178,7 +180,7 @@ def _max_context(config: Any, tokenizer: PreTrainedTokenizerBase) -> int:  # Any
 
 
 def _finish(config: Any) -> Callable[[torch.Tensor], torch.Tensor]:  # Any: as above
-    """What the configuration says is done to logits; ``_verify`` holds it against the model itself."""
+    """What the model applies to its logits, according to its configuration. ``_verify`` compares it with the model."""
     cap = getattr(config, "final_logit_softcapping", None)  # Gemma
     factor = getattr(config, "logit_scale", None)  # Cohere
     divisor = getattr(config, "logits_scaling", None)  # Granite

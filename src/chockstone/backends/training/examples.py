@@ -1,8 +1,7 @@
 # tensors carry their axes
 """Examples: the datums of a pass, checked against the model and the loss, as tensors.
 
-Everything a caller can get wrong about a datum is found here, before anything is computed, and
-refused with the datum's index.
+All errors of a client in a datum are found here, before anything is computed. The message has the datum's index.
 
 Shapes: N positions, K targets per position (1 where the targets are [N]).
 """
@@ -136,7 +135,7 @@ class _Check:
             raise self.refuse("sequence_ratio_mask is zero everywhere, so the sequence has no ratio.")
 
     def _declared(self, loss: CustomLoss) -> dict[str, torch.Tensor]:
-        """What the custom loss reads, as sent; inputs it does not read are none of its business."""
+        """The inputs that the custom loss declared, as sent. Other inputs are ignored."""
         inputs: dict[str, torch.Tensor] = {}
         for name, rank in loss.ranks.items():
             key = TARGETS if name == "logprobs" else name
@@ -153,6 +152,6 @@ class _Check:
 
 
 def concatenate(examples: Iterable[Example], device: torch.device) -> dict[str, torch.Tensor]:
-    """The inputs of several examples, one below the other."""
+    """The inputs of several examples, concatenated along the positions."""
     rows = list(examples)
     return {name: torch.cat([example.inputs[name] for example in rows]).to(device) for name in rows[0].inputs}

@@ -1,8 +1,7 @@
-"""Flat parameters: named tensors laid end to end in one float32 tensor.
+"""Flat parameters: named tensors concatenated in one float32 tensor.
 
-Optimizers, clipping, finiteness checks and snapshots work on the whole with one operation. Autograd
-works on *leaves*: views of the same memory, whose ``grad`` is a view of whichever flat gradient is
-being filled.
+Optimizers, clipping, finiteness checks and snapshots work on the flat tensor with one operation. Autograd works on
+*leaves*: views of the same memory, whose ``grad`` is a view of the flat gradient that is being filled.
 """
 
 from __future__ import annotations
@@ -17,39 +16,39 @@ import torch
 
 Shapes = Mapping[str, tuple[int, ...]]
 _ROW: Final = 1024
-_LEAST: Final = 1e-10  # below it, squares that vanish in float32 may count
+_LEAST: Final = 1e-10  # below this, squares that underflow in float32 may matter
 
 
 class Parameters(Protocol):
-    """A run's weights as this process has them: all of them, or its part of each."""
+    """The weights of a run that this process holds: all, or its rows of each."""
 
     shapes: dict[str, tuple[int, ...]]  # of the whole tensors
-    flat: torch.Tensor  # what of them is here; may be changed in place whenever no pass is running
+    flat: torch.Tensor  # the part in this process; may be changed in place while no pass is running
 
     def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The named tensors, or parts, inside a flat one of this layout: weights, gradients or moments."""
+        """Views of the named tensors, or of their parts, in a flat tensor: of weights, gradients or moments."""
 
     def accumulating(self, gradient: torch.Tensor | None) -> AbstractContextManager[None]:
-        """Inside, backward passes add to the flat ``gradient``; with None nothing records a graph."""
+        """Inside, backward passes add to the flat ``gradient``. With None no graph is recorded."""
 
     def norm(self, flat: torch.Tensor) -> float:
-        """Of the whole tensor that ``flat`` is, or is a part of. Finite if every element is, and only then."""
+        """The norm of the whole tensor, over all processes. It is finite if and only if every element is."""
 
-    def named(self, flat: torch.Tensor) -> dict[str, Any]:  # Any: whatever the checkpointer takes for a tensor
+    def named(self, flat: torch.Tensor) -> dict[str, Any]:  # Any: what the checkpointer takes as a tensor
         """The whole named tensors, for a state to be saved."""
 
     def whole(self, flat: torch.Tensor) -> Any:  # Any: as above
         """The whole flat tensor, for a state to be saved."""
 
     def part(self, name: str, whole: Any) -> torch.Tensor:  # Any: as above
-        """What of a whole named tensor, as it was read, belongs here."""
+        """The part of a whole named tensor that belongs to this process."""
 
     def flat_part(self, whole: Any) -> torch.Tensor:  # Any: as above
-        """What of a whole flat tensor, as it was read, belongs here."""
+        """The part of a whole flat tensor that belongs to this process."""
 
 
 class FlatParameters:
-    """All of them here. Zeros at first."""
+    """All weights are in this process. Initially zero."""
 
     def __init__(self, shapes: Shapes, *, device: torch.device) -> None:
         self.shapes: dict[str, tuple[int, ...]] = dict(shapes)
@@ -84,7 +83,7 @@ class FlatParameters:
     def whole(self, flat: torch.Tensor) -> Any:
         return flat
 
-    def part(self, name: str, whole: torch.Tensor) -> torch.Tensor:  # noqa: ARG002  # all of any
+    def part(self, name: str, whole: torch.Tensor) -> torch.Tensor:  # noqa: ARG002  # this process has all
         return whole
 
     def flat_part(self, whole: torch.Tensor) -> torch.Tensor:
@@ -92,10 +91,10 @@ class FlatParameters:
 
 
 def measure_norm(flat: torch.Tensor) -> float:
-    """Finite if every element is, and only then.
+    """The norm of a tensor. It is finite if and only if every element is.
 
-    Squares are summed up in float32 by rows, and these in float64: twenty times as fast as float64 throughout, which
-    is left for numbers whose squares are outside of float32's range.
+    Squares are summed in float32 by rows, and the rows in float64. That is twenty times as fast as float64 throughout,
+    which is used only if squares are outside the range of float32.
     """
     count = len(flat) // _ROW
     rows = torch.linalg.vector_norm(flat[: count * _ROW].view(count, _ROW), dim=1)
@@ -107,7 +106,7 @@ def measure_norm(flat: torch.Tensor) -> float:
 
 
 def blank_like(flat: torch.Tensor) -> torch.Tensor:
-    """Zeros. On a CPU the kernel makes them as they are touched, in large pages, which takes half as long."""
+    """Zeros. On a CPU the kernel zeroes pages when they are first touched, which takes half as long."""
     if flat.device.type != "cpu":
         return torch.zeros_like(flat)
     return torch.from_numpy(np.zeros(len(flat), dtype=np.float32))

@@ -1,10 +1,10 @@
 # tensors carry their axes
 """Forward and backward through one micro-batch on each process.
 
-The backbone runs once. The output layer, whose result is vocabulary-sized, runs on a few rows at a
-time: each chunk's logits become log-probabilities, a loss, the loss's gradient and the gradient of
-the hidden states before the next chunk's logits are made. Padding is on the right of causal models,
-so it needs no mask and never reaches the output layer.
+The backbone runs once. The output layer, whose result is vocabulary-sized, runs on a few rows at a time: each chunk's
+logits become log-probabilities, a loss, the loss's gradient and the gradient of the hidden states before the logits of
+the next chunk are computed. Models are causal and padding is on the right, so it needs no mask and never reaches the
+output layer.
 
 Shapes: B datums, T time, D hidden, R rows (all real positions of the batch), K targets, V vocabulary.
 """
@@ -22,8 +22,8 @@ from chockstone.backends.losses.custom_loss import CustomLoss
 from chockstone.backends.losses.loss_meter import PassBudget
 from chockstone.backends.losses.losses import Loss
 from chockstone.backends.training.base_model import BaseModel
-from chockstone.backends.training.batch_result import BatchResult, gather_results
 from chockstone.backends.training.examples import Example, concatenate
+from chockstone.backends.training.pass_results import BatchResult, gather_results
 from chockstone.wire.failures import BadRequest
 
 _LOGITS_BYTES: Final = 64 << 20
@@ -32,22 +32,22 @@ _LOGITS_BYTES: Final = 64 << 20
 def run_shares(
     base: BaseModel, shares: Sequence[Sequence[Example]], loss: Loss, budget: PassBudget
 ) -> Generator[None, None, BatchResult]:
-    """One micro-batch on each process of the crew, by rank; the results are everybody's, in the order of the shares.
+    """Run one micro-batch on each process; ``shares`` are by rank. Returns all results, in the order of the shares.
 
-    Where gradients are enabled, also the backward pass: each process adds those of its own examples to the weights'
-    leaves. Yields where others may use the model meanwhile: between the datums of a custom loss that takes long, if
-    no other process has to keep step.
+    If gradients are enabled, this includes the backward pass: each process adds the gradients of its own examples to
+    the leaves. Yields where other tasks may use the model: between the datums of an expensive custom loss, if there
+    are no other processes to stay in step with.
     """
-    mine = shares[base.crew.rank]
+    mine = shares[base.process_group.rank]
     if base.computing is nullcontext:
         return (yield from _run_micro_batch(base, mine, loss, budget))
     with base.computing():
         if mine:
             result = _finish(_run_micro_batch(base, mine, loss, budget))
         else:
-            _take_part(base, next(share for share in shares if share)[0])
+            _join_collectives(base, next(share for share in shares if share)[0])
             result = BatchResult([], [], {}, 0, [])
-    return gather_results(base.crew, result, shares, loss)
+    return gather_results(base.process_group, result, shares, loss)
 
 
 def _finish(steps: Generator[None, None, BatchResult]) -> BatchResult:
@@ -70,16 +70,16 @@ def _run_micro_batch(
         yield from batch.through_head(hidden_RD.detach(), grad_RD)
     except BadRequest as error:
         refusal = error
-    base.crew.agree(refusal)  # no process goes back through the layers alone
+    base.process_group.raise_together(refusal)  # no process runs the backward pass alone
     if hidden_RD.requires_grad:
         torch.autograd.backward(hidden_RD, grad_RD)
     return batch.result()
 
 
-def _take_part(base: BaseModel, example: Example) -> None:
-    """Go through the layers beside the others, which need this process's part of the weights; nothing comes of it."""
+def _join_collectives(base: BaseModel, example: Example) -> None:
+    """Run the layers without an example of our own: the other processes need our shards of the weights."""
     hidden_BTD = base.hidden_states(example.tokens_N[None, :1].to(base.device))
-    base.crew.agree(None)
+    base.process_group.raise_together(None)
     if hidden_BTD.requires_grad:
         torch.autograd.backward(hidden_BTD, torch.zeros_like(hidden_BTD))
 
@@ -106,7 +106,7 @@ class _Batch:
         return torch.cat([hidden_TD[:length] for hidden_TD, length in zip(hidden_BTD, self.lengths, strict=True)])
 
     def through_head(self, hidden_RD: torch.Tensor, grad_RD: torch.Tensor) -> Generator[None, None, None]:
-        """Fills in log-probabilities, loss and the gradient of the hidden states, where it is not zero."""
+        """Fill in log-probabilities, losses and the gradient of the hidden states, where it is not zero."""
         chunks = list(self._chunks())
         if self.loss.whole_datum:
             first = self._fill_logprobs(hidden_RD, chunks)
@@ -122,7 +122,7 @@ class _Batch:
                 grad_RD[rows] = chunk.backward(grad_RK)
 
     def _fill_logprobs(self, hidden_RD: torch.Tensor, chunks: Sequence[slice]) -> _Chunk | None:
-        """The only chunk, if there is one only; of several none is kept."""
+        """Returns the chunk if there is only one. Of several chunks none is kept."""
         if len(chunks) == 1:
             return _Chunk(self, hidden_RD, chunks[0])
         with torch.no_grad():
@@ -134,18 +134,18 @@ class _Batch:
         height = max(1, _LOGITS_BYTES // (4 * self.base.head.out_features))
         count = len(self.targets_RK)
         parts = -(-count // height)
-        for part in range(parts):  # of equal height, give or take one
+        for part in range(parts):  # heights differ by at most one
             yield slice(count * part // parts, count * (part + 1) // parts)
 
     def _by_row(self, rows: slice) -> torch.Tensor:
-        """Work out these rows' loss; returns its gradient in their log-probabilities."""
+        """Compute the loss of these rows. Returns its gradient with respect to their log-probabilities."""
         inputs = {name: value[rows] for name, value in self.inputs.items()}
         terms, grad = _differentiate(self.loss, self.logprobs_RK[rows], inputs)
         self.terms_RK[rows] = terms
         return grad
 
     def _by_datum(self) -> Generator[None, None, torch.Tensor]:
-        """Work out each datum's loss; returns the gradient in all log-probabilities."""
+        """Compute the loss of each datum. Returns its gradient with respect to all log-probabilities."""
         grad_RK = torch.zeros_like(self.logprobs_RK)
         rows = (torch.split(values, self.lengths) for values in (self.logprobs_RK, self.terms_RK, grad_RK))
         for example, logprobs_NK, terms_NK, grad_NK in zip(self.examples, *rows, strict=True):
@@ -205,12 +205,12 @@ def _differentiate(
 
 
 def _is_wanted(grad: torch.Tensor) -> bool:
-    """Rows that the loss gives no weight, such as a prompt's, need no way back."""
+    """Rows with zero gradient, such as those of a prompt, need no backward pass."""
     return torch.is_grad_enabled() and bool(grad.any())
 
 
 class _Chunk:
-    """Some rows' logits, for as long as they are needed. Making one fills in the rows' log-probabilities."""
+    """The logits of some rows. The constructor fills in the log-probabilities of the rows."""
 
     def __init__(self, batch: _Batch, hidden_RD: torch.Tensor, rows: slice) -> None:
         self._targets = batch.targets_RK[rows]
@@ -220,7 +220,7 @@ class _Chunk:
         batch.logprobs_RK[rows] = self._all_logprobs.gather(1, self._targets)
 
     def backward(self, grad_RK: torch.Tensor) -> torch.Tensor:
-        """From the gradient of the log-probabilities to that of the hidden states. Only once."""
+        """The gradient of the hidden states from that of the log-probabilities. Call this once."""
         grad_logits = self._all_logprobs.exp_().mul_(-grad_RK.sum(dim=1, keepdim=True))
         grad_logits.scatter_add_(1, self._targets, grad_RK)
         torch.autograd.backward(self._logits, grad_logits)

@@ -1,7 +1,7 @@
 """Full fine-tuning: a run that trains every weight, on its own copy.
 
-The copy is one flat float32 tensor. For the time of a micro-batch its pieces stand in the base
-model's place, tied ones everywhere they are tied, cast to the model's own type where that differs.
+The copy is one flat float32 tensor. During a micro-batch its pieces replace the base model's weights, in every place
+where a weight is tied, cast to the model's own type if that differs.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from chockstone.backends.training.flat_parameters import FlatParameters, Paramet
 
 @dataclass(frozen=True, slots=True)
 class ModelCopy:
-    """A model with the weights of one moment, frozen."""
+    """A frozen copy of a model."""
 
     model: PreTrainedModel
     size_bytes: int
     computing: Callable[[], AbstractContextManager[None]] | None = None
-    """What surrounds each use, where the model is lent to others in between. None: it is nobody else's."""
+    """Surrounds each use of a model that is shared with others. None: the model is not shared."""
 
 
 class TrainedWeights(Protocol):
-    """What a run trains, on a base model."""
+    """The weights that a run trains, on a base model."""
 
     @property
     def parameters(self) -> Parameters: ...
 
     def applied(self) -> AbstractContextManager[None]:
-        """Inside, the base model computes with this run's weights, and gradients are taken of them."""
+        """Inside, the base model computes with this run's weights, and gradients flow to them."""
 
     def complete(self, gradient: torch.Tensor) -> None:
-        """Add, in place, what the crew's other processes computed of the flat gradient of a pass."""
+        """Add, in place, the flat gradients of a pass of the other processes of the group."""
 
 
 class OwnWeights(TrainedWeights, Protocol):
@@ -64,7 +64,7 @@ class FullWeights:
             for name, leaf in self.parameters.leaves.items():
                 weight = leaf.to(self._originals[name].dtype)
                 for module, attribute in self._slots[name]:
-                    module._parameters[attribute] = weight  # type: ignore[assignment]  # a tensor with a history
+                    module._parameters[attribute] = weight  # type: ignore[assignment]  # a tensor with a graph
             yield
         finally:
             for name, original in self._originals.items():
@@ -72,7 +72,7 @@ class FullWeights:
                     module._parameters[attribute] = original
 
     def complete(self, gradient: torch.Tensor) -> None:
-        pass  # it has them all
+        pass  # one process has computed all of it
 
     def snapshot(self) -> ModelCopy:
         views = self.parameters.views(self.parameters.flat)

@@ -1,9 +1,9 @@
 # tensors carry their axes
 """LoRA: low-rank additions to a shared base model, one set per run.
 
-The base model's linear layers are made *adaptable* once. A run lends them its matrices for the time
-of one micro-batch and takes them away again, so any number of runs share one model. The arithmetic
-and the initial values are PEFT's: ``y = W x + b + scale * up @ (down @ x)``, ``up`` zero.
+The base model's linear layers are made *adaptable* once. A run sets its matrices on them during one micro-batch and
+removes them again, so any number of runs share one model. The arithmetic and the initial values are those of PEFT:
+``y = W x + b + scale * up @ (down @ x)``, with ``up`` zero initially.
 
 Shapes: B batch, N rows (all leading axes in one), I in, O out, R rank.
 """
@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from chockstone.backends.run_spec import ALPHA, RunSpec
 from chockstone.backends.training.flat_parameters import FlatParameters
-from chockstone.backends.training.process_group import ALONE, ProcessGroup
+from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.sampling.adapter import Adapter, LowRank
 from chockstone.wire.failures import BadRequest
 
@@ -32,7 +32,7 @@ _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 
 
 class AdaptableLinear(nn.Linear):
-    """A linear layer that adds the low-rank product of whoever is ``active``."""
+    """A linear layer that adds the low-rank product of the ``active`` adapter."""
 
     active: LowRank | None
     scale: float
@@ -68,9 +68,9 @@ class LoraWeights:
         head_name: str,
         spec: RunSpec,
         device: torch.device,
-        crew: ProcessGroup = ALONE,
+        process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        self._crew = crew
+        self._process_group = process_group
         self.layers = _chosen(layers, head_name, spec)
         self.scale = ALPHA / spec.rank
         shapes: dict[str, tuple[int, ...]] = {}
@@ -95,11 +95,11 @@ class LoraWeights:
                 layer.active = None
 
     def complete(self, gradient: torch.Tensor) -> None:
-        """Each process of a crew has its own copy of the matrices, and the gradient of its own examples."""
-        self._crew.add(gradient)
+        """Sum over the processes: each has a copy of all matrices and the gradient of its own examples."""
+        self._process_group.sum_in_place(gradient)
 
     def live(self) -> Adapter:
-        """The matrices themselves, which the next step changes."""
+        """The matrices themselves, not copies: the next step changes them."""
         return self._adapter(self.parameters.flat)
 
     def snapshot(self) -> Adapter:
@@ -131,7 +131,7 @@ def _chosen(layers: dict[str, AdaptableLinear], head_name: str, spec: RunSpec) -
 
 
 def _initialise(down_RI: torch.Tensor, *, seed: int, name: str) -> None:
-    """Kaiming's uniform with a = sqrt(5): within ±1/sqrt(I). A layer's values depend on seed and name alone."""
+    """Kaiming uniform with a = sqrt(5): within ±1/sqrt(I). The values of a layer depend only on seed and name."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     bound = 1 / math.sqrt(down_RI.shape[1])
@@ -139,7 +139,7 @@ def _initialise(down_RI: torch.Tensor, *, seed: int, name: str) -> None:
 
 
 class _AdaptedLinear(torch.autograd.Function):
-    """The sum in one place: no gradient of the base weight, no temporary of the output's size."""
+    """Adds in place: computes no gradient of the base weight and needs no temporary of the output's size."""
 
     @staticmethod
     def forward(
@@ -180,7 +180,7 @@ def _adapted_linear(
     up_OR: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    y_NO: torch.Tensor = _AdaptedLinear.apply(  # type: ignore[no-untyped-call]  # torch's
+    y_NO: torch.Tensor = _AdaptedLinear.apply(  # type: ignore[no-untyped-call]  # torch has no types here
         x_NI, weight_OI, bias_O, down_RI, up_OR, scale
     )
     return y_NO

@@ -1,6 +1,6 @@
-"""Micro-batches: which datums of a pass are computed together, and by whom.
+"""Micro-batches: which datums of a pass are computed together, and by which process.
 
-A function of the request and the number of processes alone, so the same operation always gives the same bits.
+The plan depends only on the request and the number of processes, so the same operation always gives the same bits.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-TOKENS_ON_CPU: Final = 1024  # more is hardly faster, takes memory and keeps others waiting
+TOKENS_ON_CPU: Final = 1024  # more is hardly faster, takes memory and makes other tasks wait
 TOKENS_ON_GPU: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class DatumExtent:
-    """How much room a datum takes."""
+    """The size of a datum."""
 
     positions: int
     targets: int  # per position
 
 
 def plan_micro_batches(extents: Sequence[DatumExtent], *, tokens: int) -> list[tuple[int, ...]]:
-    """Indices of datums, grouped: the same number of targets, similar length, longest first.
+    """Group the indices of datums: the same number of targets, similar length, longest first.
 
-    A group's padded size stays within ``tokens``, unless a single datum is longer than that.
+    The padded size of a group is at most ``tokens``, unless a single datum is longer.
     """
     order = sorted(range(len(extents)), key=lambda i: (-extents[i].targets, -extents[i].positions, i))
     groups: list[tuple[int, ...]] = []
@@ -40,10 +40,10 @@ def plan_micro_batches(extents: Sequence[DatumExtent], *, tokens: int) -> list[t
 
 
 def deal(groups: Sequence[tuple[int, ...]], *, processes: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Rounds: what each process computes at the same time as the others.
+    """Rounds: what the processes compute at the same time, by rank.
 
-    Whole groups as long as there is one for everyone; what remains is split up, datum by datum, so that a process
-    may go without.
+    Each process gets a whole group while there is one for every process. The remaining groups are split by datum, so a
+    process may get nothing.
     """
     whole = len(groups) // processes * processes
     for start in range(0, whole, processes):

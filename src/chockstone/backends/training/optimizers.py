@@ -1,6 +1,6 @@
-"""Optimizers: one step's parameters, and the arithmetic on a run's flat weights.
+"""Optimizers: the parameters of a step, and the arithmetic on a run's flat weights.
 
-The moments are flat tensors like the weights, made at the first step. The formulas are PyTorch's.
+The moments are flat tensors like the weights, created at the first step. The formulas are those of PyTorch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BELOW_ONE = ("beta1", "beta2", "momentum")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimStep:
-    """One step's parameters. A family reads the ones it takes."""
+    """Parameters of one step. Each family reads those that it takes."""
 
     family: str = "adamw"
     learning_rate: float = 1e-4
@@ -41,7 +41,7 @@ class OptimStep:
 
     @classmethod
     def parse(cls, params: Mapping[str, Any]) -> Self:
-        """What a client sent as ``adam_params`` (no "type") or ``optimizer_params`` (with one)."""
+        """Parse what a client sent as ``adam_params`` (without a "type") or ``optimizer_params`` (with one)."""
         family = params.get("type", "adamw")
         if family not in OPTIMIZERS:
             raise BadRequest(
@@ -68,7 +68,7 @@ def _number(family: str, key: str, value: object) -> float:
 
 
 class Optimizer:
-    """One run's moments and step counter."""
+    """Moments and step counter of one run."""
 
     def __init__(self, family: str) -> None:
         self.family = family
@@ -76,12 +76,12 @@ class Optimizer:
         self.moments: dict[str, torch.Tensor] = {}  # empty until the first step
 
     def make_moments(self, weights: torch.Tensor) -> None:
-        """Unless there are some. It is what may want for memory, so it comes before anything is changed."""
+        """Create the moments, unless they exist. It may run out of memory, so call it before anything is changed."""
         if not self.moments:
             self.moments = {name: torch.zeros_like(weights) for name in MOMENTS[self.family]}
 
     def update(self, weights: torch.Tensor, gradient: torch.Tensor, step: OptimStep) -> None:
-        """Change ``weights`` in place; ``gradient`` may be changed on the way."""
+        """Change ``weights`` in place. ``gradient`` may be changed, too."""
         self.make_moments(weights)
         {"adamw": self._adamw, "sgd": self._sgd}[self.family](weights, gradient, step)
         self.steps += 1
@@ -111,6 +111,6 @@ class Optimizer:
 
 
 def clip(gradient: torch.Tensor, max_norm: float, *, norm: float) -> None:
-    """Scale ``gradient``, or a part of one of this ``norm``, down in place to ``max_norm``, unless that is 0."""
-    if 0 < max_norm < norm + 1e-6:  # PyTorch's own formula
+    """Scale ``gradient`` down in place to ``max_norm``, unless that is 0. ``norm`` is that of the whole gradient."""
+    if 0 < max_norm < norm + 1e-6:  # the formula of PyTorch
         gradient.mul_(max_norm / (norm + 1e-6))

@@ -1,8 +1,8 @@
-"""The crew: the processes that hold the base models between them and compute in step.
+"""The process group: the processes that hold the base models together and compute in step.
 
-One process alone is a crew of one, for which all of this is nothing. What the leader only tells is
-for it to call; every other method is called by all of them at the same point of the same task, and
-what it returns or raises is the same for all.
+For a single process every method is trivial. The ``announce_`` methods are called by the leader alone. Every other
+method is a collective: all processes call it at the same point of the same task, and it returns or raises the same in
+all of them.
 """
 
 from __future__ import annotations
@@ -19,70 +19,70 @@ from chockstone.backends.channel import Message
 class ProcessGroup(Protocol):
     @property
     def rank(self) -> int:
-        """Of this process. Rank 0 leads: it has the channel to the server."""
+        """Rank of this process. Rank 0 is the leader: it has the channel to the server."""
 
     @property
     def size(self) -> int: ...
 
-    def tell(self, message: Message) -> None:
-        """The leader is about to take this message."""
+    def announce_call(self, message: Message) -> None:
+        """The leader is about to start the call in this message."""
 
-    def tell_turn(self, task: int | None) -> None:
+    def announce_turn(self, task: int | None) -> None:
         """The leader is about to give a turn to the task of that number; None: to generation."""
 
-    def dismiss(self) -> None:
+    def announce_end(self) -> None:
         """The leader has taken its last turn."""
 
-    def agree(self, error: BaseException | None) -> None:
-        """Raises on all what one of them met. Only a RequestError may be agreed on; others end the crew."""
+    def raise_together(self, error: BaseException | None) -> None:
+        """Raise in all processes what one of them met. An error that is no RequestError aborts the group."""
 
-    def decide(self, answer: bool) -> bool:
-        """The leader's answer."""
+    def leaders_answer(self, answer: bool) -> bool:
+        """The leader's ``answer``, in all processes."""
 
-    def add(self, tensor: torch.Tensor) -> None:
-        """The sum over all, in place."""
+    def sum_in_place(self, tensor: torch.Tensor) -> None:
+        """Replace the tensor by its sum over all processes."""
 
     def gather(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
-        """Everybody's flat float64 tensor, on the CPU; ``sizes`` are their lengths, by rank."""
+        """The flat float64 tensors of all processes, on the CPU; ``sizes`` are their lengths, by rank."""
 
-    def same(self, *arrays: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
-        """The leader's, which have the same shapes and types everywhere."""
+    def broadcast_arrays(self, *arrays: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
+        """The leader's arrays. All processes pass arrays of the same shapes and types."""
 
-    def lose(self, error: BaseException) -> None:
-        """What happened here did not happen to the others. Ends this process, and so the crew, unless it is one."""
+    def abort(self, error: BaseException) -> None:
+        """End this process, and so the group, for an error that the others did not meet. A single process goes on."""
 
 
 class SingleProcess:
     rank: Final = 0
     size: Final = 1
 
-    def tell(self, message: Message) -> None:
+    def announce_call(self, message: Message) -> None:
         pass
 
-    def tell_turn(self, task: int | None) -> None:
+    def announce_turn(self, task: int | None) -> None:
         pass
 
-    def dismiss(self) -> None:
+    def announce_end(self) -> None:
         pass
 
-    def agree(self, error: BaseException | None) -> None:
+    def raise_together(self, error: BaseException | None) -> None:
         if error is not None:
             raise error
 
-    def decide(self, answer: bool) -> bool:
+    def leaders_answer(self, answer: bool) -> bool:
         return answer
 
-    def add(self, tensor: torch.Tensor) -> None:
+    def sum_in_place(self, tensor: torch.Tensor) -> None:
         pass
 
     def gather(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:  # noqa: ARG002  # one
         return [mine]
 
-    def same(self, *arrays: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
+    def broadcast_arrays(self, *arrays: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
         return arrays
 
-    def lose(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         pass
 
 
-ALONE: Final = SingleProcess()
+SINGLE_PROCESS: Final = SingleProcess()

@@ -1,8 +1,7 @@
-"""Runs: one trained model each, with its weights, gradient and optimizer, on a shared base model.
+"""Runs: the weights, gradient and optimizer of one trained model, on a shared base model.
 
-A run is changed by one operation at a time, in the order of its lane; between the micro-batches of
-one run's pass other runs and samplers may use the base model. A failed or abandoned operation
-leaves the run bit for bit as it was.
+A run is changed by one operation at a time, in the order of its lane. Between the micro-batches of a pass other runs
+and samplers may use the base model. A failed or abandoned operation leaves the run unchanged, bit for bit.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from chockstone.backends.losses.losses import choose_loss
 from chockstone.backends.protocol import LossLimits
 from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.base_model import BaseModel
-from chockstone.backends.training.batch_result import BatchResult
 from chockstone.backends.training.examples import check_examples
 from chockstone.backends.training.flat_parameters import blank_like
 from chockstone.backends.training.forward import run_shares
@@ -28,13 +26,11 @@ from chockstone.backends.training.full import ModelCopy, OwnWeights
 from chockstone.backends.training.lora import LoraWeights
 from chockstone.backends.training.micro_batches import TOKENS_ON_CPU, TOKENS_ON_GPU, deal, plan_micro_batches
 from chockstone.backends.training.optimizers import Optimizer, OptimStep, clip
-from chockstone.backends.training.pass_outcome import PassOutcome
+from chockstone.backends.training.pass_results import BatchResult, PassOutcome
 from chockstone.backends.training.saved_state import make_state, saved_gradient, saved_optimizer, saved_weights
 from chockstone.sampling.adapter import Adapter
 from chockstone.wire.codecs.passes import Pass, PassResult
 from chockstone.wire.failures import BadRequest
-
-__all__ = ["TrainedRun", "RunSpec"]
 
 
 class TrainedRun:
@@ -46,11 +42,15 @@ class TrainedRun:
             self._weights = base.own_weights()
         else:
             self._weights = LoraWeights(
-                dict(base.layers), head_name=base.head_name, spec=spec, device=base.device, crew=base.crew
+                dict(base.layers),
+                head_name=base.head_name,
+                spec=spec,
+                device=base.device,
+                process_group=base.process_group,
             )
         self._optimizer = Optimizer(spec.optimizer)
-        self._gradient: torch.Tensor | None = None  # summed since the last step
-        self._norm: float | None = None  # of it, once that was measured
+        self._gradient: torch.Tensor | None = None  # accumulated since the last step
+        self._norm: float | None = None  # norm of the gradient, once it was measured
 
     @property
     def parameter_count(self) -> int:
@@ -68,9 +68,9 @@ class TrainedRun:
         tokens_per_micro_batch: int = 0,
         loss_limits: LossLimits = "enforced",
     ) -> Generator[None, None, PassResult]:
-        """One forward or forward-backward pass; yields after each micro-batch, and in between if its loss takes long.
+        """One forward or forward-backward pass. Yields after each micro-batch, and in between for an expensive loss.
 
-        Its gradient is added to the accumulated one at the very end, when all of it is there and finite.
+        The gradient is added to the accumulated one at the end, if all of it is finite.
         """
         loss = choose_loss(request.loss, request.options, losses)
         examples = check_examples(request, loss, self.base)
@@ -80,7 +80,7 @@ class TrainedRun:
         outcome = PassOutcome(request, loss)
         groups = plan_micro_batches([example.extent for example in examples], tokens=budget)
         cost = PassBudget(loss_limits)
-        for shares in deal(groups, processes=self.base.crew.size):
+        for shares in deal(groups, processes=self.base.process_group.size):
             steps = run_shares(self.base, [[examples[index] for index in share] for share in shares], loss, cost)
             while True:
                 with parameters.accumulating(gradient), self._weights.applied():
@@ -109,7 +109,7 @@ class TrainedRun:
         self._gradient, self._norm = gradient, norm
 
     def optim_step(self, params: OptimStep) -> dict[str, float]:
-        """Apply and clear the accumulated gradient. Without one, nothing changes and the metrics say so."""
+        """Apply and clear the accumulated gradient. Without a gradient nothing changes, and the metrics say so."""
         if params.family != self.spec.optimizer:
             raise BadRequest(
                 f"the run was created for {self.spec.optimizer!r}, so it cannot step with {params.family!r}."
@@ -125,22 +125,22 @@ class TrainedRun:
         return {"grad_norm": norm, "learning_rate": params.learning_rate, "steps": float(self._optimizer.steps)}
 
     def state(self, *, with_gradient: bool = True) -> dict[str, Any]:
-        """Everything that makes up the run, for ``Checkpointer.save``. Refers to live tensors: save it before going on.
+        """The whole state of the run, for ``Checkpointer.save``. Refers to live tensors: save it before the next call.
 
-        Weights stand by name; moments and gradient are flat, their layout that of the weights.
+        Weights are stored by name. Moments and gradient are flat tensors with the layout of the weights.
         """
         gradient = self._gradient if with_gradient else None
         return make_state(self.spec, self._weights.parameters, optimizer=self._optimizer, gradient=gradient)
 
     def weights(self, *, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-        """The weights of ``state``; live ones, if they need not be cast."""
+        """The weights of ``state``. They are live tensors, unless they have to be cast."""
         parameters = self._weights.parameters
         return parameters.named(parameters.flat.to(dtype))
 
     def load(self, state: Mapping[str, Any], *, with_optimizer: bool) -> None:
-        """Take on a saved state. Without its optimizer that starts afresh, and no gradient is taken either.
+        """Load a saved state. Without the optimizer, a new optimizer is created and there is no gradient.
 
-        Raises BadRequest, with nothing changed, when the state does not fit.
+        Raises BadRequest, with nothing changed, if the state does not fit.
         """
         parameters = self._weights.parameters
         weights = saved_weights(state, self.spec, parameters.shapes)
@@ -151,17 +151,17 @@ class TrainedRun:
         self._optimizer, self._gradient, self._norm = optimizer, gradient, None
 
     def adapter(self) -> Adapter:
-        """A copy of a LoRA run's matrices at this moment, to sample with."""
+        """A copy of the matrices of a LoRA run, to sample with."""
         return self._lora().snapshot()
 
     def full_copy(self) -> ModelCopy:
-        """A copy of a rank-0 run's whole model at this moment, to sample with."""
+        """A copy of the whole model of a rank-0 run, to sample with."""
         if isinstance(self._weights, LoraWeights):
             raise BadRequest("a LoRA run has no model of its own; take its adapter.")
         return self._weights.snapshot()
 
     def peft_files(self) -> tuple[bytes, dict[str, torch.Tensor]]:
-        """``adapter_config.json``, and the tensors of ``adapter_model.safetensors``, which are live as in ``state``."""
+        """``adapter_config.json``, and the tensors of ``adapter_model.safetensors``, live as in ``state``."""
         adapter = self._lora().live()
         return peft_files(adapter, rank=self.spec.rank, base_model=self.base.name, layer_names=self.base.layers)
 

@@ -1,11 +1,11 @@
-"""Saved states: what ``Run.state`` returned once, as it comes back from an archive.
+"""Saved states: the state of a run as ``TrainedRun.state`` makes it and an archive holds it.
 
     run        spec, and the layout: names and shapes in the order of the flat tensors
     weights    tensors by name
     optimizer  steps, and flat moments if it has stepped
     gradient   flat, or None
 
-A state comes from outside: every function here checks what it reads and raises BadRequest.
+A state is untrusted input: the ``saved_`` functions check what they read and raise BadRequest.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def saved_spec(state: State) -> RunSpec:
 
 
 def saved_weights(state: State, spec: RunSpec, shapes: Shapes) -> Mapping[str, Any]:  # Any: tensors, or Pieces of them
-    """The weights, if they are those of a run of this spec and shapes."""
+    """The weights, checked against the spec and the shapes of a run."""
     rank = saved_spec(state).rank
     if rank != spec.rank:
         raise BadRequest(f"the checkpoint has rank {rank}, the run {spec.rank}; load it into a run of rank {rank}.")
@@ -72,7 +72,7 @@ def saved_weights(state: State, spec: RunSpec, shapes: Shapes) -> Mapping[str, A
 
 
 def saved_optimizer(state: State, spec: RunSpec, parameters: Parameters) -> Optimizer:
-    """A copy of the optimizer, for a run whose weights were found to fit."""
+    """A copy of the optimizer, for a run whose weights were checked before."""
     family = saved_spec(state).optimizer
     if family != spec.optimizer:
         raise BadRequest(f"the checkpoint's optimizer is {family!r}, the run's {spec.optimizer!r}.")
@@ -93,7 +93,7 @@ def saved_gradient(state: State, parameters: Parameters) -> torch.Tensor | None:
 
 
 def saved_adapter(state: State, device: torch.device) -> Adapter:
-    """A copy of a LoRA run's matrices, to sample with, without making the run."""
+    """A copy of the matrices of a LoRA run, to sample with."""
     spec = saved_spec(state)
     if spec.is_full:
         raise BadRequest("the checkpoint has all weights of a model, and no adapter.")
@@ -105,8 +105,8 @@ def saved_adapter(state: State, device: torch.device) -> Adapter:
     return Adapter(layers, ALPHA / spec.rank)
 
 
-def _flat(state: State, flat: Any, parameters: Parameters) -> torch.Tensor:  # Any: whatever the archive holds
-    """A copy of what belongs here, on the run's device."""
+def _flat(state: State, flat: Any, parameters: Parameters) -> torch.Tensor:  # Any: as the archive holds it
+    """A copy of the part that belongs to this process, on the run's device."""
     shapes = parameters.shapes
     layout = [(name, tuple(shape)) for name, shape in state["run"].get("layout", ())]
     size = sum(map(math.prod, shapes.values()))

@@ -1,4 +1,4 @@
-"""The library: the worker's archives. Disk work and encryption run in threads, so that computing goes on."""
+"""The worker's checkpoints: saves and loads archives. Disk work and encryption run in threads beside computing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from chockstone.backends.export.encryption import seal_files
+from chockstone.backends.export.encryption import encrypt_files
 from chockstone.backends.export.load_errors import explain_load
-from chockstone.backends.training.base_model import Mould
-from chockstone.backends.training.process_group import ALONE, ProcessGroup
+from chockstone.backends.training.base_model import RestoreTemplate
+from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.backends.training.run import TrainedRun
 from chockstone.backends.worker.parts import COMPLETE, Parts, collect_parts
 from chockstone.checkpoints import (
@@ -40,29 +40,31 @@ from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.object_store import ObjectStore
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
-_SAVES: Final = 2  # at a time; each holds a snapshot
+_SAVES: Final = 2  # at the same time; each holds a copy of the state
 _OUTAGE_SECONDS: Final = 300.0
 State = Mapping[str, Any]  # Any: tensors and plain JSON
 
 
 class WorkerCheckpoints:
-    """All methods but the threads' own work are for the compute thread."""
+    """All public methods are for the compute thread."""
 
-    def __init__(self, store: str, *, post: Callable[[Callable[[], None]], None], crew: ProcessGroup = ALONE) -> None:
-        """A crew writes each archive together; to look at them and to remove them is for its leader."""
-        self._crew = crew
-        self._store = _open_patiently(store)
-        # The server has a catalog to look at, and a store of a hundred thousand archives is no reason to wait.
+    def __init__(
+        self, store: str, *, post: Callable[[Callable[[], None]], None], process_group: ProcessGroup = SINGLE_PROCESS
+    ) -> None:
+        """The processes of a group write each archive together; only its leader verifies and deletes archives."""
+        self._process_group = process_group
+        self._store = _open_with_retries(store)
+        # The server has a catalog, so there is no need to list a store of perhaps a hundred thousand archives.
         self._checkpointer = Checkpointer(self._store, buffers=_SAVES, scan_store=False)
         self._post = post
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="library")
-        self._sealers = ThreadPoolExecutor(max_workers=_SAVES, thread_name_prefix="sealing")
-        self._saving: dict[str, Future[SavedCheckpoint]] = {}  # ended by the threads, whatever this one does
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="checkpoints")
+        self._encryptors = ThreadPoolExecutor(max_workers=_SAVES, thread_name_prefix="encryption")
+        self._saving: dict[str, Future[SavedCheckpoint]] = {}  # completed by the writing threads
         self._room = _SAVES
         self._waiting: deque[Future[None]] = deque()
 
     def room(self) -> Future[None]:
-        """Done when a save may begin, which the caller then must."""
+        """Done when a save may begin. The caller must then call ``save``."""
         future: Future[None] = Future()
         if self._room:
             self._room -= 1
@@ -82,9 +84,9 @@ class WorkerCheckpoints:
         recipients: Sequence[Any] = (),  # Any: as parse_recipients gives them
         admission: Admission | None = None,
     ) -> Future[SavedCheckpoint]:
-        """Copy what the archive holds; the future is done when that is durable. ``room`` was granted before.
+        """Copy the state before returning. The future is done when the archive is durable. Call after ``room``.
 
-        An archive of that name is replaced: names are given once, so it is an earlier attempt at this very save.
+        An archive of that name is replaced: names are unique, so it is from an earlier attempt at the same save.
         """
         options = SaveOptions(
             name=archive,
@@ -96,13 +98,13 @@ class WorkerCheckpoints:
             admission=admission,
         )
         try:
-            if recipients and self._crew.size > 1:
+            if recipients and self._process_group.size > 1:
                 raise BadRequest(
                     "several workers write one archive together and cannot encrypt it; export it without recipients "
                     "and encrypt what you download"
                 )
             parts = collect_parts(run, kind)
-            writing = self._begin_sealed(parts, recipients, options) if recipients else self._write(parts, options)
+            writing = self._begin_encrypted(parts, recipients, options) if recipients else self._write(parts, options)
         except BaseException:
             self._make_room()
             raise
@@ -111,26 +113,29 @@ class WorkerCheckpoints:
         writing.add_done_callback(lambda ended: self._post(lambda: self._ended(archive, ended, future)))
         return future
 
-    def load(self, archive: str, mould: Mould | None = None, *, seal: str | None = None) -> Future[State]:
-        """The state of an archive, verified, its tensors mapped from the file.
+    def load(
+        self, archive: str, restore_template: RestoreTemplate | None = None, *, seal: str | None = None
+    ) -> Future[State]:
+        """Read and verify the state of an archive; its tensors are mapped from the file.
 
-        With a ``mould`` only what has room in it is read, and is verified. With a ``seal`` no other archive is.
+        With a ``restore_template`` only the parts for which it has room are read and verified. With a ``seal`` any
+        other archive is "damaged".
         """
-        return self._threads.submit(self._read, archive, mould, seal)
+        return self._threads.submit(self._read, archive, restore_template, seal)
 
     def is_whole(self, archive: str) -> Future[bool]:
-        """Whether it is in the store, every byte as it was written. For the leader to answer."""
-        if self._crew.rank:
+        """Whether the archive is in the store and undamaged. The leader answers; a follower gets False."""
+        if self._process_group.rank:
             return _known(False)
-        if isinstance(self._store, FileStore):  # elsewhere to ask takes a request, for which nobody here waits
+        if isinstance(self._store, FileStore):  # a bucket would take a request, which must not block the compute thread
             try:
                 self._store.stat(archive)
-            except CheckpointMissing:  # as nearly always: then no thread need be waited for
+            except CheckpointMissing:  # nearly always: answered without a thread
                 return _known(False)
         return self._threads.submit(self._verify, archive)
 
     def written(self, archive: str) -> Future[None]:
-        """Done when no save is writing it any more, whatever came of that."""
+        """Done when no save is writing the archive any more, whether it succeeded or not."""
         ended: Future[None] = Future()
         saving = self._saving.get(archive)
         if saving is None:
@@ -140,8 +145,8 @@ class WorkerCheckpoints:
         return ended
 
     def remove(self, archive: str) -> Future[bool]:
-        """Delete the archive, once a save that is writing it has ended."""
-        if self._crew.rank:
+        """Delete the archive, after a save that is writing it has ended."""
+        if self._process_group.rank:
             return _known(False)
         saving = self._saving.get(archive)
 
@@ -156,18 +161,20 @@ class WorkerCheckpoints:
         return self._threads.submit(delete)
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait for saves in progress."""
         self._threads.shutdown()
-        self._sealers.shutdown()
+        self._encryptors.shutdown()
         self._checkpointer.close()
 
-    def _begin_sealed(self, parts: Parts, recipients: Sequence[Any], options: SaveOptions) -> Future[SavedCheckpoint]:
+    def _begin_encrypted(
+        self, parts: Parts, recipients: Sequence[Any], options: SaveOptions
+    ) -> Future[SavedCheckpoint]:
         snapshot = Snapshotter().take({name: part for name, part in parts.state.items() if name != "run"})
-        files = {name: content for name, content in parts.files.items() if name != COMPLETE}  # it hides nothing
+        files = {name: content for name, content in parts.files.items() if name != COMPLETE}  # which is empty
         described = {"run": parts.state["run"], "encrypted": True}
-        return self._sealers.submit(self._write_sealed, [snapshot], files, recipients, described, options)
+        return self._encryptors.submit(self._write_encrypted, [snapshot], files, recipients, described, options)
 
-    def _write_sealed(
+    def _write_encrypted(
         self,
         snapshots: list[Snapshot],
         files: Mapping[str, bytes],
@@ -175,9 +182,9 @@ class WorkerCheckpoints:
         described: dict[str, Any],
         options: SaveOptions,
     ) -> SavedCheckpoint:
-        """In a thread. The list is emptied, so that the plain copy goes before the sealed one is written."""
-        sealed = seal_files(snapshots.pop(), files, recipients)
-        return self._write(Parts(described, {**sealed, COMPLETE: b""}), options).result()
+        """Runs in a thread. Empties the list, so that the plain copy is freed before the encrypted one is written."""
+        encrypted = encrypt_files(snapshots.pop(), files, recipients)
+        return self._write(Parts(described, {**encrypted, COMPLETE: b""}), options).result()
 
     def _write(self, parts: Parts, options: SaveOptions) -> Future[SavedCheckpoint]:
         given: SaveOptions = {**options, "files": parts.files}
@@ -188,7 +195,7 @@ class WorkerCheckpoints:
         self._make_room()
         error = writing.exception()
         if isinstance(error, RanksLost):
-            self._crew.lose(error)
+            self._process_group.abort(error)
         if error is None:
             future.set_result(writing.result())
         elif isinstance(error, RequestError):
@@ -210,20 +217,20 @@ class WorkerCheckpoints:
             return False
         return True
 
-    def _read(self, archive: str, mould: Mould | None, seal: str | None) -> State:
+    def _read(self, archive: str, restore_template: RestoreTemplate | None, seal: str | None) -> State:
         try:
             with Archive(self._store.open(archive), seal=seal) as opened:
-                if mould is None:
+                if restore_template is None:
                     return load_state(opened)
-                state = mould(opened)
-                restore_state(opened, state, agree=lambda: None)  # its caller agrees with the others
+                state = restore_template(opened)
+                restore_state(opened, state, agree=lambda: None)  # the caller does that with the process group
                 return state
         except CheckpointError as error:
             raise explain_load(error) from error
 
 
-def _open_patiently(url: str) -> Store:
-    """A bucket that is out of order for minutes costs time and not a save: whoever asked for it is polling."""
+def _open_with_retries(url: str) -> Store:
+    """Open the store. A bucket that is unreachable for minutes delays a save and does not fail it."""
     if url.startswith("s3://"):
         return ObjectStore.from_url(url, retry_policy=RetryPolicy(outage_seconds=_OUTAGE_SECONDS))
     return open_store(url)
@@ -236,7 +243,7 @@ def _known(answer: bool) -> Future[bool]:
 
 
 def _future_of(handle: SaveHandle) -> Future[SavedCheckpoint]:
-    """The save's outcome; a failure for want of space is the caller's to mend."""
+    """The outcome of the save. A save that fails for lack of space is a BadRequest."""
     future: Future[SavedCheckpoint] = Future()
 
     def end(ended: SaveHandle) -> None:

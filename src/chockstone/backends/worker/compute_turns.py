@@ -1,9 +1,9 @@
-"""Tasks: many calls on one compute thread, taking turns.
+"""Compute turns: many tasks share one compute thread.
 
-A task is a generator that does a bounded piece of work between yields. Yielding None means "there is
-more to do"; yielding a future means "go on when this is done", and other tasks run meanwhile. The
-parties that tasks belong to take turns round robin, and so do the tasks of a party; generation is a
-source of work of its own, and gets as much time as all tasks together when both have something to do.
+A task is a generator that does a bounded piece of work between yields. Yielding None means "there is more to do".
+Yielding a future means "resume me when this is done", and other tasks run meanwhile. The owners of tasks take turns
+round robin, and so do the tasks of one owner. Generation is a source of work beside the tasks: it gets as much time as
+all tasks together when both have work.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Steps = Generator["Future[Any] | None", None, None]
 @dataclass(frozen=True, slots=True)
 class _Task:
     number: int
-    party: str
+    owner: str
     steps: Steps
 
 
 class TaskSource(Protocol):
-    """Work that comes in small pieces, beside the tasks."""
+    """Work in small steps beside the tasks: generation."""
 
     def has_work(self) -> bool: ...
 
@@ -36,23 +36,23 @@ class TaskSource(Protocol):
 
 
 class Schedule(Protocol):
-    """Who runs when, on the compute thread."""
+    """Decides which task runs when, on the compute thread."""
 
     def post(self, action: Callable[[], None]) -> None:
-        """Have ``action`` called on the compute thread, soon. For any thread."""
+        """Call ``action`` on the compute thread, soon. May be called from any thread."""
 
-    def start(self, steps: Steps, *, party: str = "") -> None:
-        """``party``: whom the task works for, and whose turns it takes."""
+    def start(self, steps: Steps, *, owner: str = "") -> None:
+        """``owner``: the user whose turns the task takes."""
 
-    def pulse(self) -> tuple[int, bool]:
-        """How many turns were finished so far, and whether there is something to do. For any thread."""
+    def progress(self) -> tuple[int, bool]:
+        """How many turns were finished so far, and whether there is work. May be called from any thread."""
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Until ``is_over``, and then until what was started has ended."""
+        """Run until ``is_over`` returns True and all started tasks have ended."""
 
 
 class ComputeTurns:
-    """The compute thread's loop. Only ``post`` and ``pulse`` may be called from other threads.
+    """The compute thread's loop. Only ``post`` and ``progress`` may be called from other threads.
 
     Tasks are numbered from 0 as they are started.
     """
@@ -64,26 +64,26 @@ class ComputeTurns:
         now: Callable[[], float] = time.perf_counter,
         on_turn: Callable[[int | None], None] = lambda _: None,
     ) -> None:
-        """``on_turn`` is told of each turn before it is taken: the task's number, or None for the source."""
+        """``on_turn`` is called before each turn with the number of the task, or None for the source."""
         self._source = source
         self._now = now
         self._on_turn = on_turn
         self._started = 0
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ready: RoundRobin[_Task] = RoundRobin()
-        self._waiting = 0  # tasks that wait for a future
-        self._finished = 0  # turns
+        self._waiting = 0  # number of tasks that wait for a future
+        self._finished = 0  # number of turns
         self._is_busy = False
-        self._debt = 0.0  # seconds that tasks have had more than the source
+        self._lead = 0.0  # seconds that tasks have had more than the source
 
     def post(self, action: Callable[[], None]) -> None:
         self._inbox.put(action)
 
-    def start(self, steps: Steps, *, party: str = "") -> None:
-        self._ready.add(party, _Task(self._started, party, steps))
+    def start(self, steps: Steps, *, owner: str = "") -> None:
+        self._ready.add(owner, _Task(self._started, owner, steps))
         self._started += 1
 
-    def pulse(self) -> tuple[int, bool]:
+    def progress(self) -> tuple[int, bool]:
         return self._finished, self._is_busy
 
     def is_idle(self) -> bool:
@@ -113,15 +113,15 @@ class ComputeTurns:
         self._is_busy = True
         both = bool(self._ready) and has_work
         if not both:
-            self._debt = 0.0
+            self._lead = 0.0
         started = self._now()
-        if has_work and (not self._ready or self._debt > 0):
+        if has_work and (not self._ready or self._lead > 0):
             self._on_turn(None)
             self._source.step()
-            self._debt -= self._now() - started if both else 0.0
+            self._lead -= self._now() - started if both else 0.0
         else:
             self._advance(self._ready.take())
-            self._debt += self._now() - started if both else 0.0
+            self._lead += self._now() - started if both else 0.0
         self._finished += 1
 
     def _advance(self, task: _Task) -> None:
@@ -131,11 +131,11 @@ class ComputeTurns:
         except StopIteration:
             return
         if awaited is None:
-            self._ready.add(task.party, task)
+            self._ready.add(task.owner, task)
             return
         self._waiting += 1
         awaited.add_done_callback(lambda _: self.post(lambda: self._resume(task)))
 
     def _resume(self, task: _Task) -> None:
         self._waiting -= 1
-        self._ready.add(task.party, task)
+        self._ready.add(task.owner, task)

@@ -1,6 +1,6 @@
-"""The environment: what the bits of a result depend on besides the operations that lead to it.
+"""The environment: everything besides the operations that the bits of a result depend on.
 
-The same operations in the same environment give the same bits. In another one they may not.
+The same operations in the same environment give the same bits. In another environment they may not.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from chockstone.backends.training.micro_batches import TOKENS_ON_CPU, TOKENS_ON_
 _CPU_FACTS: Final = Path("/proc/cpuinfo")
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
 _LENGTH_BYTES: Final = 8  # of the header at the front of a safetensors file
-_SAMPLES: Final = 64  # of each file
+_SAMPLES: Final = 64  # per file
 _SAMPLE_BYTES: Final = 4096
-_LONGEST_HEADER_BYTES: Final = 100_000_000  # as safetensors has it
+_LONGEST_HEADER_BYTES: Final = 100_000_000  # the limit of safetensors
 
 
 def describe_environment(config: WorkerConfig, device: str, *, processes: int = 1) -> dict[str, Any]:
-    """Plain JSON. ``device`` is the one in use, where the configuration may leave the choice to us."""
+    """Plain JSON. ``device`` is the one in use; the configuration may say "auto"."""
     is_on_cpu = device == "cpu"
     return {
         "processes": processes,
@@ -45,8 +45,8 @@ def describe_environment(config: WorkerConfig, device: str, *, processes: int = 
 
 
 def digest_model(directory: Path) -> str:
-    """Of its configuration, of the names, sizes and layouts of its weights, and of samples of their bytes: all of
-    them would take too long."""
+    """A digest of the model's configuration, of the names, sizes and layouts of its weights, and of samples of their
+    bytes: to read all bytes would take too long."""
     digest = xxhash.xxh3_128((directory / CONFIG).read_bytes())
     for path in sorted(path for pattern in _WEIGHTS for path in directory.glob(pattern)):
         digest.update(json.dumps([path.name, path.stat().st_size]).encode())
@@ -64,7 +64,7 @@ def _read_header(path: Path) -> bytes:
 
 
 def _samples(path: Path) -> Iterator[bytes]:
-    """Evenly spaced: trained or made anew, weights differ everywhere."""
+    """Evenly spaced: weights of another training differ everywhere."""
     size = path.stat().st_size
     with open(path, "rb", buffering=0) as file:
         for number in range(_SAMPLES):

@@ -1,7 +1,7 @@
-"""The worker: the process that holds the models. It lives no longer than the server that started it.
+"""The worker process: holds the models. It ends when the server that started it ends.
 
-A new server must not find it still at work on the same directory. What it was writing is either
-committed or leaves nothing visible, so that it may end at any moment.
+A restarted server must not find an old worker that still writes to the same store. A worker may be killed at any
+moment: an archive is either committed or not visible.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Final
 from chockstone.backends.importing import quick_imports
 from chockstone.backends.supervision.instruction_sets import limit_instruction_sets, report_choice
 
-_NICENESS: Final = 5  # the API answers first; what is computed here takes long anyway
+_NICENESS: Final = 5  # so that the API process gets a core first
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
-    _die_with_the_server(sock)
+    _die_with_server(sock)
     os.nice(_NICENESS)
     choice = limit_instruction_sets()
-    with quick_imports():  # which take a while
+    with quick_imports():
         import orjson
         import torch
 
@@ -44,15 +44,15 @@ def main() -> None:
     with spinning_only_where_alone(torch.get_num_threads()):
         WorkerService(config, BlockingChannel(sock), on_orphaned=_end).run()
     logging.shutdown()
-    _end()  # all is written; to take torch apart would only take time
+    _end()  # everything is written; an orderly exit of torch only takes time
 
 
-def _die_with_the_server(sock: socket.socket) -> None:
+def _die_with_server(sock: socket.socket) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with contextlib.suppress(BlockingIOError):
         if not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
-            _end()  # it died before it could be said
+            _end()  # the server died before prctl was called
 
 
 def _end() -> None:

@@ -1,4 +1,4 @@
-"""Parts: what an archive of each kind holds of a run.
+"""Archive parts: what an archive of each kind holds of a run.
 
 weights           the run's whole state, as no other program reads it
 recovery          the same, for the server itself
@@ -19,7 +19,7 @@ from chockstone.backends.export.model_files import CONFIG, read_companions, read
 from chockstone.backends.training.run import TrainedRun
 from chockstone.wire.failures import ServerFailure
 
-COMPLETE: Final = "checkpoint_complete"  # older clients look for it in what they downloaded
+COMPLETE: Final = "checkpoint_complete"  # older clients look for it in a downloaded archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def collect_parts(run: TrainedRun, kind: str) -> Parts:
 
 
 def _whole_model(run: TrainedRun) -> dict[str, Any]:
-    """Every weight in the type the model computes with, and what it keeps besides weights."""
+    """Every weight in the type the model computes with, and the model's buffers."""
     model = run.base.model
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return run.weights(dtype=run.base.dtype) | {

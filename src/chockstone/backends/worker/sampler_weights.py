@@ -1,8 +1,14 @@
-"""Sampler weights: what a request samples from, taken from a live run or read from an archive."""
+"""Sampler weights: the weights that requests sample from, and the cache of them.
+
+Weights are copied from a run or read from an archive, and are named by their archive. The cache drops those that were
+not used for longest; they are read from the store when they are needed again. Weights whose archive is not on disk yet
+stay.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +25,7 @@ from chockstone.wire.failures import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model, and perhaps an adapter on it. Nobody changes them any more."""
+    """A model, and perhaps an adapter on it. They do not change any more."""
 
     model: SampledModel
     adapter: Adapter | None
@@ -27,14 +33,14 @@ class Weights:
 
 
 def run_weights(run: TrainedRun, sampled: SampledModel) -> Weights:
-    """A copy of the run's weights as they are now."""
+    """Copy the run's weights as they are now."""
     if run.spec.is_full:
         return _own_model(run)
     return _on_base(sampled, run.adapter())
 
 
 def read_weights(state: Mapping[str, Any], base: BaseModel, sampled: SampledModel) -> Weights:
-    """Of a sampler's archive or a training archive; BadRequest when it is neither, or of another model."""
+    """The weights in a sampler archive or a training archive. Raises BadRequest for others and for other models."""
     spec = saved_spec(state)
     if state.get("encrypted"):
         raise BadRequest("the checkpoint is encrypted, so only its recipients can read it; sample from another one")
@@ -68,3 +74,42 @@ def _from_peft(tensors: Mapping[str, torch.Tensor], scale: float, device: torch.
         for name in names
     }
     return Adapter(layers, scale)
+
+
+class WeightsCache:
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._weights: OrderedDict[str, Weights] = OrderedDict()
+        self._unsaved: set[str] = set()  # archives that are not on disk yet
+        self._bytes = 0
+
+    def get(self, archive: str) -> Weights | None:
+        weights = self._weights.get(archive)
+        if weights is not None:
+            self._weights.move_to_end(archive)
+        return weights
+
+    def put(self, archive: str, weights: Weights, *, is_durable: bool) -> None:
+        self.forget(archive)
+        self._weights[archive] = weights
+        self._bytes += weights.size_bytes
+        if not is_durable:
+            self._unsaved.add(archive)
+        self._make_room(lambda name: name != archive)
+
+    def saved(self, archive: str) -> None:
+        """The archive is on disk now, so its weights may be dropped."""
+        self._unsaved.discard(archive)
+        self._make_room(lambda _: True)
+
+    def forget(self, archive: str) -> None:
+        self._unsaved.discard(archive)
+        if (weights := self._weights.pop(archive, None)) is not None:
+            self._bytes -= weights.size_bytes
+
+    def _make_room(self, may_drop: Callable[[str], bool]) -> None:
+        for name in list(self._weights):
+            if self._bytes <= self._limit:
+                return
+            if may_drop(name) and name not in self._unsaved:
+                self.forget(name)

@@ -1,4 +1,4 @@
-"""The sampling source: the sampler as work for the compute thread. What it finishes wakes whoever waits."""
+"""The sampling source: runs the sampler on the compute thread and completes a future for each finished sample."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import traceback
 from concurrent.futures import Future
 from typing import Final
 
-from chockstone.backends.training.process_group import ALONE, ProcessGroup
+from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.backends.worker.sampler_weights import Weights
 from chockstone.sampling.model import SampledModel
 from chockstone.sampling.sampler import Finished, Sampler
@@ -15,22 +15,22 @@ from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 from chockstone.wire.failures import BadRequest, Failure
 
 log = logging.getLogger(__name__)
-_ALTERNATIVE_CELLS: Final = 1 << 26  # in one answer, 8 bytes each
+_ALTERNATIVE_CELLS: Final = 1 << 26  # in one result, 8 bytes each
 
 
 class SamplingSource:
-    """For the compute thread only."""
+    """All methods are for the compute thread."""
 
-    def __init__(self, max_sequences: int, *, crew: ProcessGroup = ALONE) -> None:
+    def __init__(self, max_sequences: int, *, process_group: ProcessGroup = SINGLE_PROCESS) -> None:
         self._max_sequences = max_sequences
-        self._crew = crew
+        self._process_group = process_group
         self._sampler = self._new_sampler()
         self._under_way: dict[str, Future[SampleResult | Failure]] = {}
 
     def add(
         self, key: str, weights: Weights, request: SampleRequest, *, seed: int, owner: str = ""
     ) -> Future[SampleResult | Failure]:
-        """Raises BadRequest for what the caller must change."""
+        """Start a sample. Raises BadRequest if the request cannot be served."""
         _check_alternatives(request, weights.model)
         self._sampler.add(key, weights.model, weights.adapter, request, seed=seed, owner=owner)
         done = self._under_way[key] = Future()
@@ -43,9 +43,9 @@ class SamplingSource:
         try:
             for finished in self._sampler.step():
                 self._finish(finished)
-        except Exception as error:  # noqa: BLE001  # the sampler is in no known state: what it held fails, training goes on
+        except Exception as error:  # noqa: BLE001  # the sampler's state is unknown: its samples fail, training continues
             log.error("sampler failed error=%s\n%s", error, traceback.format_exc())
-            self._crew.lose(error)
+            self._process_group.abort(error)
             self._sampler = self._new_sampler()
             for key in list(self._under_way):
                 self._finish(Finished(key, Failure(f"the sampler failed: {type(error).__name__}: {error}", "server")))
@@ -56,14 +56,14 @@ class SamplingSource:
             done.set_result(Failure("the sample was cancelled", "user"))
 
     def _new_sampler(self) -> Sampler:
-        return Sampler(max_sequences=self._max_sequences, agree=self._crew.same)
+        return Sampler(max_sequences=self._max_sequences, agree=self._process_group.broadcast_arrays)
 
     def _finish(self, finished: Finished) -> None:
         self._under_way.pop(finished.key).set_result(finished.outcome)
 
 
 def _check_alternatives(request: SampleRequest, model: SampledModel) -> None:
-    """Raises BadRequest for more alternatives to sampled tokens than an answer can hold."""
+    """Raises BadRequest for more alternatives to sampled tokens than a result can hold."""
     space = max(model.max_context - len(request.prompt), 1)
     longest = min(request.params.max_tokens or space, space)
     cells = request.topk_sample_logprobs * request.num_samples * longest

@@ -1,8 +1,7 @@
-"""The workshop: the models, the runs on them, and the calls that train and sample.
+"""The worker service: holds the models and the runs, and serves the calls of ``protocol.Worker``.
 
-One thread computes, in turns (see ``tasks``); one reads the channel; one says every second that all
-is well; saves and loads do their disk work in threads of their own. Each call of ``protocol.Worker``
-is one method here, a generator that returns the reply.
+One thread computes, in turns (see ``compute_turns``), one reads the channel, and one sends heartbeats. Saves and loads
+do their disk work in further threads. Each kind of call is one method: a generator that returns the reply.
 """
 
 from __future__ import annotations
@@ -46,21 +45,20 @@ from chockstone.backends.calls import (
     name_of,
 )
 from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
-from chockstone.backends.export.recipients import parse_recipients
+from chockstone.backends.export.encryption import parse_recipients
 from chockstone.backends.losses.custom_loss import CustomLoss
 from chockstone.backends.protocol import PassReply, SampleCall, SampleReply, SaveCall, SaveReply, StepReply
-from chockstone.backends.supervision.heartbeat import Heart
+from chockstone.backends.supervision.heartbeat import HeartbeatSender
 from chockstone.backends.supervision.process import WorkerConfig
 from chockstone.backends.training.base_model import BaseModel, choose_device, load_base_model
 from chockstone.backends.training.optimizers import OptimStep
-from chockstone.backends.training.process_group import ALONE, ProcessGroup
+from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.backends.training.run import TrainedRun
 from chockstone.backends.worker.checkpoints import State, WorkerCheckpoints
 from chockstone.backends.worker.compute_turns import ComputeTurns, Schedule, Steps, TaskSource
 from chockstone.backends.worker.environment import describe_environment
-from chockstone.backends.worker.sampler_weights import Weights, read_weights, run_weights
+from chockstone.backends.worker.sampler_weights import Weights, WeightsCache, read_weights, run_weights
 from chockstone.backends.worker.sampling_source import SamplingSource
-from chockstone.backends.worker.weights_cache import WeightsCache
 from chockstone.checkpoints import Admission, SavedCheckpoint
 from chockstone.sampling.model import SampledModel
 from chockstone.wire.codecs.pass_request import decode_pass
@@ -71,7 +69,7 @@ from chockstone.wire.failures import BadRequest, Failure, RequestError, ServerFa
 from chockstone.wire.model_names import ModelName
 
 log = logging.getLogger(__name__)
-_SHELF_BYTES: Final = 2 << 30
+_WEIGHTS_CACHE_BYTES: Final = 2 << 30
 ReplyOfWork = TypeVar("ReplyOfWork", covariant=True)
 TimedReply = TypeVar("TimedReply", PassReply, StepReply)
 Work = Generator["Future[Any] | None", None, ReplyOfWork]  # Any: whatever is waited for
@@ -84,62 +82,64 @@ class WorkerService:
         channel: BlockingChannel | None,
         *,
         on_orphaned: Callable[[], None],
-        crew: ProcessGroup = ALONE,
+        process_group: ProcessGroup = SINGLE_PROCESS,
         load: Callable[..., BaseModel] = load_base_model,
         schedule: Callable[[TaskSource, Callable[[Message], None]], Schedule] | None = None,
     ) -> None:
-        """``on_orphaned`` is called, by the thread that reads, when the server is gone.
+        """``on_orphaned`` is called, from the reading thread, when the server closes the channel or dies.
 
-        One of a crew that does not lead has no ``channel``, and a ``schedule`` that is given its messages instead.
+        A follower of a process group has no ``channel``. Its ``schedule`` gets the messages of its leader instead.
         """
         self._config = config
         self._channel = channel
         self._on_orphaned = on_orphaned
-        self._crew = crew
+        self._process_group = process_group
         self._load_base = load
-        self._sampling = SamplingSource(config.max_sequences, crew=crew)
+        self._sampling = SamplingSource(config.max_sequences, process_group=process_group)
         self._turns: Schedule
         if schedule is None:
-            self._turns = ComputeTurns(self._sampling, on_turn=crew.tell_turn)
+            self._turns = ComputeTurns(self._sampling, on_turn=process_group.announce_turn)
         else:
             self._turns = schedule(self._sampling, self._take)
-        self._library = WorkerCheckpoints(config.store, post=self._turns.post, crew=crew)
+        self._checkpoints = WorkerCheckpoints(config.store, post=self._turns.post, process_group=process_group)
         self._bases: dict[str, BaseModel] = {}
         self._sampled: dict[str, SampledModel] = {}
         self._runs: dict[str, TrainedRun] = {}
         self._owners: dict[str, str] = {}  # by run
         self._losses: dict[str, CustomLoss] = {}
-        self._shelf = WeightsCache(_SHELF_BYTES)
-        self._snapshots: dict[str, dict[str, Future[SavedCheckpoint]]] = {}  # by run, archives not known to be on disk
+        self._weights_cache = WeightsCache(_WEIGHTS_CACHE_BYTES)
+        self._snapshots: dict[
+            str, dict[str, Future[SavedCheckpoint]]
+        ] = {}  # by run and archive, until they are on disk
         self._loading: dict[str, Future[State]] = {}
-        self._fetching: set[str] = set()  # samples whose weights are on their way
+        self._fetching: set[str] = set()  # keys of samples whose weights are being read
         self._is_over = False
 
     def run(self) -> None:
-        """Load the models, say so, and work until told to stop."""
+        """Load the models, send the ready event, and serve calls until a stop."""
         if self._channel is not None:
             threading.Thread(target=self._read, args=[self._channel], name="channel", daemon=True).start()
         try:
             environment = self._load_models()
-        except Exception as error:  # noqa: BLE001  # whatever it is, it will be the same the next time
+        except Exception as error:  # noqa: BLE001  # the next worker would meet it, too
             log.debug("models not loaded\n%s", traceback.format_exc())
             if not isinstance(error, ServerFailure):
-                self._crew.lose(error)
-            told = str(error) if isinstance(error, ServerFailure) else f"{type(error).__name__}: {error}"
-            self._send(StartFailedEvent(told))
+                self._process_group.abort(error)
+            reason = str(error) if isinstance(error, ServerFailure) else f"{type(error).__name__}: {error}"
+            self._send(StartFailedEvent(reason))
             return
         self._send(ReadyEvent(environment))
-        heart = Heart(self._send, self._turns.pulse)
-        heart.start()
+        heartbeat = HeartbeatSender(self._send, self._turns.progress)
+        heartbeat.start()
         try:
             self._turns.run(lambda: self._is_over)
-            self._crew.dismiss()
-            self._library.close()
+            self._process_group.announce_end()
+            self._checkpoints.close()
         finally:
-            heart.stop()
+            heartbeat.stop()
 
     def post(self, action: Callable[[], None]) -> None:
-        """Have ``action`` called on the compute thread, soon; what it raises ends ``run``. For any thread."""
+        """Call ``action`` on the compute thread, soon. May be called from any thread; its exceptions end ``run``."""
         self._turns.post(action)
 
     def _load_models(self) -> dict[str, Any]:
@@ -152,9 +152,9 @@ class WorkerService:
                 base.model,
                 base.tokenizer,
                 max_context=base.max_context,
-                computing=base.computing if base.crew.size > 1 else None,
+                computing=base.computing if base.process_group.size > 1 else None,
             )
-        return describe_environment(self._config, device, processes=self._crew.size)
+        return describe_environment(self._config, device, processes=self._process_group.size)
 
     def _read(self, channel: BlockingChannel) -> None:
         try:
@@ -173,10 +173,10 @@ class WorkerService:
         if isinstance(call, StopCall):
             self._stop()
             return
-        self._crew.tell(message)
-        self._turns.start(self._answer(numbered.number, call), party=self._party(call))
+        self._process_group.announce_call(message)
+        self._turns.start(self._answer(numbered.number, call), owner=self._owner_of(call))
 
-    def _party(self, call: WorkerCall) -> str:
+    def _owner_of(self, call: WorkerCall) -> str:
         """The user whose compute turns the call takes; empty if it is no user's."""
         match call:
             case OpenRunCall() | SampleCall() if call.owner:
@@ -199,9 +199,9 @@ class WorkerService:
             self._send(DoneEvent(number, encode_reply(reply)))
         except RequestError as error:
             self._send(FailedEvent(number, error))
-        except Exception as error:  # noqa: BLE001  # told to the client, and logged
+        except Exception as error:  # noqa: BLE001  # sent to the client, and logged
             log.error("call failed call=%s error=%s\n%s", name_of(call), error, traceback.format_exc())
-            self._crew.lose(error)
+            self._process_group.abort(error)
             self._send(FailedEvent(number, ServerFailure(f"{type(error).__name__}: {error}")))
 
     def _perform(self, number: int, call: WorkerCall) -> Work[WorkerReply]:  # one per kind of call
@@ -279,9 +279,9 @@ class WorkerService:
             raise BadRequest("only external weights can be encrypted; save without recipients")
         if call.kind == "recovery":
             yield from self._until_snapshots_are_written(call.run_id)
-        yield self._library.room()
+        yield self._checkpoints.room()
         started = time.perf_counter()
-        done = self._library.save(
+        done = self._checkpoints.save(
             run,
             call.archive,
             kind=call.kind,
@@ -293,23 +293,23 @@ class WorkerService:
         seconds = time.perf_counter() - started
         release()
         yield done
-        self._shelf.forget(call.archive)  # it holds the weights of the archive that was replaced
+        self._weights_cache.forget(call.archive)  # it holds the weights of the archive that was replaced
         saved = done.result()
         return SaveReply(size_bytes=saved.size_bytes, seal=saved.seal, seconds=seconds)
 
     def _snapshot(self, call: SnapshotCall) -> Work[EmptyReply]:
         """The weights can be sampled from at once; their archive is written in the background, if there is room."""
         run, archive = self._run(call.run_id), call.archive
-        looking = self._library.is_whole(archive)
+        looking = self._checkpoints.is_whole(archive)
         yield looking
-        is_whole = self._crew.decide(looking.result())
+        is_whole = self._process_group.leaders_answer(looking.result())
         weights = run_weights(run, self._sampled[run.base.name])
-        self._shelf.put(archive, weights, is_durable=is_whole)
+        self._weights_cache.put(archive, weights, is_durable=is_whole)
         if is_whole:
             return EmptyReply()
-        yield self._library.room()
+        yield self._checkpoints.room()
         try:
-            done = self._library.save(
+            done = self._checkpoints.save(
                 run,
                 archive,
                 kind="sampler_weights",
@@ -318,7 +318,7 @@ class WorkerService:
                 admission=Admission(reserve_bytes=call.reserve_bytes),
             )
         except BaseException:
-            self._shelf.forget(archive)
+            self._weights_cache.forget(archive)
             raise
         self._snapshots.setdefault(call.run_id, {})[archive] = done
         self._turns.start(self._settle(call.run_id, archive, done))
@@ -330,10 +330,10 @@ class WorkerService:
             log.error("sampler weights stay in memory only archive=%s error=%s", archive, error)
             return
         self._snapshots.get(run_id, {}).pop(archive, None)
-        self._shelf.settled(archive)
+        self._weights_cache.saved(archive)
 
     def _until_snapshots_are_written(self, run_id: str) -> Generator[Future[Any], None, None]:
-        """Raises what kept one from being written that is still wanted."""
+        """Raises the error of a snapshot that could not be written and was not forgotten since."""
         for archive, done in list(self._snapshots.get(run_id, {}).items()):
             yield done
             error = done.exception()
@@ -343,9 +343,9 @@ class WorkerService:
 
     def _load(self, call: LoadCall) -> Work[EmptyReply]:
         run = self._run(call.run_id)
-        state = self._library.load(call.archive, run.base.mould, seal=call.seal)
+        state = self._checkpoints.load(call.archive, run.base.restore_template, seal=call.seal)
         yield state
-        self._crew.agree(state.exception())
+        self._process_group.raise_together(state.exception())
         run.load(state.result(), with_optimizer=call.with_optimizer)
         return EmptyReply()
 
@@ -388,16 +388,16 @@ class WorkerService:
         return EmptyReply()
 
     def _forget(self, call: ForgetCall) -> Work[EmptyReply]:
-        self._shelf.forget(call.archive)
+        self._weights_cache.forget(call.archive)
         for snapshots in self._snapshots.values():
             snapshots.pop(call.archive, None)
-        removing = self._library.remove(call.archive)
+        removing = self._checkpoints.remove(call.archive)
         yield removing
         removing.result()
         return EmptyReply()
 
     def _written(self, call: WrittenCall) -> Work[EmptyReply]:
-        yield self._library.written(call.archive)
+        yield self._checkpoints.written(call.archive)
         return EmptyReply()
 
     def _run(self, run_id: str) -> TrainedRun:
@@ -406,17 +406,19 @@ class WorkerService:
         return run
 
     def _fetch(self, base_model: str, archive: str, seal: str | None) -> Generator[Future[Any] | None, None, Weights]:
-        """The weights of an archive, from the shelf or from the store; asked for together, they are read once."""
-        if (weights := self._shelf.get(archive)) is not None:
+        """The weights of an archive, from the cache or from the store. Concurrent requests read them once."""
+        if (weights := self._weights_cache.get(archive)) is not None:
             return weights
-        loading = self._loading.get(archive) or self._library.load(archive, self._bases[base_model].mould, seal=seal)
+        loading = self._loading.get(archive) or self._checkpoints.load(
+            archive, self._bases[base_model].restore_template, seal=seal
+        )
         self._loading[archive] = loading
         yield loading
         self._loading.pop(archive, None)
-        if (weights := self._shelf.get(archive)) is None:
-            self._crew.agree(loading.exception())
+        if (weights := self._weights_cache.get(archive)) is None:
+            self._process_group.raise_together(loading.exception())
             weights = read_weights(loading.result(), self._bases[base_model], self._sampled[base_model])
-            self._shelf.put(archive, weights, is_durable=True)
+            self._weights_cache.put(archive, weights, is_durable=True)
         return weights
 
 

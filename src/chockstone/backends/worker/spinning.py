@@ -1,12 +1,12 @@
-"""Spinning: how long OpenMP's threads stay awake while they wait for each other.
+"""Spinning: how long OpenMP threads busy-wait for each other before they sleep.
 
-A thread that spins answers at once, which suits threads that have their cores to themselves. Beside a process that
-takes one of the cores it burns the time of the very thread it waits for: two threads on two cores fell to 3 % of their
-speed. So they spin while nobody is in the way, and go to sleep early for as long as somebody is. Numbers do not
-depend on it.
+A thread that spins reacts at once, which is best while threads have the cores to themselves. When another process uses
+one of the cores, a spinning thread takes time from the thread that it waits for: two threads on two cores fell to 3 %
+of their speed. So threads spin while the cores are free, and sleep early while they are shared. Results do not depend
+on it.
 
-The OpenMP of torch's wheels is GNU's libgomp, which spins 300,000 times, and 100 times while a process has more
-OpenMP threads than there are cores. An idle team of further threads is all it takes to switch.
+The OpenMP of torch's wheels is GNU libgomp. It spins 300,000 times, but only 100 times while a process has more OpenMP
+threads than cores. So an idle team of additional threads switches the mode.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from pathlib import Path
 from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
-VARIABLES: Final = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # with which users decide for themselves
+VARIABLES: Final = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # with which a user overrides this file
 _LIBRARY: Final = "libgomp.so.1"
 _TASKS: Final = Path("/proc/self/task")
 _INTERVAL_SECONDS: Final = 0.1
-_IN_THE_WAY: Final = 0.3  # of the last second a thread was ready to run and did not
-_WINDOW_SECONDS: Final = 1.0  # clients and the API take a core for moments, which is no reason to sleep
+_IN_THE_WAY: Final = 0.3  # share of the last second in which a thread was ready to run and did not
+_WINDOW_SECONDS: Final = 1.0  # the API uses a core for moments, which is no reason to sleep
 _FREE: Final = 0.08
-_AT_WORK: Final = 0.2  # of the time; a thread that hardly ran tells nothing
+_AT_WORK: Final = 0.2  # share of the time; a thread that hardly ran tells nothing
 _QUIET_SECONDS: Final = 1.0  # before it spins again
 _LONGEST_QUIET_SECONDS: Final = 60.0
-_SOON_SECONDS: Final = 5.0  # then it was too early to spin again
+_SOON_SECONDS: Final = 5.0  # contention this soon means that spinning was resumed too early
 
 
 def describe_waiting(environ: Mapping[str, str]) -> tuple[str, str]:
-    """How threads wait, and who decided that."""
+    """How threads wait, and where that setting comes from."""
     told = " ".join(f"{name}={environ[name]}" for name in VARIABLES if environ.get(name))
     return (told, "environment") if told else ("spin, or sleep while cores are shared", "default")
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadTimes:
-    """Of one thread, since it began: seconds that it ran, and that it was ready and waited for a core."""
+    """Seconds that a thread ran since its start, and seconds that it was ready and waited for a core."""
 
     ran: float
     waited: float
@@ -52,13 +52,13 @@ class ThreadTimes:
 
 @dataclass(slots=True)
 class Rule:
-    """Whether to sleep early, from how the threads fared in the last interval."""
+    """Decides from the times of the threads in the last interval whether they should sleep early."""
 
     sleeps: bool = False
-    _waited: float = 0.0  # of the time, averaged over the last second or so
-    _quiet: float = 0.0  # seconds without anybody in the way
-    _patience: float = _QUIET_SECONDS
-    _since: float = field(default=float("inf"))  # seconds since it spins again
+    _waited: float = 0.0  # share of the time, averaged over about a second
+    _quiet: float = 0.0  # seconds without contention
+    _needed_quiet: float = _QUIET_SECONDS
+    _since: float = field(default=float("inf"))  # seconds since spinning was resumed
 
     def decide(self, changes: Collection[ThreadTimes], seconds: float) -> bool:
         """``changes`` of each thread within ``seconds``."""
@@ -71,7 +71,9 @@ class Rule:
             self._waited += (waited - self._waited) * min(1.0, seconds / _WINDOW_SECONDS)
             if self._waited >= _IN_THE_WAY:
                 too_early = self._since < _SOON_SECONDS
-                self._patience = min(2 * self._patience, _LONGEST_QUIET_SECONDS) if too_early else _QUIET_SECONDS
+                self._needed_quiet = (
+                    min(2 * self._needed_quiet, _LONGEST_QUIET_SECONDS) if too_early else _QUIET_SECONDS
+                )
                 self.sleeps, self._quiet = True, 0.0
         return self.sleeps
 
@@ -80,13 +82,13 @@ class Rule:
             self._quiet = 0.0
         elif ran >= _AT_WORK:
             self._quiet += seconds
-        if self._quiet >= self._patience:
+        if self._quiet >= self._needed_quiet:
             self.sleeps, self._since, self._waited = False, 0.0, 0.0
 
 
 class OpenMP(Protocol):
     def start_team(self, size: int) -> None:
-        """Of the calling thread; it lasts as long as that thread."""
+        """Start an OpenMP team of the calling thread; it lasts as long as that thread."""
 
 
 class Gomp:
@@ -94,12 +96,12 @@ class Gomp:
         self._library = library
 
     def start_team(self, size: int) -> None:
-        nothing = ctypes.cast(self._library.omp_get_thread_num, ctypes.c_void_p)  # what each thread of it does
+        nothing = ctypes.cast(self._library.omp_get_thread_num, ctypes.c_void_p)  # called by each thread of the team
         self._library.GOMP_parallel(nothing, None, ctypes.c_uint(size), ctypes.c_uint(0))
 
 
 class _IdleTeam:
-    """More OpenMP threads than there are cores, all asleep."""
+    """More OpenMP threads than cores, all asleep."""
 
     def __init__(self, openmp: OpenMP, size: int) -> None:
         self._over = threading.Event()
@@ -116,10 +118,10 @@ class _IdleTeam:
 
 
 class Spinning:
-    """Watches the threads that compute, from a thread of its own."""
+    """Watches the computing threads from a thread of its own."""
 
     def __init__(self, openmp: OpenMP, *, compute_thread: int, cores: int, tasks: Path = _TASKS) -> None:
-        """``compute_thread``: its number, as the kernel has it."""
+        """``compute_thread``: the thread's native id."""
         self._openmp = openmp
         self._compute_thread = compute_thread
         self._cores = cores
@@ -143,7 +145,7 @@ class Spinning:
             sleeps = rule.decide(_changes(before, readings), now - then)
             before, then = readings, now
             if sleeps and team is None:
-                log.debug("openmp threads sleep early: other processes use their cores")
+                log.debug("openmp threads sleep early: other processes use the cores")
                 team = _IdleTeam(self._openmp, self._cores + 1)
             elif not sleeps and team is not None:
                 log.debug("openmp threads spin again")
@@ -153,7 +155,7 @@ class Spinning:
             team.end()
 
     def _readings(self) -> dict[int, ThreadTimes]:
-        """Of the thread that computes and of all that Python has not started, OpenMP's among them."""
+        """Times of the compute thread and of all threads that Python did not start, which include those of OpenMP."""
         others = {thread.native_id for thread in threading.enumerate()} - {self._compute_thread}
         numbers = [int(name) for name in os.listdir(self._tasks)]
         readings = {number: self._read(number) for number in numbers if number not in others}
@@ -169,10 +171,10 @@ class Spinning:
 
 @contextlib.contextmanager
 def spinning_only_where_alone(threads: int) -> Iterator[None]:
-    """For what the calling thread computes with so many threads; torch must have been imported.
+    """Adapts spinning while the block runs. The calling thread computes with ``threads``; torch is imported already.
 
-    Nothing is done where one thread computes, where users have decided for themselves, where OpenMP is not libgomp
-    or the kernel does not tell how long threads wait.
+    Does nothing for one thread, if the user has set one of ``VARIABLES``, if OpenMP is not libgomp, or if the kernel
+    does not report how long threads wait.
     """
     library = _find_library()
     if threads < 2 or library is None or any(os.environ.get(name) for name in VARIABLES):
@@ -191,7 +193,7 @@ def spinning_only_where_alone(threads: int) -> Iterator[None]:
 
 
 def _find_library() -> ctypes.CDLL | None:
-    """The one that is loaded already."""
+    """The libgomp that is loaded already."""
     try:
         return ctypes.CDLL(_LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except (OSError, AttributeError):

@@ -1,1 +1,1 @@
-"""Llama-like models by our own decoder: all rows and adapters in one batch."""
+"""Our own decoder for Llama-like models: all rows and adapters in one batch."""

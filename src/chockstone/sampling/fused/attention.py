@@ -1,4 +1,4 @@
-"""Attention over the cache: of prompts being read, and of rows that decode one token.
+"""Attention over the cache: for prompts being read, and for rows that decode one token.
 
 Shapes: N tokens, B rows, Q query heads, K key heads, G = Q / K, D head width, T cached positions.
 """
@@ -21,7 +21,7 @@ _STRIDE: Final = 32  # positions by which the visible part of a bucket widens
 
 @dataclass(slots=True)
 class _Stretch:
-    """Pieces of equal length that begin their prompts, or a single piece that goes on with one."""
+    """Pieces of equal length that begin their prompts, or a single piece that continues a prompt."""
 
     pieces: list[Piece]
     start: int
@@ -30,7 +30,7 @@ class _Stretch:
 
 
 class ReadingAttention:
-    """Prompts side by side: each attends to itself and what was read of it before."""
+    """For several prompts: each attends to itself and to what was read of it before."""
 
     def __init__(self, pieces: Many[Piece], *, scaling: float, dtype: torch.dtype, device: torch.device) -> None:
         self._scaling = scaling
@@ -76,7 +76,7 @@ class ReadingAttention:
 
 
 class BucketAttention:
-    """One token for each row of a bucket. ``advance`` before every pass; made anew when rows come or go."""
+    """For one token of each row of a bucket. Call ``advance`` before every pass; recreate it when rows come or go."""
 
     def __init__(self, bucket: CacheBucket, *, query_heads: int, key_heads: int, scaling: float) -> None:
         first = bucket.layers[0]
@@ -122,7 +122,7 @@ class BucketAttention:
         fresh = torch.cat((k_NKD, v_NKD), 1)
         self._flat[layer].index_copy_(0, self._places, fresh.view(-1, fresh.shape[-1]))
         keys, values = self._views[layer]
-        if self._is_quick:  # three plain products beat the fused kernel's overhead on short rows
+        if self._is_quick:  # on short rows three plain products are faster than the fused kernel
             q = q_NQD.reshape(-1, self._query_heads // self._key_heads, q_NQD.shape[-1])
             weights = torch.baddbmm(self._seen, q, keys, alpha=self._scaling).softmax(-1)
             return torch.bmm(weights, values).view(self.rows, -1)

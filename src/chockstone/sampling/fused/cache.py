@@ -1,7 +1,7 @@
-"""The cache: keys and values of prompts, and of decoding rows in buckets by length.
+"""The KV cache: keys and values of prompts, and of decoding rows in buckets by length.
 
-A bucket holds rows of one capacity, packed from row 0, so that a batch is a slice and never a copy. A row that
-outgrows its bucket moves to the next; the last row fills the place of one that leaves.
+A bucket holds rows of one capacity, packed from row 0, so that a batch is a slice and not a copy. A row that outgrows
+its bucket moves to the next larger one. When a row leaves, the last row moves into its place.
 
 Shapes: L layers, R rows allocated, K key heads, T positions, D head width, P prompt positions.
 """
@@ -19,7 +19,7 @@ from chockstone.sampling.network import Newcomers
 from chockstone.sampling.sequence import Sequence
 
 _SHORTEST: Final = 128  # positions of the smallest bucket
-_SLACK: Final = 4  # a bucket grows by a quarter beyond what it needs, so that newcomers seldom mean copying
+_SLACK: Final = 4  # a bucket grows by a quarter more than it needs, so that new rows seldom cause a copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ def bucket_size(length: int) -> int:
 
 
 def new_prefix(shape: CacheShape, length: int) -> torch.Tensor:
-    """A prompt's own keys and values: [L, 2, K, P, D]."""
+    """Memory for the keys and values of one prompt: [L, 2, K, P, D]."""
     size = (shape.layers, 2, shape.key_heads, length, shape.head_width)
     return torch.empty(size, dtype=shape.dtype, device=shape.device)
 
 
 class CacheBucket:
-    """Rows of up to ``size`` positions. What lies beyond a row's length is finite, for it is read and masked."""
+    """Rows of up to ``size`` positions. Memory beyond the length of a row must be finite: it is read and masked."""
 
     def __init__(self, shape: CacheShape, size: int) -> None:
         self.size = size
@@ -64,7 +64,7 @@ class CacheBucket:
             self._resize(rows + rows // _SLACK)
 
     def add(self, sequences: Many[Sequence], prefix: torch.Tensor) -> None:
-        """Rows that start as copies of one prefix [L, 2, K, P, D], all of its positions."""
+        """Add rows that start as copies of one prefix [L, 2, K, P, D]."""
         first, stop = len(self.rows), len(self.rows) + len(sequences)
         self.make_room(len(sequences))
         length = prefix.shape[3]
@@ -73,7 +73,7 @@ class CacheBucket:
         self.rows.extend(sequences)
 
     def copy_row(self, row: int, length: int) -> torch.Tensor:
-        """A row as a prefix, to be added elsewhere."""
+        """Copy a row as a prefix, to be added to another bucket."""
         return torch.stack([layer[:, row, :, :length] for layer in self.layers])
 
     def remove(self, rows: Many[int], *, tainted: bool) -> None:
@@ -96,7 +96,7 @@ class CacheBucket:
             self._resize(len(self.rows) + len(self.rows) // _SLACK)
 
     def _resize(self, rows: int) -> None:
-        """Layer by layer, so that no more than one is held twice."""
+        """Resize layer by layer, so that at most one layer is in memory twice."""
         shape = self._shape
         size = (2, rows, shape.key_heads, self.size, shape.head_width)
         kept = len(self.rows)

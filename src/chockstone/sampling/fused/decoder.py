@@ -1,4 +1,4 @@
-"""The decoder: a Llama-like forward pass over a flat list of tokens, attention left to the caller.
+"""The decoder: a Llama-like forward pass over a flat list of tokens. The caller provides the attention.
 
 Shapes: N tokens of any number of sequences, H hidden, V vocabulary, Q query heads, K key heads, D head width.
 """
@@ -16,43 +16,43 @@ from chockstone.sampling.fused.weights import FusedWeights, Norm
 
 
 class Attention(Protocol):
-    """Stores a layer's new keys and values, and attends. Rows of q and the answer: [N, Q * D]."""
+    """Stores the new keys and values of a layer and attends. Rows of q and of the result: [N, Q * D]."""
 
     def attend(self, layer: int, q_NQD: torch.Tensor, k_NKD: torch.Tensor, v_NKD: torch.Tensor) -> torch.Tensor: ...
 
 
 class Decoder:
-    def __init__(self, blueprint: FusedWeights) -> None:
-        self.blueprint = blueprint
-        self.rotary = RotaryTable(blueprint.rotary, blueprint.embedding)
+    def __init__(self, fused_weights: FusedWeights) -> None:
+        self.fused_weights = fused_weights
+        self.rotary = RotaryTable(fused_weights.rotary, fused_weights.embedding)
         make = _make_norm
-        self._attention_norms = [make(layer.attention_norm) for layer in blueprint.layers]
-        self._head_norms = [make(layer.head_norm) if layer.head_norm else None for layer in blueprint.layers]
-        self._mlp_norms = [make(layer.mlp_norm) for layer in blueprint.layers]
-        self._final_norm = make(blueprint.final_norm)
+        self._attention_norms = [make(layer.attention_norm) for layer in fused_weights.layers]
+        self._head_norms = [make(layer.head_norm) if layer.head_norm else None for layer in fused_weights.layers]
+        self._mlp_norms = [make(layer.mlp_norm) for layer in fused_weights.layers]
+        self._final_norm = make(fused_weights.final_norm)
 
     def hidden(
         self,
         tokens_N: torch.Tensor,
         positions_N: torch.Tensor,
-        mixture: MultiLoraMatmul,
+        matmul: MultiLoraMatmul,
         attention: Attention,
         *,
         order: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """The normed hidden states [N, H], which ``logits`` turns into logits.
+        """The normalised hidden states [N, H], from which ``logits`` computes logits.
 
-        Rows stand in the mixture's order. Where attention wants another, ``order`` has the indices to it
-        and back, and ``positions_N`` stands in attention's order.
+        Rows are in the order of the adapters. If attention needs another order, ``order`` has the indices to it and
+        back, and ``positions_N`` is in the order of attention.
         """
-        plan = self.blueprint
+        plan = self.fused_weights
         queries, keys, width = plan.query_heads, plan.key_heads, plan.head_width
         rotated = queries + keys
         cos_N1D, sin_N1D = self.rotary.look_up(positions_N)
         x_NH = plan.embedding.index_select(0, tokens_N)
         for number in range(len(plan.layers)):
             normed_NH = self._attention_norms[number](x_NH)
-            qkv = mixture.product(4 * number, normed_NH)
+            qkv = matmul.product(4 * number, normed_NH)
             if order is not None:
                 qkv = qkv.index_select(0, order[0])
             qkv = qkv.contiguous().view(-1, rotated + keys, width)
@@ -65,17 +65,17 @@ class Decoder:
             )
             if order is not None:
                 mixed = mixed.index_select(0, order[1])
-            x_NH = mixture.add_product(4 * number + 1, mixed, x_NH)
-            gate, up = mixture.product(4 * number + 2, self._mlp_norms[number](x_NH)).chunk(2, -1)
-            x_NH = mixture.add_product(4 * number + 3, plan.activation(gate).mul_(up), x_NH)
+            x_NH = matmul.add_product(4 * number + 1, mixed, x_NH)
+            gate, up = matmul.product(4 * number + 2, self._mlp_norms[number](x_NH)).chunk(2, -1)
+            x_NH = matmul.add_product(4 * number + 3, plan.activation(gate).mul_(up), x_NH)
         return self._final_norm(x_NH)
 
-    def logits(self, hidden_NH: torch.Tensor, mixture: MultiLoraMatmul) -> torch.Tensor:
-        return mixture.product(4 * len(self.blueprint.layers), hidden_NH).float().contiguous()
+    def logits(self, hidden_NH: torch.Tensor, matmul: MultiLoraMatmul) -> torch.Tensor:
+        return matmul.product(4 * len(self.fused_weights.layers), hidden_NH).float().contiguous()
 
 
 class _FusedNorm:
-    """torch's own, one kernel on a GPU, and careful with half precision."""
+    """rms_norm of torch: one kernel on a GPU, and exact in half precision."""
 
     def __init__(self, norm: Norm) -> None:
         self._weight, self._epsilon = norm.weight, norm.epsilon
@@ -89,9 +89,9 @@ class _FusedNorm:
 
 
 class _QuickNorm:
-    """The same in four cheap calls, for float32 on a CPU, where ``rms_norm`` is six.
+    """The same in four cheap calls, for float32 on a CPU, where ``rms_norm`` takes six.
 
-    ``x / sqrt(mean(x²) + ε) = x / hypot(|x|, sqrt(ε n)) * sqrt(n)``, the last factor kept in the weight.
+    ``x / sqrt(mean(x²) + ε) = x / hypot(|x|, sqrt(ε n)) * sqrt(n)``, with the last factor multiplied into the weight.
     """
 
     def __init__(self, norm: Norm) -> None:

@@ -1,4 +1,4 @@
-"""The lean network: Llama-like models by our own decoder, all rows and adapters in one batch."""
+"""The fused network: Llama-like models with our own decoder, all rows and adapters in one batch."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from chockstone.sampling.network import Piece, count_tokens_per_reading
 class FusedLlama:
     pieces_per_reading = 128
 
-    def __init__(self, blueprint: FusedWeights) -> None:
-        embedding = blueprint.embedding
+    def __init__(self, fused_weights: FusedWeights) -> None:
+        embedding = fused_weights.embedding
         self._shape = CacheShape(
-            layers=len(blueprint.layers),
-            key_heads=blueprint.key_heads,
-            head_width=blueprint.head_width,
+            layers=len(fused_weights.layers),
+            key_heads=fused_weights.key_heads,
+            head_width=fused_weights.head_width,
             dtype=embedding.dtype,
             device=embedding.device,
         )
         self.bytes_per_token = self._shape.bytes_per_token
-        self._blueprint = blueprint
-        self.tokens_per_reading = count_tokens_per_reading(blueprint.size, embedding.device)
-        self.scored_per_reading = self.tokens_per_reading  # logits are made as they are asked for
-        self._decoder = Decoder(blueprint)
-        self._base = fuse_nothing(blueprint)
-        self._prepared = AdapterCache(lambda adapter: fuse_adapter(adapter, blueprint))
+        self._fused_weights = fused_weights
+        self.tokens_per_reading = count_tokens_per_reading(fused_weights.size, embedding.device)
+        self.scored_per_reading = self.tokens_per_reading  # logits are computed when they are asked for
+        self._decoder = Decoder(fused_weights)
+        self._base = fuse_nothing(fused_weights)
+        self._prepared = AdapterCache(lambda adapter: fuse_adapter(adapter, fused_weights))
 
     def prepare(self, adapter: Adapter | None) -> FusedAdapter:
         if adapter is None:
@@ -56,12 +56,14 @@ class FusedLlama:
             range(len(pieces)), key=lambda i: (id(pieces[i].adapter), pieces[i].start, len(pieces[i].tokens))
         )
         ordered = [pieces[i] for i in order]
-        attention = ReadingAttention(ordered, scaling=self._blueprint.scaling, dtype=self._shape.dtype, device=device)
+        attention = ReadingAttention(
+            ordered, scaling=self._fused_weights.scaling, dtype=self._shape.dtype, device=device
+        )
         tokens = torch.from_numpy(np.concatenate([piece.tokens for piece in ordered])).to(device)
         positions = np.concatenate([np.arange(piece.start, piece.stop) for piece in ordered])
         self._decoder.rotary.reach(max(piece.stop for piece in ordered))
-        mixture = MultiLoraMatmul(self._blueprint, [(piece.adapter, len(piece.tokens)) for piece in ordered])
-        hidden = self._decoder.hidden(tokens, torch.from_numpy(positions).to(device), mixture, attention)
+        matmul = MultiLoraMatmul(self._fused_weights, [(piece.adapter, len(piece.tokens)) for piece in ordered])
+        hidden = self._decoder.hidden(tokens, torch.from_numpy(positions).to(device), matmul, attention)
         return FusedReading(self._decoder, pieces, order, hidden)
 
     def new_batch(self) -> FusedBatch:
@@ -83,15 +85,15 @@ class FusedReading:
 
     def logits(self, piece: int, start: int, stop: int) -> torch.Tensor:
         offset = self._starts[piece] - self._pieces[piece].start
-        mixture = MultiLoraMatmul(self._decoder.blueprint, [(self._pieces[piece].adapter, stop - start)])
-        return self._decoder.logits(self._hidden[offset + start : offset + stop], mixture)
+        matmul = MultiLoraMatmul(self._decoder.fused_weights, [(self._pieces[piece].adapter, stop - start)])
+        return self._decoder.logits(self._hidden[offset + start : offset + stop], matmul)
 
     def last_logits(self, pieces: Many[int]) -> torch.Tensor:
         ranked = sorted(pieces, key=lambda number: self._rank[number])
         ends = [self._starts[number] + len(self._pieces[number].tokens) - 1 for number in ranked]
-        mixture = MultiLoraMatmul(self._decoder.blueprint, [(self._pieces[number].adapter, 1) for number in ranked])
+        matmul = MultiLoraMatmul(self._decoder.fused_weights, [(self._pieces[number].adapter, 1) for number in ranked])
         rows = self._hidden[torch.tensor(ends, device=self._hidden.device)]
-        logits = self._decoder.logits(rows, mixture)
+        logits = self._decoder.logits(rows, matmul)
         if list(pieces) == ranked:
             return logits
         places = {number: place for place, number in enumerate(ranked)}

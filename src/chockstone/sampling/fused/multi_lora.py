@@ -1,4 +1,4 @@
-"""Mixtures: the products of a flat batch whose rows belong to several adapters."""
+"""Multi-LoRA products: matrix products of a flat batch whose rows belong to several adapters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from chockstone.sampling.fused.weights import FusedWeights
 
 _FEW_ROWS: Final = 256
 _BLOCK: Final = 128  # rows of a weight
-_SMALL: Final = 1 << 18  # elements of a weight below which adding in place is worth more
+_SMALL: Final = 1 << 18  # elements of a weight up to which adding in place is faster
 
 
 class MultiLoraMatmul:
-    """``adapters`` has one for each stretch of rows, with the length of the stretch, in the order of the rows."""
+    """``adapters`` are pairs of an adapter and the number of its rows, in the order of the rows."""
 
-    def __init__(self, blueprint: FusedWeights, adapters: Many[tuple[FusedAdapter, int]]) -> None:
-        self._matrices = blueprint.matrices
+    def __init__(self, fused_weights: FusedWeights, adapters: Many[tuple[FusedAdapter, int]]) -> None:
+        self._matrices = fused_weights.matrices
         self._shares: list[tuple[FusedAdapter, int, int]] = []
         start = 0
         for adapter, group in groupby(adapters, key=lambda one: one[0]):
@@ -29,19 +29,21 @@ class MultiLoraMatmul:
             start = stop
         self._first = self._shares[0][0]
         self._is_uniform = len(self._shares) == 1
-        # Several threads share a product of few rows best with the weights on the left, and cut into blocks.
-        is_cpu = blueprint.embedding.device.type == "cpu"
+        # For few rows several threads are fastest with the weights on the left, split into blocks.
+        is_cpu = fused_weights.embedding.device.type == "cpu"
         self._is_turned = is_cpu and start <= _FEW_ROWS and torch.get_num_threads() > 1
 
     def product(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        """``x @ weight.T + bias`` of product ``number``, each row by its adapter's weights; perhaps strided."""
+        """``x @ weight.T + bias`` of product ``number``, each row with its adapter. The result may be strided."""
         if self._is_uniform:
             y = self._times(x, self._first.weights[number], number)
             if (addition := self._first.additions[number]) is not None:
                 y.addmm_(torch.mm(x, addition.down_t), addition.up_t)
             return y
         weight = self._first.weights[number]
-        if any(adapter.weights[number] is not weight for adapter, _, _ in self._shares):  # merged: each has its own
+        if any(
+            adapter.weights[number] is not weight for adapter, _, _ in self._shares
+        ):  # merged adapters have weights of their own
             parts = [self._times(x[a:b], adapter.weights[number], number) for adapter, a, b in self._shares]
             return torch.cat(parts)
         y = self._times(x, weight, number)

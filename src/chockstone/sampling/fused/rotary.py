@@ -1,4 +1,4 @@
-"""Rotary angles: a table of cosines and sines by position, asked of the model's own module.
+"""Rotary angles: a table of cosines and sines by position, computed by the model's own module.
 
 Shapes: N positions, D head width.
 """
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class RotaryTable:
-    """Grows to the furthest position asked for, so that a long context costs nothing until it is used."""
+    """Grows to the largest position that was needed, so that a long context costs nothing until it is used."""
 
     def __init__(self, rotary: nn.Module, like: torch.Tensor) -> None:
         self._rotary = rotary
@@ -18,14 +18,14 @@ class RotaryTable:
         self._table_N2D = like.new_empty(0, 2, 0)
 
     def reach(self, length: int) -> None:
-        """Afterwards every position below ``length`` can be looked up."""
+        """Extend the table to all positions below ``length``."""
         if len(self._table_N2D) >= length:
             return
         size = max(1024, 1 << (length - 1).bit_length())
         positions = torch.arange(size, device=self._like.device)[None]
         cos, sin = self._rotary(self._like, positions)
         half = cos.shape[-1] // 2
-        signed = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)  # so that a plain roll makes rotate_half
+        signed = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)  # so that rotate_half is a plain roll
         self._table_N2D = torch.stack((cos[0], signed), 1)
 
     def look_up(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,5 +1,5 @@
-"""Tokens out of vLLM servers: the same requests and results, generated elsewhere.
+"""Sampling by vLLM servers: the same requests and results.
 
-Runs in the server's own process, on its event loop, and imports no torch. Knows nothing of archives or
-runs: it is given a model's facts, perhaps the directory of a LoRA adapter, and a request.
+Runs in the server process, on its event loop, and imports no torch. It knows nothing of archives or runs: it takes
+facts about a model, perhaps the directory of a LoRA adapter, and a request.
 """

@@ -1,6 +1,7 @@
-"""Adapters on one vLLM server: loaded when first needed, lent to requests, unloaded when others are needed more.
+"""Adapters on one vLLM server: loaded when first needed, unloaded when others are needed more.
 
-vLLM would itself push out the adapter that was unused for longest; told to unload it, it also forgets the name.
+vLLM itself evicts the adapter that was unused for longest, but keeps its name. An explicit unload removes the name,
+too.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ log = logging.getLogger(__name__)
 class AdapterFiles:
     """A LoRA adapter as PEFT writes it, in a directory that the servers see under the same path.
 
-    ``name`` stands for these very bytes and no others.
+    ``name`` identifies exactly these bytes.
     """
 
     name: str
     directory: str
-    has_head: bool  # it changes the output layer, too
+    has_head: bool  # whether it changes the output layer, too
 
 
 class NotLoaded(VllmError):
-    """The server answers, and will not have this adapter."""
+    """The server refuses to load this adapter."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +41,7 @@ class _Slot:
 
 
 class Adapters:
-    """No more than ``most`` are loaded, unless more are in use at once."""
+    """At most ``most`` adapters are loaded, unless more are in use at once."""
 
     def __init__(self, connection: Connection, *, most: int) -> None:
         self._connection = connection
@@ -54,17 +55,17 @@ class Adapters:
 
     @asynccontextmanager
     async def lent(self, files: AdapterFiles) -> AsyncIterator[None]:
-        """Inside, it is loaded, as far as one can know. Raises Lost or NotLoaded.
+        """Inside, the adapter is loaded, as far as we know. Raises VllmConnectionLost or NotLoaded.
 
-        When what is done inside raises Refused with 404, the server has forgotten it, and the next one who needs it
-        has it loaded again.
+        If the block raises a refusal with status 404, the server has lost the adapter, and the next request loads it
+        again.
         """
         slot = self._slots.get(files.name)
         if slot is None:
             slot = self._slots[files.name] = _Slot(
                 asyncio.create_task(self._load(files, after=self._leaving.get(files.name)))
             )
-            slot.loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may have waited
+            slot.loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may await it
         self._slots.move_to_end(files.name)
         slot.users += 1
         try:
@@ -80,13 +81,13 @@ class Adapters:
             slot.users -= 1
 
     def forget_all(self) -> None:
-        """The server was away, and may be another one; what it was loading for this one does not matter any more."""
+        """Forget all adapters: the server was unreachable and may have been restarted."""
         for slot in self._slots.values():
             slot.loading.cancel()
         self._slots.clear()
 
     async def unload(self, name: str) -> None:
-        """At once, also for those who use it. Errors are logged: what is not told to go is pushed out in time."""
+        """Unload an adapter, even if it is in use. Errors are logged only: vLLM evicts it later by itself."""
         if (slot := self._slots.pop(name, None)) is not None:
             leaving = self._leaving[name] = asyncio.create_task(self._unload(name, slot))
             await asyncio.shield(leaving)
@@ -111,7 +112,7 @@ class Adapters:
 
     async def _unload(self, name: str, slot: _Slot) -> None:
         try:
-            await asyncio.wait({slot.loading})  # what is not loaded yet could not be unloaded, and would stay
+            await asyncio.wait({slot.loading})  # an adapter that is still loading cannot be unloaded
             await self._connection.unload_adapter(name)
             log.info("adapter unloaded server=%s adapter=%s", self._connection.url, name)
         except VllmError as error:

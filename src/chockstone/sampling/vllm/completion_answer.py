@@ -1,4 +1,4 @@
-"""Completion answers: what vLLM says, as the result of a sample. It comes from outside, and is checked.
+"""Completion answers: parses and checks the answer of a vLLM server as the result of a sample.
 
 Shapes: P prompt positions, K alternatives.
 """
@@ -20,22 +20,22 @@ _TOKEN: Final = "token_id:"  # noqa: S105  # how vLLM spells one where a text is
 
 
 class StrangeAnswer(Exception):
-    """It is not what vLLM says; the message says in what."""
+    """The answer is not one of vLLM; the message says why."""
 
 
 class Unfinished(Exception):
-    """The server ended the sample before its end; it may be asked for again."""
+    """The server aborted the sample; the request may be sent again."""
 
 
 def read_completion(
-    answer: Any,  # plain JSON, or anything
+    answer: Any,  # parsed JSON, not checked yet
     request: SampleRequest,
     samples: range,
     *,
     facts: ModelFacts,
     most_tokens: int,
 ) -> SampleResult:
-    """Those of the request's samples that were asked for together, of no more than ``most_tokens`` each.
+    """Parse the samples that were requested together, of at most ``most_tokens`` tokens each.
 
     Raises StrangeAnswer or Unfinished.
     """
@@ -98,7 +98,7 @@ def _prompt(scores: Any, request: SampleRequest) -> tuple[Floats | None, TopK | 
 
 
 def _fill(topk: TopK, row: int, pairs: list[tuple[int, float]], *, beside: int) -> None:
-    """The k most likely, best first. ``beside`` is there besides them, unless it is one of them."""
+    """Fill in the k most likely tokens, best first, and ``beside`` after them, unless it is one of them."""
     k = topk.tokens.shape[1]
     if len(pairs) > k:
         pairs = [pair for pair in pairs if pair[0] != beside]
@@ -117,8 +117,8 @@ def _cached(answer: Mapping[str, Any]) -> int:
 
 
 def join_results(parts: list[SampleResult], request: SampleRequest) -> SampleResult:
-    """The whole result from its parts, the first of which has scored the prompt."""
+    """Join the parts of a result. The first part has the scores of the prompt."""
     sequences = tuple(sequence for part in parts for sequence in part.sequences)
-    if len(sequences) < request.num_samples:  # all of them are the same
+    if len(sequences) < request.num_samples:  # greedy: all samples are the same
         sequences = sequences[:1] * request.num_samples
     return replace(parts[0], sequences=sequences)

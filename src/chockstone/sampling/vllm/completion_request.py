@@ -1,8 +1,8 @@
-"""Completion requests: a sample as vLLM is asked for it, and which samples it can be asked for.
+"""Completion requests: encodes a sample as a request to vLLM, and decides which samples vLLM can serve.
 
-vLLM gives the logprobs of sampled tokens either as the model has them, which is right at temperature 1 (or 0)
-whatever is cut off, or as they were sampled from, which is right at any temperature if nothing is cut off.
-A sample for which neither holds is not for it; nor is one that asks for what it does not compute.
+vLLM returns the logprobs of sampled tokens either as the model computes them, which is right at temperature 1 or 0 with
+any truncation, or of the distribution that was sampled from, which is right at any temperature without truncation. If
+neither is right, or the request asks for what vLLM does not compute, the sample is not sent to vLLM.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Final
 from chockstone.sampling.vllm.model_facts import ModelFacts
 from chockstone.wire.codecs.samples import SampleRequest, SamplingParams
 
-MOST_ALTERNATIVES: Final = 20  # that a server gives unless it was told otherwise
-_LOWEST_TEMPERATURE: Final = 0.01  # vLLM raises lower ones to it
-_ANSWER_CELLS: Final = 1 << 20  # tokens and their alternatives in one answer; more would be too much JSON
-_ALTERNATIVE_CELLS: Final = 1 << 26  # in all answers to a sample, 8 bytes each
+MOST_ALTERNATIVES: Final = 20  # the default limit of a server
+_LOWEST_TEMPERATURE: Final = 0.01  # vLLM raises lower temperatures to this
+_ANSWER_CELLS: Final = 1 << 20  # tokens and alternatives in one answer, to limit the size of its JSON
+_ALTERNATIVE_CELLS: Final = 1 << 26  # in all answers to one request, 8 bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Ability:
     """What a server can do for one base model."""
 
     max_context: int
-    is_tempered: bool  # its logprobs are those of the distribution that was sampled from
-    has_head: bool  # it applies what an adapter has for the output layer; then it cannot score prompts
+    is_tempered: bool  # it returns logprobs of the distribution that was sampled from
+    has_head: bool  # it applies adapters to the output layer; then it cannot score prompts
 
 
 def can_answer(request: SampleRequest, facts: ModelFacts, ability: Ability, *, has_head: bool) -> bool:
-    """Whether vLLM gives exactly what was asked for. What is not even a proper request, it cannot answer.
+    """Whether vLLM gives exactly what was asked for. False for invalid requests.
 
-    ``has_head``: it is for an adapter of the output layer, perhaps among others.
+    ``has_head``: the adapter changes the output layer.
     """
     params, k = request.params, request.topk_sample_logprobs
     if (has_head and not ability.has_head) or (_scores_prompt(request) and ability.has_head):
@@ -54,7 +54,7 @@ def can_answer(request: SampleRequest, facts: ModelFacts, ability: Ability, *, h
 
 
 def _has_logprobs(params: SamplingParams, facts: ModelFacts, ability: Ability) -> bool:
-    """At the temperature of the sample, before anything is cut off."""
+    """Whether vLLM returns logprobs at the temperature of the sample, before truncation."""
     if params.temperature == 0:
         return True
     if ability.is_tempered:
@@ -67,7 +67,7 @@ def _scores_prompt(request: SampleRequest) -> bool:
 
 
 def most_tokens(request: SampleRequest, facts: ModelFacts, ability: Ability) -> int:
-    """That a sample of it may have."""
+    """Maximum number of tokens of a sample."""
     context = ability.max_context if facts.max_context is None else min(facts.max_context, ability.max_context)
     space = context - len(request.prompt)
     return space if request.params.max_tokens is None else min(space, request.params.max_tokens)
@@ -78,9 +78,9 @@ def stop_tokens(params: SamplingParams, facts: ModelFacts) -> frozenset[int]:
 
 
 def split_samples(request: SampleRequest, facts: ModelFacts, ability: Ability) -> list[range]:
-    """Which samples are asked for together."""
+    """Groups of samples that are requested together."""
     if request.params.temperature == 0:
-        return [range(1)]  # the most likely tokens are the same each time
+        return [range(1)]  # greedy: all samples are the same
     each = most_tokens(request, facts, ability) * (1 + request.topk_sample_logprobs)
     together = max(1, _ANSWER_CELLS // each)
     count = request.num_samples
@@ -90,7 +90,7 @@ def split_samples(request: SampleRequest, facts: ModelFacts, ability: Ability) -
 def make_completion(
     request: SampleRequest, facts: ModelFacts, ability: Ability, samples: range, *, model: str, seed: int
 ) -> dict[str, Any]:  # Any: plain JSON
-    """``model`` is the base model's name, or an adapter's. Every setting is given: a server has defaults of its own.
+    """``model`` names the base model or an adapter. Every setting is sent, since the defaults of servers differ.
 
     The prompt is scored with the first of the samples.
     """
@@ -109,7 +109,7 @@ def make_completion(
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "seed": _spread(seed if params.seed is None else params.seed) + samples.start,
-        "ignore_eos": True,  # for what stops a sample is known here, and named
+        "ignore_eos": True,  # our own list of stop tokens is sent
         "stop_token_ids": sorted(stop_tokens(params, facts)),
         "stop": list(params.stop_strings),
         "include_stop_str_in_output": True,
@@ -124,6 +124,6 @@ def make_completion(
 
 
 def _spread(seed: int) -> int:
-    """vLLM gives sample i the seed plus i: requests with seeds 1 and 2 must not share theirs."""
+    """Spread seeds: vLLM uses seed + i for sample i, and requests with seeds 1 and 2 must not share samples."""
     digest = hashlib.blake2b(str(seed).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 2

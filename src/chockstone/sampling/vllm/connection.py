@@ -1,8 +1,8 @@
-"""The connection: what can be said to one vLLM server over HTTP, and the ways in which that fails.
+"""The connection: HTTP requests to one vLLM server, and their errors.
 
 VllmError
-├── Lost      no answer, or one that says the server cannot go on: another may do better
-└── Refused   it answered, and will not do this
+├── Lost      no answer, or the server has failed: another server may succeed
+└── Refused   the server refuses this request
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import aiohttp
 import orjson
 
 _CONNECT_SECONDS: Final = 10.0
-_IDLE_SECONDS: Final = 2.0  # uvicorn drops idle connections after 5, and a request on its way with them
-_ANSWER_SECONDS: Final = 20.0  # of everything that computes nothing
-_LOAD_SECONDS: Final = 300.0  # an adapter, perhaps from a slow disk
-_LARGE_BYTES: Final = 1 << 18  # JSON that is read beside the event loop
-_TOLD: Final = 1000  # characters of an error that are passed on
-_LATER: Final = (408, 429)  # of what stands before a server that has enough to do
-UNKNOWN: Final = 404  # the status of what names a model or an adapter that is not there
-KEY: Final = "VLLM_API_KEY"  # the variable, which vLLM itself reads as well
+_IDLE_SECONDS: Final = 2.0  # uvicorn closes idle connections after 5 seconds, even if a request has just been sent
+_ANSWER_SECONDS: Final = 20.0  # for requests that compute nothing
+_LOAD_SECONDS: Final = 300.0  # for an adapter, perhaps from a slow disk
+_LARGE_BYTES: Final = 1 << 18  # larger JSON is parsed in a thread
+_TOLD: Final = 1000  # maximum characters of an error message
+_LATER: Final = (408, 429)  # answers of a proxy before an overloaded server
+UNKNOWN: Final = 404  # the status for an unknown model or adapter
+KEY: Final = "VLLM_API_KEY"  # environment variable, which vLLM itself reads, too
 
 
 class VllmError(Exception):
@@ -31,7 +31,7 @@ class VllmError(Exception):
 
 
 class VllmConnectionLost(VllmError):
-    """``was_sent``: the server had the request, and may have died of it."""
+    """``was_sent``: the server has received the request, and may have died of it."""
 
     def __init__(self, message: str, *, was_sent: bool) -> None:
         super().__init__(message)
@@ -46,14 +46,14 @@ class VllmRefused(VllmError):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a server says it serves."""
+    """The models and adapters that a server lists."""
 
     models: dict[str, int]  # base model → longest context
     adapters: dict[str, str]  # name → directory
 
 
 class Connection:
-    """For one event loop. Requests under way are given up when it is closed."""
+    """For one event loop. Closing it aborts requests in progress."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -68,7 +68,7 @@ class Connection:
         await self._session.close()
 
     async def check_health(self) -> None:
-        """Raises Lost unless it says that it is well."""
+        """Raises VllmConnectionLost unless the server reports that it is healthy."""
         try:
             await self._ask("GET", "/health", seconds=_ANSWER_SECONDS)
         except VllmRefused as error:
@@ -86,7 +86,7 @@ class Connection:
             raise VllmRefused(f"{self.url} does not list models as vLLM does", status=200) from error
 
     async def takes_adapters(self) -> bool:
-        """Whether it has the routes at all, which it has only when told to."""
+        """Whether the server has the routes to load adapters, which are off by default."""
         try:
             await self._ask("POST", "/v1/load_lora_adapter", {}, seconds=_ANSWER_SECONDS)
         except VllmRefused as error:
@@ -94,7 +94,7 @@ class Connection:
         return True
 
     async def load_adapter(self, name: str, directory: str) -> None:
-        """It is loaded on return. One of that name may be loaded already: names are given once."""
+        """Load an adapter; it is loaded on return. It may be loaded already: names are unique."""
         body = {"lora_name": name, "lora_path": directory}
         try:
             await self._ask("POST", "/v1/load_lora_adapter", body, seconds=_LOAD_SECONDS, refuses_by_500=True)
@@ -103,7 +103,7 @@ class Connection:
                 raise
 
     async def unload_adapter(self, name: str) -> None:
-        """Harmless when it is not loaded."""
+        """Unload an adapter, if it is loaded."""
         try:
             await self._ask(
                 "POST", "/v1/unload_lora_adapter", {"lora_name": name}, seconds=_ANSWER_SECONDS, refuses_by_500=True
@@ -113,7 +113,7 @@ class Connection:
                 raise
 
     async def complete(self, body: dict[str, Any]) -> Any:  # Any: plain JSON, both
-        """However long it takes; whoever gives up has it stopped."""
+        """Send a completion request, without a time limit. Cancelling the call aborts it on the server."""
         answer = await self._ask("POST", "/v1/completions", body)
         try:
             if len(answer) < _LARGE_BYTES:
@@ -131,7 +131,7 @@ class Connection:
         seconds: float | None = None,
         refuses_by_500: bool = False,
     ) -> bytes:
-        """``refuses_by_500``: the route says so of what cannot be done, and the server is none the worse for it."""
+        """``refuses_by_500``: the route answers 500 to invalid requests, and the server stays healthy."""
         content = None if body is None else orjson.dumps(body)
         headers = None if body is None else {"Content-Type": "application/json"}
         try:
@@ -162,7 +162,7 @@ class Connection:
 
 
 def _explain(answer: bytes) -> str:
-    """What vLLM, or what stands before it, says of an error."""
+    """The error message of vLLM or of a proxy before it."""
     try:
         told = orjson.loads(answer)
         inner = told.get("error", told)

@@ -1,4 +1,4 @@
-"""The fleet: several vLLM servers as one. The least busy is asked first, and what fails there is done elsewhere."""
+"""The fleet: sends samples to the least busy of several vLLM servers, and retries failed ones on others."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 from chockstone.wire.failures import ServerFailure
 
 log = logging.getLogger(__name__)
-_DEATHS: Final = 3  # of servers or connections, with one request under way
-_MISSES: Final = 10  # of anything else that may pass
+_DEATHS: Final = 3  # servers or connections lost during one request, before it fails
+_MISSES: Final = 10  # other temporary failures of one request, before it fails
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LONGEST_PAUSE_SECONDS: Final = 2.0
-_LARGE_TOKENS: Final = 20_000  # of an answer that is read beside the event loop
+_LARGE_TOKENS: Final = 20_000  # larger answers are parsed in a thread
 _FAREWELL_SECONDS: Final = 3.0
 
 
@@ -39,7 +39,7 @@ class Fleet:
         most_adapters: int,
         patience_seconds: float = 600.0,
     ) -> None:
-        """Adapters are below ``directory``. Needs a running event loop."""
+        """``directory`` holds the adapters. Needs a running event loop."""
         self._facts = facts
         self._patience_seconds = patience_seconds
         self._change = asyncio.Event()
@@ -50,9 +50,9 @@ class Fleet:
         ]
 
     async def start(self) -> None:
-        """Meet the servers; those that cannot be reached are waited for. Raises Misfit for one that cannot be used.
+        """Query the servers; unreachable ones are retried in the background. Raises Misfit for one that cannot be used.
 
-        All models are known to be served then, or may be by who is not there yet.
+        Afterwards each model is served by a server, or may be served by one that is not reachable yet.
         """
         met = await asyncio.gather(*(server.meet() for server in self._servers), return_exceptions=True)
         for server, error in zip(self._servers, met, strict=True):
@@ -80,9 +80,9 @@ class Fleet:
     async def sample(
         self, request: SampleRequest, model: str, files: AdapterFiles | None, *, seed: int
     ) -> SampleResult | None:
-        """None: there is no server that gives exactly what is asked for. Waits until one for this model was met.
+        """Returns None if no server gives exactly what was asked for. Waits until a server for the model was reached.
 
-        ``seed`` is for a request that names none. Raises ServerFailure.
+        ``seed`` is used if the request has none. Raises ServerFailure.
         """
         first = await self._choose(request, model, files)
         if first is None:
@@ -98,11 +98,11 @@ class Fleet:
         return join_results(answered, request) if len(answered) == len(parts) else None
 
     async def unload(self, name: str) -> None:
-        """Have no server hold this adapter any more, as far as they can be reached."""
+        """Unload an adapter from all reachable servers."""
         await asyncio.gather(*(server.adapters.unload(name) for server in self._servers))
 
     async def say_goodbye(self) -> None:
-        """Unload all adapters, if that takes no time."""
+        """Unload all adapters, unless that takes long."""
         names = {name for server in self._servers for name in server.adapters.names}
         with suppress(TimeoutError):
             async with asyncio.timeout(_FAREWELL_SECONDS):
@@ -144,9 +144,9 @@ class Fleet:
         *,
         without: Collection[VllmServer] = (),
     ) -> VllmServer | None:
-        """The least busy of those that are well, and of several, one that has the adapter. None: nobody can do it.
+        """The least busy of the healthy servers, preferably one that has the adapter. None: no server can do it.
 
-        Waits until there is one, or patience ends.
+        Waits until there is one, up to a time limit.
         """
         try:
             async with asyncio.timeout(self._patience_seconds):
@@ -162,7 +162,7 @@ class Fleet:
         return min(up, key=lambda server: (server.busy, files is not None and files.name not in server.adapters.names))
 
     def _able(self, request: SampleRequest, model: str, files: AdapterFiles | None) -> list[VllmServer]:
-        """By what they could do when they were last met."""
+        """Servers that can serve the sample, as they were when last queried."""
         return [server for server in self._servers if self._is_able(server, request, model, files)]
 
     def _is_able(self, server: VllmServer, request: SampleRequest, model: str, files: AdapterFiles | None) -> bool:
@@ -183,21 +183,21 @@ class Fleet:
 
 @dataclass(slots=True)
 class _Tries:
-    """What came of asking for one sample."""
+    """The attempts at one sample so far."""
 
     deaths: int = 0
-    misses: int = 0  # of every kind
-    unfit: set[VllmServer] = field(default_factory=set)  # they are well, and will not do this
+    misses: int = 0  # failures of any kind
+    unfit: set[VllmServer] = field(default_factory=set)  # healthy servers that refuse this sample
 
     async def count(self, error: Exception, server: VllmServer, *, is_of_adapter: bool) -> None:
-        """Who is at fault is used no more: the server by anybody, or by this sample."""
+        """Record a failure: the server is avoided from now on, by all samples or by this one."""
         self.misses += 1
         if isinstance(error, VllmRefused) and error.status == UNKNOWN:
             if not is_of_adapter:
                 server.lose(str(error))
             return
         if server.is_up:
-            await server.verify()  # one whose engine died with the adapter half loaded refuses that, too
+            await server.verify()  # a server whose engine died while it loaded the adapter refuses, too
         if isinstance(error, VllmConnectionLost):
             self.deaths += error.was_sent
         elif isinstance(error, Unfinished) or not server.is_up:

@@ -1,7 +1,7 @@
-"""Servers: one vLLM server, what it can do, and whether it is well.
+"""One vLLM server: what it can do, and whether it is healthy.
 
-It is watched: one that is away is asked again and again until it is back, one that has hung is known for it,
-and what was under way there is given up, so that it can be done elsewhere.
+The server is watched: an unreachable server is retried until it is back, and a hung server is detected. Requests in
+progress there are aborted, so that another server can serve them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _BEAT_SECONDS: Final = 2.0
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 _MEETING_SECONDS: Final = 120.0
-_AT_ONCE: Final = 1024  # requests under way, a connection each: more than it has sequences in a batch
-_MISSES: Final = 2  # health checks without an answer; a refused connection is enough by itself
+_AT_ONCE: Final = 1024  # maximum requests in progress, one connection each; more than a server has in its batch
+_MISSES: Final = 2  # failed health checks before the server counts as lost; a refused connection counts at once
 _SCORED: Final = 5
 _COOLER: Final = 0.1
 _NOISE: Final = 0.01
-_NOT_THERE: Final = "expected target modules"  # the model has no output layer that could be adapted
+_NOT_THERE: Final = "expected target modules"  # part of the message if the output layer cannot be adapted
 Scores = Mapping[str, float]  # logprobs by token
 
 
 class Misfit(VllmError):
-    """It answers, and is not a server that this one can use. The message says what to do."""
+    """The server answers, but cannot be used. The message says what to do."""
 
 
 class VllmServer:
@@ -48,11 +48,11 @@ class VllmServer:
         most_adapters: int,
         on_change: Callable[[], None],
     ) -> None:
-        """``facts`` are of the base models that it is wanted for; adapters are below ``directory``."""
+        """``facts`` are of the base models to sample from; ``directory`` holds the adapters."""
         self.url = url
-        self.abilities: dict[str, Ability] = {}  # by base model; as it was when last met
-        self.problem: str | None = "it was not asked yet"  # None: it is well
-        self.busy = 0  # samples under way, or waiting for their turn
+        self.abilities: dict[str, Ability] = {}  # by base model, when the server was last queried
+        self.problem: str | None = "it was not asked yet"  # None: healthy
+        self.busy = 0  # samples in progress or waiting
         self._facts = facts
         self._directory = directory
         self._connection = Connection(url)
@@ -60,7 +60,7 @@ class VllmServer:
         self._on_change = on_change
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._flights: set[asyncio.Task[Any]] = set()
-        self._sent: set[asyncio.Task[Any]] = set()  # of the flights: the server may have died of them
+        self._sent: set[asyncio.Task[Any]] = set()  # requests that were sent: the server may have died of them
         self._verifying: asyncio.Task[None] | None = None
 
     @property
@@ -68,7 +68,7 @@ class VllmServer:
         return self.problem is None
 
     async def meet(self) -> None:
-        """Find out what it serves, and begin to use it. Raises Lost, Misfit or Refused."""
+        """Query what the server serves, and begin to use it. Raises VllmError or Misfit."""
         try:
             async with asyncio.timeout(_MEETING_SECONDS):
                 await self._meet()
@@ -88,7 +88,7 @@ class VllmServer:
                 f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"
             )
         for name, directory in offer.adapters.items():
-            if Path(directory).parent == self._directory:  # left by an earlier life of this server
+            if Path(directory).parent == self._directory:  # left by an earlier process of this server
                 with suppress(VllmRefused):
                     await self._connection.unload_adapter(name)
         usual = await self._score(min(served), 1.0)
@@ -105,7 +105,7 @@ class VllmServer:
         self._on_change()
 
     async def watch(self) -> None:
-        """For ever."""
+        """Check the health of the server until cancelled."""
         pause, misses = _FIRST_PAUSE_SECONDS, 0
         while True:
             await asyncio.sleep(_BEAT_SECONDS if self.is_up else pause)
@@ -118,19 +118,19 @@ class VllmServer:
                     continue
                 pause = _FIRST_PAUSE_SECONDS if self.is_up else min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 self.lose(str(error))
-            except Exception as error:  # whatever it was: who is not watched is not found again
+            except Exception as error:  # the watch must go on after any error
                 log.exception("vllm server not understood url=%s", self.url)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 self.lose(f"{self.url} is not understood: {type(error).__name__}: {error}")
 
     async def verify(self) -> None:
-        """Look whether it is well, after something went wrong there."""
+        """Check the health of the server, after a request has failed there."""
         if self._verifying is None:
             self._verifying = asyncio.create_task(self._verify())
         await asyncio.shield(self._verifying)
 
     def lose(self, reason: str) -> None:
-        """Use it no more until it is met again; what is under way there raises Lost."""
+        """Stop using the server until it is reached again. Requests in progress raise VllmConnectionLost."""
         if self.problem != reason:
             log.warning("vllm server not used url=%s reason=%s", self.url, reason)
         self.problem = reason
@@ -140,7 +140,7 @@ class VllmServer:
         self._on_change()
 
     async def complete(self, body: dict[str, Any], files: AdapterFiles | None) -> Any:  # Any: plain JSON
-        """What it answers, with the adapter loaded. Raises VllmError."""
+        """Send a completion request, with the adapter loaded. Raises VllmError."""
         flight = asyncio.create_task(self._complete(body, files))
         self._flights.add(flight)
         self.busy += body["n"]
@@ -178,7 +178,7 @@ class VllmServer:
             self._verifying = None
 
     async def _has_head(self, model: str, usual: Scores) -> bool:
-        """Whether adapters of the output layer change anything."""
+        """Whether the server applies adapters of the output layer."""
         with head_probe(self._directory, self._facts[model]) as files:
             try:
                 await self._connection.load_adapter(files.name, files.directory)
@@ -195,7 +195,7 @@ class VllmServer:
                 await self._connection.unload_adapter(files.name)
 
     async def _score(self, model: str, temperature: float) -> Scores:
-        """Logprobs of the likeliest tokens after some prompt."""
+        """Logprobs of the likeliest tokens after a fixed prompt."""
         body = {"model": model, "prompt": [0], "max_tokens": 1, "seed": 0, "logprobs": _SCORED, "top_p": 1.0}
         body |= {"temperature": temperature, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
         answer = await self._connection.complete(body | {"return_tokens_as_token_ids": True})
@@ -215,7 +215,7 @@ class VllmServer:
 
 
 def _differ(scores: Scores, others: Scores) -> bool:
-    """Each has the likeliest tokens, and the one that was sampled, which need not be among the other's."""
+    """Compare two sets of scores. Each has the likeliest tokens and the sampled one, so their tokens may differ."""
     common = scores.keys() & others.keys()
     return not common or any(abs(scores[token] - others[token]) > _NOISE for token in common)
 

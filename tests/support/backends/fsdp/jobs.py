@@ -1,4 +1,4 @@
-"""What the processes of a crew are told to do. Every function runs in all of them at the same time."""
+"""What the processes of a process_group are told to do. Every function runs in all of them at the same time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import torch.distributed as dist
 from chockstone.backends.fsdp.base_model import load_sharded_base
 from chockstone.backends.fsdp.process_group import DistributedProcessGroup
 from chockstone.backends.losses.custom_loss import CustomLoss
+from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.base_model import BaseModel, load_base_model
 from chockstone.backends.training.optimizers import OptimStep
 from chockstone.backends.training.process_group import ProcessGroup
-from chockstone.backends.training.run import RunSpec, TrainedRun
+from chockstone.backends.training.run import TrainedRun
 from chockstone.backends.worker.sampler_weights import Weights, run_weights
 from chockstone.backends.worker.sampling_source import SamplingSource
 from chockstone.checkpoints import Archive
@@ -63,7 +64,9 @@ CUSTOM: dict[str, Any] = {
 @functools.cache
 def bases(directory: str, dtype: str = "float32") -> tuple[BaseModel, BaseModel]:
     """The same model held by all, and by this process alone."""
-    sharded = load_sharded_base("tiny", directory, device="cpu", dtype=dtype, crew=DistributedProcessGroup(None))
+    sharded = load_sharded_base(
+        "tiny", directory, device="cpu", dtype=dtype, process_group=DistributedProcessGroup(None)
+    )
     return sharded, load_base_model("tiny", directory, device="cpu", dtype=dtype)
 
 
@@ -147,15 +150,15 @@ def hold_no_more_than_a_share(*, directory: str) -> dict[str, int]:
 
 def load(*, directory: str) -> str:
     try:
-        load_sharded_base("tiny", directory, device="cpu", dtype="auto", crew=DistributedProcessGroup(None))
+        load_sharded_base("tiny", directory, device="cpu", dtype="auto", process_group=DistributedProcessGroup(None))
     except RequestError as error:
         return f"{type(error).__name__}: {error}"
     return "loaded"
 
 
 def load_where_one_cannot(*, directory: str) -> str:
-    crew = DistributedProcessGroup(None)
-    return load(directory=directory if crew.rank == 0 else str(Path(directory) / "elsewhere"))
+    process_group = DistributedProcessGroup(None)
+    return load(directory=directory if process_group.rank == 0 else str(Path(directory) / "elsewhere"))
 
 
 def sampled_by(base: BaseModel, run: TrainedRun | None, **asked: Any) -> SampleResult:
@@ -163,10 +166,10 @@ def sampled_by(base: BaseModel, run: TrainedRun | None, **asked: Any) -> SampleR
         base.model,
         base.tokenizer,
         max_context=base.max_context,
-        computing=base.computing if base.crew.size > 1 else None,
+        computing=base.computing if base.process_group.size > 1 else None,
     )
     weights = Weights(shared, None, 0) if run is None else run_weights(run, shared)
-    source = SamplingSource(8, crew=base.crew)
+    source = SamplingSource(8, process_group=base.process_group)
     request = decode_sample(orjson.loads(sample_body([3, 1, 4, 1, 5], **asked)))
     done = [source.add(f"sample {i}", weights, request, seed=i) for i in range(2)]
     while source.has_work():
@@ -236,10 +239,10 @@ def go_on(run: TrainedRun) -> list[float]:
 
 
 @contextmanager
-def desk_of(store: str, crew: ProcessGroup) -> Iterator[Desk]:
-    desk = Desk(Path(store), crew=crew)
+def desk_of(store: str, process_group: ProcessGroup) -> Iterator[Desk]:
+    desk = Desk(Path(store), process_group=process_group)
     yield desk
-    desk.library.close()
+    desk.checkpoints.close()
 
 
 def save_a_run(*, directory: str, store: str, rank: int, kinds: list[str], steps: int = 3) -> list[float]:
@@ -247,7 +250,7 @@ def save_a_run(*, directory: str, store: str, rank: int, kinds: list[str], steps
     base, _ = bases(directory)
     run = TrainedRun(base, RunSpec(rank=rank, seed=1))
     train(run, steps=steps)
-    with desk_of(store, base.crew) as desk:
+    with desk_of(store, base.process_group) as desk:
         for kind in kinds:
             desk.save(run, kind, kind=kind)
     return go_on(run)
@@ -257,8 +260,8 @@ def load_a_run(*, directory: str, store: str, rank: int, archive: str, again: st
     """Into a fresh run, which is saved again at once; then what it went on with."""
     base, _ = bases(directory)
     run = TrainedRun(base, RunSpec(rank=rank, seed=1))
-    with desk_of(store, base.crew) as desk:
-        run.load(desk.wait(desk.library.load(archive, base.mould)), with_optimizer=True)
+    with desk_of(store, base.process_group) as desk:
+        run.load(desk.wait(desk.checkpoints.load(archive, base.restore_template)), with_optimizer=True)
         desk.save(run, again, kind="weights")
     return go_on(run)
 
@@ -266,7 +269,7 @@ def load_a_run(*, directory: str, store: str, rank: int, archive: str, again: st
 def refuse_to_encrypt(*, directory: str, store: str) -> str:
     base, _ = bases(directory)
     run = TrainedRun(base, RunSpec(rank=4, seed=1))
-    with desk_of(store, base.crew) as desk:
+    with desk_of(store, base.process_group) as desk:
         try:
             desk.save(run, "one", kind="external_weights", recipients=["somebody"])
         except RequestError as error:
@@ -277,9 +280,9 @@ def refuse_to_encrypt(*, directory: str, store: str) -> str:
 def room_made(*, directory: str, store: str, archive: str) -> dict[str, int]:
     """How much of an archive's tensors this process has room for, and how large they are."""
     base, _ = bases(directory)
-    assert base.mould is not None
+    assert base.restore_template is not None
     with Archive.open(Path(store) / f"{archive}.tar") as opened:
-        state = base.mould(opened)
+        state = base.restore_template(opened)
     leaves = [
         *state["weights"].values(),
         *(v for k, v in state["optimizer"].items() if k != "steps"),

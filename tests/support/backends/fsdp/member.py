@@ -1,4 +1,4 @@
-"""One process of a crew under test: it does the jobs it is told on stdin, a line of JSON each, beside the others."""
+"""One process of a process group under test: runs the jobs that it reads from stdin, one line of JSON each."""
 
 from __future__ import annotations
 

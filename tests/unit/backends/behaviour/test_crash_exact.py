@@ -157,8 +157,8 @@ class Teller:
         """While it works on something."""
         working = asyncio.create_task(self.backend.forward_backward(str(SPECS[0]), pass_body(*[60] * 50)))
         await asyncio.sleep(0)
-        assert self.backend._life is not None
-        self.backend._life.kill()
+        assert self.backend._handle is not None
+        self.backend._handle.kill()
         with pytest.raises(WorkerLost):
             await working
         await self.backend.ready()
@@ -213,7 +213,7 @@ def test_a_sample_alone_is_the_same_in_every_life_of_the_worker(story: Story) ->
 def test_the_worker_died_once_and_its_environment_is_the_same_after_it(story: Story) -> None:
     before, after = story.environments
 
-    assert story.reasons == ["the worker process ended with signal 9 (killed by hand or for want of memory)"]
+    assert story.reasons == ["the worker process ended with signal 9 (SIGKILL, sent manually or by the OOM killer)"]
     assert before == after
     assert before["threads"] == 1 and before["tokens_per_micro_batch"] == 48
     machine = {"device", "dtype", "threads", "processes", "torch", "cpu", "instruction_sets"}

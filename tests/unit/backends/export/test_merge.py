@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from chockstone.backends.export import base_files
+from chockstone.backends.export.encryption import parse_recipients
 from chockstone.backends.export.merge import merge_archive
-from chockstone.backends.export.recipients import parse_recipients
 from chockstone.backends.training.base_model import load_base_model
 from chockstone.backends.training.run import TrainedRun
 from chockstone.checkpoints import Checkpointer

@@ -94,20 +94,6 @@ def test_a_loss_and_its_gradient_are_those_of_plain_pytorch(loss: str, targets: 
         torch.testing.assert_close(torch.from_numpy(logprobs), reference.logprobs(one).detach(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "gspo"])
-def test_logits_in_many_chunks_give_the_same_as_in_one(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = tiny_base()
-    whole, chunked = lora_run(base), lora_run(base)
-    data = batch(loss, None)
-
-    expected = apply(whole, *data, loss=loss)
-    monkeypatch.setattr("chockstone.backends.training.forward._LOGITS_BYTES", 4 * 97 * 5)
-    actual = apply(chunked, *data, loss=loss)
-
-    assert actual.metrics["loss:sum"] == pytest.approx(expected.metrics["loss:sum"], rel=1e-5)
-    assert_same_gradient(gradient(chunked), gradient(whole))
-
-
 def test_absent_weights_are_ones() -> None:
     base = tiny_base()
     ones = datum(5, inputs=("weights",))
@@ -131,24 +117,6 @@ def test_clip_thresholds_per_token_take_the_place_of_the_options() -> None:
 
     assert by_input.metrics["loss:sum"] == by_option.metrics["loss:sum"]
     assert by_input.metrics["clip_fraction:mean"] == by_option.metrics["clip_fraction:mean"]
-
-
-def test_policy_metrics_say_how_far_the_model_has_moved() -> None:
-    run = lora_run(tiny_base())
-    silent = datum(4, seed=2, inputs=("logprobs", "advantages"))
-    silent.inputs["advantages"][:] = 0
-    spoken = datum(5, seed=3, inputs=("logprobs", "advantages"))
-
-    result = apply(run, silent, spoken, loss="ppo")
-
-    ratio = np.exp(result.logprobs[1].astype(np.float64) - spoken.inputs["logprobs"])
-    outside = (ratio < 0.8) | (ratio > 1.2)
-    assert result.metrics["ratio:mean"] == pytest.approx((1 + ratio.mean()) / 2, rel=1e-6)
-    assert result.metrics["ratio:max"] == pytest.approx(max(1, ratio.max()))
-    assert result.metrics["clip_fraction:mean"] == pytest.approx(outside.mean() / 2)
-    assert result.metrics["kl:mean"] == pytest.approx(
-        (spoken.inputs["logprobs"] - result.logprobs[1]).mean() / 2, rel=1e-4
-    )
 
 
 @pytest.mark.parametrize(

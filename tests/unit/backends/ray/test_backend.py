@@ -16,7 +16,7 @@ import pytest
 from chockstone.backends.protocol import PassReply, StepReply, WorkerLost
 from chockstone.backends.ray.backend import RayBackend
 from chockstone.backends.ray.plan import RayPlan
-from chockstone.backends.supervision import supervisor as keeper
+from chockstone.backends.supervision import supervisor
 from chockstone.backends.supervision.heartbeat import HeartbeatLimits
 from chockstone.backends.supervision.process import WorkerConfig
 
@@ -100,6 +100,7 @@ while True:
         case "wait":
             waiting = number
 """
+KILLED = "signal 9 (SIGKILL, sent manually or by the OOM killer)"
 PATIENT = HeartbeatLimits(check_seconds=3600, stuck_seconds=1e9)
 
 
@@ -112,16 +113,16 @@ class Rig:
     hopeless: list[str] = field(default_factory=list)
 
     @asynccontextmanager
-    async def running(self, manner: str = "", patience: HeartbeatLimits = PATIENT) -> AsyncIterator[RayBackend]:
+    async def running(self, manner: str = "", heartbeat_limits: HeartbeatLimits = PATIENT) -> AsyncIterator[RayBackend]:
         script = self.directory / "driver.py"
         script.write_text(DRIVER)
         backend = RayBackend(
             RayPlan(workers=2),
             WorkerConfig(models={}, store=str(self.directory), device=manner),
             on_lost=self.lost.append,
-            on_hopeless=self.hopeless.append,
+            on_fatal=self.hopeless.append,
             command=[sys.executable, "-I", "-S", str(script)],
-            patience=patience,
+            heartbeat_limits=heartbeat_limits,
         )
         await backend.start()
         try:
@@ -136,7 +137,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr(keeper, "_FIRST_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY_SECONDS", 0.01)
     return Rig(tmp_path)
 
 
@@ -180,7 +181,10 @@ async def test_the_driver_inherits_no_secret_of_the_server(rig: Rig, monkeypatch
     ("word", "reason"),
     [
         ("lose one", "worker 1 died"),
-        ("be killed", "the process that speaks to Ray ended with signal 9 (killed by hand or for want of memory)"),
+        (
+            "be killed",
+            "the process that speaks to Ray ended with signal 9 (SIGKILL, sent manually or by the OOM killer)",
+        ),
     ],
 )
 async def test_what_is_lost_fails_its_calls_and_another_group_is_made(rig: Rig, word: str, reason: str) -> None:
@@ -275,7 +279,7 @@ async def test_a_killed_group_ends_for_good(rig: Rig) -> None:
 
 
 async def test_a_group_that_hangs_is_killed(rig: Rig) -> None:
-    async with rig.running(patience=HeartbeatLimits(check_seconds=0.02, silence_checks=10)) as backend:
+    async with rig.running(heartbeat_limits=HeartbeatLimits(check_seconds=0.02, silence_checks=10)) as backend:
         with pytest.raises(WorkerLost, match="hung: nothing came from it"):
             await asyncio.wait_for(backend.optim_step("wait", {}), 30)
 
@@ -296,7 +300,7 @@ async def test_where_ray_is_absent_the_extra_is_named(tmp_path: Path, monkeypatc
     (tmp_path / "ray.py").write_text("raise ImportError('there is none')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     told: list[str] = []
-    backend = RayBackend(RayPlan(), WorkerConfig(models={}, store=str(tmp_path)), on_hopeless=told.append)
+    backend = RayBackend(RayPlan(), WorkerConfig(models={}, store=str(tmp_path)), on_fatal=told.append)
 
     await backend.start()
     with pytest.raises(WorkerLost):

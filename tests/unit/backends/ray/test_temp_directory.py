@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.backends.ray.temp_directory import TempDirectory, sweep_homes
+from chockstone.backends.ray.temp_directory import TempDirectory, remove_stale_directories
 
 KILLED = (
     "import os; from chockstone.backends.ray.temp_directory import TempDirectory as T; "
@@ -50,7 +50,7 @@ def test_the_living_the_young_and_the_others_stay(temporary: Path) -> None:
     grow_old(temporary / "chockstone-other")
     before = sorted(temporary.iterdir())
 
-    sweep_homes()
+    remove_stale_directories()
 
     assert sorted(temporary.iterdir()) == before
     home.remove()

@@ -7,7 +7,7 @@ import pytest
 from chockstone.backends.calls import BeatEvent, DoneEvent, WorkerEvent
 from chockstone.backends.channel import Message
 from chockstone.backends.supervision import heartbeat
-from chockstone.backends.supervision.heartbeat import Heart, HeartbeatLimits, Watch
+from chockstone.backends.supervision.heartbeat import HeartbeatLimits, HeartbeatMonitor, HeartbeatSender
 
 PATIENCE = HeartbeatLimits(check_seconds=2.0, silence_checks=3, stuck_seconds=10.0)
 
@@ -19,7 +19,7 @@ def beat(turns: int, *, busy: bool) -> BeatEvent:
     return BeatEvent(turns, busy)
 
 
-def checks_until_hung(watch: Watch) -> int:
+def checks_until_hung(watch: HeartbeatMonitor) -> int:
     count = 1
     while watch.check():
         count += 1
@@ -27,7 +27,7 @@ def checks_until_hung(watch: Watch) -> int:
 
 
 def test_a_worker_that_says_nothing_is_hung_after_so_many_checks() -> None:
-    watch = Watch(PATIENCE)
+    watch = HeartbeatMonitor(PATIENCE)
 
     assert checks_until_hung(watch) == 3
     assert watch.verdict == "nothing came from it for 6 seconds"
@@ -35,7 +35,7 @@ def test_a_worker_that_says_nothing_is_hung_after_so_many_checks() -> None:
 
 @pytest.mark.parametrize("heard", [beat(1, busy=False), DONE])
 def test_whatever_comes_breaks_the_silence(heard: WorkerEvent) -> None:
-    watch = Watch(PATIENCE)
+    watch = HeartbeatMonitor(PATIENCE)
     for _ in range(2):
         watch.check()
 
@@ -46,7 +46,7 @@ def test_whatever_comes_breaks_the_silence(heard: WorkerEvent) -> None:
 
 
 def test_a_worker_busy_with_one_thing_is_stuck_however_often_it_beats() -> None:
-    watch = Watch(PATIENCE)
+    watch = HeartbeatMonitor(PATIENCE)
     watch.hear(beat(7, busy=True))
     checks = 0
     while watch.check():
@@ -60,7 +60,7 @@ def test_a_worker_busy_with_one_thing_is_stuck_however_often_it_beats() -> None:
 
 @pytest.mark.parametrize(("step", "busy"), [(1, True), (0, False)], ids=["busy with one thing after another", "idle"])
 def test_a_worker_that_is_not_stuck_may_go_on_for_ever(step: int, busy: bool) -> None:
-    watch = Watch(PATIENCE)
+    watch = HeartbeatMonitor(PATIENCE)
 
     for number in range(100):
         watch.hear(beat(number * step, busy=busy))
@@ -71,7 +71,7 @@ def test_a_worker_beats_until_it_is_told_to_stop(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(heartbeat, "_BEAT_SECONDS", 0.001)
     sent: queue.SimpleQueue[BeatEvent] = queue.SimpleQueue()
 
-    heart = Heart(sent.put, lambda: (4, True))
+    heart = HeartbeatSender(sent.put, lambda: (4, True))
 
     heart.start()
     beats = [sent.get(timeout=30) for _ in range(3)]

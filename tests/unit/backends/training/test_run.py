@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
 
-from chockstone.backends.training.base_model import BaseModel
+from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.optimizers import OptimStep
-from chockstone.backends.training.run import RunSpec, TrainedRun
-from chockstone.checkpoints import Checkpointer
+from chockstone.backends.training.run import TrainedRun
 from chockstone.wire.failures import BadRequest
+from support.backends.training import BATCH, STEP, bits
 from support.tiny_models import (
     Reference,
     apply,
@@ -24,25 +20,6 @@ from support.tiny_models import (
     tiny_base,
     tiny_model,
 )
-
-BATCH = tuple(datum(n, seed=n, inputs=("weights",)) for n in (9, 4, 17, 17, 2, 30))
-STEP = OptimStep(learning_rate=0.01, weight_decay=0.1, grad_clip_norm=1.0)
-
-
-def bits(run: TrainedRun) -> list[Any]:
-    """Everything a run holds, as bytes."""
-    state = run.state()
-    tensors = [*state["weights"].values(), *state["optimizer"].values(), state["gradient"]]
-    return [t.numpy().tobytes() if isinstance(t, torch.Tensor) else t for t in tensors]
-
-
-def train(run: TrainedRun, *, steps: int, first: int = 0) -> list[float]:
-    losses = []
-    for step in range(first, first + steps):
-        losses.append(apply(run, datum(11, seed=step), datum(6, seed=step + 100)).metrics["loss:sum"])
-        losses.append(apply(run, datum(8, seed=step + 200)).metrics["loss:sum"])
-        run.optim_step(STEP)
-    return losses
 
 
 @pytest.mark.parametrize("rank", [4, 0])
@@ -58,29 +35,6 @@ def test_gradients_are_those_of_plain_pytorch(architecture: str, tied: bool, ran
     loss, expected = reference.backward(BATCH, lambda logprobs, inputs: -inputs["weights"] * logprobs)
     assert result.metrics["loss:sum"] == pytest.approx(loss, rel=1e-5)
     assert_same_gradient(gradient(run), expected)
-
-
-@pytest.mark.parametrize("budget", [1, 30, 64, 10_000])
-def test_what_shares_a_micro_batch_does_not_change_the_numbers(budget: int) -> None:
-    base = tiny_base()
-    alone, together = lora_run(base), lora_run(base)
-
-    expected = [apply(alone, one).logprobs[0] for one in BATCH]
-    actual = apply(together, *BATCH, budget=budget).logprobs
-
-    for one, other in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
-    assert_same_gradient(gradient(together), gradient(alone))
-
-
-def test_datums_with_different_numbers_of_targets_may_share_a_request() -> None:
-    run = lora_run(tiny_base())
-    data = (datum(5, seed=1), datum(4, targets=3, seed=2), datum(6, targets=1, seed=3), datum(3, targets=3, seed=4))
-
-    result = apply(run, *data)
-
-    assert [logprobs.shape for logprobs in result.logprobs] == [(5,), (4, 3), (6, 1), (3, 3)]
-    np.testing.assert_allclose(result.logprobs[3], apply(run, data[3]).logprobs[0], rtol=1e-5, atol=1e-5)
 
 
 def test_the_same_operation_gives_the_same_bits_whatever_came_before() -> None:
@@ -185,47 +139,6 @@ def test_a_second_run_adds_no_second_base_model() -> None:
     assert not any(parameter.requires_grad for parameter in base.model.parameters())
 
 
-def test_training_every_weight_follows_a_plain_loop_and_leaves_the_base_alone() -> None:
-    base = tiny_base(tied=True)
-    original = {name: parameter.clone() for name, parameter in base.model.named_parameters()}
-    run = TrainedRun(base, RunSpec(rank=0, seed=0))
-    model = tiny_model(tied=True)
-    plain = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.95), eps=1e-8)
-
-    for seed in range(4):
-        one = datum(12, seed=seed)
-        apply(run, one)
-        run.optim_step(OptimStep(learning_rate=0.01, weight_decay=0.01, eps=1e-8))
-        logits = model(torch.from_numpy(one.tokens.astype(np.int64))[None]).logits[0]
-        torch.nn.functional.cross_entropy(
-            logits, torch.from_numpy(one.inputs["target_tokens"]), reduction="sum"
-        ).backward()
-        plain.step()
-        plain.zero_grad()
-
-    copy: Any = run.full_copy().model
-    for (name, ours), theirs in zip(copy.named_parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs.detach(), rtol=1e-4, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
-    assert copy.get_output_embeddings().weight is copy.get_input_embeddings().weight
-    assert all(torch.equal(original[name], now) for name, now in base.model.named_parameters())
-
-
-def test_a_copy_does_not_change_when_training_goes_on() -> None:
-    run, full = lora_run(tiny_base()), TrainedRun(tiny_base(), RunSpec(rank=0, seed=0))
-    adapter, copy = run.adapter(), full.full_copy().model
-    before = [*(layer.up.clone() for layer in adapter.layers.values()), *(p.clone() for p in copy.parameters())]
-
-    train(run, steps=1)
-    train(full, steps=1)
-
-    after = [*(layer.up for layer in adapter.layers.values()), *copy.parameters()]
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    with pytest.raises(BadRequest, match="no adapter"):
-        full.adapter()
-    with pytest.raises(BadRequest, match="no model of its own"):
-        run.full_copy()
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rank", [4, 0])
 def test_a_base_of_half_precision_trains_in_float32(rank: int, dtype: torch.dtype) -> None:
@@ -286,69 +199,3 @@ def test_weights_that_diverged_fail_the_pass_and_leave_no_gradient() -> None:
         apply(run, *BATCH[:3])
 
     assert run.state()["gradient"] is None
-
-
-@pytest.mark.parametrize(("rank", "optimizer"), [(4, "adamw"), (4, "sgd"), (0, "adamw")])
-def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(tmp_path: Path, rank: int, optimizer: str) -> None:
-    spec = RunSpec(rank=rank, seed=3, optimizer=optimizer)
-    step = OptimStep(family=optimizer, learning_rate=0.01, momentum=0.9)
-    run = TrainedRun(tiny_base(), spec)
-    apply(run, BATCH[0])
-    run.optim_step(step)
-    apply(run, BATCH[1])  # not yet applied
-    with Checkpointer(tmp_path) as checkpointer:
-        checkpointer.save(run.state(), step=run.steps).result()
-        state = checkpointer.load()
-
-    resumed = TrainedRun(tiny_base(), RunSpec(rank=rank, seed=99, optimizer=optimizer))
-    resumed.load(state, with_optimizer=True)
-
-    assert bits(resumed) == bits(run)
-    for each in (run, resumed):
-        apply(each, BATCH[2])
-        each.optim_step(step)
-    assert bits(resumed) == bits(run)
-
-
-def test_loading_without_optimizer_starts_it_afresh() -> None:
-    run, other = lora_run(tiny_base()), lora_run(tiny_base(), seed=8)
-    train(run, steps=1)
-    train(other, steps=2)
-    apply(other, BATCH[0])
-
-    other.load(run.state(), with_optimizer=False)
-
-    assert other.steps == 0 and other.state()["gradient"] is None
-    assert bits(other)[: len(run.state()["weights"])] == bits(run)[: len(run.state()["weights"])]
-
-
-def _without(state: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in state.items() if name != key}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda base: lora_run(base, rank=8).state(), "has rank 8, the run 4"),
-        (lambda base: lora_run(base, train_mlp=False).state(), "train different layers"),
-        (
-            lambda base: TrainedRun(base, RunSpec(rank=4, seed=0, optimizer="sgd")).state(),
-            "optimizer is 'sgd', the run's 'adamw'",
-        ),
-        (lambda base: _without(lora_run(base).state(), "weights"), "no training state"),
-        (lambda base: _without(lora_run(base).state(), "optimizer"), "no optimizer"),
-        (lambda base: {"model": {}}, "not a run's training state"),
-        (lambda base: lora_run(base).state() | {"gradient": torch.zeros(3)}, "load it without optimizer"),
-        (lambda base: lora_run(base).state() | {"optimizer": {"steps": 1}}, "load it without optimizer"),
-    ],
-)
-def test_a_state_that_does_not_fit_is_refused_with_nothing_changed(change: Any, message: str) -> None:
-    base: BaseModel = tiny_base()
-    run = lora_run(base)
-    train(run, steps=1)
-    before = bits(run)
-
-    with pytest.raises(BadRequest, match=message):
-        run.load(change(base), with_optimizer=True)
-
-    assert bits(run) == before

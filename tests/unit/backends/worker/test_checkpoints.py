@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from chockstone.backends.export.recipients import parse_recipients
+from chockstone.backends.export.encryption import parse_recipients
 from chockstone.backends.training.base_model import load_base_model
 from chockstone.backends.training.optimizers import OptimStep
 from chockstone.backends.training.saved_state import saved_weights
@@ -100,13 +100,13 @@ def test_what_is_saved_is_the_run_of_that_moment(tmp_path: Path, desk: Desk, ran
     run = make_run(base, rank=rank)
     before = {name: weight.clone() for name, weight in run.state()["weights"].items()}
 
-    desk.wait(desk.library.room())
-    saving = desk.library.save(run, "one", kind=kind, metadata={}, ttl_seconds=None)
+    desk.wait(desk.checkpoints.room())
+    saving = desk.checkpoints.save(run, "one", kind=kind, metadata={}, ttl_seconds=None)
     apply(run, datum(9))
     run.optim_step(OptimStep(learning_rate=0.1))
     desk.wait(saving)
 
-    state = desk.wait(desk.library.load("one"))
+    state = desk.wait(desk.checkpoints.load("one"))
     tensors = state["adapter_model"] if rank else state["model"]
     names = {f"base_model.model.{name}.weight" if rank else name: name for name in before}
     assert tensors.keys() == names.keys()
@@ -124,7 +124,7 @@ def test_a_sampler_archive_from_before_the_marker_is_still_read(tmp_path: Path, 
         checkpointer.save(state, name="old", kind="sampler_weights", files={"adapter_config.json": config}).result()
 
     sampled = SampledModel(base.model, base.tokenizer, max_context=64)
-    weights = read_weights(desk.wait(desk.library.load("old")), base, sampled)
+    weights = read_weights(desk.wait(desk.checkpoints.load("old")), base, sampled)
 
     assert weights.adapter is not None and weights.adapter.layers.keys() == base.layers.keys()
 
@@ -206,17 +206,17 @@ def test_encryption_runs_beside_the_compute_thread_on_a_copy(
     identity = other()
     may_go_on = threading.Event()
     threads: list[threading.Thread] = []
-    seal = library_module.seal_files
+    seal = library_module.encrypt_files
 
     def held(*args: Any) -> dict[str, bytes]:
         threads.append(threading.current_thread())
         assert may_go_on.wait(30)
         return seal(*args)
 
-    monkeypatch.setattr(library_module, "seal_files", held)
+    monkeypatch.setattr(library_module, "encrypt_files", held)
     recipients = parse_recipients([str(identity.to_public())])
-    desk.wait(desk.library.room())
-    saving = desk.library.save(
+    desk.wait(desk.checkpoints.room())
+    saving = desk.checkpoints.save(
         run, "sealed", kind="external_weights", metadata={}, ttl_seconds=None, recipients=recipients
     )
     apply(run, datum(9))
@@ -235,7 +235,7 @@ def test_an_encrypted_export_cannot_be_sampled_from(tmp_path: Path, desk: Desk) 
         base = make_base(tmp_path / f"base-{rank}")
         recipients = parse_recipients([str(other().to_public())])
         desk.save(make_run(base, rank=rank), f"sealed-{rank}", kind="external_weights", recipients=recipients)
-        state = desk.wait(desk.library.load(f"sealed-{rank}"))
+        state = desk.wait(desk.checkpoints.load(f"sealed-{rank}"))
 
         with pytest.raises(BadRequest, match="encrypted"):
             read_weights(state, base, SampledModel(base.model, base.tokenizer, max_context=64))
@@ -247,7 +247,7 @@ def test_a_state_without_the_marker_is_trained_on_from(tmp_path: Path, desk: Des
         checkpointer.save(run.state(), name="old", kind="weights").result()
     desk.save(run, "new", kind="weights")
 
-    old, new = (desk.wait(desk.library.load(archive)) for archive in ("old", "new"))
+    old, new = (desk.wait(desk.checkpoints.load(archive)) for archive in ("old", "new"))
 
     assert members(desk, "new") - members(desk, "old") == {"checkpoint_complete"}
     assert old.keys() == new.keys() == run.state().keys()
@@ -260,7 +260,7 @@ def test_an_export_cannot_be_trained_on_from(tmp_path: Path, desk: Desk) -> None
     desk.save(run, "one", kind="external_weights")
 
     with pytest.raises(BadRequest, match="holds no training state"):
-        saved_weights(desk.wait(desk.library.load("one")), run.spec, run._weights.parameters.shapes)
+        saved_weights(desk.wait(desk.checkpoints.load("one")), run.spec, run._weights.parameters.shapes)
 
 
 KINDS = ["weights", "sampler_weights", "external_weights", "encrypted"]
@@ -367,7 +367,7 @@ def test_a_load_that_fails_says_whether_it_may_do_another_time(
 
 
 def load(desk: Desk, archive: str) -> object:
-    return desk.wait(desk.library.load(archive))
+    return desk.wait(desk.checkpoints.load(archive))
 
 
 def test_an_archive_is_removed_once_its_save_has_ended(
@@ -375,12 +375,12 @@ def test_an_archive_is_removed_once_its_save_has_ended(
 ) -> None:
     run = make_run(make_base(tmp_path / "base"))
     may_go_on = threading.Event()
-    seal = library_module.seal_files
-    monkeypatch.setattr(library_module, "seal_files", lambda *args: may_go_on.wait(30) and seal(*args))
-    desk.wait(desk.library.room())
-    saving = desk.library.save(run, "one", metadata={}, ttl_seconds=None, **options_of("encrypted"))
+    seal = library_module.encrypt_files
+    monkeypatch.setattr(library_module, "encrypt_files", lambda *args: may_go_on.wait(30) and seal(*args))
+    desk.wait(desk.checkpoints.room())
+    saving = desk.checkpoints.save(run, "one", metadata={}, ttl_seconds=None, **options_of("encrypted"))
 
-    removing = desk.library.remove("one")
+    removing = desk.checkpoints.remove("one")
     assert not removing.done()
     may_go_on.set()
 

@@ -230,15 +230,15 @@ def test_what_starts_while_only_the_source_works_gets_its_turn_at_once() -> None
 def test_the_pulse_counts_turns_and_tells_work_from_waiting() -> None:
     generation = Generation(steps=2)
     turns = ComputeTurns(generation)
-    pulses = [turns.pulse()]
+    pulses = [turns.progress()]
 
     def task() -> Steps:
-        pulses.append(turns.pulse())
+        pulses.append(turns.progress())
         yield None
 
     turns.start(task())
     over = threading.Event()
-    idle = threading.Timer(0.05, lambda: (pulses.append(turns.pulse()), turns.post(over.set)))
+    idle = threading.Timer(0.05, lambda: (pulses.append(turns.progress()), turns.post(over.set)))
     turns.post(idle.start)
     turns.run(over.is_set)
 
@@ -287,12 +287,12 @@ def test_parties_take_turns_however_many_tasks_they_have() -> None:
             yield None
 
     for number in range(5):
-        turns.start(task(f"flood{number}", 4), party="ann")
-    turns.start(task("small", 4), party="bob")
+        turns.start(task(f"flood{number}", 4), owner="ann")
+    turns.start(task("small", 4), owner="bob")
     run_to_the_end(turns)
 
     assert [place for place, name in enumerate(trace) if name == "small"] == [1, 3, 5, 7]
-    assert trace[:8:2] == ["flood0", "flood1", "flood2", "flood3"], "tasks of a party take turns, too"
+    assert trace[:8:2] == ["flood0", "flood1", "flood2", "flood3"], "tasks of a owner take turns, too"
 
 
 def test_a_task_that_waited_goes_on_in_the_turns_of_its_party() -> None:
@@ -313,8 +313,8 @@ def test_a_task_that_waited_goes_on_in_the_turns_of_its_party() -> None:
             yield None
 
     for _ in range(4):
-        turns.start(floods(), party="ann")
-    turns.start(waits(), party="bob")
+        turns.start(floods(), owner="ann")
+    turns.start(waits(), owner="bob")
     run_to_the_end(turns)
 
     assert max(place for place, name in enumerate(trace) if name == "small") <= 8

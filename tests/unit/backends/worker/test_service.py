@@ -176,12 +176,12 @@ def sample(client: Client, archive: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def no_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_weights_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """What may leave the memory does."""
-    monkeypatch.setattr("chockstone.backends.worker.service._SHELF_BYTES", 0)
+    monkeypatch.setattr("chockstone.backends.worker.service._WEIGHTS_CACHE_BYTES", 0)
 
 
-@pytest.mark.usefixtures("no_shelf")
+@pytest.mark.usefixtures("no_weights_cache")
 def test_weights_to_sample_from_stay_in_memory_when_the_disk_is_not_theirs(store: Path, client: Client) -> None:
     for archive in ("a/ephemeral", "b/ephemeral"):
         client.values("snapshot", run_id="run", archive=archive, reserve_bytes=2**60)

@@ -36,29 +36,29 @@ from support.sampling.making import CONTEXT, VOCABULARY, Served, request
         ({"prompt": [1, 2], "ask": {"targets": Targets(np.full((1, 2), 300), False)}}, "-1 skips a cell"),
     ],
 )
-def test_what_the_caller_must_change_is_refused_at_once(lean: Served, changes: dict[str, Any], says: str) -> None:
+def test_what_the_caller_must_change_is_refused_at_once(fused: Served, changes: dict[str, Any], says: str) -> None:
     sampler = Sampler()
 
     with pytest.raises(BadRequest) as caught:
-        sampler.add("a", lean.sampled, None, request(**changes), seed=1)
+        sampler.add("a", fused.sampled, None, request(**changes), seed=1)
 
     assert says in str(caught.value)
     assert not sampler.has_work()
 
 
-def test_a_request_may_fill_the_context_to_the_last_position(lean: Served) -> None:
-    (result,) = lean.sample(request([1] * (CONTEXT - 3), max_tokens=3))
+def test_a_request_may_fill_the_context_to_the_last_position(fused: Served) -> None:
+    (result,) = fused.sample(request([1] * (CONTEXT - 3), max_tokens=3))
 
     assert len(result.sequences[0].tokens) == 3
 
 
-def test_a_full_context_can_be_scored_and_one_more_token_cannot(lean: Served) -> None:
+def test_a_full_context_can_be_scored_and_one_more_token_cannot(fused: Served) -> None:
     scored = {"max_tokens": 1, "ask": {"prompt_logprobs": True}}  # what the SDK's compute_logprobs sends
 
-    (result,) = lean.sample(request([1] * CONTEXT, **scored))
+    (result,) = fused.sample(request([1] * CONTEXT, **scored))
 
     assert result.prompt_logprobs is not None
     assert len(result.prompt_logprobs) == CONTEXT
     assert np.isfinite(result.prompt_logprobs[1:]).all()
     with pytest.raises(BadRequest, match="does not fit"):
-        Sampler().add("a", lean.sampled, None, request([1] * (CONTEXT + 1), **scored), seed=1)
+        Sampler().add("a", fused.sampled, None, request([1] * (CONTEXT + 1), **scored), seed=1)

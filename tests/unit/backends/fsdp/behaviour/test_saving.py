@@ -10,8 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.base_model import load_base_model
-from chockstone.backends.training.run import RunSpec, TrainedRun
+from chockstone.backends.training.run import TrainedRun
 from chockstone.checkpoints import Archive, load_state, verify_archive
 from support.backends.fsdp import jobs
 from support.backends.fsdp.pool import Pool
@@ -54,7 +55,7 @@ def test_one_process_goes_on_with_what_two_have_saved(pair: Pool, directory: str
     run = TrainedRun(load_base_model("tiny", directory), RunSpec(rank=rank, seed=1))
 
     with open_desk(tmp_path) as desk:
-        run.load(desk.wait(desk.library.load("weights")), with_optimizer=True)
+        run.load(desk.wait(desk.checkpoints.load("weights")), with_optimizer=True)
         desk.save(run, "again", kind="weights")
         after = jobs.go_on(run)
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from chockstone.backends.channel import Message
-from chockstone.backends.fsdp.follower_turns import FollowerTurns
+from chockstone.backends.fsdp.followers import FollowerTurns
 from chockstone.backends.worker.compute_turns import ComputeTurns, Steps
 
 
@@ -62,7 +62,7 @@ def test_turns_are_taken_as_the_leader_gave_them_whatever_is_done_first_here() -
     turns.run(lambda: True)
     orders.put(Message({"over": True}))
     while not orders.empty():
-        led.order(orders.get())
+        led.enqueue(orders.get())
 
     led.run(lambda: False)
 
@@ -75,7 +75,7 @@ def test_the_last_order_ends_it_with_nothing_left_open() -> None:
     log: list[str] = []
     led = FollowerTurns(Generation(log), lambda message: led.start(_endless(log, message.values)))
     for order in ({"message": {"name": "a"}}, {"turn": 0}, {"over": True}):
-        led.order(Message(order))
+        led.enqueue(Message(order))
 
     led.run(lambda: False)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyrage
 import pytest
 
-from chockstone.backends.export.recipients import parse_recipients
+from chockstone.backends.export.encryption import parse_recipients
 from chockstone.wire.failures import BadRequest
 
 

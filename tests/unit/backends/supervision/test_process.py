@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chockstone.backends.channel import BlockingChannel
+from chockstone.backends.supervision.process import WorkerConfig, log_to_stderr, spawn, spawn_worker
+
+# Writes its settings and the arguments it was given, then waits until the channel is closed.
+SCRIPT = """
+import json, os, socket, sys
+sock = socket.socket(fileno=int(sys.argv[-1]))
+environ = os.environ
+told = {"config": environ.get("CHOCKSTONE_WORKER"), "offline": environ.get("HF_HUB_OFFLINE"), "argv": sys.argv[2:]}
+head = json.dumps(told).encode()
+sock.sendall(len(head).to_bytes(4, "little") + bytes(8) + head)
+sock.recv(1)
+if sys.argv[1] == "stubborn":
+    import time
+    time.sleep(3600)
+sys.exit(5)
+"""
+
+
+def command(manner: str = "") -> list[str]:
+    return [sys.executable, "-I", "-c", SCRIPT, manner]
+
+
+def test_a_worker_gets_its_settings_in_the_environment() -> None:
+    config = WorkerConfig(models={"tiny": "/models/tiny"}, store="/store", threads=2)
+
+    worker = spawn_worker(config, command=command())
+    channel = BlockingChannel(worker.channel)
+    told = channel.receive().values
+    channel.close()
+
+    assert WorkerConfig(**json.loads(told["config"])) == config
+    assert told["offline"] == "1"
+    assert len(told["argv"]) == 1 and told["argv"][0].isdigit(), "its command line has a descriptor and no settings"
+    assert worker.process.wait(30) == 5
+
+
+def test_a_process_that_ends_in_time_is_not_killed() -> None:
+    process = spawn(command(), environment=os.environ, leave_seconds=30)
+
+    process.end()
+
+    assert process.process.returncode == 5
+
+
+def test_a_process_that_does_not_end_in_time_is_killed() -> None:
+    process = spawn(command("stubborn"), environment=os.environ, leave_seconds=0.2)
+    began = time.monotonic()
+
+    process.end()
+
+    assert process.process.returncode == -9
+    assert time.monotonic() - began < 30
+
+
+def test_a_program_that_is_not_there_leaves_no_socket_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(OSError, match="No such file"):
+        spawn([str(tmp_path / "nothing")], environment={})
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def levels() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in ("", "botocore", "boto3", "urllib3", "alembic.runtime.plugins")]
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("levels")
+def test_libraries_whose_debug_lines_hold_credentials_stay_quiet() -> None:
+    log_to_stderr("debug")
+
+    assert logging.getLogger("botocore").getEffectiveLevel() == logging.WARNING
+    assert logging.getLogger("urllib3").getEffectiveLevel() == logging.WARNING

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from chockstone.backends.worker.sampler_weights import Weights
+from chockstone.backends.worker.sampling_source import SamplingSource
+from chockstone.sampling.model import SampledModel
+from chockstone.sampling.sampler import Sampler
+from chockstone.wire.codecs.sample_request import decode_sample
+from chockstone.wire.codecs.samples import SampleRequest, SampleResult
+from chockstone.wire.failures import BadRequest, Failure
+from support.backends.bodies import sample_body
+from support.tiny_models import tiny_base
+
+
+@pytest.fixture(scope="module")
+def weights() -> Weights:
+    base = tiny_base()
+    return Weights(SampledModel(base.model, base.tokenizer, max_context=base.max_context), None, 0)
+
+
+def request(**params: Any) -> SampleRequest:
+    return decode_sample(orjson.loads(sample_body([3, 4], **params)))
+
+
+def run(source: SamplingSource) -> None:
+    while source.has_work():
+        source.step()
+
+
+def test_a_finished_sample_completes_its_future(weights: Weights) -> None:
+    source = SamplingSource(8)
+
+    done = source.add("a", weights, request(num_samples=2, max_tokens=3), seed=1)
+    assert not done.done()
+    run(source)
+
+    outcome = done.result()
+    assert isinstance(outcome, SampleResult) and len(outcome.sequences) == 2
+
+
+def test_a_cancelled_sample_is_a_failure_of_the_user(weights: Weights) -> None:
+    source = SamplingSource(8)
+    done = source.add("a", weights, request(max_tokens=30), seed=1)
+
+    source.cancel("a")
+    source.cancel("unknown")
+
+    assert done.result() == Failure("the sample was cancelled", "user")
+    assert not source.has_work()
+
+
+def test_a_sampler_that_fails_fails_its_samples_and_is_replaced(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SamplingSource(8)
+    broken = source.add("a", weights, request(max_tokens=3), seed=1)
+
+    def fail(_: Sampler) -> None:
+        raise RuntimeError("no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Sampler, "step", fail)
+        source.step()
+    sound = source.add("b", weights, request(max_tokens=3), seed=1)
+    run(source)
+
+    assert broken.result() == Failure("the sampler failed: RuntimeError: no memory", "server")
+    assert isinstance(sound.result(), SampleResult)
+
+
+def test_more_alternatives_than_a_result_can_hold_are_refused(weights: Weights) -> None:
+    body = orjson.loads(sample_body([3, 4], num_samples=2, max_tokens=3)) | {"topk_sample_logprobs": 1 << 25}
+
+    with pytest.raises(BadRequest, match="ask for fewer of one of them"):
+        SamplingSource(8).add("a", weights, decode_sample(body), seed=1)
