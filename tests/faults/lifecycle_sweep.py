@@ -204,7 +204,7 @@ async def _trash_a(server: Server) -> None:
 
 async def _restore(server: Server, name: str | None = None) -> None:
     [trashed] = await server.engine.checkpoints.list_trash("ann")
-    await server.engine.checkpoints.restore(trashed.trash_id, name=name, by="ann")
+    await server.engine.checkpoints.undelete(trashed.trash_id, name=name, by="ann")
 
 
 async def _restore_as_c(server: Server) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import select
 import socket
-import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -17,8 +16,8 @@ import httpx
 from chockstone.api.admission.limits import ConnectionLimits, UploadLimits
 from chockstone.api.admission.uploads import Uploads
 from chockstone.api.context import Context
-from chockstone.api.serving.listening import HttpServer, http_config
-from chockstone.api.serving.preparing import bind
+from chockstone.api.serving.http_server import http_config
+from support.api.loopback_server import ServerThread, serving
 from support.served import serve_in_process
 
 KEYS = {"ann": "tml-of-ann", "bob": "tml-of-bob", "root": "tml-of-root"}
@@ -36,21 +35,17 @@ class Network:
 
     def __enter__(self) -> Network:
         self.uploads = Uploads(self.limits)
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-        self._thread.start()
-        assert self._ready.wait(_WAIT_SECONDS)
+        self._thread = ServerThread(self._serve)
+        self.port = self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(_WAIT_SECONDS)
-        assert not self._thread.is_alive()
+        self._thread.stop()
 
-    async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+    @asynccontextmanager
+    async def _serve(self) -> AsyncIterator[int]:
         model = self.home / "model"
         model.mkdir(parents=True)
         (model / "config.json").write_text(json.dumps({"architectures": ["Tiny"], "max_position_embeddings": 128}))
@@ -59,18 +54,10 @@ class Network:
             self.home / "data", {"tiny": model}, keys=self.keys, uploads=self.uploads
         ) as served:
             self.context: Context = served.app.state.context
-            with bind("127.0.0.1", 0) as sock:
-                config = http_config(served.app, self.connections)
-                self._connections = config.open_connections
-                server = HttpServer(config)
-                serving = asyncio.create_task(server.serve(sockets=[sock]))
-                while not server.started:
-                    await asyncio.sleep(0.005)
-                self.port = sock.getsockname()[1]
-                self._ready.set()
-                await self._stop.wait()
-                server.should_exit = server.force_exit = True
-                await serving
+            config = http_config(served.app, self.connections)
+            self._connections = config.open_connections
+            async with serving(config) as port:
+                yield port
 
     @property
     def open_connections(self) -> int:

@@ -174,14 +174,14 @@ def test_a_download_outlives_the_deletion_of_what_it_loads(
 
 def test_a_url_that_has_expired_says_so(live: LiveServer, service: tinker.ServiceClient, tmp_path: Path) -> None:
     """Signed by the server's own secret, an hour ago."""
-    from chockstone.api.downloads.signing import Signer
+    from chockstone.api.signed_urls import TokenSigner
 
     path = create(service).save_state("late").result().path
     with live.http() as http, httpx.Client() as plain:
         url = signed_url(http, path)
         head, _, tail = url.partition("/downloads/")
         token, _, filename = tail.partition("/")
-        signer = Signer((live.data / "token-secret").read_bytes())
+        signer = TokenSigner((live.data / "token-secret").read_bytes())
         payload = signer.read(token, now=datetime.now(UTC))
         payload.pop("exp", None)
         old = signer.sign(payload, expires_at=datetime.now(UTC) - timedelta(seconds=1))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from chockstone.checkpoints import Store
 
 
-class LiveFront(RestartedServer):
+class LiveReplica(RestartedServer):
     """``chockstone serve --engine`` before a server that runs, started again whenever it dies."""
 
     def __init__(self, engine: LiveServer, home: Path, *flags: str) -> None:

@@ -14,8 +14,10 @@ from fastapi import FastAPI
 from chockstone.api.admission.uploads import Uploads
 from chockstone.api.app import create_app
 from chockstone.api.config import ServerConfig
-from chockstone.api.context import Context, SamplerSources
+from chockstone.api.context import Context, audited_refusals
 from chockstone.api.model_descriptions import describe_models
+from chockstone.api.sampler_sources import SamplerSources
+from chockstone.api.signed_urls import SignedUrls
 from chockstone.api.users import UserDirectory
 from chockstone.catalog import Catalog
 from chockstone.checkpoints import Store, open_store
@@ -49,6 +51,7 @@ async def serve_in_process(
     rules: StorageRules | None = None,
     store: Store | None = None,
     keys: Mapping[str, str] | None = None,
+    admins: frozenset[str] = frozenset(),
     uploads: Uploads | None = None,
 ) -> AsyncIterator[Served]:
     """Archives go to ``home/checkpoints``, unless to another store."""
@@ -56,8 +59,8 @@ async def serve_in_process(
     backend = FakeBackend(store)
     backend.environment["models"] = dict.fromkeys(models, "")
     storage = ArchiveStorage(store)
-    config = ServerConfig(models=models, data=home, storage=rules or StorageRules(), keys=keys or {})
     sources = SamplerSources()
+    config = ServerConfig(models=models, data=home, storage=rules or StorageRules(), keys=keys or {}, admins=admins)
     async with await Catalog.open(catalog_url(home)) as catalog:
         engine = Engine(
             backend,
@@ -70,7 +73,15 @@ async def serve_in_process(
             on_session_end=sources.forget_session,
         )
         users = UserDirectory(config.keys, secret=b"s" * 32, now=lambda: datetime.now(UTC))
-        context = Context(config, engine, users, describe_models(models), sources)
+        context = Context(
+            config,
+            engine,
+            users,
+            describe_models(models),
+            signed_urls=SignedUrls(b"s" * 32, users, now=lambda: datetime.now(UTC)),
+            sampler_sources=sources,
+            refused_keys=audited_refusals(engine),
+        )
         app = create_app(context, uploads=uploads)
         await engine.start()
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -93,17 +93,17 @@ def test_the_pods_start_servers_that_understand_their_settings(
     manifest: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = one(manifest, "StatefulSet", "chockstone-engine")["spec"]["template"]["spec"]["containers"][0]
-    front = one(manifest, "Deployment", "chockstone-front")["spec"]["template"]["spec"]["containers"][0]
+    replica = one(manifest, "Deployment", "chockstone-replica")["spec"]["template"]["spec"]["containers"][0]
 
     told = settled(words_of(engine), environment_of(engine, manifest), tmp_path, monkeypatch)
     assert value_of("backend", told) == "ray"
     assert value_of("store", told).startswith("s3://")
     assert value_of("journal", told) == "synced"
-    told = settled(words_of(front), environment_of(front, manifest), tmp_path, monkeypatch)
+    told = settled(words_of(replica), environment_of(replica, manifest), tmp_path, monkeypatch)
     service = one(manifest, "Service", "chockstone-engine")
     port = service["spec"]["ports"][0]["port"]
     assert value_of("engine", told) == f"http://{service['metadata']['name']}:{port}"
-    for container in (engine, front):
+    for container in (engine, replica):
         told = settled(words_of(container), environment_of(container, manifest), tmp_path, monkeypatch)
         assert value_of("port", told) == str(container["ports"][0]["containerPort"])
         assert value_of("host", told) == "0.0.0.0"
@@ -202,7 +202,7 @@ def test_the_containers_start_servers_that_understand_their_settings(
 ) -> None:
     services = composed["services"]
     databases = set()
-    for name in ("engine", "front"):
+    for name in ("engine", "replica"):
         service = services[name]
         told = settled(service["command"], service["environment"], tmp_path, monkeypatch)
         databases.add(value_of("database", told))

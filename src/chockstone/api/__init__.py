@@ -1,4 +1,5 @@
-"""HTTP in, HTTP out: decode, authorise, submit, wait, encode. One file per resource, no torch.
+"""The HTTP API: decodes and authorises requests, submits them to the engine, waits, and encodes answers.
 
-To add an endpoint, write its messages in a file of ``wire`` and its route in a file here.
+To add an endpoint, write its messages in a file of ``wire/messages`` and its route in a file of ``tinker`` or
+``operations``. Must not know torch, journals or SQL.
 """

@@ -1,4 +1,4 @@
-"""The app: all routes, under ``/api/v1`` but for the metrics, and what is true of each of them."""
+"""The app: all routes below ``/api/v1``, the metrics, the admission middleware and the error handlers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def create_app(context: Context, *, uploads: Uploads | None = None) -> FastAPI:
         version=chockstone.__version__,
         docs_url="/docs",
         redoc_url=None,
-        redirect_slashes=False,  # one slash more must not name another checkpoint
+        redirect_slashes=False,  # an extra slash must not name another checkpoint
     )
     app.state.context = context
     routes = APIRouter(prefix="/api/v1")

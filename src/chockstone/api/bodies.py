@@ -1,4 +1,4 @@
-"""Bodies: what a client sent, read within limits, and decoded off the event loop when it is large."""
+"""Bodies: reads request bodies within limits, and decodes large ones in a thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LARGE_BYTES: Final = 64 << 10  # decoding less takes less time than changing th
 
 
 class JsonRequest(Request):
-    """One whose JSON is decoded off the event loop when it is large, and refused when decoding it would take long."""
+    """Decodes large JSON in a thread, and refuses JSON that would take long to decode."""
 
     async def json(self) -> Any:  # Any: whatever was sent
         body = await self.body()
@@ -29,16 +29,16 @@ class JsonRequest(Request):
 
 
 def refuse_many_containers(body: bytes) -> None:
-    """Lists and objects are what takes time: a decoder holds the interpreter half a microsecond for each of them.
+    """Decoding holds the interpreter for half a microsecond per list or object, so their number is limited.
 
-    Brackets in strings are counted too, which no client comes near.
+    Brackets in strings count, too; no client comes near the limit.
     """
     if len(body) > _MOST_CONTAINERS and body.count(b"[") + body.count(b"{") > _MOST_CONTAINERS:
         raise HTTPException(413, f"the body has more than {_MOST_CONTAINERS} lists and objects; send less at a time")
 
 
 async def read_body(request: Request) -> bytes:
-    """The body, decompressed if the client compressed it. The unpacked bytes count as bytes that the caller holds."""
+    """The body, decompressed if necessary. The unpacked bytes count as held by the caller."""
     body = await request.body()
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding == "identity":
@@ -63,5 +63,5 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 async def off_loop(decode: Callable[[], T], *, size_bytes: int) -> T:
-    """Run ``decode`` here if it is short work, in a thread if not."""
+    """Run ``decode`` in a thread if the input is large, else on the event loop."""
     return await asyncio.to_thread(decode) if size_bytes >= _LARGE_BYTES else decode()

@@ -1,8 +1,7 @@
-"""Context: what every route works with, and how it finds the thing a request is about."""
+"""Context: the engine and the services that routes use, and how they find what a request names."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,11 +12,12 @@ from fastapi import Depends, HTTPException, Request
 
 from chockstone.api.admission.refusals import RefusedKey, RefusedKeys
 from chockstone.api.config import ServerConfig
-from chockstone.api.downloads.signing import Signer
 from chockstone.api.lookup import Lookup, not_there, one_absence, owned
 from chockstone.api.loop_health import LoopHealth
 from chockstone.api.model_descriptions import ModelDescription
 from chockstone.api.polls import Polls
+from chockstone.api.sampler_sources import SamplerSources
+from chockstone.api.signed_urls import SignedUrls
 from chockstone.api.users import Caller, UserDirectory
 from chockstone.catalog import Catalog, CheckpointRow, RowMissing, RunRow, SamplerRow, SessionRow
 from chockstone.engine.engine import Engine
@@ -34,7 +34,7 @@ _PAGE: Final = 1000
 
 
 class RunGone(ServerFailure):
-    """The run was there, and is not any more. ``errors`` tells it as a failed future, which clients do not retry."""
+    """The run existed and is gone. ``errors`` answers with a failed future, which clients do not retry."""
 
     def __init__(self, message: str, *, run_id: str, owner: str) -> None:
         super().__init__(message)
@@ -47,39 +47,18 @@ class SessionFinished(HTTPException):
         super().__init__(410, f"session {session_id!r} is finished; make a new client")
 
 
-class SamplerSources:
-    """What each sampling session samples from, remembered while its session lasts."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, SamplerSource] = {}  # by sampling session
-
-    def get(self, sampling_session_id: str) -> SamplerSource | None:
-        return self._known.get(sampling_session_id)
-
-    def add(self, source: SamplerSource) -> None:
-        self._known[source.sampling_session_id] = source
-
-    def forget_session(self, session_id: str) -> None:
-        """The session is finished: its samplers are looked up again."""
-        for sampling_session_id in [known for known in self._known if known.startswith(f"{session_id}:")]:
-            del self._known[sampling_session_id]
-
-
 @dataclass(slots=True)
 class Context(Lookup):
     config: ServerConfig
     engine: Engine
     users: UserDirectory
     models: dict[str, ModelDescription]
-    sources: SamplerSources  # the engine is to tell it of sessions that end
-    signer: Signer = field(default_factory=lambda: Signer(secrets.token_bytes(32)))  # of URLs that need no key
+    signed_urls: SignedUrls
+    sampler_sources: SamplerSources
+    refused_keys: RefusedKeys
     polls: Polls = field(default_factory=Polls)
     loop_health: LoopHealth = field(default_factory=LoopHealth)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    refused_keys: RefusedKeys = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.refused_keys = RefusedKeys(self._audit_refused_key)
 
     @property
     def catalog(self) -> Catalog:
@@ -87,27 +66,27 @@ class Context(Lookup):
 
     @property
     def is_open(self) -> bool:
-        """Whether there are no keys, so that any will do."""
+        """Whether the server has no keys, so that it accepts any."""
         return self.users.is_open
 
     async def identify(self, credential: str | None) -> Caller:
-        """Raises HTTPException 401 for a credential that is nobody's."""
+        """Raises HTTPException 401 for an unknown credential."""
         return self.users.identify(credential)
 
     def last_request(self, row: RunRow) -> datetime:
-        """The catalog hears of requests later."""
+        """From the engine: the catalog is updated later."""
         return self.engine.presence.last_request(row.run_id) or row.last_request_at
 
     def is_admin(self, caller: Caller) -> bool:
-        """Whether the caller may see and change what is everyone's. Alone on a machine, one may."""
+        """Whether the caller may see and change what belongs to all users. On a server without keys, everyone may."""
         return self.users.is_open or caller.user_id in self.config.admins
 
     def scope_of(self, caller: Caller) -> str | None:
-        """Whose things a caller sees in reports: their own, or everyone's."""
+        """The owner whose rows a caller sees in reports; None for an admin: all users."""
         return None if self.is_admin(caller) else caller.user_id
 
     def base_url(self, request: Request) -> str:
-        """How clients reach this server, without a slash at the end."""
+        """The URL that clients use, without a slash at the end."""
         return (self.config.public_url or str(request.base_url)).rstrip("/")
 
     def refuse_when_stopping(self) -> None:
@@ -121,7 +100,7 @@ class Context(Lookup):
         return model
 
     async def open_session(self, session_id: str, caller: Caller) -> SessionRow:
-        """A session that may still be given work."""
+        """A session that accepts work. Raises SessionFinished."""
         self.refuse_when_stopping()
         row = await self.session(session_id, caller)
         if row.is_finished:
@@ -129,14 +108,14 @@ class Context(Lookup):
         return row
 
     async def run(self, run_id: str, caller: Caller) -> Run:
-        """A run that may be given work; a parked one is brought back.
+        """A run that accepts work. A parked run is woken.
 
         Raises RunGone when it was lost or unloaded, SessionFinished when its session is.
         """
         self.refuse_when_stopping()
         live = self.engine.runs.get(run_id)
         if live is None:
-            await self._run_of_open_session(run_id, caller)  # nobody else's are brought back, and none that is over
+            await self._run_of_open_session(run_id, caller)  # wakes no other user's run, and none of a finished session
             try:
                 live = await self.engine.wake(run_id)
             except ServerFailure as error:
@@ -156,7 +135,7 @@ class Context(Lookup):
         return row
 
     async def promise(self, request_id: str, caller: Caller) -> Promise | None:
-        """Of a request that the caller made, perhaps to an earlier server. Nobody else's run is brought back for it."""
+        """The promise of a request of the caller, perhaps to an earlier server. Wakes no other user's run."""
         promise = self.engine.futures.get(request_id)
         if promise is None and await self.may_be_of(request_id, caller):
             self.refuse_when_stopping()  # the next server will know
@@ -164,7 +143,7 @@ class Context(Lookup):
         return promise if promise is not None and promise.owner == caller.user_id else None
 
     async def why_lost(self, request_id: str, caller: Caller) -> str | None:
-        """Why the run that the request was made to cannot go on; None if it is not lost, or not the caller's."""
+        """Why the run of the request is lost; None if it is not lost, or not the caller's."""
         run_id = run_of(request_id)
         if run_id is None or self.engine.runs.get(run_id) is not None:
             return None
@@ -174,14 +153,14 @@ class Context(Lookup):
         return None
 
     async def may_be_of(self, request_id: str, caller: Caller) -> bool:
-        """Ids that outlive a server begin with their session."""
+        """Whether the request may be the caller's. Ids that outlive a server begin with their session's id."""
         try:
             return (await self.catalog.sessions.get(request_id.partition(":")[0])).owner == caller.user_id
         except RowMissing:
             return True
 
     async def runs_of(self, owner: str | None, *, project_id: str | None = None) -> AsyncIterator[RunRow]:
-        """All there are, newest first; everyone's when ``owner`` is None."""
+        """All runs, newest first; of all users when ``owner`` is None."""
         offset = 0
         while True:
             page = await self.catalog.runs.list(owner, limit=_PAGE, offset=offset, project_id=project_id)
@@ -192,9 +171,9 @@ class Context(Lookup):
                 return
 
     async def checkpoint(self, path: str, caller: Caller, *, kinds: tuple[Kind, ...] = tuple(Kind)) -> Latest:
-        """A checkpoint of one of these kinds that the caller may read, and that can be read as far as is known.
+        """A checkpoint of one of these kinds that the caller may read and that is not known to be damaged.
 
-        ``latest`` is resolved; what was passed over on the way is told with it.
+        ``latest`` is resolved; the result has the newer checkpoints that it skipped.
         """
         parsed = TinkerPath.parse(path)
         if parsed.kind not in kinds:
@@ -207,13 +186,13 @@ class Context(Lookup):
         return Latest(row, ())
 
     async def own_checkpoint(self, path: TinkerPath, caller: Caller) -> CheckpointRow:
-        """One that the caller may change. BadRequest for one that is only being written yet."""
+        """A checkpoint that the caller may change. BadRequest while its first save is being written."""
         try:
             row = await self.catalog.checkpoints.get(path.run_id, path.kind.value, path.name, now=self.now())
         except RowMissing as error:
             absence = await self.absence(path, caller, error)
             if absence is error:
-                check_name(path.name)  # ``latest`` is none
+                check_name(path.name)  # refuses ``latest``
                 await self.refuse_while_written(path)
             raise absence from None
         if row.owner != caller.user_id:
@@ -225,7 +204,7 @@ class Context(Lookup):
             raise BadRequest(f"checkpoint '{path}' is being written; wait for its save to end")
 
     def identify_reader(self, token: str | None, caller: Caller) -> Caller:
-        """As whom weights are read: as their owner, when the owner's token came along."""
+        """The user as whom weights are read: the owner of ``token``, or else the caller."""
         if token is None:
             return caller
         try:
@@ -234,7 +213,7 @@ class Context(Lookup):
             raise HTTPException(403, "the weights access token is not a credential of this server") from None
 
     def audit_read(self, row: CheckpointRow, caller: Caller, *, purpose: str) -> None:
-        """It stands in its owner's audit, whoever read it."""
+        """Record the read in the audit of the checkpoint's owner."""
         self.engine.audit(
             "checkpoint_read",
             owner=row.owner,
@@ -243,11 +222,6 @@ class Context(Lookup):
             purpose=purpose,
             details={"by": caller.user_id},
         )
-
-    def _audit_refused_key(self, refused: RefusedKey) -> None:
-        """For admins: it is in nobody's own audit."""
-        details = {"client": refused.source, "key_sha256": refused.key_digest, "count": refused.count}
-        self.engine.audit("key_refused", owner="", details=details)
 
     async def _latest(self, path: TinkerPath, caller: Caller) -> Latest:
         try:
@@ -262,13 +236,13 @@ class Context(Lookup):
             return owned(await self.catalog.samplers.get(sampling_session_id), caller)
 
     async def source(self, sampling_session_id: str, caller: Caller, *, for_work: bool = False) -> SamplerSource:
-        """What a sampling session samples from; looked up once while its session lasts. Then no work is taken."""
-        source = self.sources.get(sampling_session_id)
+        """What a sampling session samples from. ``for_work``: raises SessionFinished when its session is finished."""
+        source = self.sampler_sources.get(sampling_session_id)
         if source is None:
             row = await self.sampler(sampling_session_id, caller)
             source = SamplerSource(sampling_session_id, row.owner, row.base_model, row.archive, row.seal)
             if not (await self.catalog.sessions.get(row.session_id)).is_finished:
-                self.sources.add(source)
+                self.sampler_sources.add(sampling_session_id, source)
             elif for_work:
                 raise SessionFinished(row.session_id)
         if source.owner != caller.user_id:
@@ -276,6 +250,16 @@ class Context(Lookup):
         if for_work:
             self.engine.presence.saw_session(sampling_session_id.partition(":")[0])
         return source
+
+
+def audited_refusals(engine: Engine) -> RefusedKeys:
+    """Refused keys, recorded in the audit that admins see. They are in no user's own audit."""
+
+    def audit(refused: RefusedKey) -> None:
+        details = {"client": refused.source, "key_sha256": refused.key_digest, "count": refused.count}
+        engine.audit("key_refused", owner="", details=details)
+
+    return RefusedKeys(audit)
 
 
 def _context(request: Request) -> Context:

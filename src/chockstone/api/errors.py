@@ -1,7 +1,7 @@
-"""Errors: what an exception is over HTTP.
+"""Errors: maps exceptions to HTTP answers.
 
-The client repeats 408, 409, 429 and 5xx for minutes, so whatever the caller must change is another
-4xx, and always with a JSON body: an empty 400 is repeated too.
+Clients retry 408, 409, 429 and 5xx for minutes. So a mistake of the caller is another 4xx, always with a JSON body:
+clients retry an empty 400, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chockstone.wire.messages.futures import AcceptedResponse
 from chockstone.wire.messages.schema import explain
 
 log = logging.getLogger(__name__)
-_OUR_RULES: Final = frozenset({"value_error", "extra_forbidden"})  # names, paths, lifetimes; not the shape of a body
+_OUR_RULES: Final = frozenset({"value_error", "extra_forbidden"})  # 400; other validation errors are 422
 
 
 def install(app: FastAPI) -> None:
@@ -32,7 +32,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(UnstorableColumnValue)
     @app.exception_handler(RowExists)
     async def bad_request(_: Request, error: Exception) -> JSONResponse:
-        return _told(error, 400)
+        return _answer(error, 400)
 
     @app.exception_handler(RunGone)
     async def gone(request: Request, error: RunGone) -> Response:
@@ -42,7 +42,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RowMissing)
     async def missing(_: Request, error: RowMissing) -> JSONResponse:
-        return _told(error, 404)
+        return _answer(error, 404)
 
     @app.exception_handler(Busy)
     async def busy(_: Request, error: Busy) -> JSONResponse:
@@ -50,7 +50,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Stalled)
     async def stalled(request: Request, error: Stalled) -> JSONResponse:
-        log.warning("request not taken path=%s error=%s", _path(request), error)
+        log.warning("request refused path=%s error=%s", _path(request), error)
         return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "5"})
 
     @app.exception_handler(RequestValidationError)
@@ -61,20 +61,20 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(ServerFailure)
     @app.exception_handler(CatalogUnavailable)
-    @app.exception_handler(CheckpointError)  # a disk that fails; what is wrong with an archive was told before
+    @app.exception_handler(CheckpointError)  # a failing disk; damaged archives are a BadRequest
     async def unavailable(request: Request, error: Exception) -> JSONResponse:
         log.error("request failed path=%s error=%s", _path(request), error)
         return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "2"})
 
     @app.exception_handler(CatalogAway)
     async def away(request: Request, error: CatalogAway) -> JSONResponse:
-        log.debug("request not answered path=%s error=%s", request.url.path, error)  # whoever follows the keys says it
+        log.debug("request failed path=%s error=%s", request.url.path, error)  # ``follow_keys`` warns of the outage
         return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "2"})
 
     @app.exception_handler(ClientDisconnect)
     async def left(request: Request, error: ClientDisconnect) -> Response:
-        log.info("client left in the middle of its request path=%s", _path(request))
-        return Response(status_code=400)  # nobody reads it
+        log.info("client disconnected during its request path=%s", _path(request))
+        return Response(status_code=400)  # the client is gone
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
@@ -83,13 +83,13 @@ def install(app: FastAPI) -> None:
 
 
 def _path(request: Request) -> str:
-    """For the log: without the token of a signed URL, which is good for whoever has it."""
+    """The path for the log, without the token of a signed URL."""
     path = request.url.path
     token = request.path_params.get("token")
     return path if token is None else path.replace(token, "…")
 
 
-def _told(error: Exception, status_code: int) -> JSONResponse:
-    """With its code where it has one, for programs that act on it."""
+def _answer(error: Exception, status_code: int) -> JSONResponse:
+    """With the error's code, if it has one, for programs that act on it."""
     code = getattr(error, "code", None)
     return JSONResponse({"detail": str(error)} | ({} if code is None else {"code": code}), status_code)

@@ -1,7 +1,7 @@
-"""Lookup: how a request's things are found in the catalog, which is all that some requests need.
+"""Lookup: finds sessions, runs and checkpoints in the catalog on behalf of a caller.
 
-Routes that ask for no more than this are answered by every process that shares the catalog. Another user's
-things are not there, as far as a caller can tell.
+Routes that need only a Lookup are served by API replicas too. To a caller, another user's rows look as if they
+did not exist.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Owned = TypeVar("Owned", SessionRow, RunRow, SamplerRow)
 
 
 class Lookup(Protocol):
-    """``Context`` is one with an engine; a front is one without."""
+    """``Context`` is one with an engine; an API replica has one without."""
 
     loop_health: LoopHealth
     now: Callable[[], datetime]
@@ -38,19 +38,19 @@ class Lookup(Protocol):
             return owned(await self.catalog.sessions.get(session_id), caller)
 
     async def run_row(self, run_id: str, caller: Caller | None) -> RunRow:
-        """The caller's, or anyone's for an admin, who asks as None."""
+        """A run of the caller, or of any user when ``caller`` is None, as for an admin."""
         with one_absence(f"run {run_id!r} is not yours or not there; `chockstone runs ls` shows yours"):
             row = await self.catalog.runs.get(run_id)
             return row if caller is None else owned(row, caller)
 
     async def readable(self, path: TinkerPath, caller: Caller) -> CheckpointRow:
-        """One that the caller may read, damaged or not."""
+        """A checkpoint that the caller may read, damaged or not."""
         try:
             row = await self.catalog.checkpoints.get(path.run_id, path.kind.value, path.name, now=self.now())
         except RowMissing as error:
             absence = await self.absence(path, caller, error)
             if absence is error:
-                check_name(path.name)  # ``latest`` is none
+                check_name(path.name)  # refuses ``latest``
             raise absence from None
         if not self.may_read(row, caller):
             raise not_there(path)
@@ -60,7 +60,7 @@ class Lookup(Protocol):
         return row.public or row.owner == caller.user_id
 
     async def absence(self, path: TinkerPath, caller: Caller, found: RowMissing) -> RowMissing:
-        """Why something is missing is told to the run's owner; to others it is not there."""
+        """The run's owner learns why the checkpoint is missing; others learn only that it is not there."""
         try:
             owned(await self.catalog.runs.get(path.run_id), caller)
         except RowMissing:
@@ -70,7 +70,7 @@ class Lookup(Protocol):
 
 @contextmanager
 def one_absence(message: str) -> Iterator[None]:
-    """What is not there and what is another's are told in the same words."""
+    """Use the same message for a missing row and for another user's row."""
     try:
         yield
     except RowMissing:

@@ -1,4 +1,4 @@
-"""Loop health: how late the server's event loop was and what held it, as metrics and in the log."""
+"""Loop health: how late the event loop ran and what blocked it, as metrics and in the log."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from chockstone.checkpoints import LoopWatchdog, Stall
 
 log = logging.getLogger(__name__)
-STALL_SECONDS: Final = 0.1  # what an operator wants to know of
-_QUIET_SECONDS: Final = 5.0  # after a warning
+STALL_SECONDS: Final = 0.1  # from then on a delay is a stall
+_QUIET_SECONDS: Final = 5.0  # between two warnings
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -42,7 +42,7 @@ class LoopHealth:
         self._max_seconds = 0.0
 
     def watchdog(self) -> LoopWatchdog:
-        """One that tells what it sees here."""
+        """A watchdog that reports to this object."""
         return LoopWatchdog(threshold_seconds=STALL_SECONDS, on_beat=self.beat, on_stall=self.stalled)
 
     def beat(self, late_seconds: float) -> None:
@@ -52,7 +52,7 @@ class LoopHealth:
             self._longest.set(late_seconds)
 
     def stalled(self, stall: Stall) -> None:
-        """One warning every few seconds at most, which counts those that were left out."""
+        """At most one warning every few seconds, with the number of stalls not logged before it."""
         if stall.held_seconds < STALL_SECONDS:
             log.debug("event loop late, by no callback of ours seconds=%.3f", stall.seconds)
             return

@@ -1,4 +1,4 @@
-"""Served models: what can be told of a base model without loading it."""
+"""Model descriptions: facts about a base model from its config file, without loading it."""
 
 from __future__ import annotations
 

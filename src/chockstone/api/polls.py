@@ -1,4 +1,4 @@
-"""Polls: requests that are held until there is something to say, or until the server is about to end."""
+"""Polls: long polls that wait for a result, until a timeout or until the server shuts down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Polls:
         self._has_ended = False
 
     async def hold(self, news: Awaitable[T], *, timeout_seconds: float) -> T | None:
-        """What ``news`` comes to; None when it does not in time, or when the server ends before."""
+        """The result of ``news``; None after the timeout, or when the server shuts down before."""
         try:
             async with asyncio.timeout(0 if self._has_ended else timeout_seconds) as scope:
                 self._held.add(scope)
@@ -28,7 +28,7 @@ class Polls:
             self._held.discard(scope)
 
     def end(self) -> None:
-        """Answer everyone who waits, now and from now on: clients ask again, and meet the next server."""
+        """End all polls, now and from now on: clients poll again, and reach the next server."""
         self._has_ended = True
         now = asyncio.get_running_loop().time()
         for scope in self._held:

@@ -1,5 +1,4 @@
-"""Routes: a router whose answers leave nulls out, which is how clients expect what is absent, and that decodes
-large JSON off the event loop."""
+"""Routes: a router whose answers leave nulls out, as clients expect, and that decodes large JSON in a thread."""
 
 from __future__ import annotations
 

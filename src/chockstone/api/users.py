@@ -1,9 +1,8 @@
-"""Users: who is calling, from the credential in ``X-API-Key``.
+"""Users: identifies the caller by the credential in ``X-API-Key``.
 
-A credential is a key (``tml-…``) or a token that this server signed. Keys are configured, or made by
-``chockstone keys create`` and followed in the catalog. Where neither ever made one, every key is the
-local user's, which is why such a server listens on loopback only. A data directory remembers that its
-server had a key.
+A credential is an API key (``tml-…``) or a token that this server signed. Keys are configured, or created by
+``chockstone keys create`` and read from the catalog. On a server that never had a key, every key is the local
+user's; such a server listens on loopback only. The data directory records that its server had a key.
 """
 
 from __future__ import annotations
@@ -28,20 +27,22 @@ from chockstone.catalog import Catalog
 log = logging.getLogger(__name__)
 
 LOCAL_USER: Final = "local"
-_TOKEN_LIFETIME: Final = timedelta(hours=1)  # clients that get 5 minutes or less ask again without pause
+_TOKEN_LIFETIME: Final = timedelta(hours=1)  # with 5 minutes or less clients renew it without pause
 _ISSUER: Final = "chockstone"
 ORGANIZATION: Final = "local"
-_LOOK_SECONDS: Final = 2.0  # between two looks at the catalog's keys
+_POLL_SECONDS: Final = 2.0  # between two reads of the catalog's keys
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     user_id: str
-    key_mark: str | None = field(default=None, compare=False, repr=False)  # of the key that the credential comes from
+    key_mark: str | None = field(
+        default=None, compare=False, repr=False
+    )  # HMAC of the key that the credential comes from
 
 
 class StoredKey(Protocol):
-    """A key of the catalog: only its digest is kept."""
+    """A key in the catalog, which has only its digest."""
 
     @property
     def user_id(self) -> str: ...
@@ -55,19 +56,19 @@ class UserDirectory:
     def __init__(
         self, keys: Mapping[str, str], *, secret: bytes, now: Callable[[], datetime], keys_required: bool = False
     ) -> None:
-        """``keys_required``: nobody is let in without a key, though none is known yet."""
+        """``keys_required``: refuse callers without a key even while no key is known."""
         self._configured = {digest_of(key): user_id for user_id, key in keys.items()}
         self._secret = secret
         self._now = now
         self._users: dict[str, str] = {}  # by digest of the key
-        self._marks: dict[str, str] = {}  # the same by what tokens say of their key
-        self.is_open = not (self._configured or keys_required)  # no key was ever made, so any will do
+        self._marks: dict[str, str] = {}  # by the mark of the key, which tokens carry
+        self.is_open = not (self._configured or keys_required)  # no key was ever created: accept any
         self._take(self._configured)
 
     def reload(self, stored: Iterable[StoredKey]) -> None:
-        """Take the catalog's keys as they are now, beside the configured ones.
+        """Replace the catalog's keys; the configured ones stay.
 
-        Once there was a key, revoking the last one lets nobody in.
+        Once there was a key, the server stays closed even when the last one is revoked.
         """
         keys = list(stored)
         active = {key.digest: key.user_id for key in keys if key.revoked_at is None}
@@ -81,11 +82,11 @@ class UserDirectory:
 
     @property
     def names(self) -> list[str]:
-        """Of those who have a key."""
+        """Users that have a key."""
         return list(dict.fromkeys([*self._configured.values(), *self._users.values()]))
 
     def identify(self, credential: str | None) -> Caller:
-        """Raises 401 for a credential that is nobody's."""
+        """Raises HTTPException 401 for an unknown credential."""
         if not credential:
             raise HTTPException(401, "no credential: set TINKER_API_KEY to a key of this server (tml-...)")
         if credential.startswith("eyJ"):
@@ -100,7 +101,7 @@ class UserDirectory:
         return Caller(user_id, self._mark(digest))
 
     def is_valid(self, user_id: str, *, key_mark: str | None) -> bool:
-        """Whether a key is still the user's. Where there were no keys when it was asked for, it has no mark."""
+        """Whether the key with this mark is still the user's. None: issued while the server had no keys."""
         return self.is_open if key_mark is None else self._marks.get(key_mark) == user_id
 
     def token(self, caller: Caller) -> str:
@@ -138,15 +139,15 @@ class UserDirectory:
         return caller
 
     def _mark(self, digest: str) -> str:
-        """What a token says of its key, of no use to whoever reads the token."""
+        """Identifies a key in a token without revealing the key or its digest."""
         return hmac.digest(self._secret, digest.encode(), "sha256").hex()[:32]
 
 
 async def follow_keys(users: UserDirectory, catalog: Catalog, *, remember: Callable[[], None] = lambda: None) -> None:
-    """Take keys as they are made and revoked in the catalog, until cancelled.
+    """Reload the catalog's keys regularly, until cancelled.
 
-    A catalog that cannot be read leaves everyone who they were. ``remember`` is called in a thread, and again after
-    it raised, while keys are required.
+    While the catalog cannot be read, the known keys stay valid. ``remember`` is called in a thread while keys are
+    required, and again if it raised.
     """
     is_away = False
     while True:
@@ -154,7 +155,7 @@ async def follow_keys(users: UserDirectory, catalog: Catalog, *, remember: Calla
             users.reload(await catalog.keys.list())
             if not users.is_open:
                 await asyncio.to_thread(remember)
-        except Exception as error:  # noqa: BLE001  # whatever it is, a key that is revoked later must be refused
+        except Exception as error:  # noqa: BLE001  # the loop must survive: a key that is revoked later must be refused
             if not is_away:
                 log.warning("the keys in the catalog cannot be read; those known stay valid error=%s", error)
             is_away = True
@@ -162,15 +163,15 @@ async def follow_keys(users: UserDirectory, catalog: Catalog, *, remember: Calla
             if is_away:
                 log.info("the keys in the catalog are read again")
             is_away = False
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def digest_of(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()  # looked up by digest, so timing tells nothing of the key
+    return hashlib.sha256(key.encode()).hexdigest()  # looked up by digest, so timing reveals nothing about the key
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret that tokens are signed with; made on first use, readable by its owner alone."""
+    """The secret that signs tokens; created on first use, readable by its owner only."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -187,7 +188,7 @@ def read_secret(path: Path) -> bytes:
 
 
 def caller_of(request: Request) -> Caller:
-    """As ``admission`` has identified the caller."""
+    """The caller, as identified by ``admission``."""
     caller: Caller | None = getattr(request.state, "caller", None)
     if caller is None:
         raise HTTPException(401, "no credential: set TINKER_API_KEY to a key of this server (tml-...)")

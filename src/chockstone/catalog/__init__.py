@@ -1,7 +1,7 @@
-"""The catalog: the SQL index of users, sessions, runs, checkpoints and samplers, and what they did and used.
+"""The catalog: the SQL index of users, sessions, runs, checkpoints and samplers, with their audit and usage.
 
-Knows no torch, no HTTP and no owner's rights: rows say whose they are, the API decides. The store
-is the truth about checkpoints; this is where they are looked up.
+Must not know torch, HTTP or permissions: a row names its owner, and the API decides who may read it. The store is
+the truth about checkpoints; the catalog is an index of it.
 """
 
 from chockstone.catalog.catalog import Catalog
@@ -22,8 +22,7 @@ from chockstone.catalog.errors import (
     UnstorableColumnValue,
 )
 from chockstone.catalog.tables.audit import AuditEvent, AuditRow
-from chockstone.catalog.tables.checkpoint_rows import CheckpointKind, CheckpointRow, CheckpointState, TrashRow
-from chockstone.catalog.tables.checkpoint_usage import Usage
+from chockstone.catalog.tables.checkpoint_rows import CheckpointKind, CheckpointRow, CheckpointState, TrashRow, Usage
 from chockstone.catalog.tables.checkpoints import Committed
 from chockstone.catalog.tables.engine import EngineRow
 from chockstone.catalog.tables.losses import LossRow

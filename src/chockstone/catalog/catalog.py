@@ -1,4 +1,4 @@
-"""The catalog: one database, and a way in for each noun."""
+"""The catalog: one database, with one attribute for each table."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from chockstone.catalog.database.upgrade import bring_up_to_date, require_this_v
 from chockstone.catalog.errors import CatalogNotReady
 from chockstone.catalog.tables.audit import AuditTable
 from chockstone.catalog.tables.checkpoints import CheckpointTable
-from chockstone.catalog.tables.engine import EngineTable
-from chockstone.catalog.tables.journal_marks import JournalMarkTable
+from chockstone.catalog.tables.engine import EngineTable, JournalMarkTable
 from chockstone.catalog.tables.losses import LossTable
 from chockstone.catalog.tables.policies import PolicyTable
 from chockstone.catalog.tables.recoveries import RecoveryTable
@@ -30,14 +29,14 @@ from chockstone.catalog.tables.usage import UsageTable
 from chockstone.catalog.tables.users import KeyTable, UserTable
 
 log = logging.getLogger(__name__)
-_LOOK_SECONDS: Final = 0.5  # between two looks whether it is ready
+_POLL_SECONDS: Final = 0.5  # while the catalog is not ready
 
 
 class Catalog:
     """Made by ``open``, for the tasks of one event loop. Each call is one transaction.
 
-    What a call returned outlives this process. With SQLite the last moments may be lost with the
-    machine's power, though never a part of a transaction.
+    On return a call is durable against a crash of this process. With SQLite a power failure may lose the last
+    transactions, but never a part of one.
     """
 
     def __init__(self, database: Database) -> None:
@@ -61,8 +60,8 @@ class Catalog:
     async def open(cls, url: str, *, may_migrate: bool = True) -> Catalog:
         """Create or migrate the database as needed. ``sqlite:///PATH`` wants its directory to exist.
 
-        An older one may be in use by an older server: only who keeps engines off it may migrate it. Others have
-        CatalogNotReady raised.
+        An older catalog may be in use by an older server: only a caller that holds the engine's lock may migrate
+        it. With ``may_migrate`` False an older catalog raises CatalogNotReady.
         """
         catalog = await cls.reach(url)
         try:
@@ -74,9 +73,10 @@ class Catalog:
 
     @classmethod
     async def reach(cls, url: str, *, wait_seconds: float = 0.0) -> Catalog:
-        """As it is, or is not yet: before ``bring_up_to_date`` nothing but ``lock_engine`` and ``engine.get`` works.
+        """Connect without creating or migrating. Before ``bring_up_to_date`` only ``lock_engine``
+        and ``engine.get`` work.
 
-        A database server that is away is waited for, ``wait_seconds`` at most.
+        Waits up to ``wait_seconds`` for a database server that does not answer.
         """
         database = Database.at(url)
         try:
@@ -89,10 +89,10 @@ class Catalog:
 
     @classmethod
     async def look_into(cls, url: str, *, wait_seconds: float = 0.0) -> Catalog:
-        """As it is: nothing is made or migrated, and PostgreSQL is told to refuse all writes.
+        """Open for reading: nothing is created or migrated, and PostgreSQL refuses all writes.
 
-        One that is away, or that no server of this version has made or migrated yet, is waited for, ``wait_seconds``
-        at most. Raises CatalogError.
+        Waits up to ``wait_seconds`` for a database server that does not answer, and for a server of this version to
+        create or migrate the catalog. Raises CatalogError.
         """
         database = Database.at(url, is_read_only=True)
         try:
@@ -105,9 +105,9 @@ class Catalog:
 
     @staticmethod
     async def exists(url: str, *, wait_seconds: float = 0.0) -> bool:
-        """Whether it was ever a catalog, of whatever version. Raises CatalogUnavailable when nobody can tell."""
+        """Whether the database is a catalog of any version. Raises CatalogUnavailable when it does not answer."""
         if (path := sqlite_path(url)) is not None:
-            return path.exists()  # looking into it might make one
+            return path.exists()  # connecting would create the file
         database = Database.at(url)
         try:
             with _waiting(wait_seconds):
@@ -117,26 +117,26 @@ class Catalog:
 
     @property
     def shown_url(self) -> str:
-        """For messages: without its password."""
+        """The URL without its password, for messages."""
         return self._database.shown_url
 
     @property
     def path(self) -> Path | None:
-        """Of the SQLite file; None: it is none."""
+        """The SQLite file; None for PostgreSQL."""
         return self._database.path if self._database.is_sqlite else None
 
     async def is_new(self) -> bool:
-        """Whether no tables were made yet. May be asked of one that was only reached."""
+        """Whether it has no tables yet. Works after ``reach``."""
         return await version_of(self._database) is None
 
     async def bring_up_to_date(self, *, may_migrate: bool = True) -> None:
-        """As ``open`` does, for one that was reached."""
+        """Create or migrate as ``open`` does, after ``reach``."""
         await bring_up_to_date(self._database, may_migrate=may_migrate)
 
     async def lock_engine(
         self, holder: str, *, wait_seconds: float = 0.0, on_wait: Callable[[], None] = lambda: None
     ) -> EngineLock:
-        """Keep other engines off this catalog, see there."""
+        """Take the lock that keeps other engines off this catalog; see ``EngineLock``."""
         return await EngineLock.take(self._database, holder, wait_seconds=wait_seconds, on_wait=on_wait)
 
     async def close(self) -> None:
@@ -152,29 +152,29 @@ class Catalog:
 
 async def _until_ready(database: Database, seconds: float) -> None:
     deadline_monotonic = time.monotonic() + seconds
-    told = False
+    is_logged = False
     while True:
         try:
             return await require_this_version(database)
         except CatalogNotReady as error:
             if time.monotonic() >= deadline_monotonic:
                 raise
-            if not told:
-                told = True
-                log.warning("waiting for the catalog: %s", error)
-        await asyncio.sleep(_LOOK_SECONDS)
+            if not is_logged:
+                is_logged = True
+                log.warning("waiting for the catalog reason=%s", error)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _waiting(seconds: float) -> AbstractContextManager[None]:
     if not seconds:
         return nullcontext()
     deadline_monotonic = time.monotonic() + seconds
-    told = False
+    is_logged = False
 
-    def tell(why: str | None) -> None:
-        nonlocal told
-        if why is not None and not told:
-            told = True
-            log.warning("waiting for the catalog: %s", why)
+    def log_once(reason: str | None) -> None:
+        nonlocal is_logged
+        if reason is not None and not is_logged:
+            is_logged = True
+            log.warning("waiting for the catalog reason=%s", reason)
 
-    return waiting_for_catalog(is_over=lambda: time.monotonic() >= deadline_monotonic, on_wait=tell)
+    return waiting_for_catalog(is_over=lambda: time.monotonic() >= deadline_monotonic, on_wait=log_once)

@@ -3,14 +3,14 @@
 CatalogError
 ├── RowMissing            no such row, or one that expired
 ├── RowExists             the name is taken
-│   └── CheckpointExists      by a published checkpoint, or by one being written
-├── UnstorableValue       a value no column holds: the caller's to change
-├── CatalogTooNew         a later version of this program made it
-├── CatalogForeign        tables of the same names, made by something else
+│   └── CheckpointRowExists   by a published checkpoint, or by one being written
+├── UnstorableColumnValue a value that no column can hold: the caller must change it
+├── CatalogTooNew         a later version of this program created it
+├── CatalogForeign        another program created tables of the same names
 ├── CatalogInUse          another server's engine runs on it
 └── CatalogUnavailable    the database cannot be reached, written or understood
-    ├── CatalogNotReady       no server of this version has started on it yet, which makes or migrates it
-    └── CatalogAway           for now: its server is stopped, full or read-only, and may be back in a moment
+    ├── CatalogNotReady       a server of this version must start on it first, to create or migrate it
+    └── CatalogAway           temporarily: its server is stopped, full or read-only; retry
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class CatalogError(Exception):
 
 
 class RowMissing(CatalogError):
-    """``code`` is for programs: "expired", or "damaged" where there were some and none can be used."""
+    """``code``: "expired", or "damaged" when every candidate is damaged."""
 
     def __init__(self, message: str = "", *, code: Literal["expired", "damaged"] | None = None) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ class CatalogNotReady(CatalogUnavailable):
 
 
 class CatalogAway(CatalogUnavailable):
-    """``may_be_done``: the answer to a commit was lost, so nobody knows whether it took place."""
+    """``may_be_done``: the answer to a commit was lost, so the transaction may have been committed."""
 
     def __init__(self, message: str = "", *, may_be_done: bool = False) -> None:
         super().__init__(message)

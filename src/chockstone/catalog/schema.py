@@ -1,4 +1,4 @@
-"""Moments: points in time as a column, aware and in UTC whichever database keeps them."""
+"""The schema: all tables of the catalog, and a column type for points in time."""
 
 from __future__ import annotations
 
@@ -143,7 +143,9 @@ checkpoints: Final = Table(
     Column("step", BigInteger),
     Column("damage", Text),
     Column("verified_at", Moment),
-    Column("seal", Text),  # SHA-256 of its archive's manifest, which binds all its bytes; null in rows of before
+    Column(
+        "seal", Text
+    ),  # SHA-256 of its archive's manifest, which binds all its bytes; null in rows of older versions
     # One published and one being written under a name: an overwrite leaves the old one loadable until it commits.
     Index(
         "uq_checkpoints_pending",

@@ -1,5 +1,5 @@
-"""What travels: messages, tensors, tinker:// paths and failures, between client, server and worker.
+"""The wire: messages, tensors, tinker:// paths and failures that client, server and worker exchange.
 
-Knows no torch, no SQL and no HTTP. The API decodes requests with it, the worker decodes what the
-API passed on as bytes, and results are encoded here once, as the bytes the client will get.
+Must not know torch, SQL or HTTP. The API decodes requests with it, the worker decodes bodies that the API passed on
+as bytes, and results are encoded here once, as the bytes that the client gets.
 """

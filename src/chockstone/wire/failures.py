@@ -1,4 +1,4 @@
-"""Failures: what went wrong with a request, and whose fault it was.
+"""Failures: errors of requests, with a category that says who must act.
 
 RequestError
 ├── BadRequest     the caller must change something: 400, or a failed future of category "user"

@@ -1,7 +1,7 @@
 """Tinker paths: ``tinker://<run id>/<kind>/<name>``, the name of a checkpoint everywhere.
 
-Parsing is strict, as the clients' own is. Run ids and names go into URLs and file names as they
-are, so they hold nothing that would have to be escaped there.
+Parsing is strict, like the clients'. Run ids and names are used in URLs and file names as they are, so they contain
+nothing that would have to be escaped.
 """
 
 from __future__ import annotations
@@ -46,10 +46,6 @@ class Kind(StrEnum):
             return cls(word)
         except ValueError as error:
             raise BadRequest(f"{word[:80]!r} is not a kind of checkpoint. Use {', '.join(cls)}.") from error
-
-    @classmethod
-    def of_type(cls, word: CheckpointType) -> Kind:
-        return next(kind for kind, checkpoint_type in _TYPES.items() if checkpoint_type == word)
 
 
 _TYPES: Final[dict[Kind, CheckpointType]] = {

@@ -1,7 +1,7 @@
-"""Redaction: credentials taken out of anything that may be logged.
+"""Redaction: removes credentials from anything that may be logged.
 
-Clients put whole request headers into their telemetry. What is removed is the value of any field
-that is named like a credential, and in every text whatever looks like a key, a JWT or such a field.
+Clients put whole request headers into their telemetry. Removed are the values of fields that are named like a
+credential and, in every text, anything that looks like a key, a JWT or such a field.
 """
 
 from __future__ import annotations

@@ -3,15 +3,12 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 
 from chockstone.api.context import Context
-from chockstone.api.users import UserDirectory
 from chockstone.engine.config import StorageRules
 from chockstone.engine.ownership.data_directory import ARCHIVES
 from support.api.users import KEYS, MODEL, User
@@ -41,10 +38,7 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture
 async def served(store: Path, models: dict[str, Path], rules: StorageRules) -> AsyncIterator[Served]:
     """With keys for three users, of whom ``root`` is an admin."""
-    async with serve_in_process(store.parent, models, rules=rules) as served:
-        context: Context = served.app.state.context
-        context.users = UserDirectory(KEYS, secret=b"s" * 32, now=lambda: datetime.now(UTC))
-        context.config = replace(context.config, keys=KEYS, admins=frozenset({"root"}))
+    async with serve_in_process(store.parent, models, rules=rules, keys=KEYS, admins=frozenset({"root"})) as served:
         yield served
 
 

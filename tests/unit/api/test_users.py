@@ -126,7 +126,7 @@ def test_tokens_end_and_are_only_ours() -> None:
 
 
 async def test_keys_are_followed_while_they_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.01)
     users = make_users()
     async with await Catalog.open(catalog_url(tmp_path)) as catalog:
         following = asyncio.create_task(follow_keys(users, catalog))
@@ -147,7 +147,7 @@ async def test_keys_are_followed_while_they_come_and_go(tmp_path: Path, monkeypa
 async def test_keys_are_followed_after_whatever_went_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.01)
     caplog.set_level("INFO", logger=module.__name__)
     users = make_users()
     async with await Catalog.open(catalog_url(tmp_path)) as catalog:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from chockstone.api.config import ServerConfig
-from chockstone.api.serving import preparing
+from chockstone.api.serving import startup
 from chockstone.engine.config import StorageRules
 from support.cli.loopback import Loopback, serve_on_loopback
 from support.cli.store_commands import PROGRAM, fill
@@ -36,7 +36,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerConfi
 
     for variable in [name for name in os.environ if name.startswith("CHOCKSTONE_")]:
         monkeypatch.delenv(variable)
-    monkeypatch.setattr(preparing, "prepared", lambda _: nullcontext())
+    monkeypatch.setattr(startup, "prepared", lambda _: nullcontext())
     monkeypatch.setitem(sys.modules, "chockstone.api.serving.server", SimpleNamespace(run=run_server))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").mkdir()

@@ -1,4 +1,4 @@
-"""What is written by hand is read back by protobuf, from descriptors with Perfetto's own names and numbers."""
+"""The trace is read back by protobuf, from descriptors with Perfetto's own names and numbers."""
 
 from __future__ import annotations
 

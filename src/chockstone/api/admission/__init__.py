@@ -1,4 +1,4 @@
-"""Admission: what a connection may cost the server, and which requests reach the routes.
+"""Admission: limits on connections and uploads, and which requests reach the routes.
 
-The caller is known before a byte of the body is read. Must not know engine, runs or checkpoints.
+The caller is identified before the body is read. Must not know engine, runs or checkpoints.
 """

@@ -1,7 +1,8 @@
-"""Admission: middleware that refuses what no route should see, by header fields alone.
+"""Admission: middleware that refuses requests by their header fields, before any route sees them.
 
-In this order: malformed or ambiguous header fields (400), names that a server without keys is not called by
-(421, 403), callers without a valid credential (401). What is left is read within the limits of ``uploads``.
+It checks, in this order: malformed or ambiguous header fields (400), foreign host names on a server without keys
+(421, 403), callers without a valid credential (401). Bodies of admitted requests are read within the limits of
+``uploads``.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ _PUBLIC: Final = re.compile(  # needs no credential; every other path does, also
 
 
 class CallerLookup(Protocol):
-    """Who has which credential."""
+    """Identifies callers by their credential."""
 
     @property
     def is_open(self) -> bool:
-        """Whether there are no keys, so that any will do."""
+        """Whether the server has no keys, so that it accepts any."""
         ...
 
     async def identify(self, credential: str | None) -> Caller:
-        """Raises HTTPException 401 for a credential that is nobody's."""
+        """Raises HTTPException 401 for an unknown credential."""
         ...
 
 
@@ -105,6 +106,6 @@ def _fields(scope: Scope, wanted: bytes) -> list[str]:
 
 
 def _source(scope: Scope) -> str:
-    """The client's address, or what a proxy on this machine says it is."""
+    """The client's address, or the one that a proxy on this machine forwards."""
     client = scope.get("client")
     return str(client[0]) if client else "unknown"

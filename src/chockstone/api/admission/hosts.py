@@ -1,7 +1,7 @@
-"""Hosts: which names a server without keys may be called by.
+"""Hosts: the host names that a server without keys answers to.
 
 A web page can have its own host name resolve to 127.0.0.1 (DNS rebinding) and then speak to a server on the
-visitor's machine. The browser sends the page's host name in ``Host``, by which such requests are refused.
+visitor's machine. The browser sends the page's host name in ``Host``, so the server can refuse such requests.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Hosts:
         self._public = None if public_url is None else urlsplit(public_url).hostname
 
     def allows(self, host: str) -> bool:
-        """Whether ``host``, as it stands in a ``Host`` field, is a loopback name or that of the public URL."""
+        """Whether ``host``, as it stands in a ``Host`` field, is a loopback name or the name in the public URL."""
         name = name_of(host)
         return name is not None and (is_loopback(name) or name == self._public)
 
     def allows_origin(self, origin: str) -> bool:
-        """``origin`` is as in an ``Origin`` field; ``null`` is of no host."""
+        """``origin`` is as in an ``Origin`` field; ``null`` has no host and is refused."""
         try:
             return self.allows(urlsplit(origin).netloc)
         except ValueError:

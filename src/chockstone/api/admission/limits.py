@@ -11,7 +11,7 @@ _UNLIMITED_FILES: Final = 65_536
 
 
 def _three_quarters_of_files() -> int:
-    """The rest of the file descriptors is for journals, archives, the catalog and workers."""
+    """Leaves a quarter of the file descriptors to journals, archives, the catalog and workers."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (_UNLIMITED_FILES if soft == resource.RLIM_INFINITY else soft) * 3 // 4
 

@@ -1,8 +1,8 @@
 """The HTTP protocol: uvicorn's, with limits on header fields and on the time that a client may take.
 
-Deadlines run in turn. The head of a request has one. Its body has one while the application waits for it (``uploads``).
-The rest of a body whose request is already answered has one, and is discarded. Between requests the keep-alive
-time runs. A response of which the client takes nothing ends the connection.
+The head of a request has a deadline. Its body has one while the application waits for it (``uploads``). The rest of
+a body whose request is already answered has one, and is discarded. Between requests the keep-alive time runs. A
+connection whose client reads nothing of a response is closed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chockstone.api.admission.limits import ConnectionLimits
 
 log = logging.getLogger(__name__)
 CONNECTION: Final = "connection"  # in the scope's state
-_SLICE_BYTES: Final = 16 << 10  # what is parsed between two looks at the limits
+_SLICE_BYTES: Final = 16 << 10  # parsed between two checks of the limits
 
 
 class _Refused(Exception):
@@ -44,7 +44,7 @@ class HttpConfig(uvicorn.Config):
 
 
 def recognize_connection(scope: Scope) -> None:
-    """A request had a valid credential or a valid signed URL. Does nothing where there is no socket, as in tests."""
+    """A request had a valid credential or a valid signed URL. Does nothing without a socket, as in tests."""
     if (connection := scope.get("state", {}).get(CONNECTION)) is not None:
         connection.recognize()
 
@@ -65,11 +65,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self._field_bytes = 0  # of the request line and header fields of one request
         self._bare_bytes = 0  # received since the parser last found the end of a head or a piece of a body
         self._is_body = False  # the head of a request is complete and its body is not
-        self._is_refused = False  # what still comes is discarded
+        self._is_refused = False  # further bytes are discarded
 
     @property
     def is_busy(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, whatever its type says
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
         return cycle is not None and not cycle.response_complete
 
     def abort(self) -> None:
@@ -169,7 +169,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(self._limits.idle_seconds, self.timeout_keep_alive_handler)
 
     def timeout_keep_alive_handler(self) -> None:
-        self.abort()  # ``close`` waits for a client that takes nothing
+        self.abort()  # ``close`` would wait for a client that reads nothing
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -181,7 +181,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._stop_watching()
 
     def _watch_writing(self) -> None:
-        """Nothing more is written meanwhile, so what is unsent becomes less if the client takes any of it."""
+        """Nothing more is written meanwhile, so the unsent bytes become fewer if the client reads any."""
         self._stop_watching()
         if unsent := self.transport.get_write_buffer_size():
             self._writing = self.loop.call_later(self._limits.write_seconds, self._look_at_writing, unsent)
@@ -199,12 +199,12 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         if self._bare_bytes == 0:
-            self.abort()  # nothing was asked
+            self.abort()  # no request had begun
         else:
             self._refuse(_Refused(408, f"the header fields did not come within {self._limits.head_seconds:g} seconds"))
 
     def _refuse(self, refused: _Refused) -> None:
-        """Answer, unless another answer is on its way, and close once the client had time to read it."""
+        """Answer, unless another answer is being sent, and close after the client had time to read it."""
         log.debug("connection refused client=%s status=%d reason=%s", self.client, refused.status, refused.detail)
         self._is_refused = True
         self._unset_keepalive_if_required()

@@ -1,4 +1,4 @@
-"""Refused keys: what the log and the audit say of credentials that are nobody's, within bounds.
+"""Refused keys: reports unknown credentials to the log and the audit, within bounds.
 
 The first refusal of a key from an address is reported at once; further ones are counted and reported together when
 the interval ends. Keys are never reported, only the start of their SHA-256 digest.
@@ -28,7 +28,7 @@ class RefusedKey:
 
 
 class RefusedKeys:
-    """``report`` gets what is also logged, for the audit."""
+    """``report`` is called for each line that is logged, to add it to the audit."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class RefusedKeys:
     def record(self, credential: str, *, source: str) -> None:
         self.report_due()
         digest = hashlib.sha256(credential.encode(errors="replace")).hexdigest()[:8]
-        pair = (ascii(source[:64])[1:-1], digest)  # a proxy's word for the address may be anything
+        pair = (ascii(source[:64])[1:-1], digest)  # a proxy may forward any text as the address
         if pair in self._counts:
             self._counts[pair] += 1
         elif len(self._counts) < _REPORTED:
             self._counts[pair] = 0
-            self._say(RefusedKey(*pair, count=1))
+            self._emit(RefusedKey(*pair, count=1))
         else:
             others = (_OTHERS, _OTHERS)
             self._counts[others] = self._counts.get(others, 0) + 1
@@ -71,8 +71,8 @@ class RefusedKeys:
         counts = {pair: count for pair, count in self._counts.items() if count}
         self._counts = dict.fromkeys(counts, 0)  # these are reported again when the next interval ends
         for (source, digest), count in counts.items():
-            self._say(RefusedKey(source, digest, count))
+            self._emit(RefusedKey(source, digest, count))
 
-    def _say(self, refused: RefusedKey) -> None:
+    def _emit(self, refused: RefusedKey) -> None:
         log.warning("key refused client=%s key_sha256=%s count=%d", refused.source, refused.key_digest, refused.count)
         self._report(refused)

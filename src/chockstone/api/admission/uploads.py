@@ -1,4 +1,4 @@
-"""Uploads: request bodies, read within limits of size, of time, and of what one caller has in memory."""
+"""Uploads: reads request bodies within limits of size, of time, and of the bytes that one caller has in memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LARGE_ROUTES: Final = frozenset({"/api/v1/forward_backward", "/api/v1/forward",
 
 
 class HeldBytes:
-    """Bytes of requests that were not answered yet, by caller.
+    """Bytes of unanswered requests, by caller.
 
-    When all callers together hold more than the limit, those with more than their share of it are refused.
+    When all callers together hold more than the limit, callers above their share of it are refused.
     """
 
     def __init__(self, limit_bytes: int, *, always_bytes: int) -> None:
         self._limit = limit_bytes
-        self._always = always_bytes  # that any caller may hold, whatever the others do
+        self._always = always_bytes  # any caller may hold these
         self._by_caller: Counter[str] = Counter()
         self._total = 0
 
@@ -55,7 +55,7 @@ class Uploads:
         )
 
     def begin(self, scope: Scope, receive: Receive, *, caller: str | None) -> RequestUpload:
-        """Raises HTTPException 413 for a body that says it is too large. ``caller`` None: the request has no key."""
+        """Raises HTTPException 413 if Content-Length is too large. ``caller`` None: the request has no key."""
         if caller is None:
             limit = min(self._limits.public_bytes, self._limits.body_bytes)
         elif scope["path"] in _LARGE_ROUTES:
@@ -64,13 +64,13 @@ class Uploads:
             limit = min(self._limits.json_bytes, self._limits.body_bytes)
         upload = RequestUpload(receive, self.held, self._limits, caller=caller or "", limit_bytes=limit)
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if int(declared) > limit:  # digits: the parser has checked
+        if int(declared) > limit:  # the parser has checked that it has only digits
             raise upload.too_large()
         return upload
 
 
 class RequestUpload:
-    """The body of one request. To be closed when the request is answered."""
+    """The body of one request. Close it when the request is answered."""
 
     def __init__(
         self, receive: Receive, held: HeldBytes, limits: UploadLimits, *, caller: str, limit_bytes: int
@@ -86,7 +86,7 @@ class RequestUpload:
         self._is_whole = False
 
     async def receive(self) -> Message:
-        """As ASGI has it. Raises HTTPException 408 for a body that is too slow, 413 or 429 for one that is too much."""
+        """ASGI's receive. Raises HTTPException 408 for a slow body, 413 for a large one, 429 for too many at once."""
         message = await (self._receive() if self._is_whole else self._receive_in_time())
         if message["type"] != "http.request":
             return message
@@ -99,7 +99,7 @@ class RequestUpload:
         return message
 
     def hold(self, size: int) -> None:
-        """Count bytes of the body as in memory until ``close``. Raises HTTPException 429 when they are too many."""
+        """Count bytes as in memory until ``close``. Raises HTTPException 429 when the caller holds too many."""
         self._held_bytes += size
         self._held.add(self._caller, size)
         if self._held.is_too_much(self._caller):

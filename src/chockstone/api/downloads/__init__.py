@@ -1,1 +1,4 @@
-"""Archives over HTTP: signed URLs, byte ranges, and files sent straight from disk."""
+"""Downloads: archives and their files over HTTP, behind signed URLs, with byte ranges.
+
+Must not know how archives are written.
+"""

@@ -1,6 +1,6 @@
 """Byte ranges: which part of a representation a request asks for (RFC 9110, sections 13 and 14).
 
-One range at a time. Several, or words that are no range, are answered with the whole, as the RFC allows.
+One range at a time. A request for several ranges, or a malformed one, gets the whole, as the RFC allows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ONE_RANGE: Final = re.compile(r"bytes=[ \t]*([0-9]{0,4000})-([0-9]{0,4000})[ \t
 
 
 class RangeUnsatisfiable(Exception):
-    """The range begins behind the end."""
+    """The range begins after the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def parse_range(text: str, *, whole_bytes: int) -> ByteRange | None:
 
 
 def is_known(headers: Mapping[str, str], *, etag: str) -> bool:
-    """Whether the client has these very bytes already (``If-None-Match``)."""
+    """Whether the client has these bytes already (``If-None-Match``)."""
     known = headers.get("if-none-match")
     if known is None:
         return False

@@ -1,12 +1,11 @@
 """Downloads: a stored archive, or one file in it, behind a signed URL that needs no credential.
 
-The URL names one checkpoint as it was saved, so it never reaches another, not even one that later gets
-the same name. A download that has begun ends with the bytes it began with, whatever is deleted or
-replaced meanwhile. Sizes are exact, and the archive is the one that was saved, by its seal; digests of its
-blocks are not checked on the way, which is what ``verify`` is for.
+The URL names one save, so it never reaches another checkpoint, not even one that later gets the same name. A
+download that has begun continues with the same bytes, whatever is deleted or replaced meanwhile. The archive is
+checked by its seal; the digests of its blocks are not, which ``verify`` does.
 
-Where the store is a bucket, whole archives come from there: the answer is a redirect to a URL that S3 honours
-for some minutes. Single files are a range of an archive, which no such URL can say, so they come from here.
+If the store is a bucket, whole archives come from there: the answer redirects to a URL that S3 accepts for some
+minutes. A single file is a range of an archive, which such a URL cannot express, so this server sends it.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ from fastapi import HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
 from chockstone.api.context import Context, ContextDep
+from chockstone.api.downloads.archive_response import ArchiveResponse
 from chockstone.api.downloads.byte_ranges import ByteRange, RangeUnsatisfiable, asked_range, is_known
-from chockstone.api.downloads.sending import ArchivePiece
-from chockstone.api.downloads.signed_urls import read_signed, sign_for
-from chockstone.api.downloads.signing import ForeignToken
 from chockstone.api.routes import Routes
+from chockstone.api.signed_urls import ForeignToken
 from chockstone.api.users import Caller
 from chockstone.catalog import CheckpointRow, RowMissing
 from chockstone.checkpoints import Archive
@@ -36,14 +34,14 @@ from chockstone.checkpoints.format.tree import STATE
 from chockstone.wire.failures import BadRequest, ServerFailure
 
 routes = Routes(prefix="/downloads", tags=["downloads"])
-_COMPLETE: Final = "checkpoint_complete"  # an empty file that says an unpacked archive is whole; nobody fetches it
+_COMPLETE: Final = "checkpoint_complete"  # an empty marker file, which clients do not fetch
 _TYPES: Final = {
     ".json": "application/json",
     ".md": "text/markdown; charset=utf-8",
     ".txt": "text/plain; charset=utf-8",
 }
 _TAR: Final = "application/x-tar"
-_LENT_SECONDS: Final = 900  # whoever is redirected comes at once; to go on later, it comes here again
+_REDIRECT_SECONDS: Final = 900  # a redirected client comes at once; to resume later, it asks here again
 _GONE: Final = "the checkpoint behind this URL was deleted, replaced or has expired"
 _PATH: Final = "/{token}/{filename}"
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {  # Any: as FastAPI has it
@@ -61,18 +59,18 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {  # Any: as FastAPI has it
 def download_url(
     context: Context, request: Request, caller: Caller, row: CheckpointRow, member: str | None, expires_at: datetime
 ) -> str:
-    """An absolute URL that needs no credential until then, or until the caller's key is revoked.
+    """An absolute URL that needs no credential, valid until ``expires_at`` or until the caller's key is revoked.
 
     ``member`` None: the whole archive.
     """
     payload = {"save_id": row.save_id, "archive": _mark(row), "member": member}
-    token = sign_for(context, caller, payload, expires_at=expires_at)
+    token = context.signed_urls.sign(caller, payload, expires_at=expires_at)
     base = context.config.public_url or str(request.base_url)
     return f"{base.rstrip('/')}/api/v1{routes.prefix}/{token}/{quote(_filename(row, member), safe='')}"
 
 
 async def exported_files(context: Context, row: CheckpointRow) -> tuple[str, ...]:
-    """The files a client fetches to have what is in the archive, by their names in it."""
+    """The names of the archive's files that a client fetches."""
     archive = await _open(context, row)
     await _close(archive)
     return tuple(name for name in archive.members if name not in (_COMPLETE, STATE))
@@ -90,16 +88,16 @@ async def describe_download(token: str, filename: str, request: Request, context
 
 
 async def _answer(token: str, filename: str, request: Request, context: Context) -> Response:
-    signed = read_signed(context, token, request)
+    signed = context.signed_urls.read(token, request)
     if "save_id" not in signed:
-        raise ForeignToken  # it was signed for something else
+        raise ForeignToken  # signed for a trace
     row = await _published(context, signed["save_id"])
     if signed.get("archive") != _mark(row):
-        raise RowMissing(_GONE)  # a catalog that was made anew counts its saves anew
+        raise RowMissing(_GONE)  # a rebuilt catalog numbers its saves anew
     member: str | None = signed["member"]
     if filename != _filename(row, member):
         raise RowMissing(f"the URL is not that of {filename[:300]!r}; ask for a new one")
-    if member is None and (url := await _lend(context, row, request, expires_at=signed["exp"])) is not None:
+    if member is None and (url := await _redirect_url(context, row, request, expires_at=signed["exp"])) is not None:
         return Response(status_code=302, headers={"Location": url, "Cache-Control": "no-store"})
     archive = await _open(context, row)
     try:
@@ -111,11 +109,11 @@ async def _answer(token: str, filename: str, request: Request, context: Context)
         raise
 
 
-async def _lend(context: Context, row: CheckpointRow, request: Request, *, expires_at: int) -> str | None:
-    """Where the store itself sends the archive from, for no longer than our own URL is good; None: we send it."""
+async def _redirect_url(context: Context, row: CheckpointRow, request: Request, *, expires_at: int) -> str | None:
+    """A URL of the store for the archive, valid no longer than our own; None: this server sends it."""
     if context.config.downloads == "relay":
         return None
-    seconds = min(_LENT_SECONDS, expires_at - int(context.now().timestamp()))
+    seconds = min(_REDIRECT_SECONDS, expires_at - int(context.now().timestamp()))
     async with _readable(context, row):
         return await context.engine.storage.lend(
             row.archive,
@@ -128,7 +126,7 @@ async def _lend(context: Context, row: CheckpointRow, request: Request, *, expir
 
 
 async def _piece(archive: Archive, place: ByteRange, request: Request, *, headers: dict[str, str]) -> Response:
-    """The answer about the bytes at ``place``; it closes the archive."""
+    """The answer with the bytes at ``place``; it closes the archive."""
     etag = headers["ETag"]
     if is_known(request.headers, etag=etag):
         await _close(archive)
@@ -140,9 +138,9 @@ async def _piece(archive: Archive, place: ByteRange, request: Request, *, header
         detail = f"the range {request.headers['range'][:100]!r} begins behind the end: there are {place.size} bytes"
         return JSONResponse({"detail": detail}, 416, {"Content-Range": f"bytes */{place.size}"})
     if asked is None:
-        return ArchivePiece(archive, place, status_code=200, headers=headers)
+        return ArchiveResponse(archive, place, status_code=200, headers=headers)
     partial = {**headers, "Content-Range": asked.content_range(place.size)}
-    return ArchivePiece(archive, ByteRange(place.start + asked.start, asked.size), status_code=206, headers=partial)
+    return ArchiveResponse(archive, ByteRange(place.start + asked.start, asked.size), status_code=206, headers=partial)
 
 
 async def _published(context: Context, save_id: int) -> CheckpointRow:
@@ -162,12 +160,12 @@ async def _open(context: Context, row: CheckpointRow) -> Archive:
 
 @asynccontextmanager
 async def _readable(context: Context, row: CheckpointRow) -> AsyncIterator[None]:
-    """What turns out to be wrong with the row's archive is recorded, and told as a 4xx."""
+    """Record a missing or damaged archive in the row's state, and raise a 4xx."""
     checkpoints = context.engine.checkpoints
     try:
         yield
     except CheckpointMissing:
-        await _published(context, row.save_id)  # else it was deleted just now, as any other
+        await _published(context, row.save_id)  # raises if it was deleted just now
         await checkpoints.found_missing(row)
         raise RowMissing(f"checkpoint {row.path!r} has lost its archive; load another one") from None
     except DamagedArchive as error:
@@ -178,7 +176,7 @@ async def _readable(context: Context, row: CheckpointRow) -> AsyncIterator[None]
 
 
 async def _close(archive: Archive) -> None:
-    """In a thread: the last one to close a deleted file waits until its space is free."""
+    """In a thread: closing a deleted file for the last time waits until its space is freed."""
     await asyncio.to_thread(archive.close)
 
 
@@ -211,10 +209,10 @@ def _etag(archive: Archive, member: str | None) -> str:
 
 
 def _mark(row: CheckpointRow) -> str:
-    """Of the archive, whose name no other ever gets."""
+    """A digest of the archive's name, which no other archive ever gets."""
     return hashlib.sha256(row.archive.encode()).hexdigest()[:16]
 
 
 def _filename(row: CheckpointRow, member: str | None) -> str:
-    """Plain, because names of checkpoints and of files in archives are."""
+    """Needs no quoting: names of checkpoints and of files in archives are plain."""
     return f"{row.name}.tar" if member is None else member.rpartition("/")[2]

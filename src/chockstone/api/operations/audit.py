@@ -1,4 +1,4 @@
-"""The audit: what was done to checkpoints, as their owners and the server's admins may know."""
+"""The audit: what was done to checkpoints, for their owners and for admins."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def audit(
     event_type: EventType = "all",
     day: Annotated[date | None, Query(description="of UTC")] = None,
 ) -> AuditResponse:
-    """Oldest first: the caller's own, and to admins everyone's."""
+    """The caller's entries, or for admins those of all users; oldest first."""
     await context.engine.audit.flush()
     rows = await context.catalog.audit.list(context.scope_of(caller), day=day, prefix=_PREFIXES[event_type])
     return AuditResponse(entries=[_entry(row) for row in rows])

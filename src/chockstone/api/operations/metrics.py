@@ -1,6 +1,6 @@
-"""Metrics: how the server itself is doing, told to Prometheus.
+"""Metrics: the server's own health, for Prometheus.
 
-They need no credential, so they tell of the process and never of users, runs or checkpoints.
+They need no credential, so they describe the process and never users, runs or checkpoints.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Policies: what is kept and how much, settable for a run, a user or everyone."""
+"""Policies: retention rules and quotas for one run, one user or all users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chockstone.catalog import JsonObject, RowMissing
 from chockstone.catalog.tables.policies import PolicyRow
 from chockstone.engine.storage.policies import QUOTA_CEILING
 from chockstone.wire.failures import BadRequest
-from chockstone.wire.messages.policies import (
+from chockstone.wire.messages.storage import (
     GLOBAL_SCOPE,
     OWN_SCOPE,
     RUN_SCOPE,
@@ -21,8 +21,8 @@ from chockstone.wire.messages.policies import (
     Policy,
     Quotas,
     ScopedPolicy,
+    SweepResponse,
 )
-from chockstone.wire.messages.storage import SweepResponse
 from chockstone.wire.paths import check_run_id
 
 routes = Routes(prefix="/policies", tags=["storage"])
@@ -30,7 +30,7 @@ routes = Routes(prefix="/policies", tags=["storage"])
 
 @routes.get("")
 async def list_policies(context: ContextDep, caller: CallerDep) -> PoliciesResponse:
-    """Those that apply to the caller's checkpoints, and to admins all."""
+    """The policies that apply to the caller's checkpoints, or for admins all policies."""
     rows = context.engine.policies.list()
     if not context.is_admin(caller):
         own = {GLOBAL_SCOPE, f"{USER_SCOPE}{caller.user_id}"}
@@ -48,7 +48,7 @@ async def list_policies(context: ContextDep, caller: CallerDep) -> PoliciesRespo
 async def set_policy(
     scope: str, request: Policy, context: ContextDep, caller: CallerDep, dry_run: bool = False
 ) -> ScopedPolicy | SweepResponse:
-    """Replaces what the scope had; the next sweep goes by it. With ``dry_run`` only tells what that would remove."""
+    """Replace the scope's policy, from the next sweep on. With ``dry_run`` only list what that sweep would remove."""
     scope = await _authorised(context, caller, scope)
     ceiling_bytes = _ceiling(context, caller, scope)
     if ceiling_bytes is not None and (request.quota_bytes is None or request.quota_bytes > ceiling_bytes):
@@ -63,22 +63,22 @@ async def set_policy(
 
 @routes.delete("/{scope}", status_code=204, response_model=None, responses={200: {"model": SweepResponse}})
 async def remove_policy(scope: str, context: ContextDep, caller: CallerDep, dry_run: bool = False) -> Response:
-    """The next wider scope that has a policy applies then. With ``dry_run`` only tells what that would remove."""
+    """Then the policy of the next wider scope applies. With ``dry_run`` only list what a sweep would remove."""
     scope = await _authorised(context, caller, scope)
     ceiling_bytes = _ceiling(context, caller, scope)
     if ceiling_bytes is not None:
         raise _too_high(scope, ceiling_bytes)
     if dry_run:
         if _row(context, scope) is None:
-            raise _none(scope)
+            raise _no_policy(scope)
         return Response((await _preview(context, scope, None)).encode(), media_type="application/json")
     if not await context.engine.policies.remove(scope):
-        raise _none(scope)
+        raise _no_policy(scope)
     return Response(status_code=204)
 
 
 async def _preview(context: Context, scope: str, policy: JsonObject | None) -> SweepResponse:
-    """Of all that the scope is about, also where a narrower policy decides."""
+    """Preview all checkpoints of the scope, also those that a narrower policy decides on."""
     supposed = context.engine.policies.supposing(scope, policy)
     run_id = scope.removeprefix(RUN_SCOPE) if scope.startswith(RUN_SCOPE) else None
     owner = scope.removeprefix(USER_SCOPE) if scope.startswith(USER_SCOPE) else None
@@ -86,7 +86,7 @@ async def _preview(context: Context, scope: str, policy: JsonObject | None) -> S
 
 
 async def _authorised(context: Context, caller: Caller, scope: str) -> str:
-    """The scope, if the caller may rule over it: users over themselves and their runs, admins over all."""
+    """The scope, if the caller may change it: users their own and their runs', admins any."""
     if scope == OWN_SCOPE:
         return f"{USER_SCOPE}{caller.user_id}"
     if scope.startswith(RUN_SCOPE):
@@ -108,7 +108,7 @@ async def _authorised(context: Context, caller: Caller, scope: str) -> str:
 
 
 def _ceiling(context: Context, caller: Caller, scope: str) -> int | None:
-    """What the caller's quota may not exceed: the one that somebody else set. It is there to hold."""
+    """The limit on the caller's quota: the quota that an admin set. None: no limit."""
     row = _row(context, scope)
     if row is None or context.is_admin(caller):
         return None
@@ -130,7 +130,7 @@ def _too_high(scope: str, ceiling_bytes: int) -> HTTPException:
     )
 
 
-def _none(scope: str) -> RowMissing:
+def _no_policy(scope: str) -> RowMissing:
     return RowMissing(f"scope {scope!r} has no policy; list the policies")
 
 

@@ -1,35 +1,22 @@
-"""Sweeps, as they are told: what goes and what stays, each with its reason."""
+"""Storage: used bytes and quotas by user and run, and sweeps that apply the retention rules."""
 
 from __future__ import annotations
 
 from chockstone.api.context import ContextDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
-from chockstone.catalog.tables.checkpoint_usage import Usage
+from chockstone.catalog.tables.checkpoint_rows import Usage
 from chockstone.engine.storage.sweeper import SweepReport
 from chockstone.wire.messages import storage as wire
 from chockstone.wire.messages.storage import RetainedCheckpoint, SweepResponse, SweptCheckpoint
 from chockstone.wire.paths import check_run_id
-
-
-def describe(report: SweepReport) -> SweepResponse:
-    return SweepResponse(
-        removed=[
-            SweptCheckpoint(tinker_path=swept.path, size_bytes=swept.size_bytes, reason=swept.reason)
-            for swept in report.removed
-        ],
-        kept=[RetainedCheckpoint(tinker_path=kept.path, reasons=list(kept.reasons)) for kept in report.kept],
-        freed_bytes=report.freed_bytes,
-        dry_run=report.dry_run,
-    )
-
 
 routes = Routes(tags=["storage"])
 
 
 @routes.get("/storage")
 async def storage(context: ContextDep, caller: CallerDep) -> wire.StorageResponse:
-    """The caller's own, and to admins everyone's; largest first."""
+    """The caller's usage, or for admins that of all users; largest first."""
     owner = context.scope_of(caller)
     engine, checkpoints, now = context.engine, context.catalog.checkpoints, context.now()
     by_run = await checkpoints.usage_by_run(now, owner=owner)
@@ -73,7 +60,10 @@ async def storage(context: ContextDep, caller: CallerDep) -> wire.StorageRespons
 
 @routes.post("/sweep")
 async def sweep(request: wire.SweepRequest, context: ContextDep, caller: CallerDep) -> wire.SweepResponse:
-    """What has to go by now goes, or with ``dry_run`` is only named: the caller's own, and by admins everyone's."""
+    """Remove expired checkpoints and those that no rule keeps, of the caller, or for admins of all users.
+
+    With ``dry_run`` only list them.
+    """
     owner = context.scope_of(caller)
     if request.run_id is not None:
         await context.run_row(check_run_id(request.run_id), None if owner is None else caller)
@@ -83,3 +73,15 @@ async def sweep(request: wire.SweepRequest, context: ContextDep, caller: CallerD
 
 def _amount(usage: Usage) -> wire.Amount:
     return wire.Amount(count=usage.count, size_bytes=usage.size_bytes)
+
+
+def describe(report: SweepReport) -> SweepResponse:
+    return SweepResponse(
+        removed=[
+            SweptCheckpoint(tinker_path=swept.path, size_bytes=swept.size_bytes, reason=swept.reason)
+            for swept in report.removed
+        ],
+        kept=[RetainedCheckpoint(tinker_path=kept.path, reasons=list(kept.reasons)) for kept in report.kept],
+        freed_bytes=report.freed_bytes,
+        dry_run=report.dry_run,
+    )

@@ -1,4 +1,4 @@
-"""The trash: what was removed and can be brought back, for as long as the server keeps it."""
+"""The trash: lists, undeletes and purges removed checkpoints, for as long as the server keeps them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from chockstone.catalog import RowMissing
 from chockstone.wire.messages.schema import MAX_INT64
 from chockstone.wire.messages.storage import (
     EmptyTrashResponse,
-    RestoreRequest,
-    RestoreResponse,
     TrashEntry,
     TrashResponse,
+    UndeleteRequest,
+    UndeleteResponse,
 )
 
 routes = Routes(prefix="/trash", tags=["storage"])
@@ -26,7 +26,7 @@ _ALL: Final = 1_000_000
 
 @routes.get("")
 async def list_trash(context: ContextDep, caller: CallerDep) -> TrashResponse:
-    """The caller's own, and to admins everyone's; the ten thousand newest."""
+    """The caller's trash, or for admins that of all users; the ten thousand newest entries."""
     rows = await context.catalog.trash.list(context.scope_of(caller), limit=_LISTED)
     unused = {row.trash_id for row in await context.engine.checkpoints.purgeable(rows)}
     return TrashResponse(
@@ -46,22 +46,22 @@ async def list_trash(context: ContextDep, caller: CallerDep) -> TrashResponse:
     )
 
 
-@routes.post("/{trash_id}/restore")
-async def restore(
+@routes.post("/{trash_id}/restore", name="restore")
+async def undelete(
     trash_id: Annotated[int, Path(ge=0, le=MAX_INT64)],
-    request: RestoreRequest,
+    request: UndeleteRequest,
     context: ContextDep,
     caller: CallerDep,
-) -> RestoreResponse:
-    absence = f"trash entry {trash_id} is not yours or not there: perhaps it was purged or restored; list the trash"
+) -> UndeleteResponse:
+    absence = f"trash entry {trash_id} is not yours or not there: perhaps it was purged or undeleted; list the trash"
     try:
         entry = await context.catalog.trash.get(trash_id)
     except RowMissing:
         raise RowMissing(absence) from None
     if entry.owner != caller.user_id and not context.is_admin(caller):
         raise RowMissing(absence)
-    row = await context.engine.checkpoints.restore(trash_id, name=request.name, by=caller.user_id)
-    return RestoreResponse(
+    row = await context.engine.checkpoints.undelete(trash_id, name=request.name, by=caller.user_id)
+    return UndeleteResponse(
         tinker_path=row.path,
         lost_expiry=True if entry.checkpoint.expires_at is not None and row.expires_at is None else None,
         spared_seconds=context.config.storage.trash_seconds,
@@ -70,7 +70,7 @@ async def restore(
 
 @routes.delete("")
 async def empty_trash(context: ContextDep, caller: CallerDep) -> EmptyTrashResponse:
-    """For good, and at once: the caller's own, and by admins everyone's. What a live sampler uses stays."""
+    """Purge the caller's trash at once, or for admins that of all users. Archives that live samplers use stay."""
     rows = await context.catalog.trash.list(context.scope_of(caller), limit=_ALL)
     unused = {row.trash_id for row in await context.engine.checkpoints.purgeable(rows)}
     freed_bytes = await context.engine.checkpoints.purge(rows)

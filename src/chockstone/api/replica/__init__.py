@@ -1,5 +1,5 @@
-"""A front: one more process that answers clients, before the one server that has the engine.
+"""An API replica: one more process that serves the API, beside the one server that has the engine.
 
-It tells from the shared catalog what the catalog knows and hands on the rest. It keeps nothing: one that dies
-costs its connections, which clients make again. Must not know lanes, journals, stores or workers.
+It answers reads from the shared catalog and forwards all other requests to the engine. It keeps no state: when a
+replica dies, its clients connect again elsewhere. Must not know lanes, journals, stores or workers.
 """

@@ -1,4 +1,4 @@
-"""The app of a front: what the catalog alone can tell is told here; whatever else is asked is the engine's."""
+"""The app of an API replica: reads from the catalog are answered here; all other requests go to the engine."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from chockstone.api.tinker import checkpoints, runs, service, sessions
 from chockstone.catalog import Catalog, RunRow
 
 _READS: Final = (
-    service.healthz,  # of this process; whether the engine is well, every other answer tells
+    service.healthz,  # of this process; a failed forward tells about the engine
     *(runs.list_runs, runs.get_run),
     *(checkpoints.list_checkpoints, checkpoints.list_checkpoints_of_run, checkpoints.get_checkpoint),
     *(sessions.list_sessions, sessions.get_session, sessions.search_sessions),
 )
 
-# bodies pass in pieces; how large they may be, the engine says
+# bodies are streamed; the engine limits their size
 _UPLOADS: Final = UploadLimits(body_bytes=1 << 62, json_bytes=1 << 62)
 
 
@@ -47,7 +47,7 @@ class ReplicaContext(Lookup):
         return self.known
 
     def last_request(self, row: RunRow) -> datetime:
-        """What the engine wrote down last, which it does several times a minute."""
+        """As the engine wrote it last, which it does several times a minute."""
         return row.last_request_at
 
 
@@ -55,20 +55,20 @@ def create_replica(
     context: ReplicaContext,
     engine: EngineLink,
     callers: ReplicaCallers,
-    passage: EngineProxy,
+    proxy: EngineProxy,
     *,
     hosts: Hosts,
     refused: RefusedKeys,
 ) -> FastAPI:
     app = FastAPI(openapi_url=None, redirect_slashes=False)  # the engine has the documentation of all routes
     app.state.context = context
-    told = APIRouter(prefix="/api/v1")
+    reads = APIRouter(prefix="/api/v1")
     for resource in (service, runs, checkpoints, sessions):
-        reads = [route for route in resource.routes.routes if getattr(route, "endpoint", None) in _READS]
-        told.include_router(APIRouter(routes=reads))
-    app.include_router(told)
+        routes = [route for route in resource.routes.routes if getattr(route, "endpoint", None) in _READS]
+        reads.include_router(APIRouter(routes=routes))
+    app.include_router(reads)
     app.include_router(metrics.routes)  # of this process
-    app.mount("/", passage)
+    app.mount("/", proxy)
     app.add_middleware(AdmissionMiddleware, callers=callers, hosts=hosts, uploads=Uploads(_UPLOADS), refused=refused)
     app.add_middleware(RefuseLoops, engine=engine)
     errors.install(app)

@@ -1,8 +1,8 @@
-"""Callers: who asks, as far as a front can tell.
+"""Callers: identifies the caller of a request to an API replica.
 
-Keys are known here as they are to the engine, from the catalog and the settings, and a strange one is refused
-at this door. Tokens are the engine's, which alone has their secret: it is asked, and believed for some
-seconds. So it is where there are no keys at all: that anyone will do is for the engine to say.
+The replica knows the API keys from the catalog and the settings, as the engine does, and refuses unknown keys
+itself. Only the engine has the secret of tokens, so the replica asks it about a token and caches the answer for
+some seconds. On a server without keys the replica asks the engine, too: only the engine may let everyone in.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fastapi import HTTPException
 from chockstone.api.replica.engine_link import EngineAway, EngineLink
 from chockstone.api.users import Caller, UserDirectory
 
-_BELIEVED_SECONDS: Final = 10.0  # as long may a token outlive its key, for what is only read
-_MOST: Final = 10_000  # callers remembered
+_CACHED_SECONDS: Final = 10.0  # for so long a token still reads after its key was revoked
+_MOST_CACHED: Final = 10_000  # callers
 
 
 class ReplicaCallers:
@@ -30,40 +30,41 @@ class ReplicaCallers:
         self._users = users
         self._engine = engine
         self._monotonic = monotonic
-        self._vouched: dict[bytes, tuple[Caller, float]] = {}  # and until when, by digest, oldest first
+        self._cached: dict[bytes, tuple[Caller, float]] = {}  # by digest: caller, expiry; oldest first
 
     @property
     def is_open(self) -> bool:
         return self._users.is_open
 
     async def identify(self, credential: str | None) -> Caller:
-        """Raises 401 for a credential that is nobody's."""
+        """Raises HTTPException 401 for an unknown credential."""
         if credential and (credential.startswith("eyJ") or self._users.is_open):
-            return await self._vouch(credential)
+            return await self._cached_caller(credential)
         return self._users.identify(credential)
 
-    async def _vouch(self, credential: str) -> Caller:
+    async def _cached_caller(self, credential: str) -> Caller:
         digest = hashlib.sha256(credential.encode()).digest()
         now = self._monotonic()
-        caller, until = self._vouched.get(digest, (None, now))
+        caller, until = self._cached.get(digest, (None, now))
         if caller is not None and now < until:
             return caller
-        caller = Caller(await self._ask(credential))
-        self._vouched.pop(digest, None)  # it is the newest again
-        self._vouched[digest] = (caller, now + _BELIEVED_SECONDS)
-        if len(self._vouched) > _MOST:
-            del self._vouched[next(iter(self._vouched))]
+        caller = Caller(await self._ask_engine(credential))
+        self._cached.pop(digest, None)  # to be the newest again
+        self._cached[digest] = (caller, now + _CACHED_SECONDS)
+        if len(self._cached) > _MOST_CACHED:
+            del self._cached[next(iter(self._cached))]
         return caller
 
-    async def _ask(self, credential: str) -> str:
+    async def _ask_engine(self, credential: str) -> str:
+        """The user's id. Raises HTTPException as the engine answers, or EngineAway."""
         headers = [("X-API-Key", credential)]
         async with await self._engine.ask("GET", "/api/v1/auth/apikey/me", headers=headers) as answer:
             try:
-                told = orjson.loads(await answer.read())
+                content = orjson.loads(await answer.read())
             except (aiohttp.ClientError, OSError, orjson.JSONDecodeError) as error:
                 raise EngineAway(self._engine.url, error) from error
         if answer.status != 200:
-            raise HTTPException(answer.status, told.get("detail"))
-        if not isinstance(told, dict) or "name" not in told:
+            raise HTTPException(answer.status, content.get("detail"))
+        if not isinstance(content, dict) or "name" not in content:
             raise EngineAway(self._engine.url, ValueError("it is not a Chockstone server"))
-        return str(told["name"])
+        return str(content["name"])

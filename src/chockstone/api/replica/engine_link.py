@@ -1,4 +1,4 @@
-"""The link: connections from a front to the server that has the engine."""
+"""The link: HTTP connections from an API replica to the server that has the engine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from yarl import URL
 from chockstone.api.admission.limits import KEEP_ALIVE_SECONDS
 
 _CONNECT_SECONDS: Final = 5.0
-_SILENCE_MILLISECONDS: Final = 15_000  # of a machine, not of a server: what it is sent must be received
+_SILENCE_MILLISECONDS: Final = 15_000  # without a TCP acknowledgement from the engine's machine
 _PROBE_SECONDS: Final = 5
 _HEADER_BYTES: Final = 64 << 10
 _NOTHING_ADDED: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
 class EngineAway(HTTPException):
-    """Clients try again, by which time it may be there."""
+    """The engine does not answer. Clients retry, because the status is 503."""
 
     def __init__(self, url: str, error: BaseException) -> None:
         reason = str(error) or type(error).__name__
@@ -29,19 +29,21 @@ class EngineAway(HTTPException):
 
 
 class EngineLink:
-    """To be made on the event loop that uses it, and closed there."""
+    """Create and close it on the event loop that uses it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.via = f"1.1 chockstone-{secrets.token_hex(8)}"  # in every request, by which a loop is noticed
+        self.via = f"1.1 chockstone-{secrets.token_hex(8)}"  # in every request, to detect a forwarding loop
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0,  # each long poll holds one
-                keepalive_timeout=KEEP_ALIVE_SECONDS - 15,  # or the engine hangs up just as a request is sent
+                keepalive_timeout=KEEP_ALIVE_SECONDS - 15,  # shorter than the engine's own
                 socket_factory=_watched_socket,
             ),
-            cookie_jar=aiohttp.DummyCookieJar(),  # nothing of one client reaches another
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),  # clients know how long to wait
+            cookie_jar=aiohttp.DummyCookieJar(),  # no cookie of one client reaches another
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=_CONNECT_SECONDS
+            ),  # the client's own timeout applies
             auto_decompress=False,
             max_line_size=_HEADER_BYTES,
             max_field_size=_HEADER_BYTES,
@@ -55,7 +57,7 @@ class EngineLink:
         headers: Sequence[tuple[str, str]],
         body: AsyncIterable[bytes] | None = None,
     ) -> aiohttp.ClientResponse:
-        """The answer as soon as it begins, to be closed by the caller. ``target`` is as it stands in a request line.
+        """The answer as soon as it begins; the caller closes it. ``target`` is as in a request line.
 
         Raises EngineAway, also if ``body`` fails.
         """
@@ -76,7 +78,7 @@ class EngineLink:
 
 
 def _watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """One that notices, while it waits, that the machine at the other end is gone without a word."""
+    """A socket with TCP keep-alive, which notices that the engine's machine is gone."""
     family, kind, protocol, *_ = address
     sock = socket.socket(family, kind, protocol)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

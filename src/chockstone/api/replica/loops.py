@@ -1,4 +1,4 @@
-"""Loops: middleware for an API replica that was given itself as its engine, directly or through a proxy."""
+"""Loops: middleware that refuses requests which an API replica forwarded to itself, directly or through a proxy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chockstone.api.replica.engine_link import EngineLink
 
 
 class RefuseLoops:
-    """To be the outermost: identifying a caller may ask the engine already."""
+    """Must be the outermost middleware: identifying a caller may already ask the engine."""
 
     def __init__(self, app: ASGIApp, *, engine: EngineLink) -> None:
         self._app = app
@@ -17,7 +17,7 @@ class RefuseLoops:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if any(name == b"via" and self._via in value for name, value in scope.get("headers", ())):
-            detail = "this front was given itself as its engine: --engine must name another server"
+            detail = "this API replica was given itself as its engine: --engine must name another server"
             await JSONResponse({"detail": detail}, 508)(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The process of a front: it listens, follows the keys in the catalog, and stops when it is told to."""
+"""The process of an API replica: it serves HTTP, follows the keys in the catalog, and stops on a signal."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from chockstone.api.replica.app import ReplicaContext, create_replica
 from chockstone.api.replica.callers import ReplicaCallers
 from chockstone.api.replica.engine_link import EngineLink
 from chockstone.api.replica.proxy import EngineProxy
-from chockstone.api.serving.listening import event_loop, get_ready, http_server, stop_on_signals
-from chockstone.api.serving.preparing import Announce, CannotStart, begin, bind, refuse_open_door
+from chockstone.api.serving.http_server import event_loop, get_ready, http_server, start_serving, stop_on_signals
+from chockstone.api.serving.startup import Announce, CannotStart, bind, configure_process, require_keys
 from chockstone.api.users import UserDirectory, follow_keys
 from chockstone.catalog import Catalog, CatalogError
 
 log = logging.getLogger(__name__)
-_DATABASE_SECONDS: Final = 60.0  # for a database server that starts when this one does
+_DATABASE_SECONDS: Final = 60.0  # to wait for a database server that starts at the same time
 
 
 def run(config: ServerConfig, engine: str, *, announce: Announce) -> int:
-    """Serve until a signal says stop; ``announce`` is called once it answers. Returns the exit code.
+    """Serve until a signal says stop; ``announce`` is called once the replica answers. Returns the exit code.
 
-    Raises CannotStart. An engine that is not there yet is waited for by clients.
+    Raises CannotStart. The engine need not run yet: clients retry until it answers.
     """
-    begin(config)
+    configure_process(config)
     with bind(config.host, config.port) as sock, asyncio.Runner(loop_factory=event_loop()) as runner:
         runner.run(_serve(config, engine, sock, announce))
     return 0
@@ -43,8 +43,8 @@ async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Anno
     except (CatalogError, OSError) as error:
         raise CannotStart(str(error)) from error
     users = UserDirectory(config.keys, secret=secrets.token_bytes(32), now=lambda: datetime.now(UTC))
-    users.reload(keys)  # before the first request, which must not find the door open
-    refuse_open_door(config, has_keys=not users.is_open)
+    users.reload(keys)  # before the first request, which must not be served as without keys
+    require_keys(config, has_keys=not users.is_open)
     link = EngineLink(engine)
     callers = ReplicaCallers(users, link)
     context = ReplicaContext(catalog)
@@ -54,20 +54,17 @@ async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Anno
     watchdog = context.loop_health.watchdog()
     watchdog.start(asyncio.get_running_loop())
     server = http_server(app)
-    following = asyncio.create_task(follow_keys(users, catalog))
-    reporting = asyncio.create_task(refused.keep_reporting())
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    background = [asyncio.create_task(follow_keys(users, catalog)), asyncio.create_task(refused.keep_reporting())]
     stop = asyncio.Event()
     stop_on_signals(stop, at_once=lambda: None)
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.005)
+    serving = await start_serving(server, sock)
     announce(sock.getsockname()[1], users.names)
     await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
-    log.info("stopping: what is on its way has three seconds; clients go on through another front")
+    log.info("stopping: open requests have three seconds; clients continue through another API replica")
     server.should_exit = True
     await serving
-    following.cancel()
-    reporting.cancel()
+    for task in background:
+        task.cancel()
     await link.close()
     await catalog.close()
     watchdog.stop()

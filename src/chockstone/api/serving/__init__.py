@@ -1,1 +1,4 @@
-"""The server process: preparation, listening, signals and shutdown."""
+"""The server process: startup, HTTP server, signals, watch on its own files, and shutdown.
+
+Wires engine, catalog, store and routes together. Must not know single routes or messages.
+"""

@@ -1,7 +1,7 @@
-"""The file watch: a server stops when the files that make its data its own are deleted or replaced under it.
+"""The file watch: ends the server when its lock file or its catalog file is deleted or replaced.
 
-Without its lock another server may use the same data; without its catalog everything that is acknowledged from then
-on would be lost. Either way the server ends at once, as if it were killed: journals bring back what was acknowledged.
+Without its lock another server may use the same data; without its catalog, later acknowledgements would be lost. The
+server ends at once, as if killed: the next start recovers acknowledged operations from the journals.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from chockstone.catalog import SqliteGuard
 from chockstone.engine.ownership.data_directory import is_lock_lost
 
 log = logging.getLogger(__name__)
-LOOK_SECONDS: Final = 2.0  # between two looks
+LOOK_SECONDS: Final = 2.0  # between two checks
 
 
 class FileWatch:
     def __init__(self, data: Path, lock: int, guard: SqliteGuard | None) -> None:
-        """``lock`` is the descriptor that ``data`` is owned by; no ``guard``: the catalog is not a file."""
+        """``lock`` is the descriptor of the lock on ``data``; no ``guard``: the catalog is not a file."""
         self._data = data
         self._lock = lock
         self._guard = guard
 
     async def keep(self, end: Callable[[str], None]) -> None:
-        """Look again and again; ``end`` is told why the process must not go on, and ends it.
+        """Check until cancelled. ``end`` is called with the reason, and must end the process.
 
-        From the moment a loss is seen nothing else runs on the event loop, so nothing more is acknowledged.
+        It is called on the event loop, so nothing is acknowledged after a loss is noticed.
         """
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 is_lost, missing = await asyncio.to_thread(self._look)
-            except OSError as error:  # a file system that does not answer for a moment
+            except OSError as error:  # a temporary failure of the file system
                 log.warning("files of the data directory not checked error=%s", error)
                 continue
             if is_lost:

@@ -1,7 +1,7 @@
-"""The server: one process that answers, a worker that computes, and a way to stop both.
+"""The server process: it opens the catalog and the store, starts the engine, serves HTTP, and shuts down.
 
-The API answers as soon as the socket is bound; the worker loads torch and the models behind it, and
-requests that need it wait.
+The API answers as soon as the socket is bound. Meanwhile the worker loads torch and the models; requests that
+need the worker wait for it.
 """
 
 from __future__ import annotations
@@ -10,25 +10,27 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
 from chockstone.api.app import create_app
 from chockstone.api.config import ServerConfig
-from chockstone.api.context import Context, SamplerSources
-from chockstone.api.downloads.signing import Signer
-from chockstone.api.model_descriptions import describe_models
+from chockstone.api.context import Context, audited_refusals
+from chockstone.api.model_descriptions import ModelDescription, describe_models
+from chockstone.api.sampler_sources import SamplerSources
 from chockstone.api.serving.file_watch import FileWatch
-from chockstone.api.serving.listening import event_loop, get_ready, http_server, stop_on_signals
-from chockstone.api.serving.preparing import Announce, CannotStart, Prepared, ray_plan, refuse_open_door
+from chockstone.api.serving.http_server import event_loop, get_ready, http_server, start_serving, stop_on_signals
+from chockstone.api.serving.startup import Announce, CannotStart, Prepared, ray_plan, require_keys
+from chockstone.api.signed_urls import SignedUrls
 from chockstone.api.users import UserDirectory, follow_keys, read_secret
 from chockstone.backends.protocol import Worker
 from chockstone.backends.ray.backend import RayBackend
 from chockstone.backends.supervision.local import LocalBackend
 from chockstone.backends.supervision.supervisor import WorkerSupervisor
 from chockstone.catalog import Catalog, CatalogError, EngineLock, SqliteGuard
-from chockstone.checkpoints import open_store
+from chockstone.checkpoints import Store, open_store
 from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.engine import Engine
 from chockstone.engine.ownership.catalog_claim import CatalogRefused, take_catalog
@@ -38,13 +40,25 @@ from chockstone.engine.ownership.lost_catalog import refuse_new_catalog
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 
 log = logging.getLogger(__name__)
-_DATABASE_SECONDS: Final = 60.0  # for a database server that starts when this one does
-_LOCK_SECONDS: Final = 10.0  # for a server that was here before to end
-_LAST_ANSWERS_SECONDS: Final = 3.0  # for clients to fetch what was finished last
+_DATABASE_SECONDS: Final = 60.0  # to wait for a database server that starts at the same time
+_LOCK_SECONDS: Final = 10.0  # to wait for the previous server to end
+_LAST_ANSWERS_SECONDS: Final = 3.0  # for clients to fetch the last results before shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What the server opens before it has an engine."""
+
+    models: dict[str, ModelDescription]
+    secret: bytes
+    store: Store
+    catalog: Catalog
+    lock: EngineLock | None  # None: the catalog is in the data directory, whose lock covers it
+    guard: SqliteGuard | None  # None: the catalog is not a file
 
 
 def run(config: ServerConfig, prepared: Prepared, *, announce: Announce) -> int:
-    """Serve until a signal says stop; ``announce`` is called once it answers. Returns the exit code.
+    """Serve until a signal says stop; ``announce`` is called once the server answers. Returns the exit code.
 
     Raises CannotStart.
     """
@@ -53,17 +67,8 @@ def run(config: ServerConfig, prepared: Prepared, *, announce: Announce) -> int:
 
 
 async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -> int:
-    sock = prepared.sock
-    try:
-        models = describe_models(config.models)
-        secret = read_secret(config.data / "token-secret")
-        store = open_store(config.store_url)
-        catalog = await Catalog.reach(config.database_url, wait_seconds=_DATABASE_SECONDS)
-        await refuse_new_catalog(catalog, store, data=config.data, is_elsewhere=config.database is not None)
-        lock = await _take(catalog, config)
-        guard = None if catalog.path is None else SqliteGuard(catalog.path)
-    except (CatalogError, CatalogRefused, StoreError, OSError, ValueError) as error:
-        raise CannotStart(str(error)) from error
+    opened = await _open(config)
+    catalog, storage, clock = opened.catalog, ArchiveStorage(opened.store), ServerClock(config.data)
     stop = asyncio.Event()
     failures: list[str] = []
 
@@ -75,8 +80,6 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
         engine.worker_lost(reason)
 
     backend = _backend(config, prepared, on_lost=lost, on_fatal=fail)
-    storage = ArchiveStorage(store)
-    clock = ServerClock(config.data)
     sources = SamplerSources()
     engine = Engine(
         await _with_sampler(config, backend, storage),
@@ -92,59 +95,107 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
         on_session_end=sources.forget_session,
     )
     keys = KeysRecord(config.data)
-    users = UserDirectory(config.keys, secret=secret, now=lambda: datetime.now(UTC), keys_required=keys.is_there)
-    context = Context(config, engine, users, models, sources, signer=Signer(secret), now=clock.now)
+    users = UserDirectory(config.keys, secret=opened.secret, now=lambda: datetime.now(UTC), keys_required=keys.is_there)
+    context = Context(
+        config,
+        engine,
+        users,
+        opened.models,
+        signed_urls=SignedUrls(opened.secret, users, now=clock.now),
+        sampler_sources=sources,
+        refused_keys=audited_refusals(engine),
+        now=clock.now,
+    )
     app = create_app(context)
     get_ready(app)
     watchdog = context.loop_health.watchdog()
     watchdog.start(asyncio.get_running_loop())
     server = http_server(app)
     try:
-        stored = await catalog.keys.list()
-        refuse_open_door(config, has_keys=bool(config.keys or stored), keys=keys)
-        users.reload(stored)  # before the first request, which must not find the door open
-        if not users.is_open:
-            keys.write()
+        await _load_keys(users, catalog, config, keys)
         await engine.start()
     except (CatalogError, OSError) as error:
         raise CannotStart(str(error)) from error
-    following = asyncio.create_task(follow_keys(users, catalog, remember=keys.write))
-    reporting = asyncio.create_task(context.refused_keys.keep_reporting())
-    end = partial(_end, backend)
-    watch = FileWatch(config.data, prepared.lock, guard)
-    keeping = [asyncio.create_task(watch.keep(end)), asyncio.create_task(clock.keep())]
-    if lock is not None:
-        keeping.append(asyncio.create_task(lock.keep(end)))
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    background = _start_background(context, keys, clock, opened, prepared, end=partial(_end, backend))
     stop_on_signals(stop, at_once=backend.kill)
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.005)
-    announce(sock.getsockname()[1], users.names)
+    serving = await start_serving(server, prepared.sock)
+    announce(prepared.sock.getsockname()[1], users.names)
     await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
-    log.info("stopping: what is running is finished, nothing new is taken; once more stops at once")
+    log.info("stopping: the server finishes running operations and accepts no new ones; press Ctrl-C again to exit now")
     await engine.stop()
     await engine.futures.collected(_LAST_ANSWERS_SECONDS)
     context.polls.end()
     server.should_exit = True
     await serving
-    following.cancel()
-    reporting.cancel()
-    for task in keeping:
+    for task in background:
         task.cancel()
     await asyncio.to_thread(storage.close)
-    if lock is not None:
-        await lock.release()
-    if guard is not None:
-        guard.close()
-    await catalog.close()
+    await _close(opened)
     watchdog.stop()
     for reason in failures:
         log.error("the worker cannot start: %s", reason)
     return 1 if failures else 0
 
 
-async def _take(catalog: Catalog, config: ServerConfig) -> EngineLock | None:
-    """Of this version on return. A catalog in the data directory goes and comes with it, and has its lock."""
+async def _open(config: ServerConfig) -> _Opened:
+    """Raises CannotStart."""
+    try:
+        models = describe_models(config.models)
+        secret = read_secret(config.data / "token-secret")
+        store = open_store(config.store_url)
+        catalog = await Catalog.reach(config.database_url, wait_seconds=_DATABASE_SECONDS)
+        await refuse_new_catalog(catalog, store, data=config.data, is_elsewhere=config.database is not None)
+        lock = await _claim_catalog(catalog, config)
+        guard = None if catalog.path is None else SqliteGuard(catalog.path)
+    except (CatalogError, CatalogRefused, StoreError, OSError, ValueError) as error:
+        raise CannotStart(str(error)) from error
+    return _Opened(models, secret, store, catalog, lock, guard)
+
+
+async def _close(opened: _Opened) -> None:
+    if opened.lock is not None:
+        await opened.lock.release()
+    if opened.guard is not None:
+        opened.guard.close()
+    await opened.catalog.close()
+
+
+async def _load_keys(users: UserDirectory, catalog: Catalog, config: ServerConfig, keys: KeysRecord) -> None:
+    """Before the first request, which must not be served as on a server without keys. Raises CannotStart."""
+    stored = await catalog.keys.list()
+    require_keys(config, has_keys=bool(config.keys or stored), keys=keys)
+    users.reload(stored)
+    if not users.is_open:
+        keys.write()
+
+
+def _start_background(
+    context: Context,
+    keys: KeysRecord,
+    clock: ServerClock,
+    opened: _Opened,
+    prepared: Prepared,
+    *,
+    end: Callable[[str], None],
+) -> list[asyncio.Task[None]]:
+    """Tasks that run as long as the server. Those that find its files or its lock lost call ``end``."""
+    watch = FileWatch(context.config.data, prepared.lock, opened.guard)
+    tasks = [
+        follow_keys(context.users, opened.catalog, remember=keys.write),
+        context.refused_keys.keep_reporting(),
+        watch.keep(end),
+        clock.keep(),
+    ]
+    if opened.lock is not None:
+        tasks.append(opened.lock.keep(end))
+    return [asyncio.create_task(task) for task in tasks]
+
+
+async def _claim_catalog(catalog: Catalog, config: ServerConfig) -> EngineLock | None:
+    """On return the catalog has this version's tables and no other engine uses it.
+
+    None: the catalog is in the data directory, whose lock covers it.
+    """
     if config.database is None:
         await catalog.bring_up_to_date()
         return None
@@ -158,7 +209,7 @@ async def _take(catalog: Catalog, config: ServerConfig) -> EngineLock | None:
 
 
 def _end(backend: WorkerSupervisor, reason: str) -> None:
-    """An engine whose data or catalog may be another's must not do anything more, not even stop in good order."""
+    """Exit at once: an engine whose data or catalog may belong to another server must not write, even to shut down."""
     log.critical("the server ends at once, and nothing acknowledged is lost: %s", reason)
     backend.kill()
     os._exit(1)
@@ -167,17 +218,17 @@ def _end(backend: WorkerSupervisor, reason: str) -> None:
 def _backend(
     config: ServerConfig, prepared: Prepared, *, on_lost: Callable[[str], None], on_fatal: Callable[[str], None]
 ) -> WorkerSupervisor:
-    told, first, inherit = prepared.worker_config, prepared.worker, [prepared.lock]
+    settings, first, inherit = prepared.worker_config, prepared.worker, [prepared.lock]
     if config.backend == "ray":
-        return RayBackend(ray_plan(config), told, on_lost=on_lost, on_fatal=on_fatal, first=first, inherit=inherit)
-    return LocalBackend(told, on_lost=on_lost, on_fatal=on_fatal, first=first, inherit=inherit)
+        return RayBackend(ray_plan(config), settings, on_lost=on_lost, on_fatal=on_fatal, first=first, inherit=inherit)
+    return LocalBackend(settings, on_lost=on_lost, on_fatal=on_fatal, first=first, inherit=inherit)
 
 
 async def _with_sampler(config: ServerConfig, backend: WorkerSupervisor, storage: ArchiveStorage) -> Worker:
-    """Samples are its own, or those of vLLM servers."""
+    """The backend itself, or one that sends samples to vLLM servers. Raises CannotStart."""
     if config.sampler != "vllm":
         return backend
-    from chockstone.backends.supervision.vllm_backend import (  # late: most do without
+    from chockstone.backends.supervision.vllm_backend import (  # late: few servers use vLLM
         CannotSample,
         VllmBackend,
         VllmPlan,

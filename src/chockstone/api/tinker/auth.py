@@ -1,4 +1,4 @@
-"""Authentication: keys for tokens, and who a key belongs to."""
+"""Authentication: exchanges keys for tokens, and tells whose a key is."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ async def apikey_me(caller: CallerDep) -> ApiKeyResponse:
 
 @routes.delete("/apikey/me", status_code=204)
 async def delete_apikey(caller: CallerDep) -> Response:
-    """Keys are the operator's to take away; a client that logs out forgets its own copy."""
+    """Does nothing: only the operator revokes keys. A client that logs out deletes its own copy."""
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""Billing: real tokens and bytes, without prices."""
+"""Billing: used tokens and stored bytes, without prices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PAGE: Final = 1000
 async def usage_events(
     context: ContextDep, caller: CallerDep, starting_on: AwareDatetime, ending_before: AwareDatetime
 ) -> wire.UsageResponse:
-    """By the hour, oldest first: the caller's own, and to admins everyone's."""
+    """Usage by the hour, oldest first: the caller's, or for admins that of all users."""
     start, end = _window(starting_on, ending_before, context.now())
     await context.engine.usage.flush()
     uses = await context.catalog.usage.list(context.scope_of(caller), start=start, end=end)
@@ -42,9 +42,9 @@ async def usage_events(
 async def current_checkpoints(
     context: ContextDep, caller: CallerDep, project_id: Annotated[str | None, Query(max_length=255)] = None
 ) -> wire.StorageUsageResponse:
-    """By project and user, largest first: the caller's own, and to admins everyone's.
+    """Stored bytes by project and user, largest first: the caller's, or for admins those of all users.
 
-    Bytes that copies share are counted once, for whoever had them first.
+    Bytes that copies share are counted once, for the first owner.
     """
     owner = context.scope_of(caller)
     by_run = await context.engine.checkpoints.real_usage_by_run()
@@ -81,7 +81,7 @@ def _window(start: datetime, end: datetime, now: datetime) -> tuple[datetime, da
 def _begins_an_hour(moment: datetime) -> bool:
     try:
         return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0) == moment
-    except OverflowError:  # of a year that UTC has no number for
+    except OverflowError:  # outside the years that UTC has in Python
         return False
 
 
@@ -113,7 +113,7 @@ def _info(use: Use) -> wire.UseInfo:
 
 
 async def _sessions(context: Context, caller: Caller, wanted: Iterable[str]) -> dict[str, wire.UsageSession]:
-    """Looked for from the newest, which is where sessions of the last days are."""
+    """Searches from the newest session on, because the usage is of the last days."""
     missing = set(wanted)
     found: dict[str, wire.UsageSession] = {}
     offset = 0

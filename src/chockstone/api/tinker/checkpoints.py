@@ -1,7 +1,7 @@
-"""Checkpoints: listed, shared, given a lifetime, fetched and deleted.
+"""Checkpoints: lists, publishes, expires, verifies, downloads and deletes them.
 
-Whoever made one may do anything with it; one that is public may be read by everyone. What is another's
-and what is not there answer alike.
+The owner may do everything; a public checkpoint may be read by every user. A missing checkpoint and another user's
+private one get the same answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RUN: Final = "/training_runs/{run_id}/checkpoints"
 _ONE: Final = _RUN + "/{kind}/{name}"
 _URL_LIFETIME: Final = timedelta(hours=1)
 _JSON: Final = "application/json"
-_BYTES_PER_ENTRY: Final = 500  # or so, of a list
+_BYTES_PER_ENTRY: Final = 500  # of a list, roughly
 
 
 @routes.get("/checkpoints", response_model=CheckpointsResponse)
@@ -74,14 +74,14 @@ async def get_checkpoint(run_id: str, kind: str, name: str, context: LookupDep, 
 
 @routes.delete(_ONE, status_code=204)
 async def delete_checkpoint(run_id: str, kind: str, name: str, context: ContextDep, caller: CallerDep) -> Response:
-    """The row, and then the archive. Of several at once one deletes it; to the others it is not there."""
+    """Delete the row, then the archive. Of several requests at once, one succeeds and the others get a 404."""
     row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
     return await _delete(context, caller, row)
 
 
 @routes.delete(_RUN + "/{name}", status_code=204)
 async def delete_by_bare_name(run_id: str, name: str, context: ContextDep, caller: CallerDep) -> Response:
-    """A name without its kind, as long as it can mean one checkpoint only."""
+    """Delete by a name without its kind, if only one checkpoint has it."""
     paths = [TinkerPath.of(run_id, kind, name) for kind in Kind]
     await context.run_row(run_id, caller)
     found = await context.catalog.checkpoints.named(run_id, name, now=context.now())
@@ -90,7 +90,7 @@ async def delete_by_bare_name(run_id: str, name: str, context: ContextDep, calle
         raise BadRequest(f"{name!r} can mean {ids} of run {run_id!r}; delete each by its full id. Nothing was deleted.")
     if found:
         return await _delete(context, caller, found[0])
-    check_name(name)  # ``latest`` is none
+    check_name(name)  # refuses ``latest``
     for path in paths:
         await context.refuse_while_written(path)
     raise RowMissing(f"run {run_id!r} has no checkpoint {name!r} of any kind; list its checkpoints")
@@ -98,7 +98,7 @@ async def delete_by_bare_name(run_id: str, name: str, context: ContextDep, calle
 
 @routes.post(_ONE + "/publish", status_code=204)
 async def publish(run_id: str, kind: str, name: str, context: ContextDep, caller: CallerDep) -> Response:
-    """Everyone on this server may read it from now on. Again is fine."""
+    """Let every user of this server read the checkpoint. Idempotent."""
     row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
     await context.engine.checkpoints.set_public(row, public=True, by=caller.user_id)
     return Response(status_code=204)
@@ -122,7 +122,7 @@ async def set_ttl(
 
 @routes.post(_ONE + "/verify")
 async def verify(run_id: str, kind: str, name: str, context: ContextDep, caller: CallerDep) -> VerifyResponse:
-    """Reads it in full, and has what it finds be known."""
+    """Read the archive in full, and record whether it is damaged."""
     row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
     found = describe(await context.engine.checkpoints.verify(row))
     return VerifyResponse(state=found.state or "ready", damage=found.damage)
@@ -132,7 +132,7 @@ async def verify(run_id: str, kind: str, name: str, context: ContextDep, caller:
 async def archive(
     run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep
 ) -> Response:
-    """Where the archive can be fetched from without credentials, for an hour."""
+    """A URL of the archive that needs no credential and is valid for an hour."""
     path = str(TinkerPath.of(run_id, kind, name))
     row = (await context.checkpoint(path, caller)).row
     expires = context.now() + _URL_LIFETIME
@@ -146,7 +146,7 @@ async def archive(
 async def external_weights_urls(
     run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep
 ) -> ExternalWeightsUrlsResponse:
-    """Where each file of an export can be fetched from without credentials, for an hour."""
+    """A URL for each file of an export that needs no credential and is valid for an hour."""
     path = str(TinkerPath.of(run_id, kind, name))
     row = (await context.checkpoint(path, caller, kinds=(Kind.EXTERNAL_WEIGHTS,))).row
     files = await exported_files(context, row)
@@ -179,7 +179,7 @@ def describe(row: CheckpointRow) -> Checkpoint:
 
 
 async def _listed(rows: Sequence[CheckpointRow], cursor: Cursor | None = None) -> Response:
-    """Encoded once, here: a run may have ten thousand."""
+    """Encodes large lists in a thread: a run may have ten thousand checkpoints."""
 
     def encode() -> bytes:
         return CheckpointsResponse(checkpoints=[describe(row) for row in rows], cursor=cursor).encode()

@@ -1,4 +1,4 @@
-"""Futures: what became of a request, told as soon as it is known."""
+"""Futures: results of requests, by long polling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from chockstone.wire.messages.futures import (
 
 routes = Routes(tags=["futures"])
 _HOLD_SECONDS: Final = 25.0  # clients give up at 45, and ask again at once after a 408
-_LARGE_BYTES: Final = 1 << 20  # results that a client may want to make room for
+_LARGE_BYTES: Final = 1 << 20  # larger results are announced first, if the client asks for that
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
 
@@ -38,10 +38,10 @@ _JSON: Final = "application/json"
 async def retrieve_future(
     message: RetrieveFutureRequest, request: Request, context: ContextDep, caller: CallerDep
 ) -> Response:
-    """Waits for the result. 408: not yet, ask again. 410: it was there, and is not kept any longer."""
+    """Waits for the result. 408: not finished, ask again. 410: the result is not kept any longer."""
     try:
         held = await context.polls.hold(_result(context, caller, message.request_id), timeout_seconds=_HOLD_SECONDS)
-    except ServerFailure as error:  # its run cannot be brought back now; clients ask again at once whatever they get
+    except ServerFailure as error:  # its run cannot be woken now; clients ask again at once after any answer
         await context.polls.hold(asyncio.sleep(_HOLD_SECONDS), timeout_seconds=_HOLD_SECONDS)
         return _not_yet(message.request_id, str(error))
     if held is None:
@@ -59,7 +59,7 @@ async def retrieve_future(
 async def retrieve_futures(
     message: RetrieveFuturesRequest, context: ContextDep, caller: CallerDep
 ) -> RetrieveFuturesResponse:
-    """Which samples of one sampler are done. Waits for news if there are none."""
+    """Which samples of one sampler are finished. Waits until at least one is."""
     target = message.target
     await context.source(target.sampling_session_id, caller)
     feed = context.engine.sampling.feed(target.sampling_session_id, target.cloned_sampler_id)
@@ -82,8 +82,8 @@ async def retrieve_futures(
 
 @routes.post("/cancel_future")
 async def cancel_future(message: CancelFutureRequest, context: ContextDep, caller: CallerDep) -> Response:
-    """A sample that is not wanted any more ends; anything else, or nothing, is fine too."""
-    found = context.promise(message.request_id, caller)  # of an earlier server, it may be waited for
+    """Cancel a sample. Does nothing for other requests or unknown ids."""
+    found = context.promise(message.request_id, caller)  # may have to wake a run of an earlier server
     if await context.polls.hold(found, timeout_seconds=_HOLD_SECONDS) is not None:
         context.engine.sampling.cancel(message.request_id)
     return Response(b"{}", media_type=_JSON)

@@ -1,4 +1,4 @@
-"""Models: making runs, describing them, letting them go."""
+"""Models: creates, describes and unloads runs."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ async def create_model(request: CreateModelRequest, context: ContextDep, caller:
 
 @routes.post("/get_info")
 async def get_info(request: GetInfoRequest, context: ContextDep, caller: CallerDep) -> GetInfoResponse:
-    """Of a parked run too, which stays parked."""
+    """Also of a parked run, which stays parked."""
     live = context.engine.runs.get(request.model_id)
-    if live is not None and live.owner == caller.user_id:  # its row may not be written yet
+    if live is not None and live.owner == caller.user_id:  # the catalog may not have its row yet
         context.engine.presence.saw_run(live.run_id)
         base_model, spec, optimizer = live.base_model, live.spec, live.optimizer
     else:

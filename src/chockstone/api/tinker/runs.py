@@ -1,4 +1,4 @@
-"""Training runs, as they are listed and looked up."""
+"""Training runs: lists them, and shows one with its recoveries."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def list_runs(
 async def get_run(
     run_id: str, context: LookupDep, caller: CallerDep, access_scope: AccessScope = "owned"
 ) -> TrainingRun:
-    """One's own; of those that are accessible also another's with public checkpoints, and nothing else of it."""
+    """A run of the caller; with ``accessible`` also another user's, with its public checkpoints only."""
     try:
         row = await context.run_row(run_id, caller)
     except RowMissing:
@@ -67,7 +67,7 @@ async def get_run(
 async def list_recoveries(
     run_id: str, context: ContextDep, caller: CallerDep, limit: Annotated[int, Query(ge=1, le=KEPT)] = KEPT
 ) -> RecoveriesResponse:
-    """How often the run was brought back after a crash, and whether it came out the same. Admins may ask of any."""
+    """The recoveries of a run after crashes, and whether its numbers were the same. Admins may ask for any run."""
     row = await context.run_row(run_id, None if context.is_admin(caller) else caller)
     rows = await context.catalog.recoveries.list(row.run_id, limit=limit)
     return RecoveriesResponse(training_run_id=row.run_id, recoveries=[_recovery(each) for each in rows])

@@ -1,4 +1,4 @@
-"""Samplers: sampling sessions, and the samples asked of them."""
+"""Samplers: creates sampling sessions and submits samples."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def asample(request: Request, context: ContextDep, caller: CallerDep) -> A
     body = await read_body(request)
     head = await off_loop(lambda: peek_sample(parse_object(body)), size_bytes=len(body))
     source = await _source(context, caller, head)
-    seq_id = None if head.sampling_session_id is None else head.seq_id  # it counts within a sampling session only
+    seq_id = None if head.sampling_session_id is None else head.seq_id  # it counts only within a sampling session
     submitted = await context.engine.sampling.submit(source, seq_id, body, num_samples=head.num_samples)
     return AcceptedResponse(request_id=submitted.request_id, sample_sequence_ids=list(submitted.sequence_ids))
 
@@ -95,7 +95,7 @@ async def _source(context: Context, caller: Caller, head: SampleHead) -> Sampler
 
 
 async def _check_still_there(context: Context, checkpoint: CheckpointRow, archive: str | None) -> None:
-    """A removal that looked for samplers before this one was there deletes what it samples from."""
+    """A removal that looked for samplers before this one existed deletes the archive that it samples from."""
     if archive == checkpoint.archive and await context.catalog.checkpoints.get_save(checkpoint.save_id) is None:
         raise RowMissing(
             f"checkpoint {checkpoint.path!r} was deleted or replaced a moment ago; list those of its run, "
@@ -104,7 +104,7 @@ async def _check_still_there(context: Context, checkpoint: CheckpointRow, archiv
 
 
 async def _weights(context: Context, caller: Caller, model_path: str) -> Latest:
-    """Of a base model that is served here."""
+    """The checkpoint, if its base model is served here."""
     found = await context.checkpoint(model_path, caller, kinds=(Kind.SAMPLER_WEIGHTS, Kind.WEIGHTS))
     context.model(found.row.base_model)
     return found

@@ -1,4 +1,4 @@
-"""Service: whether the server is there, what it serves, and what clients should know before they start."""
+"""Service: health, readiness, served models, and configuration for clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def healthz() -> HealthResponse:
 
 @routes.get("/readyz", responses={503: {"model": ReadinessResponse, "description": "The worker is not ready"}})
 async def readyz(context: ContextDep, response: Response) -> ReadinessResponse:
-    """Whether the worker has loaded the models. Requests may be sent before: they wait for it."""
+    """Whether the worker has loaded the models. Requests sent before wait for it."""
     engine = context.engine
     if engine.is_ready:
         return ReadinessResponse(status="ready")
@@ -63,7 +63,7 @@ async def client_dynamic_config(request: ClientConfigRequest, caller: CallerDep)
 
 @routes.post("/telemetry")
 async def telemetry(request: TelemetryRequest, caller: CallerDep) -> TelemetryResponse:
-    """Accepted and dropped. Clients put their credentials into it, so even the debug log gets it redacted."""
+    """Accepted and dropped. Clients put credentials into telemetry, so the debug log has it redacted."""
     if log.isEnabledFor(logging.DEBUG):
         log.debug("telemetry user=%s batch=%s", caller.user_id, str(request.redacted())[:10_000])
     return TelemetryResponse()

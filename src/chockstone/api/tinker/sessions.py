@@ -1,4 +1,4 @@
-"""Sessions: from a client's first call to its last."""
+"""Sessions: creates, finds and finishes client sessions."""
 
 from __future__ import annotations
 
@@ -112,13 +112,13 @@ async def get_session(
 async def finish_session(
     session_id: str, request: wire.FinishSessionRequest, context: ContextDep, caller: CallerDep
 ) -> Response:
-    """The first reason stands. What the session's runs and samplers held in memory is freed."""
+    """The first reason is kept. Frees the memory of the session's runs and samplers."""
     session = await context.session(session_id, caller)
     if not session.is_finished:
         await context.catalog.sessions.finish(
             session_id, reason=request.reason.type, detail=request.detail, now=context.now()
         )
-    await context.engine.sessions.finish(session_id)  # again is fine, and frees what a failure left
+    await context.engine.sessions.finish(session_id)  # idempotent, and frees what an earlier failure left
     return Response(status_code=204)
 
 

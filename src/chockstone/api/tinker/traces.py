@@ -1,7 +1,7 @@
 """Traces: the timeline of a session, as a file for ui.perfetto.dev.
 
-Made of what the catalog knows: the session, its runs and samplers, their checkpoints, what was done
-to those, and what was used by the hour. Built anew whenever it is fetched, so it is never old.
+Built from the catalog on each fetch: the session, its runs and samplers, their checkpoints and audit, and the usage
+by the hour.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any, Final
 from fastapi import Request, Response
 
 from chockstone.api.context import Context, ContextDep
-from chockstone.api.downloads.signed_urls import read_signed, sign_for
-from chockstone.api.downloads.signing import ForeignToken
 from chockstone.api.routes import Routes
+from chockstone.api.signed_urls import ForeignToken
 from chockstone.api.users import CallerDep
 from chockstone.catalog import RunRow, SessionRow
 from chockstone.wire.messages.sessions import TraceExportResponse
@@ -23,16 +22,16 @@ from chockstone.wire.perfetto import Details, PerfettoTrace
 routes = Routes(tags=["sessions"])
 _LIFETIME: Final = timedelta(hours=1)
 _HOUR: Final = timedelta(hours=1)
-_UNITS: Final = {"checkpoint": "checkpoints", "storage": "gigabyte-hours"}  # others are counted in tokens
+_UNITS: Final = {"checkpoint": "checkpoints", "storage": "gigabyte-hours"}  # other types are counted in tokens
 
 
 @routes.get("/sessions/{session_id}/trace_export")
 async def trace_export(
     session_id: str, request: Request, context: ContextDep, caller: CallerDep
 ) -> TraceExportResponse:
-    """Where the trace can be fetched from without credentials, for an hour."""
+    """A URL of the trace that needs no credential and is valid for an hour."""
     session = await context.session(session_id, caller)
-    token = sign_for(context, caller, {"trace": session.session_id}, expires_at=context.now() + _LIFETIME)
+    token = context.signed_urls.sign(caller, {"trace": session.session_id}, expires_at=context.now() + _LIFETIME)
     return TraceExportResponse(
         status="ready", url=f"{context.base_url(request)}/api/v1/traces/{token}/{session.session_id}.pftrace"
     )
@@ -40,9 +39,9 @@ async def trace_export(
 
 @routes.get("/traces/{token}/{filename}", response_class=Response)
 async def trace(token: str, filename: str, request: Request, context: ContextDep) -> Response:
-    session_id = read_signed(context, token, request).get("trace")
+    session_id = context.signed_urls.read(token, request).get("trace")
     if not isinstance(session_id, str):
-        raise ForeignToken  # it was signed for something else
+        raise ForeignToken  # signed for a download
     session = await context.catalog.sessions.get(session_id)
     return Response(
         await build_trace(context, session),
@@ -90,7 +89,7 @@ async def _add_audit(context: Context, trace: PerfettoTrace, session: SessionRow
 
 
 async def _add_usage(context: Context, trace: PerfettoTrace, session: SessionRow, process: int, end: datetime) -> None:
-    """One counter for each thing that is counted, back at nothing after each hour of use."""
+    """One counter for each type of use, back at zero after each hour of use."""
     await context.engine.usage.flush()
     uses = await context.catalog.usage.list(session.owner, start=session.created_at - _HOUR, end=end + _HOUR)
     by_type: dict[str, dict[datetime, float]] = {}

@@ -1,4 +1,4 @@
-"""Training: passes and optimizer steps, as requests with numbers."""
+"""Training: submits forward and backward passes, optimizer steps and custom losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights: saving a run under a name, and loading it again."""
+"""Weights: saves a run under a name, loads it, copies and describes it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def save_weights(request: SaveWeightsRequest, context: ContextDep, caller:
 async def save_weights_for_sampler(
     request: SaveWeightsForSamplerRequest, context: ContextDep, caller: CallerDep
 ) -> AcceptedResponse:
-    """With a name: a checkpoint to sample from. Without: a sampling session on the weights as they are."""
+    """With a name: save a checkpoint to sample from. Without: create a sampling session on the current weights."""
     live = await context.run(request.model_id, caller)
     training = context.engine.training
     if request.path is not None:
@@ -66,7 +66,7 @@ async def save_weights_for_sampler(
 async def save_weights_external(
     request: SaveWeightsExternalRequest, context: ContextDep, caller: CallerDep
 ) -> AcceptedResponse:
-    """As files for other programs, encrypted if there are recipients."""
+    """Export as files for other programs, encrypted if there are recipients."""
     live = await context.run(request.model_id, caller)
     command = Save(
         TinkerPath.of(live.run_id, Kind.EXTERNAL_WEIGHTS, request.path),
@@ -80,10 +80,10 @@ async def save_weights_external(
 
 @routes.post("/load_weights")
 async def load_weights(request: LoadWeightsRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
-    """Into an existing run, or, given a session, into a new one made for it."""
+    """Load into an existing run or, given a session, into a new run."""
     run_id = request.model_id or f"{request.session_id}:train:{request.model_seq_id}"
     request_id = request_id_of(run_id, request.seq_id or 0)  # a run's opening has number 0
-    if await context.promise(request_id, caller) is not None:  # a repeat, whose source may be gone since
+    if await context.promise(request_id, caller) is not None:  # a retry, whose source may be deleted since
         return AcceptedResponse(request_id=request_id, model_id=run_id)
     reader = context.identify_reader(request.weights_access_token, caller)
     found = await context.checkpoint(request.path, reader, kinds=(Kind.WEIGHTS,))
@@ -145,7 +145,7 @@ async def copy_weights(
     x_idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
     x_tinker_weights_access_token: Annotated[str | None, Header(max_length=10_000)] = None,
 ) -> CopyWeightsResponse:
-    """Into a new run that is not loaded. It shares the bytes of its source, and neither its lifetime nor its fate."""
+    """Copy into a new run that is not loaded. The copy shares the bytes of its source, but not its expiry."""
     context.refuse_when_stopping()
     token = x_tinker_weights_access_token or request.weights_access_token
     reader = context.identify_reader(token, caller)
@@ -167,5 +167,5 @@ async def copy_weights(
 
 
 def skipped(found: Latest) -> list[SkippedCheckpoint] | None:
-    """What ``latest`` passed over; None where it passed over nothing."""
+    """The checkpoints that ``latest`` skipped; None if there were none."""
     return [SkippedCheckpoint(path=each.path, reason=each.reason) for each in found.skipped] or None

@@ -1,1 +1,4 @@
-"""Connections to SQLite and PostgreSQL: transactions, retries, locks, upgrades. Knows no table by name."""
+"""Connections to SQLite and PostgreSQL: transactions, retries, locks and upgrades.
+
+Must not know what single tables mean.
+"""

@@ -1,10 +1,10 @@
-"""The database: statements in, rows out, and its errors in this room's words.
+"""The database: runs transactions, and translates the drivers' errors into the catalog's.
 
-Knows no table. SQLite lets one connection write at a time, so writers queue here, in order, where
-waiting costs nothing; other processes are waited for by SQLite itself. A transaction once begun
-runs to its end even if its caller is cancelled: a driver interrupted halfway keeps its locks.
+SQLite lets one connection write at a time. Writers of this process queue here, in order; SQLite itself waits for
+other processes. A transaction runs to its end even if its caller is cancelled, because a driver that is interrupted
+halfway keeps its locks.
 
-A PostgreSQL server that is away is asked again, for moments or as ``patience`` says.
+A transaction on a PostgreSQL server that does not answer is retried with backoff; see ``retry``.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Database:
 
     @classmethod
     def at(cls, url: str, *, is_read_only: bool = False) -> Database:
-        """Connects to nothing yet, though a SQLite file that can never be opened is refused.
+        """Does not connect yet. Raises CatalogUnavailable for a SQLite file that cannot be opened.
 
-        ``is_read_only``: PostgreSQL is told to refuse all writes.
+        ``is_read_only``: PostgreSQL refuses all writes.
         """
         if _driver(url) == DRIVERS["sqlite"]:
             return cls(_sqlite_engine(url), url)
@@ -65,26 +65,26 @@ class Database:
 
     @property
     def path(self) -> Path:
-        """Of the SQLite file."""
+        """The SQLite file."""
         return Path(self._engine.url.database or "")
 
     @property
     def is_absent(self) -> bool:
-        """A SQLite file that is not there: to ask it anything would make it."""
+        """Whether the SQLite file does not exist. A query would create it."""
         return self.is_sqlite and not self.path.exists()
 
     @property
     def shown_url(self) -> str:
-        """For messages: without its password."""
+        """The URL without its password, for messages."""
         return redact_url(self._url)
 
     def connector(self, **settings: str) -> Connect:
-        """Makes connections to PostgreSQL that are the caller's alone."""
+        """Makes PostgreSQL connections outside the pool, for the caller alone."""
         return connector(self._url, settings=settings)
 
     @asynccontextmanager
     async def unhurried(self) -> AsyncIterator[Database]:
-        """The same one, whose statements may take as long as they do."""
+        """The same database without the time limit on statements."""
         if self.is_sqlite:
             yield self
             return
@@ -95,7 +95,7 @@ class Database:
             await database.close()
 
     async def close(self) -> None:
-        """Waits for what is under way."""
+        """Waits for running transactions."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
         await self._engine.dispose()
 
@@ -106,7 +106,7 @@ class Database:
         return await self.run(work, writes=False)
 
     async def write(self, *statements: Executable) -> list[Sequence[AnyRow]]:
-        """All in one transaction, or none; the rows that each returned."""
+        """Run all statements in one transaction. Returns the rows of each."""
 
         async def work(connection: AsyncConnection) -> list[Sequence[AnyRow]]:
             returned: list[Sequence[AnyRow]] = []
@@ -128,11 +128,11 @@ class Database:
     async def run(self, work: Callable[[AsyncConnection], Awaitable[T]], *, writes: bool) -> T:
         """One transaction: committed when ``work`` returns, undone if it raises.
 
-        The first statement of a writer must write, or SQLite may refuse to turn a reader into one. The
-        work is begun again if the database was away, so it must do nothing but speak to it.
-        ``IntegrityError`` passes through: only the caller knows what it means.
+        The first statement of a writer must write: SQLite may refuse to turn a reader into a writer. ``work`` is
+        run again if the database did not answer, so it must have no other effect. ``IntegrityError`` is not
+        translated: only the caller knows what it means.
         """
-        patience = CatalogRetry()
+        retry = CatalogRetry()
         try:
             while True:
                 task = asyncio.create_task(self._write(work) if writes else self._read(work))
@@ -141,9 +141,9 @@ class Database:
                 try:
                     return await asyncio.shield(task)
                 except CatalogAway as error:
-                    await patience.wait(error)
+                    await retry.wait(error)
         finally:
-            patience.end()
+            retry.end()
 
     async def _read(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         async with self._translation(), self._engine.connect() as connection:
@@ -179,18 +179,18 @@ class Database:
                     f"the catalog {self.shown_url!r} failed: {origin}. Look for a full disk or a missing directory."
                 ) from error
             if state_of(origin) == READ_ONLY:
-                await self._engine.dispose()  # what was the primary may be a standby now: connections are made anew
+                await self._engine.dispose()  # the former primary may be a standby now: connect again
             raise refusal(origin, self._url, is_cut=_is_cut(error)) from error
 
 
 def _origin(error: BaseException) -> BaseException:
-    """The driver's own error, where there is one."""
+    """The driver's own error, if there is one."""
     orig = error.orig if isinstance(error, StatementError) else None
     return error if orig is None else orig.__cause__ or orig
 
 
 def _is_cut(error: Exception) -> bool:
-    """Whether the connection ended before the server's answer came, or there was none to have."""
+    """Whether the connection ended before the server answered, or no connection was free."""
     return isinstance(error, OSError | NoConnectionFree) or (
         isinstance(error, DBAPIError) and error.connection_invalidated
     )
@@ -201,7 +201,7 @@ def _is_about_a_value(error: Exception) -> bool:
         return True
     if not isinstance(error, DBAPIError):
         return isinstance(error, StatementError)  # a column refused it before the driver saw it
-    # asyncpg has no DB-API errors of its own: a ValueError underneath, or what the server's code says.
+    # asyncpg has no DB-API errors: it raises ValueError, or has the server's SQLSTATE.
     origin = error.orig
     return isinstance(getattr(origin, "__cause__", None), ValueError) or state_of(origin).startswith(_VALUE_STATES)
 
@@ -221,12 +221,12 @@ def _postgres_engine(connect: Connect) -> AsyncEngine:
 
 
 def sqlite_path(url: str) -> Path | None:
-    """Of the file; None: the database is none."""
+    """The SQLite file of the URL; None for PostgreSQL."""
     return Path(make_url(url).database or "") if _driver(url) == DRIVERS["sqlite"] else None
 
 
 def _driver(url: str) -> str:
-    """Refuses what this catalog does not run on."""
+    """Raises CatalogUnavailable for a database that the catalog does not support."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise CatalogUnavailable(f"the catalog's URL cannot be read: {_USE}")

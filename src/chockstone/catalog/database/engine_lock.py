@@ -1,8 +1,8 @@
-"""The engine's lock: while one server's engine runs on a catalog, no other does.
+"""The engine's lock: at most one server's engine runs on a catalog.
 
-PostgreSQL keeps it for a connection, and frees it when that ends, however it ends. A server that loses
-the connection takes the lock again as soon as it can; one that finds it taken must stop. Beside a SQLite
-file it is a file.
+On PostgreSQL it is an advisory lock of a connection, which PostgreSQL frees when the connection ends. A server that
+loses the connection takes the lock again; a server that finds it taken must stop. For SQLite the lock is a file
+beside the database.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from chockstone.catalog.database.database import Database
 from chockstone.catalog.database.postgres import refusal
 from chockstone.catalog.errors import CatalogInUse, CatalogUnavailable
 
-_NUMBER: Final = 0x63686F63  # with the schema's: the lock is of one catalog of the PostgreSQL server
-# Without a schema there is nothing to lock, and nothing to use either, which is told when tables are made.
+_NUMBER: Final = 0x63686F63  # with the hash of the schema: one lock for each catalog of a PostgreSQL server
+# Without a schema there is nothing to lock; creating the tables will fail and say so.
 _SCHEMA: Final = "hashtext(coalesce(current_schema(), ''))"
 _TAKE: Final = f"SELECT pg_try_advisory_lock({_NUMBER}, {_SCHEMA})"
 _HOLDER: Final = f"""
@@ -30,9 +30,9 @@ _HOLDER: Final = f"""
         AND classid = {_NUMBER} AND objid = ({_SCHEMA}::bigint & 4294967295)::oid)
 """  # noqa: S608  # only our own number is put in
 _CHECK_SECONDS: Final = 0.2
-_LOOK_SECONDS: Final = 5.0  # between two looks whether the connection is there yet
-_GIVE_UP_SECONDS: Final = 30.0  # that another one has it
-# A machine that died says nothing: its connection is given up after a minute.
+_LOOK_SECONDS: Final = 5.0  # between two checks of the connection
+_GIVE_UP_SECONDS: Final = 30.0  # while another server has the lock
+# PostgreSQL ends the connection of a machine that died after a minute.
 _SESSION: Final = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
 _SHOWN: Final = 60  # characters that PostgreSQL keeps of a name
 
@@ -44,14 +44,14 @@ class EngineLock:
         self._database = database
         self._connect = None if database.is_sqlite else database.connector(application_name=holder[:_SHOWN], **_SESSION)
         self._connection: Any = None  # Any: asyncpg has no types
-        self._session = 0  # of PostgreSQL, that had the lock last
+        self._session = 0  # server process of the connection that had the lock last
         self._file: int | None = None
 
     @classmethod
     async def take(
         cls, database: Database, holder: str, *, wait_seconds: float = 0.0, on_wait: Callable[[], None] = lambda: None
     ) -> EngineLock:
-        """``holder`` says in a few words who asks. Somebody else's lock is waited for.
+        """Waits up to ``wait_seconds`` for another server's lock. ``holder`` describes this server in a few words.
 
         Raises CatalogInUse, CatalogUnavailable.
         """
@@ -75,13 +75,13 @@ class EngineLock:
             raise
 
     async def keep(self, on_lost: Callable[[str], None]) -> None:
-        """Take it again when its connection was cut. ``on_lost`` is called, once, when somebody else has it."""
+        """Take the lock again when its connection was cut. Calls ``on_lost`` once, if another server took it."""
         if self._database.is_sqlite:
             return
         taken_since: float | None = None
         while True:
             await asyncio.sleep(_LOOK_SECONDS if taken_since is None else _CHECK_SECONDS)
-            with suppress(CatalogUnavailable):  # it is away: whoever needs it says so
+            with suppress(CatalogUnavailable):  # it does not answer: the calls that need it report that
                 if await self._is_held() or await self._try():
                     taken_since = None
                     continue
@@ -107,7 +107,7 @@ class EngineLock:
             self._session = self._connection.get_server_pid()
             return True
         if self._session and self._session in [row[0] for row in await self._ask(self._connection.fetch(_HOLDER))]:
-            # Our own connection of before, whose end the server has not heard of.
+            # Our own former connection, whose end the server has not noticed.
             await self._ask(self._connection.execute(f"SELECT pg_terminate_backend({self._session})"))
         return False
 
@@ -115,7 +115,7 @@ class EngineLock:
         if self._connection is None or self._connection.is_closed():
             return False
         if self._connection.get_server_pid() != self._session:
-            return False  # a new one, that has not got it yet
+            return False  # a new connection, without the lock
         await self._ask(self._connection.execute("SELECT 1"))
         return True
 
@@ -128,7 +128,7 @@ class EngineLock:
     async def _ask(self, question: Awaitable[Any]) -> Any:  # Any: as above
         try:
             return await question
-        except Exception as error:  # whatever it is, this connection is no good any more
+        except Exception as error:  # after any error this connection is unusable
             await _ended(self._connection)
             raise refusal(error, self._database.shown_url, is_cut=True) from error
 
@@ -144,8 +144,8 @@ class EngineLock:
 
 
 async def _ended(connection: Any) -> None:  # Any: as above
-    """Closed in good order if that is still possible."""
+    """Close the connection cleanly if that is still possible."""
     try:
         await connection.close(timeout=2)
-    except Exception:  # noqa: BLE001  # it was cut, and there is nothing to tell
+    except Exception:  # noqa: BLE001  # it was cut already
         connection.terminate()

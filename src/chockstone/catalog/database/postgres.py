@@ -1,7 +1,7 @@
-"""PostgreSQL: how connections to it are made, and what its refusals mean.
+"""PostgreSQL: makes connections, and tells temporary failures from lasting ones by their SQLSTATE.
 
-URLs are libpq's, and asyncpg reads them whole: TLS, several hosts, sockets, ``PGPASSWORD`` and
-``~/.pgpass``. No message here repeats a password.
+URLs are libpq's, and asyncpg reads them: TLS, several hosts, sockets, ``PGPASSWORD`` and ``~/.pgpass``. No message
+here repeats a password.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from chockstone.wire.redaction import redact_url
 Connect = Callable[[], Awaitable[Any]]  # Any: asyncpg has no types
 CONNECTIONS: Final = 8  # kept open by one process, besides the one that holds the engine's lock
 _CONNECT_SECONDS: Final = 10.0
-_STATEMENT_SECONDS: Final = 60.0  # else a network that swallows packets would hold a call for hours
+_STATEMENT_SECONDS: Final = 60.0  # else a network that drops packets would block a call for hours
 READ_ONLY: Final = "25006"
-# SQLSTATE classes of what passes: connections, conflicts of transactions, resources, locks, shutdown, disks.
-_PASSING: Final = ("08", "40", "53", "55", "57", "58", READ_ONLY)
+# SQLSTATE classes of temporary failures: connections, transaction conflicts, resources, locks, shutdown, disks.
+_TEMPORARY: Final = ("08", "40", "53", "55", "57", "58", READ_ONLY)
 _ADVICE: Final = {
     "28P01": "check the user and the password",
     "28000": "let this user in from this machine, in pg_hba.conf",
@@ -35,10 +35,10 @@ _ADVICE: Final = {
 def connector(
     url: str, *, is_hurried: bool = True, is_read_only: bool = False, settings: Mapping[str, str] | None = None
 ) -> Connect:
-    """What makes a connection. That raises CatalogAway, and CatalogUnavailable for what no waiting helps against.
+    """A function that makes a connection. It raises CatalogAway for a temporary failure, else CatalogUnavailable.
 
-    ``settings`` are of the session; the URL's own win. Statements end after a minute if ``is_hurried``,
-    and change nothing if ``is_read_only``.
+    ``settings`` are session settings; the URL's own take precedence. ``is_hurried`` limits statements to a minute;
+    ``is_read_only`` refuses writes.
     """
     try:
         import asyncpg
@@ -59,7 +59,7 @@ def connector(
                 command_timeout=_STATEMENT_SECONDS if is_hurried else None,
                 server_settings={name: value for name, value in own.items() if name not in given},
             )
-            if is_read_only:  # not as a setting from the start: a URL may ask for a session that can write
+            if is_read_only:  # after connecting: the URL may ask for a session that can write
                 await connection.execute("SET default_transaction_read_only = on")
             return connection
         except (
@@ -68,8 +68,10 @@ def connector(
             asyncpg.exceptions.InternalClientError,
             OSError,
         ) as error:
-            raise refusal(error, url, is_cut=not isinstance(error, ValueError)) from error  # one is of the URL
-        except ValueError:  # its text may be a part of the password
+            raise refusal(
+                error, url, is_cut=not isinstance(error, ValueError)
+            ) from error  # InterfaceError about the URL is a ValueError
+        except ValueError:  # its text may contain a part of the password
             raise CatalogUnavailable(
                 "the catalog's URL cannot be read: use postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with "
                 "every @ : / ? # and % of the password written as %40 %3A %2F %3F %23 and %25"
@@ -79,15 +81,15 @@ def connector(
 
 
 def refusal(error: BaseException, url: str, *, is_cut: bool) -> CatalogUnavailable:
-    """What the error means to us. ``is_cut``: there is no connection any more, or there was none."""
+    """The catalog's error for a driver's error. ``is_cut``: the connection ended, or there was none."""
     state = state_of(error)
-    said = str(error) or type(error).__name__  # a timeout says nothing
+    reason = str(error) or type(error).__name__  # a timeout has no text
     is_silent = is_cut and not state
     other = "look for a stopped database server, or a network that is cut" if is_silent else "its log may say more"
-    message = f"the catalog {redact_url(url)!r} cannot be used: {said}; {_ADVICE.get(state, other)}"
-    return CatalogAway(message) if is_silent or state.startswith(_PASSING) else CatalogUnavailable(message)
+    message = f"the catalog {redact_url(url)!r} cannot be used: {reason}; {_ADVICE.get(state, other)}"
+    return CatalogAway(message) if is_silent or state.startswith(_TEMPORARY) else CatalogUnavailable(message)
 
 
 def state_of(error: BaseException | None) -> str:
-    """SQLSTATE, or nothing where the server said nothing."""
+    """The SQLSTATE, or "" where the server sent none."""
     return getattr(error, "sqlstate", None) or ""

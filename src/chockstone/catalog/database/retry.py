@@ -1,7 +1,7 @@
-"""Patience: how long a call waits for a database that is away, as one that is being restarted.
+"""Retry with backoff: how long a call waits for a database that does not answer, as during its restart.
 
-A call waits for moments by itself, so that a restart is hardly noticed. Work that must not fail for
-such a reason, and may be done twice, waits for as long as it takes within ``waiting_for_catalog``.
+A call retries for some seconds by itself. Work that must not fail because of a restart, and that may be repeated,
+retries without end within ``waiting_for_catalog``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from chockstone.catalog.errors import CatalogAway
 
-_MOMENTS_SECONDS: Final = 5.0  # less than any client waits for an answer
+_RETRY_SECONDS: Final = 5.0  # less than any client waits for an answer
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 
 
@@ -33,10 +33,10 @@ _WAITING: Final[ContextVar[_Waiting | None]] = ContextVar("waiting", default=Non
 def waiting_for_catalog(
     *, is_over: Callable[[], bool], on_wait: Callable[[str | None], None] = lambda _: None
 ) -> Iterator[None]:
-    """Every call to the catalog in this block waits until its database is back, or ``is_over`` says so.
+    """Each call to the catalog in this block retries until its database answers, or ``is_over`` returns true.
 
-    It must be fit to be done twice: a commit whose answer was lost is repeated. ``on_wait`` is told why
-    it waits, and None when it goes on.
+    Each call must be repeatable: a commit whose answer was lost is run again. ``on_wait`` is called with the reason
+    when a call waits, and with None when it ends.
     """
     token = _WAITING.set(_Waiting(is_over, on_wait))
     try:
@@ -46,7 +46,7 @@ def waiting_for_catalog(
 
 
 def context_that_waits_for_catalog(*, is_over: Callable[[], bool]) -> Context:
-    """For a task that is such a block from its beginning to its end."""
+    """For a task that runs as a whole as if within ``waiting_for_catalog``."""
     context = copy_context()
     context.run(_WAITING.set, _Waiting(is_over, lambda _: None))
     return context
@@ -54,19 +54,19 @@ def context_that_waits_for_catalog(*, is_over: Callable[[], bool]) -> Context:
 
 @dataclass(slots=True)
 class CatalogRetry:
-    """Of one call."""
+    """The retries of one call."""
 
     _waiting: _Waiting | None = field(default_factory=_WAITING.get)
     _began: float | None = None
-    _pause: float = 0.0  # the first time at once: of an old connection only the next call hears that it was cut
+    _pause: float = 0.0  # the first retry is immediate: a pooled connection may have been cut long ago
 
     async def wait(self, error: CatalogAway) -> None:
-        """Until it is time to try again. Raises the error when it is not."""
+        """Sleep until the next attempt. Raises the error when there is none."""
         now = time.monotonic()
         if self._began is None:
             self._began = now
         if self._waiting is None:
-            if error.may_be_done or now - self._began > _MOMENTS_SECONDS:
+            if error.may_be_done or now - self._began > _RETRY_SECONDS:
                 raise error
         elif self._waiting.is_over():
             raise error
@@ -76,6 +76,6 @@ class CatalogRetry:
         self._pause = min(_LONGEST_PAUSE_SECONDS, self._pause * 2 or 0.05)
 
     def end(self) -> None:
-        """It goes on, or has given up."""
+        """The call succeeded or failed."""
         if self._began is not None and self._waiting is not None:
             self._waiting.on_wait(None)

@@ -1,6 +1,6 @@
-"""Rows: one table's rows as frozen dataclasses, by the columns that are named like their fields.
+"""Rows: maps one table's rows to frozen dataclasses whose fields are named like the columns.
 
-The few statements that every noun needs; each is one transaction of its own.
+Has the statements that every table needs; each is one transaction.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RowMapper(Generic[R]):
         self.columns = self.columns_of(table)
 
     def columns_of(self, source: FromClause) -> tuple[ColumnElement[Any], ...]:
-        """The fields as they stand in the table, or in a subquery of it."""
+        """The columns of the fields, in the table or in a subquery of it."""
         return tuple(source.c[field.name] for field in fields(self._row_class))
 
     def row(self, found: AnyRow) -> R:
@@ -51,13 +51,13 @@ class RowMapper(Generic[R]):
         return tuple(self.row(each) for each in found)
 
     def only(self, found: Sequence[AnyRow]) -> R | None:
-        """Of what a unique key finds."""
+        """The row that a unique key finds, or None."""
         return self.row(found[0]) if found else None
 
     async def create_once(self, database: Database, **values: object) -> R | None:
-        """Insert the row, or read the one that has its primary key already, whatever that says.
+        """Insert the row, or return the existing row with its primary key, whatever its other values.
 
-        Of many callers at once one inserts. None: neither, for something the row refers to is missing.
+        Of several callers at once, one inserts. None: a row that it refers to is missing.
         """
         creation = insert(self._table).values(**values).returning(*self.columns)
         try:
@@ -72,7 +72,7 @@ class RowMapper(Generic[R]):
         except UnstorableColumnValue:
             if database.is_sqlite:
                 raise
-            return None  # PostgreSQL has no text with a NUL in it, and cannot even be asked for one
+            return None  # PostgreSQL refuses text with a NUL even in a query
 
     async def read(self, database: Database, query: Select[Any]) -> tuple[R, ...]:
         """``query`` must select ``columns``."""
@@ -86,7 +86,7 @@ class RowMapper(Generic[R]):
         limit: int,
         offset: int,
     ) -> Page[R]:
-        # Counted apart: a window over all rows would have the database carry each of them whole.
+        # Counted apart: a window function would make the database read every row in full.
         count = select(func.count()).select_from(self._table).where(*where)
         page = select(*self.columns, count.scalar_subquery().label("total_count")).where(*where)
         found = await database.read(page.order_by(*order_by).limit(limit).offset(offset))
@@ -104,7 +104,7 @@ class RowMapper(Generic[R]):
     async def touch_many(
         self, database: Database, key: Column[str], column: Column[datetime], moments: Mapping[str, datetime]
     ) -> None:
-        """Move ``column`` forward for each key, never back; keys without a row are passed over."""
+        """Set ``column`` to a later time for each key, never to an earlier one; unknown keys are skipped."""
         if not moments:
             return
         change = (
@@ -112,7 +112,7 @@ class RowMapper(Generic[R]):
             .where(key == bindparam("touched"), column < bindparam("moment"))
             .values({column: bindparam("moment")})
         )
-        # In one order always, so that two of these never wait for each other.
+        # Always in the same order, so that two transactions do not deadlock.
         touched = [{"touched": row_key, "moment": moments[row_key]} for row_key in sorted(moments)]
         await database.write_many(change, touched)
 
@@ -125,7 +125,7 @@ async def upsert(
     replace: Sequence[str] = (),
     add: Sequence[str] = (),
 ) -> None:
-    """All in one transaction. Where a row is there already, ``replace`` columns are set and ``add`` ones summed."""
+    """Insert all rows in one transaction. Of an existing row, ``replace`` columns are set, ``add`` ones summed."""
     if not rows:
         return
     insertion = sqlite.insert(table) if database.is_sqlite else postgresql.insert(table)

@@ -1,4 +1,4 @@
-"""The SQLite file: what can be said of it before it is opened, and how its connections are set up."""
+"""The SQLite file: checked before it is opened, configured by pragmas, and guarded against deletion."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def apply_pragmas(connection: _Connection, _record: object) -> None:
 
 
 def refuse_what_cannot_be_opened(path: Path) -> None:
-    """aiosqlite leaves a thread behind a connection that failed, which would speak to a closed loop."""
+    """Raises CatalogUnavailable. aiosqlite must not try: a connection that fails leaks a thread."""
     if not path.parent.is_dir():
         raise CatalogUnavailable(
             f"the catalog {str(path)!r} is in a missing directory: make {str(path.parent)!r} first"
@@ -46,24 +46,26 @@ def refuse_what_cannot_be_opened(path: Path) -> None:
             ) from error
         if code is not None and code & 0xFF == sqlite3.SQLITE_CANTOPEN:
             raise CatalogUnavailable(f"the catalog {str(path)!r} cannot be read: {error}") from error
-        # anything else is for the connection to say
+        # any other error is left to the connection
 
 
 def _look_into(path: Path) -> None:
-    """Through SQLite alone: closing the file in another way would drop the locks of this process's connections."""
-    if not os.path.exists(path):  # also where it may not be asked
+    """Opens the file through SQLite: closing it in another way would drop the locks of this process's connections."""
+    if not os.path.exists(path):  # or its directory is not readable
         return
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
         connection.execute("PRAGMA schema_version").fetchone()
 
 
 _SIDE_FILES: Final = ("-wal", "-shm")
-_BUSY_SECONDS: Final = 5.0  # for a transaction that is under way
+_BUSY_SECONDS: Final = 5.0  # to wait for a running transaction
 
 
 class SqliteGuard:
+    """Notices that the catalog's files were deleted or replaced, and saves what only the open files still hold."""
+
     def __init__(self, path: Path) -> None:
-        """For a catalog that is up to date and open elsewhere in this process. Raises CatalogUnavailable."""
+        """The catalog must be of this version and open in this process. Raises CatalogUnavailable."""
         self.path = path
         try:
             self._connection = sqlite3.connect(
@@ -73,23 +75,25 @@ class SqliteGuard:
                 isolation_level=None,
                 check_same_thread=False,
             )
-            self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the other files, too
+            self._connection.execute(
+                "SELECT count(*) FROM sqlite_master"
+            ).fetchone()  # opens the -wal and -shm files, too
         except sqlite3.Error as error:
             raise CatalogUnavailable(f"the catalog {str(path)!r} cannot be read: {error}") from error
         files = [path, *(path.with_name(path.name + suffix) for suffix in _SIDE_FILES)]
         self._identities = {file: found for file in files if (found := _identity(file)) is not None}
 
     def missing(self) -> Path | None:
-        """The first of the catalog's files that is not the one that was opened any more; None: all are."""
+        """The first of the catalog's files that was deleted or replaced; None: all are the ones that were opened."""
         for file, identity in self._identities.items():
             if _identity(file) != identity:
                 return file
         return None
 
     def save(self, missing: Path) -> str:
-        """Write down what only the lost file still holds, and say where that is. Blocks; never raises.
+        """Save what only the lost file still holds, and say where. Blocks; never raises.
 
-        To be called when nothing is to be written any more.
+        Call it when nothing writes to the catalog any more.
         """
         try:
             if missing == self.path:

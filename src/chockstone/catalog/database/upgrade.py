@@ -1,8 +1,8 @@
-"""Opening: a database becomes this version's catalog, whatever it was before.
+"""Upgrade: creates this version's tables in an empty database, and migrates an older catalog.
 
-An up-to-date one costs a look at its version; a new one gets today's tables at once; an older one
-is migrated. Each happens whole or not at all, and once, however many processes open it together.
-An older one may be in use by an older server: only whoever keeps engines off it may migrate it.
+A catalog of this version costs one query. Creation and migration are each one transaction, and run once however
+many processes open the catalog together. An older catalog may be in use by an older server: only a caller that
+holds the engine's lock may migrate it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ VERSIONS: Final = (
 )  # as in migrations/versions, oldest first; the last is what schema.py says
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
 VERSION_TABLE: Final = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
-_LOCK_NUMBER: Final = 0x63686F636B  # any number that nobody else locks in the same PostgreSQL
+_LOCK_NUMBER: Final = 0x63686F636B  # arbitrary; no other program should lock it in the same PostgreSQL
 
 
 async def bring_up_to_date(database: Database, *, may_migrate: bool = True) -> None:
-    """``may_migrate`` False: make one where there is none, and leave an older one to others. Raises CatalogError."""
+    """``may_migrate`` False: create tables, but raise CatalogNotReady for an older catalog. Raises CatalogError."""
 
     async def work(connection: AsyncConnection) -> None:
         lock = "BEGIN IMMEDIATE" if database.is_sqlite else f"SELECT pg_advisory_xact_lock({_LOCK_NUMBER})"
@@ -43,7 +43,7 @@ async def bring_up_to_date(database: Database, *, may_migrate: bool = True) -> N
 
 
 async def version_of(database: Database) -> str | None:
-    """None: it was never a catalog. Empty: all migrations have to be run."""
+    """None: not a catalog. Empty: a catalog without any migration."""
 
     async def look(connection: AsyncConnection) -> str | None:
         return await connection.run_sync(_version)
@@ -54,7 +54,7 @@ async def version_of(database: Database) -> str | None:
 
 
 async def require_this_version(database: Database) -> None:
-    """Nothing is changed for it. Raises CatalogError."""
+    """Changes nothing. Raises CatalogError."""
     version = await version_of(database)
     if version is None:
         raise CatalogNotReady(f"{database.shown_url!r} is no catalog: no server has used it yet")
@@ -67,7 +67,7 @@ async def require_this_version(database: Database) -> None:
 def _bring_up_to_date(connection: Connection, *, shown_url: str, may_migrate: bool) -> None:
     version = _version(connection)
     if version == VERSIONS[-1]:
-        return  # someone else has just done it
+        return  # another process has just done it
     if version is None:
         _refuse_foreign_tables(connection, shown_url)
         _create(connection)

@@ -1,1 +1,4 @@
-"""One file per table: its row as a frozen dataclass, and the queries on it."""
+"""The tables: one file for each noun, with its row and the calls that read and change it.
+
+Each call is one transaction. Must not know permissions, HTTP or the engine.
+"""

@@ -1,4 +1,4 @@
-"""Audit: what was done, by whom and when. Rows are added and grow old; none is ever changed."""
+"""The audit table: who did what, and when. Rows are added and trimmed by age, never changed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class AuditTable:
         await self.record_many([AuditEvent(event, owner, now, run_id, path, purpose, details or {})])
 
     async def record_many(self, entries: Iterable[AuditEvent]) -> None:
-        """All or none."""
+        """Add all events in one transaction."""
         values = [
             {
                 "event": entry.event,
@@ -78,23 +78,23 @@ class AuditTable:
     async def list(
         self, owner: str | None, *, day: date | None = None, prefix: str | None = None, limit: int = 10_000
     ) -> tuple[AuditRow, ...]:
-        """The newest ``limit``, newest last; of everyone when ``owner`` is None.
+        """The newest ``limit`` rows, newest last; of all users when ``owner`` is None.
 
-        ``day`` is one of UTC; ``prefix`` is how the event begins.
+        ``day`` is a day of UTC; ``prefix`` is the beginning of the event's name.
         """
         query = select(*_ROWS.columns)
         if owner is not None:
             query = query.where(_AUDIT.owner == owner)
         if day is not None:
             first, last = (datetime.combine(day, moment, UTC) for moment in (time.min, time.max))
-            query = query.where(_AUDIT.at >= first, _AUDIT.at <= last)  # the last of days has no next one
+            query = query.where(_AUDIT.at >= first, _AUDIT.at <= last)  # the last possible day has no next one
         if prefix is not None:
             query = query.where(func.substr(_AUDIT.event, 1, len(prefix)) == prefix)  # LIKE may ignore case
         newest_first = query.order_by(_AUDIT.at.desc(), _AUDIT.audit_id.desc()).limit(limit)
         return (await _ROWS.read(self._database, newest_first))[::-1]
 
     async def trim(self, before: datetime) -> int:
-        """Drop what is older; how many."""
+        """Delete older rows. Returns how many."""
         [dropped] = await self._database.write(
             delete(tables.audit).where(_AUDIT.at < before).returning(_AUDIT.audit_id)
         )

@@ -1,6 +1,6 @@
-"""The checkpoint row: what is known of one archive in the store, and which rows others may see.
+"""Checkpoint rows: one row per archive in the store, which rows are visible, and how many bytes they use.
 
-Recovery archives and the weights of ephemeral samplers have no row here: nobody lists them.
+Recovery archives and the weights of anonymous samplers have no row: no client lists them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from sqlalchemy import Column, Insert, and_, delete, insert, literal, or_, select
+from sqlalchemy import BigInteger, Column, Insert, and_, cast, delete, func, insert, literal, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from chockstone.catalog import schema as tables
-from chockstone.catalog.database.database import AnyRow
+from chockstone.catalog.database.database import AnyRow, Database
 from chockstone.catalog.database.rows import JsonObject, RowMapper
 
 CheckpointKind = Literal["weights", "sampler_weights", "external_weights"]
@@ -33,7 +33,7 @@ class CheckpointRow:
     state: CheckpointState
     overwrites: bool  # whether its commit replaces one of the same name
     size_bytes: int  # as planned while pending
-    created_at: datetime  # when it was begun: of two saves the later one holds the later weights
+    created_at: datetime  # when the save began: a later save has later weights
     expires_at: datetime | None
     public: bool
     user_metadata: Mapping[str, str]
@@ -43,7 +43,9 @@ class CheckpointRow:
     step: int | None
     damage: str | None  # what is wrong with a damaged one
     verified_at: datetime | None = None  # when its archive was last read in full and found right
-    seal: str | None = None  # SHA-256 of its archive's manifest, in hexadecimal; None: not known, as in rows of before
+    seal: str | None = (
+        None  # SHA-256 of its archive's manifest, in hexadecimal; None: not known, as in rows of older versions
+    )
 
     @property
     def path(self) -> str:
@@ -67,7 +69,7 @@ def is_visible(now: datetime | ColumnElement[datetime]) -> ColumnElement[bool]:
 
 
 def insertion(values: Mapping[str, object], *, unless: ColumnElement[bool]) -> Insert:
-    """A row of ``values``, or of what is bound for them later, if the condition does not hold at that moment."""
+    """An INSERT of ``values``, or of parameters bound later, that inserts nothing if ``unless`` holds."""
     columns = [tables.checkpoints.c[column] for column in values]
     row = select(*(_placed(value, column) for value, column in zip(values.values(), columns, strict=True)))
     return insert(tables.checkpoints).from_select(columns, row.where(~unless))
@@ -79,6 +81,8 @@ def _placed(value: object, column: Column[Any]) -> ColumnElement[Any]:  # Any: c
 
 _CHECKPOINTS: Final = tables.checkpoints.c
 _TRASH: Final = tables.trash.c
+_COUNT: Final = func.count()
+_SIZE: Final = cast(func.coalesce(func.sum(_CHECKPOINTS.size_bytes), 0), BigInteger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class TrashRow:
     checkpoint: CheckpointRow  # as it was when it was removed
     reason: str
     discarded_at: datetime
-    purge_at: datetime  # from then on its archive may be deleted, and it cannot be restored
+    purge_at: datetime  # from then on its archive may be deleted, and it cannot be undeleted
 
     @property
     def path(self) -> str:
@@ -126,15 +130,57 @@ async def move_to_trash(
 ) -> tuple[TrashRow, ...]:
     """Move the checkpoints that ``where`` finds, within the caller's transaction; in the order of their saves.
 
-    Its first statement writes. Of many callers at once one gets a row.
+    Its first statement writes. Of several callers at once, one gets a row.
     """
-    # Locked in one order always, so that two of these never wait for each other.
+    # Always locked in the same order, so that two transactions do not deadlock.
     found = select(_CHECKPOINTS.save_id).where(*where).order_by(_CHECKPOINTS.save_id).with_for_update()
     removal = delete(tables.checkpoints).where(_CHECKPOINTS.save_id.in_(found))
     removed = (await connection.execute(removal.returning(*CHECKPOINT_ROWS.columns))).mappings().all()
     if not removed:
         return ()
-    why = {"reason": reason, "discarded_at": now, "purge_at": purge_at}
+    removal_facts = {"reason": reason, "discarded_at": now, "purge_at": purge_at}
     entry = insert(tables.trash).returning(*TRASH_COLUMNS)
-    entered = await connection.execute(entry, [{**checkpoint, **why} for checkpoint in removed])
+    entered = await connection.execute(entry, [{**checkpoint, **removal_facts} for checkpoint in removed])
     return tuple(sorted(map(trash_row, entered.all()), key=lambda row: row.checkpoint.save_id))
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointHolding:
+    """Which run and user an archive belongs to."""
+
+    run_id: str
+    owner: str
+    archive: str
+
+
+async def list_holdings(database: Database, *, now: datetime) -> tuple[CheckpointHolding, ...]:
+    """All users' archives that are published and not expired, oldest first."""
+    query = select(_CHECKPOINTS.run_id, _CHECKPOINTS.owner, _CHECKPOINTS.archive).where(is_visible(now))
+    found = await database.read(query.order_by(_CHECKPOINTS.created_at, _CHECKPOINTS.save_id))
+    return tuple(CheckpointHolding(run_id, owner, archive) for run_id, owner, archive in found)
+
+
+async def sum_usage(database: Database, *, now: datetime, owner: str | None, run_id: str | None) -> Usage:
+    query = select(_COUNT, _SIZE).select_from(tables.checkpoints).where(is_visible(now))
+    if owner is not None:
+        query = query.where(_CHECKPOINTS.owner == owner)
+    if run_id is not None:
+        query = query.where(_CHECKPOINTS.run_id == run_id)
+    [[count, size_bytes]] = await database.read(query)
+    return Usage(count, size_bytes)
+
+
+async def sum_usage_by(
+    database: Database, column: Column[str], *, now: datetime, owner: str | None = None
+) -> dict[str, Usage]:
+    """Sums by ``column``, of checkpoints that are published and not expired. Keys without any are left out."""
+    query = select(column, _COUNT, _SIZE).where(is_visible(now)).group_by(column)
+    if owner is not None:
+        query = query.where(_CHECKPOINTS.owner == owner)
+    return {key: Usage(count, size_bytes) for key, count, size_bytes in await database.read(query)}

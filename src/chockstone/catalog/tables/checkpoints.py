@@ -1,8 +1,8 @@
-"""Checkpoints: the index of what the store holds, by run, kind and name.
+"""The checkpoint table: the index of the store's archives, by run, kind and name.
 
-A save begins as a pending row that only its writer sees and is published by its commit. An
-overwrite leaves the old checkpoint as it is until that moment. What is replaced or discarded moves
-to the trash, which knows its archive until that is deleted: rows go first, archives after.
+A save begins as a pending row that only its writer sees; its commit publishes the row. An overwrite leaves the old
+checkpoint as it is until the commit. A replaced or discarded checkpoint moves to the trash, which keeps its row until
+its archive is deleted.
 """
 
 from __future__ import annotations
@@ -26,29 +26,33 @@ from chockstone.catalog.database.rows import JsonObject, Page
 from chockstone.catalog.errors import CheckpointRowExists, RowMissing
 from chockstone.catalog.tables.checkpoint_rows import (
     CHECKPOINT_ROWS,
+    CheckpointHolding,
     CheckpointKind,
     CheckpointRow,
     CheckpointState,
     TrashRow,
+    Usage,
     insertion,
     is_published,
     is_visible,
+    list_holdings,
     move_to_trash,
+    sum_usage,
+    sum_usage_by,
 )
-from chockstone.catalog.tables.checkpoint_usage import CheckpointHolding, Usage, list_holdings, sum_usage, sum_usage_by
 
 _CHECKPOINTS: Final = tables.checkpoints.c
 _BEGUN: Final = tuple(  # the columns that a save begins with
     column.name for column in CHECKPOINT_ROWS.columns if column.name not in ("save_id", "damage", "verified_at", "seal")
 )
 _NEWEST_FIRST: Final = (_CHECKPOINTS.created_at.desc(), _CHECKPOINTS.save_id.desc())
-_CHANGED_AT_ONCE: Final = 1000  # in one statement: databases limit its parameters
+_BATCH: Final = 1000  # rows in one statement: databases limit its parameters
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
     checkpoint: CheckpointRow
-    replaced: TrashRow | None  # what had its name
+    replaced: TrashRow | None  # the checkpoint that had its name before
 
 
 class CheckpointTable:
@@ -74,11 +78,11 @@ class CheckpointTable:
         size_bytes: int = 0,
         overwrite: bool = False,
     ) -> CheckpointRow:
-        """Reserve the name for a save; invisible to all lists until ``commit``.
+        """Reserve the name for a save. The row is in no list until ``commit``.
 
-        A save is known by its archive: begun again, as after a crash, it gets its own row back, in
-        whatever state it is by now. ``CheckpointRowExists`` if another one is being written under the
-        name, or is published there and neither expired nor to be overwritten.
+        A save is identified by its archive: begun again, as after a crash, it gets its own row, in whatever state
+        that is. ``CheckpointRowExists`` if another save writes under the name, or if a checkpoint is published
+        there that is neither expired nor to be overwritten.
         """
         values = {
             "run_id": run_id,
@@ -121,10 +125,11 @@ class CheckpointTable:
         purge_at: datetime | None = None,
         seal: str | None = None,
     ) -> Committed:
-        """Publish a save whose archive is durable, with its seal. Committing twice is committing once.
+        """Publish a save whose archive is durable, with its seal. Idempotent.
 
-        What it replaces moves to the trash in the same moment, until ``purge_at`` or to be purged at once.
-        ``CheckpointRowExists`` if another one took the name meanwhile: give the save up with ``fail``.
+        The checkpoint that it replaces moves to the trash in the same transaction, until ``purge_at``, or to be
+        purged at once if that is None. ``CheckpointRowExists`` if another checkpoint took the name meanwhile: the
+        caller must then call ``fail``.
         """
         publication = (
             update(tables.checkpoints)
@@ -132,7 +137,7 @@ class CheckpointTable:
             .values(state="ready", size_bytes=size_bytes, seal=seal)
             .returning(*CHECKPOINT_ROWS.columns)
         )
-        if not save.overwrites:  # then there is nothing to replace as a rule, and one statement does
+        if not save.overwrites:  # usually there is nothing to replace, and one statement is enough
             with suppress(IntegrityError):
                 [found] = await self._database.write(publication)
                 return Committed(CHECKPOINT_ROWS.only(found) or await self._ended(save), None)
@@ -156,7 +161,7 @@ class CheckpointTable:
         return Committed(published or await self._ended(save), trashed[0] if trashed else None)
 
     async def fail(self, save: CheckpointRow) -> bool:
-        """Give a pending save up; its name is free again. Whether this call did: published ones stay."""
+        """Delete a pending save, which frees its name. Returns whether it was pending; a published one stays."""
         is_pending = (_CHECKPOINTS.save_id == save.save_id, _CHECKPOINTS.state == "pending")
         surrender = delete(tables.checkpoints).where(*is_pending).returning(_CHECKPOINTS.save_id)
         [given_up] = await self._database.write(surrender)
@@ -183,10 +188,10 @@ class CheckpointTable:
         damage: str | None = None,
         seal: str | None = None,
     ) -> CheckpointRow:
-        """Publish an archive that is in the store already, as a copy is or what a rebuild finds.
+        """Publish an archive that is in the store already: a copy, or one that a rebuild found.
 
-        An archive is entered once: again, it gets the row it has, whatever that says.
-        ``CheckpointRowExists`` if another one is published under the name, expired or not.
+        An archive is entered once: entered again, it gets its existing row, whatever that says.
+        ``CheckpointRowExists`` if another checkpoint is published under the name, expired or not.
         """
         values = {
             "run_id": run_id,
@@ -224,9 +229,9 @@ class CheckpointTable:
     async def discard(
         self, rows: Sequence[CheckpointRow], *, reason: str, now: datetime, purge_at: datetime
     ) -> tuple[TrashRow, ...]:
-        """Move published checkpoints, expired or not, to the trash: all or none.
+        """Move published checkpoints, expired or not, to the trash, in one transaction.
 
-        Those gone already are passed over: of many callers at once one gets a row.
+        Rows that are gone already are skipped: of several callers at once, one gets a row.
         """
         save_ids = sorted(row.save_id for row in rows)
 
@@ -252,18 +257,18 @@ class CheckpointTable:
         return checkpoint
 
     async def get_save(self, save_id: int) -> CheckpointRow | None:
-        """If it is published, expired or not."""
+        """The row if it is published, expired or not."""
         return await CHECKPOINT_ROWS.find(self._database, _CHECKPOINTS.save_id == save_id, is_published())
 
     async def named(self, run_id: str, name: str, *, now: datetime) -> tuple[CheckpointRow, ...]:
-        """Those of every kind that have the name, published and not expired."""
+        """Checkpoints of every kind with this name, published and not expired."""
         query = select(*CHECKPOINT_ROWS.columns).where(
             _CHECKPOINTS.run_id == run_id, _CHECKPOINTS.name == name, is_visible(now)
         )
         return await CHECKPOINT_ROWS.read(self._database, query.order_by(_CHECKPOINTS.kind))
 
     async def is_pending(self, run_id: str, kind: CheckpointKind, name: str) -> bool:
-        """Whether one is being written under the name."""
+        """Whether a save writes under the name."""
         found = await CHECKPOINT_ROWS.find(self._database, *_named(run_id, kind, name), ~is_published())
         return found is not None
 
@@ -277,7 +282,7 @@ class CheckpointTable:
         before_save_id: int | None = None,
         damaged_too: bool = False,
     ) -> tuple[CheckpointRow, ...]:
-        """The ready ones, newest first; those that come after ``before_save_id`` in this order."""
+        """Ready checkpoints, newest first; with ``before_save_id``, those older than that one."""
         wanted = is_published() if damaged_too else _CHECKPOINTS.state == "ready"
         query = select(*CHECKPOINT_ROWS.columns).where(
             _CHECKPOINTS.run_id == run_id, _CHECKPOINTS.kind == kind, wanted, is_visible(now)
@@ -304,7 +309,7 @@ class CheckpointTable:
         return {(checkpoint.run_id, checkpoint.kind): checkpoint for checkpoint in newest}
 
     async def list_by_run(self, run_id: str, *, now: datetime) -> tuple[CheckpointRow, ...]:
-        """All that are published and not expired, newest first."""
+        """The run's checkpoints that are published and not expired, newest first."""
         query = select(*CHECKPOINT_ROWS.columns).where(_CHECKPOINTS.run_id == run_id, is_visible(now))
         return await CHECKPOINT_ROWS.read(self._database, query.order_by(*_NEWEST_FIRST))
 
@@ -317,7 +322,7 @@ class CheckpointTable:
         offset: int = 0,
         kinds: Collection[CheckpointKind] | None = None,
     ) -> Page[CheckpointRow]:
-        """Published and not expired, newest first; of everyone when ``owner`` is None, of all kinds unless named."""
+        """Published and not expired, newest first; of all users when ``owner`` is None, of all kinds unless given."""
         where = [is_visible(now)] if owner is None else [is_visible(now), _CHECKPOINTS.owner == owner]
         if kinds is not None:
             where.append(_CHECKPOINTS.kind.in_(kinds))
@@ -326,19 +331,19 @@ class CheckpointTable:
         )
 
     async def list_pending(self) -> tuple[CheckpointRow, ...]:
-        """Saves without an end: under way, or left by a crash. Oldest first."""
+        """Saves that are being written, or that a crash left. Oldest first."""
         query = select(*CHECKPOINT_ROWS.columns).where(~is_published()).order_by(_CHECKPOINTS.save_id)
         return await CHECKPOINT_ROWS.read(self._database, query)
 
     async def list_expired(self, *, now: datetime, limit: int) -> tuple[CheckpointRow, ...]:
-        """Published ones to remove, longest expired first."""
+        """Published checkpoints that have expired, longest expired first."""
         query = select(*CHECKPOINT_ROWS.columns).where(is_published(), _CHECKPOINTS.expires_at <= now)
         return await CHECKPOINT_ROWS.read(
             self._database, query.order_by(_CHECKPOINTS.expires_at, _CHECKPOINTS.save_id).limit(limit)
         )
 
     async def list_unverified(self, *, before: datetime, limit: int) -> tuple[CheckpointRow, ...]:
-        """Ready ones that were last verified, or else begun, before then; oldest first."""
+        """Ready checkpoints last verified, or else begun, earlier than ``before``; oldest first."""
         known_good_at = func.coalesce(_CHECKPOINTS.verified_at, _CHECKPOINTS.created_at)
         query = select(*CHECKPOINT_ROWS.columns).where(_CHECKPOINTS.state == "ready", known_good_at < before)
         return await CHECKPOINT_ROWS.read(
@@ -346,7 +351,7 @@ class CheckpointTable:
         )
 
     async def iterate(self, page: int = 1000) -> AsyncIterator[CheckpointRow]:
-        """Every row, pending and expired ones too, in the order of their saves; a page in memory at a time."""
+        """Every row, pending and expired ones too, in the order of their saves; reads a page at a time."""
         last_save_id = 0
         query = select(*CHECKPOINT_ROWS.columns).order_by(_CHECKPOINTS.save_id).limit(page)
         while rows := await CHECKPOINT_ROWS.read(self._database, query.where(_CHECKPOINTS.save_id > last_save_id)):
@@ -355,7 +360,7 @@ class CheckpointTable:
             last_save_id = rows[-1].save_id
 
     async def usage(self, *, now: datetime, owner: str | None = None, run_id: str | None = None) -> Usage:
-        """Of all that is published and not expired."""
+        """Count and bytes of the checkpoints that are published and not expired."""
         return await sum_usage(self._database, now=now, owner=owner, run_id=run_id)
 
     async def usage_by_owner(self, now: datetime) -> dict[str, Usage]:
@@ -365,13 +370,13 @@ class CheckpointTable:
         return await sum_usage_by(self._database, _CHECKPOINTS.run_id, now=now, owner=owner)
 
     async def holdings(self, now: datetime) -> tuple[CheckpointHolding, ...]:
-        """Of all that is published and not expired, oldest first."""
+        """Run, owner and archive of each checkpoint that is published and not expired, oldest first."""
         return await list_holdings(self._database, now=now)
 
     async def set_expiry(
         self, run_id: str, kind: CheckpointKind, name: str, expires_at: datetime | None, *, now: datetime
     ) -> CheckpointRow:
-        """None: kept until someone deletes it. What expired before ``now`` stays so."""
+        """``expires_at`` None: never expires. RowMissing for a checkpoint that expired before ``now``."""
         return await self._change(run_id, kind, name, now=now, expires_at=expires_at)
 
     async def set_public(
@@ -380,27 +385,27 @@ class CheckpointTable:
         return await self._change(run_id, kind, name, now=now, public=public)
 
     async def mark_damaged(self, save_id: int, damage: str) -> CheckpointRow | None:
-        """Still listed, so that its owner learns of it, and never the latest. None if it is not published."""
+        """A damaged checkpoint stays listed, so that its owner sees it, and is never the latest. None: unpublished."""
         where = (_CHECKPOINTS.save_id == save_id, is_published())
         return await CHECKPOINT_ROWS.change(self._database, *where, state="damaged", damage=damage)
 
     async def mark_ready(self, save_id: int) -> CheckpointRow | None:
-        """Of one that was damaged and is found right. None if it is not published."""
+        """For a checkpoint that was marked damaged and verifies now. None: not published."""
         where = (_CHECKPOINTS.save_id == save_id, is_published())
         return await CHECKPOINT_ROWS.change(self._database, *where, state="ready", damage=None)
 
     async def set_size(self, save_id: int, size_bytes: int) -> CheckpointRow | None:
-        """What its archive really has, where the row said something else. None if it is not published."""
+        """Correct the size to that of the archive. None: not published."""
         where = (_CHECKPOINTS.save_id == save_id, is_published())
         return await CHECKPOINT_ROWS.change(self._database, *where, size_bytes=size_bytes)
 
     async def add_seal(self, save_id: int, seal: str) -> CheckpointRow | None:
-        """To a row of before that has none. A seal that is there is never replaced: None then, or if it is gone."""
+        """Add a seal to a row of an older version that has none. None: the row has a seal already, or is gone."""
         where = (_CHECKPOINTS.save_id == save_id, is_published(), _CHECKPOINTS.seal.is_(None))
         return await CHECKPOINT_ROWS.change(self._database, *where, seal=seal)
 
     async def mark_verified(self, save_ids: Sequence[int], *, at: datetime) -> None:
-        """Their archives were read in full and found right. Those not ready, or gone, are passed over."""
+        """Record that the archives were read in full and verified. Rows that are not ready, or gone, are skipped."""
         if not save_ids:
             return
         change = update(tables.checkpoints).where(_CHECKPOINTS.state == "ready").values(verified_at=at)
@@ -436,9 +441,9 @@ class CheckpointTable:
 
 @cache
 def _creation(overwrite: bool) -> ReturningInsert[Any]:  # Any: of a checkpoint's columns
-    """The row of a save that begins, of values called ``given_…``. Made once: that takes longer than running it."""
+    """The INSERT of a new save, with parameters ``given_…``. Cached: building it takes longer than running it."""
     given = {column: bindparam(f"given_{column}", type_=tables.checkpoints.c[column].type) for column in _BEGUN}
-    # Its own archive is in the way even of an overwrite: that save is done.
+    # Its own archive blocks even an overwrite: that save is done.
     is_own = _CHECKPOINTS.archive == given["archive"]
     now = bindparam("given_now", type_=_CHECKPOINTS.expires_at.type)
     in_the_way = is_own if overwrite else or_(is_own, is_visible(now))
@@ -454,7 +459,7 @@ def _named(run_id: str, kind: CheckpointKind, name: str) -> tuple[ColumnElement[
 def _is_older_than(save_id: int) -> ColumnElement[bool]:
     other = tables.checkpoints.alias("other")
     moment = select(other.c.created_at).where(other.c.save_id == save_id).scalar_subquery()
-    came_before = _CHECKPOINTS.save_id < save_id  # all there is to go by once the other one is gone
+    came_before = _CHECKPOINTS.save_id < save_id  # decides alone once the other row is gone
     return or_(
         _CHECKPOINTS.created_at < moment,
         and_(came_before, or_(_CHECKPOINTS.created_at == moment, moment.is_(None))),
@@ -462,8 +467,8 @@ def _is_older_than(save_id: int) -> ColumnElement[bool]:
 
 
 def _batches(save_ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    for start in range(0, len(save_ids), _CHANGED_AT_ONCE):
-        yield save_ids[start : start + _CHANGED_AT_ONCE]
+    for start in range(0, len(save_ids), _BATCH):
+        yield save_ids[start : start + _BATCH]
 
 
 def _present(run_id: str, kind: str, name: str, checkpoint: CheckpointRow | None) -> CheckpointRow:

@@ -1,4 +1,4 @@
-"""Losses: the custom loss graphs that clients uploaded, named by their session and their place in it."""
+"""The loss table: custom loss graphs that clients uploaded. A loss's id has its session and its number in it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LossTable:
         definition: JsonObject,
         now: datetime,
     ) -> LossRow:
-        """Keep the loss, or return the one that has this place already, whatever it says."""
+        """Store the loss, or return the existing loss with this number, whatever its values."""
         loss_id = f"{session_id}:loss:{custom_loss_seq_id}"
         loss = await _ROWS.create_once(
             self._database,

@@ -1,6 +1,6 @@
-"""Policies: what is to be kept for everyone, a user or a run, as it was set while the server ran.
+"""The policy table: retention policies for all users, one user or one run, as set through the API.
 
-A policy is kept as the JSON it was given as; what it means, the engine knows.
+A policy is stored as JSON; the engine knows its meaning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PolicyTable:
         self._database = database
 
     async def set(self, scope: str, policy: JsonObject, *, by: str, now: datetime) -> PolicyRow:
-        """Replaces the scope's policy as a whole."""
+        """Replace the scope's whole policy."""
         values = {"scope": scope, "policy": dict(policy), "changed_at": now, "changed_by": by}
         await upsert(self._database, tables.policies, [values], replace=("policy", "changed_at", "changed_by"))
         return PolicyRow(scope, dict(policy), now, by)

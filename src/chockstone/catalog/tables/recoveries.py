@@ -1,4 +1,4 @@
-"""Recoveries: the receipt of each time that a run was brought back from its journal."""
+"""The recovery table: one receipt for each recovery of a run from its journal."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class RecoveryRow:
     run_id: str
     owner: str
     at: datetime
-    reason: str  # why it had to be brought back
-    archive: str | None  # the state it began with; None: as the run was opened
-    skipped: Sequence[Mapping[str, str]]  # newer archives that were no good: "archive" and "reason" of each
-    replayed: int  # operations whose results were known, done again for the state they leave
+    reason: str  # why the run had to be recovered
+    archive: str | None  # recovery archive it began with; None: the run's opening
+    skipped: Sequence[Mapping[str, str]]  # newer archives that were unusable: "archive" and "reason" of each
+    replayed: int  # operations with known results, replayed for the state they leave
     redone: int  # operations that had no result yet
-    matched: int  # of those replayed: gave what they had given before
-    mismatched: int  # of those replayed: gave something else
+    matched: int  # replayed operations with the same result as before
+    mismatched: int  # replayed operations with another result
     seconds: float
-    notes: Sequence[str]  # what may have made numbers differ
-    lost: int = 0  # operations that were acknowledged and that the journal does not have any more
+    notes: Sequence[str]  # possible reasons for different numbers
+    lost: int = 0  # acknowledged operations that are missing from the journal
 
 
 _ROWS: Final = RowMapper(RecoveryRow, tables.recoveries)
@@ -59,7 +59,7 @@ class RecoveryTable:
         notes: Sequence[str] = (),
         lost: int = 0,
     ) -> RecoveryRow:
-        """Write the receipt down, and forget the run's oldest beyond the last hundred."""
+        """Add the receipt, and delete the run's oldest beyond the last hundred."""
         addition = insert(tables.recoveries).values(
             run_id=run_id,
             owner=owner,

@@ -1,4 +1,4 @@
-"""Runs: one row per trained model, named by its session and its place in it."""
+"""The run table: one row per trained model. A run's id has its session and its number in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chockstone.catalog.database.database import Database
 from chockstone.catalog.database.rows import JsonObject, Page, RowMapper
 from chockstone.catalog.errors import RowMissing
 
-# Of a parked run everything is on disk; it comes back with its next operation.
+# A parked run is on disk only; its next operation wakes it.
 RunState = Literal["active", "parked", "unloaded", "lost"]
 
 
@@ -38,7 +38,7 @@ class RunRow:
 
 _ROWS: Final = RowMapper(RunRow, tables.runs)
 _RUNS: Final = tables.runs.c
-_ASKED_AT_ONCE: Final = 500  # in one statement: databases limit its parameters
+_BATCH: Final = 500  # ids in one statement: databases limit its parameters
 _RUN_ID: Final = re.compile(r"(?P<session>.+):train:(?P<number>0|[1-9]\d{0,17})")
 
 
@@ -60,7 +60,7 @@ class RunTable:
         project_id: str | None = None,
         state: RunState = "active",
     ) -> RunRow:
-        """Make the run, or return the one that has this place already, whatever it was made with."""
+        """Create the run, or return the existing run with this number, whatever its values."""
         run_id = f"{session_id}:train:{model_seq_id}"
         run = await _ROWS.create_once(
             self._database,
@@ -94,9 +94,9 @@ class RunTable:
         project_id: str | None = None,
         state: RunState = "parked",
     ) -> RunRow:
-        """Make the row of a run again that only its journal remembers; one that is there stays as it is.
+        """Create the row of a run that only its journal has; an existing row is left as it is.
 
-        Its session must have been entered. ``ValueError`` when this is no run's id.
+        Its session must be entered before. ``ValueError`` when ``run_id`` is not a run's id.
         """
         if (match := _RUN_ID.fullmatch(run_id)) is None:
             raise ValueError(f"{run_id!r} is not the id of a run")
@@ -119,7 +119,7 @@ class RunTable:
     async def list(
         self, owner: str | None, *, limit: int, offset: int = 0, project_id: str | None = None
     ) -> Page[RunRow]:
-        """Newest first; of everyone when ``owner`` is None, of all projects when ``project_id`` is."""
+        """Newest first; of all users when ``owner`` is None, of all projects when ``project_id`` is None."""
         where = []
         if owner is not None:
             where.append(_RUNS.owner == owner)
@@ -134,27 +134,27 @@ class RunTable:
         return await _ROWS.read(self._database, query)
 
     async def list_in_state(self, state: RunState) -> tuple[RunRow, ...]:
-        """Oldest first. The active ones are what a restarted server has to bring back."""
+        """Oldest first. A restarted server recovers the active ones."""
         query = select(*_ROWS.columns).where(_RUNS.state == state).order_by(_RUNS.created_at, _RUNS.run_id)
         return await _ROWS.read(self._database, query)
 
     async def are_over(self, run_ids: Sequence[str]) -> Mapping[str, bool]:
-        """Of those that are known: whether they will never go on, being unloaded or of a finished session."""
+        """For each known run: whether it is unloaded, or its session is finished."""
         session = tables.sessions.c
         query = select(_RUNS.run_id, or_(_RUNS.state == "unloaded", session.finished_at.is_not(None)))
         query = query.join(tables.sessions, session.session_id == _RUNS.session_id)
         found: dict[str, bool] = {}
-        for start in range(0, len(run_ids), _ASKED_AT_ONCE):
-            some = query.where(_RUNS.run_id.in_(run_ids[start : start + _ASKED_AT_ONCE]))
+        for start in range(0, len(run_ids), _BATCH):
+            some = query.where(_RUNS.run_id.in_(run_ids[start : start + _BATCH]))
             found |= {run_id: bool(is_over) for run_id, is_over in await self._database.read(some)}
         return found
 
     async def touch_many(self, requests: Mapping[str, datetime]) -> None:
-        """Record each run's last request, in one transaction. Never moves back; unknown ids are passed over."""
+        """Record each run's last request, in one transaction. Never an earlier one; unknown ids are skipped."""
         await _ROWS.touch_many(self._database, _RUNS.run_id, _RUNS.last_request_at, requests)
 
     async def set_state(self, run_id: str, state: RunState, *, failure: str | None = None) -> RunRow:
-        """``failure`` replaces what was said before."""
+        """``failure`` replaces the previous one."""
         changed = await _ROWS.change(self._database, _RUNS.run_id == run_id, state=state, failure=failure)
         return _present(run_id, changed)
 

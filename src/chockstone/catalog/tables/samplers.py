@@ -1,4 +1,4 @@
-"""Samplers: one row per sampling session, named by its session and its place in it."""
+"""The sampler table: one row per sampling session. Its id has the session and its number in it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SamplerRow:
 
 _ROWS: Final = RowMapper(SamplerRow, tables.sampling_sessions)
 _SAMPLERS: Final = tables.sampling_sessions.c
-_ASKED_AT_ONCE: Final = 1000  # in one statement: databases limit its parameters
+_BATCH: Final = 1000  # archives in one statement: databases limit its parameters
 
 
 class SamplerTable:
@@ -50,7 +50,7 @@ class SamplerTable:
         archive: str | None = None,
         seal: str | None = None,
     ) -> SamplerRow:
-        """Make the sampling session, or return the one that has this place already, whatever it was made with."""
+        """Create the sampling session, or return the existing one with this number, whatever its values."""
         sampling_session_id = f"{session_id}:sample:{seq_id}"
         sampler = await _ROWS.create_once(
             self._database,
@@ -76,7 +76,7 @@ class SamplerTable:
         return _present(sampling_session_id, found)
 
     async def join(self, sampling_session_id: str) -> int:
-        """The number of one more client: 1, 2, 3 and so on, each given once."""
+        """The number of the next client: 1, 2, 3 and so on, each given once."""
         joined = await _ROWS.change(
             self._database,
             _SAMPLERS.sampling_session_id == sampling_session_id,
@@ -90,7 +90,7 @@ class SamplerTable:
         return await _ROWS.read(self._database, query)
 
     async def in_use(self, archives: Sequence[str]) -> set[str]:
-        """Those of ``archives`` that a sampling session of an unfinished session samples from."""
+        """The subset of ``archives`` that sampling sessions of unfinished sessions sample from."""
         sessions = tables.sessions.c
         query = (
             select(_SAMPLERS.archive)
@@ -99,8 +99,8 @@ class SamplerTable:
             .where(sessions.finished_at.is_(None))
         )
         used: set[str] = set()
-        for start in range(0, len(archives), _ASKED_AT_ONCE):
-            some = _SAMPLERS.archive.in_(archives[start : start + _ASKED_AT_ONCE])
+        for start in range(0, len(archives), _BATCH):
+            some = _SAMPLERS.archive.in_(archives[start : start + _BATCH])
             used.update(archive for [archive] in await self._database.read(query.where(some)))
         return used
 

@@ -1,4 +1,4 @@
-"""The session row: what is known of a client session."""
+"""The session row, and the search for sessions by owner, name, project, metadata and status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chockstone.catalog.database.database import Database
 from chockstone.catalog.database.rows import RowMapper
 from chockstone.catalog.tables.checkpoint_rows import is_visible
 
-# The first three are the client's words; the server says the others.
+# Clients send the first three; the server sets the others.
 FinishReason = Literal["success", "errored", "interrupted", "cancelled", "failed"]
 
 
@@ -63,13 +63,13 @@ class SessionCursor:
 
 @dataclass(frozen=True, slots=True)
 class SessionQuery:
-    """All given conditions hold, but ``session_id`` and ``display_name`` are alternatives. None: no condition."""
+    """All conditions must hold, but ``session_id`` and ``display_name`` are alternatives. None: no condition."""
 
     owners: Sequence[str] | None = None
     session_id: str | None = None
-    display_name: str | None = None  # every word of it occurs, in any case
+    display_name: str | None = None  # each of its words must occur, in any case
     project_ids: Sequence[str] | None = None
-    user_metadata: Mapping[str, str] = field(default_factory=dict)  # each entry is there, and equal
+    user_metadata: Mapping[str, str] = field(default_factory=dict)  # each entry must be equal
     statuses: Sequence[StatusFilter] | None = None  # any of them
     limit: int = 50
     cursor: SessionCursor | None = None
@@ -98,7 +98,7 @@ async def search_sessions(database: Database, query: SessionQuery, *, now: datet
 
 
 def _statement(query: SessionQuery, now: datetime) -> Select[Any]:
-    # One more than asked for tells whether a page follows. Checkpoints are counted for these alone.
+    # One row more than the limit shows whether a page follows. Checkpoints are counted for this page only.
     page = (
         select(*SESSION_ROWS.columns)
         .where(*_conditions(query))
@@ -160,5 +160,5 @@ def _comes_after(cursor: SessionCursor) -> ColumnElement[bool]:
 
 
 def folded(text: str) -> str:
-    """Without case, and the same however its accents were typed."""
+    """For comparison: case-folded, and with accents in one Unicode form."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())

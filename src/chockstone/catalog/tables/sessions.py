@@ -1,4 +1,4 @@
-"""Sessions: one row per client session, from its creation to the first reason it ended for."""
+"""The session table: one row per client session, from its creation to the first reason that it ended for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SessionTable:
         self._database = database
 
     async def are_there(self) -> bool:
-        """Whether there ever was one. May be asked of a catalog of any version."""
+        """Whether there is any session. Works on a catalog of any version."""
         return bool(await self._database.read(select(_SESSIONS.session_id).limit(1)))
 
     async def create(
@@ -46,7 +46,7 @@ class SessionTable:
         user_metadata: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> SessionRow:
-        """Make the session, or return the one its owner made with the same idempotency key.
+        """Create the session, or return the one that its owner created with the same idempotency key.
 
         ``RowExists`` when the id itself is taken.
         """
@@ -78,7 +78,7 @@ class SessionTable:
     async def enter(
         self, session_id: str, *, owner: str, now: datetime, project_id: str | None = None, sdk_version: str = ""
     ) -> SessionRow:
-        """Make the row of a session again that only its runs' journals remember; one that is there stays as it is."""
+        """Create the row of a session that only its runs' journals name; an existing row is left as it is."""
         entered = await SESSION_ROWS.create_once(
             self._database,
             session_id=session_id,
@@ -96,29 +96,29 @@ class SessionTable:
         return _present(session_id, await SESSION_ROWS.find(self._database, _SESSIONS.session_id == session_id))
 
     async def list(self, owner: str | None, *, limit: int, offset: int = 0) -> tuple[SessionRow, ...]:
-        """Newest first; of everyone when ``owner`` is None."""
+        """Newest first; of all users when ``owner`` is None."""
         query = select(*SESSION_ROWS.columns).order_by(_SESSIONS.created_at.desc(), _SESSIONS.session_id.desc())
         if owner is not None:
             query = query.where(_SESSIONS.owner == owner)
         return await SESSION_ROWS.read(self._database, query.limit(limit).offset(offset))
 
     async def search(self, query: SessionQuery, *, now: datetime) -> SessionPage:
-        """A page of sessions with what they keep; checkpoints expired by ``now`` are not counted."""
+        """A page of sessions with their checkpoint counts; checkpoints expired by ``now`` are not counted."""
         return await search_sessions(self._database, query, now=now)
 
     async def list_unfinished(self) -> tuple[SessionRow, ...]:
-        """What a restarted server finds open, oldest first."""
+        """Sessions without an end, oldest first."""
         query = select(*SESSION_ROWS.columns).where(_SESSIONS.finished_at.is_(None)).order_by(_SESSIONS.created_at)
         return await SESSION_ROWS.read(self._database, query)
 
     async def touch_many(self, heartbeats: Mapping[str, datetime]) -> None:
-        """Record each session's last heartbeat, in one transaction. Never moves back; unknown ids are passed over."""
+        """Record each session's last heartbeat, in one transaction. Never an earlier one; unknown ids are skipped."""
         await SESSION_ROWS.touch_many(self._database, _SESSIONS.session_id, _SESSIONS.last_heartbeat_at, heartbeats)
 
     async def finish(
         self, session_id: str, *, reason: FinishReason, now: datetime, detail: str | None = None
     ) -> SessionRow:
-        """End the session. The first reason wins: the row returned has it."""
+        """End the session. The first reason is kept, and is in the returned row."""
         finished = await SESSION_ROWS.change(
             self._database,
             _SESSIONS.session_id == session_id,
@@ -130,7 +130,7 @@ class SessionTable:
         return finished if finished is not None else await self.get(session_id)
 
     async def set_project(self, session_id: str, project_id: str | None) -> SessionRow:
-        """Move the session, and its runs with it."""
+        """Move the session and its runs to the project."""
         move = update(tables.sessions).where(_SESSIONS.session_id == session_id).values(project_id=project_id)
         follow = update(tables.runs).where(tables.runs.c.session_id == session_id).values(project_id=project_id)
         moved, _ = await self._database.write(move.returning(*SESSION_ROWS.columns), follow)

@@ -1,7 +1,7 @@
-"""Trash: removed checkpoints until their archives are deleted. Checkpoints come here by ``move_to_trash``.
+"""The trash table: removed checkpoints until their archives are deleted. ``move_to_trash`` adds rows.
 
-Until its ``purge_at`` a row can be restored. To purge is to ``claim`` the row, delete its archive
-and ``forget`` it, in this order: a crash in between leaves a row whose purge can be done again.
+A row can be undeleted until its ``purge_at``. A purge claims the row, deletes its archive and forgets the row, in
+this order: a crash in between leaves a row whose purge can be repeated.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from chockstone.catalog.tables.checkpoint_rows import (
     TRASH_COLUMNS,
     CheckpointRow,
     TrashRow,
+    Usage,
     insertion,
     is_published,
     move_to_trash,
     trash_row,
 )
-from chockstone.catalog.tables.checkpoint_usage import Usage
 
 _TRASH: Final = tables.trash.c
 _CHECKPOINTS: Final = tables.checkpoints.c
-_CLAIM_AT_ONCE: Final = 1000  # in one statement: databases limit its parameters
+_BATCH: Final = 1000  # rows in one statement: databases limit its parameters
 
 
 class TrashTable:
@@ -40,17 +40,17 @@ class TrashTable:
         self._database = database
 
     async def list(self, owner: str | None = None, *, limit: int = 1000) -> tuple[TrashRow, ...]:
-        """Newest first; of everyone when ``owner`` is None."""
+        """Newest first; of all users when ``owner`` is None."""
         query = _query().order_by(_TRASH.discarded_at.desc(), _TRASH.trash_id.desc()).limit(limit)
         return await self._read(query if owner is None else query.where(_TRASH.owner == owner))
 
     async def due(self, *, now: datetime, limit: int) -> tuple[TrashRow, ...]:
-        """What may be purged by now, longest due first."""
+        """Rows that may be purged by now, longest due first."""
         query = _query().where(_TRASH.purge_at <= now).order_by(_TRASH.purge_at, _TRASH.trash_id)
         return await self._read(query.limit(limit))
 
     async def oldest(self, limit: int) -> tuple[TrashRow, ...]:
-        """What to purge first when space is needed, due or not."""
+        """Rows to purge first when space is needed, due or not."""
         return await self._read(_query().order_by(_TRASH.discarded_at, _TRASH.trash_id).limit(limit))
 
     async def get(self, trash_id: int) -> TrashRow:
@@ -59,11 +59,8 @@ class TrashTable:
             raise _gone(trash_id)
         return found[0]
 
-    async def archives(self) -> set[str]:
-        return {archive for [archive] in await self._database.read(select(_TRASH.archive))}
-
     async def usage(self, owner: str | None = None) -> Usage:
-        """Of everyone when ``owner`` is None."""
+        """Of all users when ``owner`` is None."""
         size = cast(func.coalesce(func.sum(_TRASH.size_bytes), 0), BigInteger)
         query = select(func.count(), size).select_from(tables.trash)
         [[count, size_bytes]] = await self._database.read(
@@ -72,18 +69,18 @@ class TrashTable:
         return Usage(count, size_bytes)
 
     async def claim(self, trash_ids: Sequence[int]) -> tuple[TrashRow, ...]:
-        """Take rows for purging, due or not: from here on they cannot be restored, so their archives may go.
+        """Take rows for purging, due or not: from here on they cannot be undeleted, so their archives may be deleted.
 
-        Those gone or restored already are passed over. Claiming again is fine: a purge may be repeated.
+        Rows purged or undeleted already are skipped. A row may be claimed twice: a purge may be repeated.
         """
         ordered = sorted(trash_ids)
 
         async def work(connection: AsyncConnection) -> tuple[TrashRow, ...]:
             claimed: tuple[TrashRow, ...] = ()
-            for start in range(0, len(ordered), _CLAIM_AT_ONCE):
-                some = _TRASH.trash_id.in_(ordered[start : start + _CLAIM_AT_ONCE])
+            for start in range(0, len(ordered), _BATCH):
+                some = _TRASH.trash_id.in_(ordered[start : start + _BATCH])
                 found = select(_TRASH.trash_id).where(some).order_by(_TRASH.trash_id).with_for_update()
-                # Not now but the moment it came here: no restore that is under way asks for an earlier one.
+                # The time it was discarded, not now: an undelete that is under way compares with its own, earlier, now.
                 claiming = update(tables.trash).where(_TRASH.trash_id.in_(found)).values(purge_at=_TRASH.discarded_at)
                 rows = (await connection.execute(claiming.returning(*TRASH_COLUMNS))).all()
                 claimed += tuple(sorted(map(trash_row, rows), key=lambda row: row.trash_id))
@@ -92,18 +89,18 @@ class TrashTable:
         return await self._database.run(work, writes=True) if ordered else ()
 
     async def forget(self, trash_id: int) -> bool:
-        """After the archive is deleted. Whether this call did."""
+        """Delete the row, after its archive. Returns whether this call did."""
         [forgotten] = await self._database.write(
             delete(tables.trash).where(_TRASH.trash_id == trash_id).returning(_TRASH.trash_id)
         )
         return bool(forgotten)
 
-    async def restore(self, trash_id: int, *, name: str | None = None, now: datetime) -> CheckpointRow:
+    async def undelete(self, trash_id: int, *, name: str | None = None, now: datetime) -> CheckpointRow:
         """Publish the checkpoint again, under its own name or another; without its expiry if that has passed.
 
         ``CheckpointRowExists`` if the name is taken or being written: the row stays in the trash.
-        ``RowMissing`` if it was purged, restored or is due to be purged. An expired checkpoint that
-        still has the name goes to the trash in its place, for as long.
+        ``RowMissing`` if it was purged, undeleted or is due to be purged. An expired checkpoint that
+        still has the name goes to the trash instead, until the same ``purge_at``.
         """
 
         async def work(connection: AsyncConnection) -> CheckpointRow:
@@ -124,10 +121,12 @@ class TrashTable:
                 "expires_at": None if old.is_expired(now) else old.expires_at,
             }
             entry = insertion(values, unless=select(_CHECKPOINTS.save_id).where(*called).exists())
-            restored = CHECKPOINT_ROWS.only((await connection.execute(entry.returning(*CHECKPOINT_ROWS.columns))).all())
-            if restored is None:
+            undeleted = CHECKPOINT_ROWS.only(
+                (await connection.execute(entry.returning(*CHECKPOINT_ROWS.columns))).all()
+            )
+            if undeleted is None:
                 raise _taken(old, name or old.name)
-            return restored
+            return undeleted
 
         try:
             return await self._database.run(work, writes=True)
@@ -153,11 +152,11 @@ def _called(checkpoint: CheckpointRow, name: str) -> tuple[ColumnElement[bool], 
 
 def _gone(trash_id: int) -> RowMissing:
     return RowMissing(
-        f"trash entry {trash_id!r} is gone: it was purged, is being purged, or was restored already; "
-        f"list the trash for what can be restored"
+        f"trash entry {trash_id!r} is gone: it was purged, is being purged, or was undeleted already; "
+        f"list the trash for what can be undeleted"
     )
 
 
 def _taken(checkpoint: CheckpointRow, name: str) -> CheckpointRowExists:
     path = f"tinker://{checkpoint.run_id}/{checkpoint.kind}/{name}"
-    return CheckpointRowExists(f"checkpoint {path!r} exists already or is being written; restore under another name")
+    return CheckpointRowExists(f"checkpoint {path!r} exists already or is being written; undelete under another name")

@@ -1,4 +1,4 @@
-"""Usage: how much was used, summed by the hour and by whom and what it was for."""
+"""The usage table: amounts summed by hour, user, session, project, model and type of use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UseType = Literal["training", "sampling_prefill", "sampling_sample", "checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    bucket_start: datetime  # any moment of its hour
+    bucket_start: datetime  # any time within the hour
     owner: str
     session_id: str | None
     project_id: str | None
@@ -39,17 +39,17 @@ class UsageTable:
         self._database = database
 
     async def add(self, uses: Iterable[Use]) -> None:
-        """Each to the sum of its hour; all or none."""
+        """Add each amount to the sum of its hour, in one transaction."""
         sums: dict[tuple[object, ...], float] = defaultdict(float)
         for use in uses:
             *key, amount = astuple(_stored(use))
             sums[tuple(key)] += amount
-        # In one order always, so that two of these never wait for each other.
+        # Always in the same order, so that two transactions do not deadlock.
         rows = [dict(zip((*_KEY, "amount"), (*key, sums[key]), strict=True)) for key in sorted(sums, key=repr)]
         await upsert(self._database, tables.usage, rows, add=("amount",))
 
     async def list(self, owner: str | None, *, start: datetime, end: datetime) -> tuple[Use, ...]:
-        """Hours that begin from ``start`` to before ``end``, oldest first; of everyone when ``owner`` is None."""
+        """Hours that begin from ``start`` to before ``end``, oldest first; of all users when ``owner`` is None."""
         query = select(*_ROWS.columns).where(_USAGE.bucket_start >= start, _USAGE.bucket_start < end)
         if owner is not None:
             query = query.where(_USAGE.owner == owner)
@@ -59,7 +59,7 @@ class UsageTable:
         )
 
     async def trim(self, before: datetime) -> int:
-        """Drop the hours that began earlier; how many rows."""
+        """Delete the hours that began earlier. Returns how many rows."""
         removal = delete(tables.usage).where(_USAGE.bucket_start < before).returning(_USAGE.bucket_start)
         [dropped] = await self._database.write(removal)
         return len(dropped)

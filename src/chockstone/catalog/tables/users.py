@@ -1,4 +1,4 @@
-"""Keys: who may call, by the digests of their keys. The keys themselves are never here."""
+"""Users, and the digests of their API keys. The keys themselves are never stored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class KeyTable:
         self._database = database
 
     async def add(self, user_id: str, digest: str, *, hint: str, now: datetime, note: str = "") -> KeyRow:
-        """``RowExists`` if the key is somebody's already, revoked or not."""
+        """``RowExists`` if the key is in the catalog already, revoked or not."""
         creation = insert(tables.keys).values(user_id=user_id, digest=digest, hint=hint, note=note, created_at=now)
         try:
             [[made]] = await self._database.write(creation.returning(*_KEY_ROWS.columns))
@@ -52,14 +52,9 @@ class KeyTable:
         return await _KEY_ROWS.read(self._database, select(*_KEY_ROWS.columns).order_by(_KEYS.key_id))
 
     async def revoke(self, key_id: int, *, now: datetime) -> bool:
-        """Whether this call did: False if there is none, or none that was valid."""
+        """Returns whether this call revoked it: False for an unknown key or one that was revoked before."""
         is_valid = _KEYS.revoked_at.is_(None)
         return await _KEY_ROWS.change(self._database, _KEYS.key_id == key_id, is_valid, revoked_at=now) is not None
-
-    async def active(self) -> dict[str, str]:
-        """The user of each valid key, by its digest."""
-        query = select(_KEYS.digest, _KEYS.user_id).where(_KEYS.revoked_at.is_(None))
-        return {found[0]: found[1] for found in await self._database.read(query)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ class UserTable:
         self._database = database
 
     async def ensure(self, user_id: str, *, now: datetime) -> UserRow:
-        """The user's row, made now if there is none."""
+        """The user's row, created if there is none."""
         user = await _USER_ROWS.create_once(self._database, user_id=user_id, created_at=now)
         return user if user is not None else await self.get(user_id)
 
@@ -85,6 +80,3 @@ class UserTable:
         if user is None:
             raise RowMissing(f"user {user_id!r} has never been seen by this server")
         return user
-
-    async def list(self) -> tuple[UserRow, ...]:
-        return await _USER_ROWS.read(self._database, select(*_USER_ROWS.columns).order_by(tables.users.c.user_id))

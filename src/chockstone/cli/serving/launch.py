@@ -17,7 +17,7 @@ FAILED: Final = 1
 def run_server(settings: Settings) -> int:
     """Returns the exit code. Expects settings that were checked."""
     with quick_imports():
-        from chockstone.api.serving.preparing import CannotStart, prepared
+        from chockstone.api.serving.startup import CannotStart, prepared
         from chockstone.cli.serving.server_config import server_config
 
     def announce(port: int, users: Sequence[str]) -> None:

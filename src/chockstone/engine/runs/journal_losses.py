@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from chockstone.catalog import Catalog, CatalogError
-from chockstone.catalog.tables.journal_marks import JournalMarkRow
+from chockstone.catalog.tables.engine import JournalMarkRow
 from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.config import Busy, OnJournalLoss
 from chockstone.engine.journal.mark_file import JournalMark, MarkFile

@@ -27,7 +27,7 @@ from chockstone.catalog import (
     RowMissing,
     TrashRow,
 )
-from chockstone.catalog.tables.checkpoint_usage import Usage
+from chockstone.catalog.tables.checkpoint_rows import Usage
 from chockstone.checkpoints.errors import (
     CheckpointError,
     CheckpointMissing,
@@ -200,7 +200,7 @@ class CheckpointLifecycle:
         """Newest first; of everyone when ``owner`` is None."""
         return await self._catalog.trash.list(owner)
 
-    async def restore(self, trash_id: int, *, name: str | None = None, by: str) -> CheckpointRow:
+    async def undelete(self, trash_id: int, *, name: str | None = None, by: str) -> CheckpointRow:
         """Bring a removed checkpoint back. Raises RowMissing if it is gone, BadRequest if it does not fit."""
         trashed = await self._catalog.trash.get(trash_id)
         old = trashed.checkpoint
@@ -208,7 +208,7 @@ class CheckpointLifecycle:
             share.check(old.path, old.size_bytes)
             try:
                 await self._storage.stat(old.archive)
-                row = await self._catalog.trash.restore(trash_id, name=name, now=self._now())
+                row = await self._catalog.trash.undelete(trash_id, name=name, now=self._now())
             except CheckpointMissing:
                 raise RowMissing(f"checkpoint {old.path!r} cannot be restored: {MISSING}") from None
             except StoreError as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chockstone.catalog import TrashRow
-from chockstone.catalog.tables.checkpoint_usage import CheckpointHolding, Usage
+from chockstone.catalog.tables.checkpoint_rows import CheckpointHolding, Usage
 from chockstone.checkpoints.stores.store import StoreEntry
 
 

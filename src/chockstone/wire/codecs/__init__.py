@@ -1,1 +1,4 @@
-"""Bytes to values and back: protobuf, tensors, zstd, and JSON from clients, all read without trust."""
+"""Codecs: bytes to values and back, for protobuf, tensors, zstd and JSON. Nothing that arrives is trusted.
+
+Must not know HTTP, SQL or torch.
+"""

@@ -1,4 +1,4 @@
-"""JSON from files that others wrote: parsed, or a ValueError that says what is wrong with it."""
+"""JSON files of models: parses them, or raises ValueError that says what is wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TOO_DEEP: Final = f"it is nested more than {MAX_DEPTH} levels deep"
 
 
 def parse_json(content: bytes) -> Any:  # Any: plain JSON
-    """Raises ValueError, also for what is nested so deep that those who go through it would fail."""
+    """Raises ValueError, also for JSON that is nested too deeply for recursive readers."""
     try:
         document = json.loads(content)
     except RecursionError:

@@ -1,7 +1,7 @@
-"""Values in JSON: read as what they were promised to be, or refused by name.
+"""JSON values: reads a value as an expected type, or raises BadRequest that names it.
 
-For the few messages that are too large or too free for a pydantic model. Each function takes the
-words that name the value, and its BadRequest starts with them.
+For the few messages that are too large or too free for a pydantic model. Each function takes the name of the value;
+the BadRequest starts with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def describe(value: object) -> str:
         case bool():
             return "true" if value else "false"
         case int() if value.bit_length() > 100:
-            return "an integer of more than 100 bits"  # printing it could take for ever
+            return "an integer of more than 100 bits"  # printing it could take very long
         case int() | float() | str():
             return f"{value!r:.80}"
         case list() | tuple():
@@ -87,7 +87,7 @@ def read_integers(value: object, name: str, *, low: int = LOWEST, high: int = HI
 
 
 def read_floats(value: object, name: str) -> npt.NDArray[np.float32]:
-    """Rounded to float32. What is out of its range becomes infinite, for whoever checks that."""
+    """Rounded to float32. Numbers out of its range become infinite; ``check_finite`` refuses them later."""
     if not isinstance(value, list):
         raise BadRequest(f"{name} must be a list of numbers, not {describe(value)}.")
     if not set(map(type, value)) <= {int, float}:

@@ -1,7 +1,7 @@
 """Pass requests: from the bytes of a forward_backward call to arrays, and from its older JSON to those bytes.
 
-``peek_pass`` is for whoever accepts the request, ``decode_pass`` for whoever computes it. Arrays
-view the bytes they came in and cannot be written to.
+The API accepts a request by ``peek_pass``; the worker decodes it by ``decode_pass``. Arrays are read-only views of
+the request's bytes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def peek_pass(body: bytes) -> PassHead:
 
 
 def decode_pass(body: bytes, *, spread_limit_bytes: int = MAX_SPREAD_BYTES) -> Pass:
-    """All is checked that needs no model: tensors are sound and finite, but a loss may still not take them."""
+    """Checks all that needs no model: tensors are well-formed and finite, but a loss may still refuse them."""
     message = parse(body, pb.ForwardBackwardRequest)
     _check_head(message)
     if not message.data:

@@ -1,4 +1,4 @@
-"""Pass results as the bytes a client gets: logprobs, losses per position, metrics. As JSON for older clients."""
+"""Encodes pass results as the bytes that a client gets: logprobs, losses per position, metrics. JSON for older ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ELEMENTWISE_LOSS: Final = "elementwise_loss"  # its sum over all datums is "loss
 def encode_pass_result(result: PassResult) -> bytes:
     """One record for the whole batch if its arrays agree behind the first axis, else one for each run that does.
 
-    The same result is the same bytes, in every process: without being told, protobuf writes metrics in any order.
+    The same result gives the same bytes in every process: by default protobuf writes maps in any order.
     """
     message = pb.ForwardBackwardOutput(loss_fn_output_type=OUTPUT_TYPE, metrics=result.metrics)
     fields = {LOGPROBS: result.logprobs}

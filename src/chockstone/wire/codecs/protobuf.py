@@ -1,7 +1,7 @@
-"""Parsing protobuf from strangers: a whole message or BadRequest, in memory of the body's order.
+"""Parses untrusted protobuf: a message or BadRequest, with memory proportional to the body.
 
-An empty submessage takes two bytes on the wire and sixty in memory, so a large body is counted
-before it is parsed. What a client of ours sends is never near the limits.
+An empty submessage takes two bytes on the wire and sixty in memory, so the fields of a large body are counted before
+it is parsed. Requests of the SDK are never near the limits.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from google.protobuf.message import DecodeError, Message
 
 from chockstone.wire.failures import BadRequest
 
-COUNTED_BYTES: Final = 8 << 20  # bodies up to this size may be as dense as they like
+COUNTED_BYTES: Final = 8 << 20  # smaller bodies are not counted
 MAX_FIELDS: Final = 200_000
 MAX_SHAPE_BYTES: Final = 640
 
-# What to look into: per message, field number -> the message in it.
+# Submessages to count in: per message, field number -> the message in it.
 _REQUEST, _DATUM, _INPUT, _TENSOR = range(4)
 _INSIDE: Final[tuple[dict[int, int], ...]] = ({3: _DATUM}, {2: _INPUT}, {2: _TENSOR}, {})
 _SHAPE: Final = 4
@@ -27,7 +27,7 @@ _Parsed = TypeVar("_Parsed", bound=Message)
 def parse(body: bytes, into: type[_Parsed]) -> _Parsed:
     """``body`` as a message. A ForwardBackwardRequest is counted first if it is large."""
     if len(body) > COUNTED_BYTES:
-        _refuse_swarms(body)
+        _refuse_many_fields(body)
     message = into()
     try:
         message.ParseFromString(body)
@@ -39,7 +39,7 @@ def parse(body: bytes, into: type[_Parsed]) -> _Parsed:
     return message
 
 
-def _refuse_swarms(body: bytes) -> None:
+def _refuse_many_fields(body: bytes) -> None:
     """Raise if there are too many fields in ``body``. Malformed bytes end the count quietly: parsing names them."""
     count = 0
     pending = [(0, len(body), _REQUEST)]

@@ -1,6 +1,6 @@
 """Sample requests: the JSON of an asample call as a checked SampleRequest.
 
-``peek_sample`` is for whoever accepts the request, ``decode_sample`` for whoever answers it.
+The API accepts a request by ``peek_sample``; the sampler decodes it by ``decode_sample``.
 Unknown fields are let pass: clients older and newer than this server send them.
 """
 

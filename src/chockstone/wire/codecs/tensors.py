@@ -1,8 +1,7 @@
 """Tensors: arrays in and out of their two wire forms, protobuf bytes and JSON lists.
 
-Inside there are dense arrays of float32 or int64 only. Whatever arrives is checked against its
-shape, and a sparse tensor is spread out only when the result fits a limit. Every refusal starts
-with ``where``, the words that tell the caller which tensor is meant.
+Decoded arrays are dense float32 or int64. Each tensor is checked against its shape, and a sparse tensor is made dense
+only if the result fits a limit. Every BadRequest starts with ``where``, which names the tensor.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""JSON requests and responses of the HTTP API, as pydantic models, one file per resource."""
+"""JSON requests and responses of the HTTP API, as pydantic models, one file per resource.
+
+Must not know how a request is served.
+"""

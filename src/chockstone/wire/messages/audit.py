@@ -1,4 +1,4 @@
-"""The audit: who did what to which checkpoint, and when."""
+"""The audit: messages that tell who did what to which checkpoint, and when."""
 
 from __future__ import annotations
 

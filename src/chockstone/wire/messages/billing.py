@@ -1,4 +1,4 @@
-"""Billing: what was used, by the hour, and what is stored now. Nothing costs anything here, so prices are absent."""
+"""Billing: usage by the hour, and stored bytes. Nothing has a price here, so prices are absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints, as they are listed, changed and fetched."""
+"""Checkpoints: messages to list, change and fetch them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chockstone.wire.messages.schema import Request, Response, Timestamp, TtlSec
 from chockstone.wire.paths import CheckpointType, TinkerPath
 
 CheckpointState = Literal["ready", "damaged"]
-DAMAGE_FIELD = "chockstone.damage"  # of the metadata, where clients that know no states show it
+DAMAGE_FIELD = "chockstone.damage"  # in the metadata, for clients that do not know states
 
 
 class Cursor(Response):
@@ -42,7 +42,7 @@ class Checkpoint(Response):
         state: CheckpointState | None = None,
         damage: str | None = None,
     ) -> Checkpoint:
-        """A damaged one says so in its metadata too, for clients that show nothing else."""
+        """A damaged checkpoint has its damage in the metadata, too, for clients that show only that."""
         if damage is not None:
             user_metadata = {**(user_metadata or {}), DAMAGE_FIELD: damage}
         return cls(
@@ -67,14 +67,14 @@ class CheckpointsResponse(Response):
 
 
 class SkippedCheckpoint(Response):
-    """Newer than what ``latest`` came to mean, and why it was passed over."""
+    """A newer checkpoint that ``latest`` skipped, and why."""
 
     path: str
     reason: str
 
 
 class SetTtlRequest(Request):
-    """Counted from now. An explicit null takes the expiry away; leaving it out is a mistake."""
+    """Counted from now. An explicit null removes the expiry; the field is required."""
 
     ttl_seconds: TtlSeconds | None
 

@@ -1,4 +1,4 @@
-"""Credentials: a key exchanged for a token, and what a key says of itself."""
+"""Credentials: messages to exchange a key for a token, and to describe a key."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Futures: work that was accepted, and how a client gets to know what became of it.
+"""Futures: messages for accepted work, and to fetch its result.
 
-How work failed is in ``failures``; what it came to is whatever the operation's response is.
+A failed result is ``failures.Failure``; a result is the response of its operation.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from chockstone.wire.messages.schema import Identifier, LongCounter, Request, Response
-
-CLONE_SEQ_IDS = 10**9  # a cloned sampler counts its requests from its number times this
 
 QueueState = Literal["active", "paused_capacity", "paused_rate_limit"]
 
@@ -39,7 +37,7 @@ class TryAgainResponse(Response):
 
 
 class CompleteMetadataResponse(Response):
-    """Finished, and large: the client makes room and asks again, without ``allow_metadata_only``."""
+    """Finished with a large result: the client makes room and asks again, without ``allow_metadata_only``."""
 
     response_payload_size: int
     status: Literal["complete_metadata"] = "complete_metadata"

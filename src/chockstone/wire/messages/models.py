@@ -1,4 +1,4 @@
-"""Models: a run as it is created, described and given up. The model id is the run id."""
+"""Models: messages to create, describe and unload a run. The model id is the run id."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""Runs, as they are listed."""
+"""Runs: messages to list them and their recoveries."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from chockstone.wire.messages.checkpoints import Checkpoint, Cursor
-from chockstone.wire.messages.schema import Identifier, LongCounter, Request, Response, Timestamp
+from chockstone.wire.messages.schema import Response, Timestamp
 
 AccessScope = Literal["owned", "accessible"]
 
@@ -24,21 +22,12 @@ class TrainingRun(Response):
     last_sampler_checkpoint: Checkpoint | None = None
     last_external_checkpoint: Checkpoint | None = None
     user_metadata: dict[str, str] | None = None
-    state: Literal["active", "parked", "unloaded", "lost"] | None = None  # told to the owner
+    state: Literal["active", "parked", "unloaded", "lost"] | None = None  # only for the owner
 
 
 class TrainingRunsResponse(Response):
     training_runs: list[TrainingRun]
     cursor: Cursor
-
-
-class ListQuery(Request):
-    """The query of a list of sessions or runs, as text."""
-
-    limit: Annotated[int, Field(ge=0, le=1000, strict=False)] = 20
-    offset: Annotated[LongCounter, Field(strict=False)] = 0
-    access_scope: AccessScope = "owned"
-    project_id: Identifier | None = None
 
 
 class SkippedArchive(Response):
@@ -47,19 +36,19 @@ class SkippedArchive(Response):
 
 
 class Recovery(Response):
-    """The receipt of one. Without an ``archive`` it began with the run's opening."""
+    """The receipt of one recovery. Without an ``archive`` it began with the run's opening."""
 
     at: Timestamp
     reason: str
     archive: str | None = None
-    skipped: list[SkippedArchive]  # newer archives that were no good
-    replayed: int  # operations done again for the state they leave
+    skipped: list[SkippedArchive]  # newer archives that were unusable
+    replayed: int  # operations replayed for the state they leave
     redone: int  # operations that had no result yet
-    matched: int  # of those replayed: bit for bit what they had given before
+    matched: int  # replayed operations with bit-identical results
     mismatched: int
     seconds: float
-    notes: list[str]  # what may have made numbers differ
-    lost: int = 0  # operations that were acknowledged and are missing from the journal
+    notes: list[str]  # possible reasons for different numbers
+    lost: int = 0  # acknowledged operations that are missing from the journal
 
 
 class RecoveriesResponse(Response):

@@ -30,7 +30,7 @@ class CreateSamplingSessionRequest(Request):
 
 class CreateSamplingSessionResponse(Response):
     sampling_session_id: str
-    path: str | None = None  # what model_path came to mean
+    path: str | None = None  # the path that model_path was resolved to
     skipped: list[SkippedCheckpoint] | None = None
     type: Literal["create_sampling_session"] = "create_sampling_session"
 

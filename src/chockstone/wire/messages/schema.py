@@ -1,16 +1,15 @@
-"""Schemas: what all JSON requests and responses share, and the types their fields are made of.
+"""Schemas: base classes of JSON requests and responses, types of fields, and the explanation of errors.
 
-Requests take unknown fields in silence, since clients are older and newer than this server, but
-are strict about the ones they know. Responses leave nulls out and write times in UTC with a Z.
+Requests ignore unknown fields, since clients are older and newer than this server, but are strict about known ones.
+Responses leave nulls out and write times in UTC with a Z.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import orjson
 from pydantic import (
@@ -21,7 +20,6 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
-    ValidationError,
     model_validator,
 )
 
@@ -39,9 +37,12 @@ MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 
 _EXPLAINED_ERRORS: Final = 5
-_LENGTH_RULE: Final = re.compile(
-    r"\w+ should have (?P<limit>at (least|most) \d+ \w+)( after validation)?(, not (?P<found>.*))?\Z"
-)
+_LENGTH_UNITS: Final = {  # by pydantic's type of error
+    "string_too_short": "character",
+    "string_too_long": "character",
+    "too_short": "item",
+    "too_long": "item",
+}
 
 
 class Request(BaseModel):
@@ -71,17 +72,6 @@ class Response(BaseModel):
         return self.model_dump_json(exclude_none=True).encode()
 
 
-_Request = TypeVar("_Request", bound=Request)
-
-
-def read(schema: type[_Request], value: object) -> _Request:
-    """``value``, decoded from JSON, as a request; BadRequest says what is wrong with which field."""
-    try:
-        return schema.model_validate(value)
-    except ValidationError as error:
-        raise BadRequest(explain(error.errors(include_url=False))) from None  # the cause would hold credentials
-
-
 def explain(errors: Iterable[Mapping[str, Any]]) -> str:
     """Pydantic's errors, or FastAPI's, in a sentence each."""
     listed = list(itertools.islice(errors, _EXPLAINED_ERRORS))
@@ -94,26 +84,39 @@ def _explain(error: Mapping[str, Any]) -> str:
         path = path[1:]
     name = "".join(f"[{step}]" if isinstance(step, int) else f".{step:.80}" for step in path).lstrip(".")
     name = redact_text(name) or "the body"
-    message = str(error["msg"])
+    context = error.get("ctx", {})
     if error["type"] == "missing":
         return f"{name} is missing."
-    if error["type"] in ("value_error", "assertion_error"):
-        message = message.partition(", ")[2]
-        return f"{name}: {redact_text(message)}" if path else redact_text(message)
+    if error["type"] in ("value_error", "assertion_error"):  # raised by a validator of ours
+        message = redact_text(str(context["error"]))
+        return f"{name}: {message}" if path else message
     if error["type"] == "extra_forbidden":
         return f"{name} is not a field of this request."
-    if (rule := _LENGTH_RULE.match(message)) is not None:
-        return f"{name} must have {rule['limit']}, not {_length(error.get('input'), rule['found'])}."
+    if error["type"] in _LENGTH_UNITS:
+        return f"{name} must have {_length_rule(error['type'], context)}, not {_length(error.get('input'), context)}."
     is_secret = any(isinstance(step, str) and names_a_credential(step) for step in path)
     found = "" if is_secret else f", not {redact_text(describe(error.get('input')))}"
-    if message.startswith("Input should "):
-        return f"{name} must {message.removeprefix('Input should ')}{found}."
-    return f"{name}: {message[:300]}{found}."
+    requirement = _requirement(str(error["msg"]))
+    return f"{name}: {error['msg'][:300]}{found}." if requirement is None else f"{name} must {requirement}{found}."
 
 
-def _length(value: object, found: str | None) -> str:
-    """How long it is, as far as anyone counted."""
-    return str(len(value)) if isinstance(value, str | list | dict) else found or "what it has"
+def _requirement(message: str) -> str | None:
+    """Of pydantic's "Input should be a valid string": "be a valid string". None: the message is no such rule."""
+    prefix = "Input should "
+    return message.removeprefix(prefix) if message.startswith(prefix) else None
+
+
+def _length_rule(error_type: str, context: Mapping[str, Any]) -> str:
+    unit = _LENGTH_UNITS[error_type]
+    word, limit = ("least", context.get("min_length")) if "min_length" in context else ("most", context["max_length"])
+    return f"at {word} {limit} {unit}{'' if limit == 1 else 's'}"
+
+
+def _length(value: object, context: Mapping[str, Any]) -> str:
+    """The length of the value, where it is known."""
+    if isinstance(value, str | list | dict):
+        return str(len(value))
+    return str(context.get("actual_length") or "what it has")
 
 
 def is_writable(text: str) -> bool:

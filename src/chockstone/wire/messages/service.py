@@ -1,4 +1,4 @@
-"""The service itself: is it up, what can it do, and how clients are to behave towards it."""
+"""The service: messages of health, capabilities, client configuration and telemetry."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TelemetryRequest(Request):
     @model_validator(mode="before")
     @classmethod
     def _is_writable(cls, value: object) -> object:
-        return value  # or not; it is redacted before it is written
+        return value  # anything: it is redacted before it is logged
 
     def redacted(self) -> dict[str, Any]:
         fields: dict[str, Any] = redact(self.__pydantic_extra__ or {})

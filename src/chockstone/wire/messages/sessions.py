@@ -1,4 +1,4 @@
-"""Sessions: one client process's stay, under which its runs and samplers are made."""
+"""Sessions: messages of client sessions, which own runs and samplers."""
 
 from __future__ import annotations
 

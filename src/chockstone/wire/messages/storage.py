@@ -1,10 +1,70 @@
-"""Storage: who keeps how much, what a sweep removes, and what the trash still holds."""
+"""Storage: used bytes and quotas, retention policies, sweeps and the trash.
+
+A policy with an unknown field is refused: a misspelt rule would keep or remove the wrong checkpoints.
+"""
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Any, Literal
 
-from chockstone.wire.messages.schema import CheckpointName, Identifier, Request, Response, Timestamp
+from pydantic import ConfigDict, Field
+
+from chockstone.wire.messages.schema import MAX_INT64, CheckpointName, Identifier, Request, Response, Timestamp
+
+GLOBAL_SCOPE = "global"
+OWN_SCOPE = "mine"  # of the user who asks
+USER_SCOPE = "user:"
+RUN_SCOPE = "run:"
+
+_Count = Annotated[int, Field(ge=1, le=MAX_INT64)]
+_Name = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class _Rules(Request):
+    model_config = ConfigDict(extra="forbid")
+
+
+class KeepBest(_Rules):
+    """By a metric in the metadata that a checkpoint was saved with."""
+
+    metric: _Name
+    mode: Literal["min", "max"] = "min"
+    count: _Count = 1
+
+
+class Policy(_Rules):
+    """No rule keeps everything. What any of the keep rules wants stays."""
+
+    keep_last: _Count | None = None
+    keep_every: _Count | None = None  # steps divisible by this
+    keep_best: KeepBest | None = None
+    ttl_seconds: Annotated[float, Field(gt=0, le=1e12, strict=False)] | None = None
+    pinned: Annotated[list[_Name], Field(max_length=10_000)] | None = None
+    quota_bytes: Annotated[int, Field(ge=0, le=MAX_INT64)] | None = None
+
+    def to_json(self) -> dict[str, Any]:  # Any: plain JSON
+        return self.model_dump(exclude_none=True)
+
+
+class ScopedPolicy(Response):
+    scope: str
+    policy: dict[str, Any]  # Any: a Policy, as it was set
+    changed_at: Timestamp
+    changed_by: str
+    quota_ceiling_bytes: int | None = None  # an admin's, above which the user may not set their own
+
+
+class Quotas(Response):
+    """Of each user and of each run, as the server was started."""
+
+    user_bytes: int | None = None
+    run_bytes: int | None = None
+
+
+class PoliciesResponse(Response):
+    policies: list[ScopedPolicy]
+    default: dict[str, Any]  # Any: a Policy: what the server was started with
+    default_quotas: Quotas = Quotas()
 
 
 class Amount(Response):
@@ -92,11 +152,11 @@ class TrashResponse(Response):
     keeps_seconds: float  # how long what is removed stays here; 0: it does not
 
 
-class RestoreRequest(Request):
+class UndeleteRequest(Request):
     name: CheckpointName | None = Field(default=None, description="another one, where its own is taken")
 
 
-class RestoreResponse(Response):
+class UndeleteResponse(Response):
     tinker_path: str
     lost_expiry: bool | None = None  # it had expired, and does not expire any more
     spared_seconds: float  # for so long no rule removes it again

@@ -1,4 +1,4 @@
-"""Steps of an optimizer."""
+"""Training: messages of optimizer steps and custom losses."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LossInput(Request):
 class LossNode(Request):
     """One step of the graph. Objects in its arguments have one key that says what they are; see the protocol.
 
-    What a graph means must be known in full, so here a field nobody knows is refused.
+    A graph must be understood in full, so unknown fields are refused here.
     """
 
     model_config = ConfigDict(extra="forbid")

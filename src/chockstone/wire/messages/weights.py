@@ -114,10 +114,6 @@ class LoadWeightsRequest(Request):
             raise ValueError("either model_id and seq_id, or session_id and model_seq_id are needed.")
         return self
 
-    @property
-    def creates_model(self) -> bool:
-        return self.session_id is not None
-
 
 class LoadWeightsResponse(Response):
     path: str | None = None
@@ -140,7 +136,7 @@ class WeightsInfoResponse(Response):
     train_mlp: bool | None = None
     train_attn: bool | None = None
     optimizer_config: OptimizerConfig = OptimizerConfig()
-    path: str | None = None  # what the path that was asked for came to mean
+    path: str | None = None  # the path that the requested one was resolved to
     skipped: list[SkippedCheckpoint] | None = None
 
 

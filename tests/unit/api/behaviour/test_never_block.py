@@ -16,8 +16,8 @@ import zstandard
 from aiosqlite import core, cursor
 
 from chockstone.api import bodies
+from chockstone.api.downloads import archive_response
 from chockstone.api.downloads import routes as downloads
-from chockstone.api.downloads import sending
 from chockstone.api.tinker import checkpoints, futures, samplers, training
 from chockstone.checkpoints import Archive
 from chockstone.engine.config import StorageRules
@@ -153,8 +153,8 @@ async def mark_of_a_download(scene: Scene) -> None:
 
 async def body_of_a_download(scene: Scene) -> None:
     url = await scene.url()
-    scene.patch.setattr(sending, "_NOWAIT", 0)  # as if the page cache had nothing of it
-    scene.patch.setattr(sending, "_fill", scene.gate.before(sending._fill))
+    scene.patch.setattr(archive_response, "_NOWAIT", 0)  # as if the page cache had nothing of it
+    scene.patch.setattr(archive_response, "_fill", scene.gate.before(archive_response._fill))
     async with scene.gate.watch():
         assert (await scene.user.http.get(url)).status_code == 200
 
@@ -177,7 +177,7 @@ def inline_storage(scene: Scene) -> None:
 
 
 def inline_sending(scene: Scene) -> None:
-    scene.patch.setattr(sending, "_THREADS", InlineExecutor())
+    scene.patch.setattr(archive_response, "_THREADS", InlineExecutor())
 
 
 def inline_catalog(scene: Scene) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.api.serving import DownloadServer
+from support.api.download_server import DownloadServer
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from support.api.serving import FILES, NOW, DownloadServer, open_descriptors, wait_until
+from support.api.download_server import FILES, NOW, DownloadServer, open_descriptors, wait_until
 
 LARGE = 16 << 20  # more than sockets buffer, so that a client can stand in the middle of it
 
@@ -287,7 +287,7 @@ def test_a_changed_url_reaches_nothing(server: DownloadServer) -> None:
     head, _, tail = server.url(row).partition("/downloads/")
     token, _, filename = tail.partition("/")
     other_token = server.url(other, "adapter_config.json").partition("/downloads/")[2].partition("/")[0]
-    crossed = f"{other_token.partition('.')[0]}.{token.partition('.')[2]}"
+    crossed = f"{other_token.rpartition('.')[0]}.{token.rpartition('.')[2]}"
 
     codes = {
         each: server.ask(f"{head}/downloads/{each}")[0].status

@@ -1,4 +1,4 @@
-"""A front between a real client and a real server, all on loopback and in this process."""
+"""A replica between a real client and a real server, all on loopback and in this process."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
 from chockstone.api.admission.hosts import Hosts
+from chockstone.api.admission.limits import ConnectionLimits
 from chockstone.api.admission.refusals import RefusedKeys
 from chockstone.api.replica.app import ReplicaContext, create_replica
 from chockstone.api.replica.callers import ReplicaCallers
 from chockstone.api.replica.engine_link import EngineLink
-from chockstone.api.replica.proxy import PATIENCE_SECONDS, EngineProxy
-from chockstone.api.serving.listening import http_server
-from chockstone.api.serving.preparing import bind
+from chockstone.api.replica.proxy import STALL_SECONDS, EngineProxy
+from chockstone.api.serving.http_server import http_config
 from chockstone.api.users import UserDirectory
 from chockstone.catalog import Catalog
+from support.api.loopback_server import serving
 from support.postgres import catalog_url
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -35,19 +36,12 @@ KEYS = {"ann": "tml-of-ann", "bob": "tml-of-bob"}
 @asynccontextmanager
 async def listening(app: App, *, port: int = 0) -> AsyncIterator[str]:
     """Its URL, while it is served."""
-    with bind("127.0.0.1", port) as sock:
-        server = http_server(app)
-        serving = asyncio.create_task(server.serve(sockets=[sock]))
-        while not server.started:
-            await asyncio.sleep(0.005)
-        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
-        server.should_exit = True
-        server.force_exit = True  # what is still under way is what the test is about
-        await serving
+    async with serving(http_config(app, ConnectionLimits()), port=port) as bound:
+        yield f"http://127.0.0.1:{bound}"
 
 
 @dataclass
-class Front:
+class Replica:
     url: str
     engine: str
     app: FastAPI
@@ -67,12 +61,12 @@ class Front:
         return await asyncio.open_connection(host, int(port))
 
 
-Start = Callable[..., Awaitable[Front]]
+Start = Callable[..., Awaitable[Replica]]
 
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts fronts before an app that stands for the engine, or before nobody."""
+    """Starts replicas before an app that stands for the engine, or before nobody."""
     async with AsyncExitStack() as stack:
         numbers = itertools.count()
 
@@ -80,11 +74,11 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
             engine: App | str,
             *,
             keys: dict[str, str] = KEYS,
-            patience_seconds: float = PATIENCE_SECONDS,
+            stall_seconds: float = STALL_SECONDS,
             database: str | None = None,
             port: int = 0,
-        ) -> Front:
-            home = tmp_path / f"front-{next(numbers)}"
+        ) -> Replica:
+            home = tmp_path / f"replica-{next(numbers)}"
             home.mkdir()
             url = engine if isinstance(engine, str) else await stack.enter_async_context(listening(engine))
             opening = Catalog.open(catalog_url(home)) if database is None else Catalog.look_into(database)
@@ -96,14 +90,14 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
                 ReplicaContext(catalog),
                 link,
                 callers,
-                EngineProxy(link, patience_seconds=patience_seconds),
+                EngineProxy(link, stall_seconds=stall_seconds),
                 hosts=Hosts(None),
                 refused=RefusedKeys(),
             )
-            front = await stack.enter_async_context(listening(app, port=port))
+            replica = await stack.enter_async_context(listening(app, port=port))
             headers = {"X-API-Key": KEYS["ann"]}
-            http = httpx.AsyncClient(base_url=front, headers=headers, timeout=20, trust_env=False)
-            return Front(front, url, app, catalog, await stack.enter_async_context(http))
+            http = httpx.AsyncClient(base_url=replica, headers=headers, timeout=20, trust_env=False)
+            return Replica(replica, url, app, catalog, await stack.enter_async_context(http))
 
         yield make
 

@@ -7,26 +7,25 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from chockstone.api.serving.preparing import bind
-from unit.api.replica.conftest import Recorder, Start, answer, listening, read
+from unit.api.replica.conftest import Recorder, Start, answer, read
 
 KEY = b"X-API-Key: tml-of-ann\r\n"
 
 
 async def test_a_request_arrives_as_it_was_sent(start: Start) -> None:
     engine = Recorder()
-    front = await start(engine)
+    replica = await start(engine)
 
-    await front.http.put("/api/v1/a%2Fb/c%20d?x=%26&&y=1+2&z", content=b"\x00\xff" * 1000)
+    await replica.http.put("/api/v1/a%2Fb/c%20d?x=%26&&y=1+2&z", content=b"\x00\xff" * 1000)
 
     [scope] = engine.scopes
     assert (scope["method"], scope["raw_path"]) == ("PUT", b"/api/v1/a%2Fb/c%20d")
     assert scope["query_string"] == b"x=%26&&y=1+2&z"
     assert engine.bodies == [b"\x00\xff" * 1000]
     assert engine.header("X-API-Key") == [b"tml-of-ann"]
-    assert engine.header("Host") == [front.url.removeprefix("http://").encode()]  # so URLs lead back here
+    assert engine.header("Host") == [replica.url.removeprefix("http://").encode()]  # so URLs lead back here
     assert engine.header("Content-Length") == [b"2000"]
-    assert engine.header("User-Agent") == [front.http.headers["user-agent"].encode()]
+    assert engine.header("User-Agent") == [replica.http.headers["user-agent"].encode()]
     assert engine.header("X-Forwarded-For") == [b"127.0.0.1"]
 
 
@@ -35,9 +34,9 @@ async def test_an_answer_arrives_as_it_was_given(start: Start) -> None:
         302, [(b"location", b"/elsewhere"), (b"set-cookie", b"a=1"), (b"set-cookie", b"b=2")], b"\x1f\x8b not gzip"
     )
     engine.headers += [(b"content-encoding", b"gzip"), (b"retry-after", b"7")]
-    front = await start(engine)
+    replica = await start(engine)
 
-    async with front.http.stream("GET", "/anything") as given:
+    async with replica.http.stream("GET", "/anything") as given:
         body = b"".join([piece async for piece in given.aiter_raw()])
 
     assert (given.status_code, given.headers["location"], body) == (302, "/elsewhere", b"\x1f\x8b not gzip")
@@ -48,19 +47,19 @@ async def test_an_answer_arrives_as_it_was_given(start: Start) -> None:
 
 async def test_what_one_client_is_given_to_keep_reaches_no_other(start: Start) -> None:
     engine = Recorder(headers=[(b"set-cookie", b"who=ann; Path=/")])
-    front = await start(engine)
+    replica = await start(engine)
 
     for _ in range(2):
-        await front.http.get("/anything", headers={"Cookie": ""})
+        await replica.http.get("/anything", headers={"Cookie": ""})
 
     assert engine.header("Cookie") == [b""]
 
 
 async def test_what_concerns_one_connection_stays_on_its_side(start: Start) -> None:
     engine = Recorder(headers=[(b"connection", b"x-hop, close"), (b"x-hop", b"1"), (b"keep-alive", b"timeout=9")])
-    front = await start(engine)
+    replica = await start(engine)
 
-    given = await front.raw(
+    given = await replica.raw(
         b"POST /x HTTP/1.1\r\nHost: here\r\n" + KEY + b"Connection: close, X-Mine\r\nX-Mine: 1\r\nKeep-Alive: 9\r\n"
         b"TE: trailers\r\nProxy-Connection: keep-alive\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n"
         b"X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-Proto: https\r\nForwarded: for=6.6.6.6\r\nX-Theirs: 2\r\n\r\n"
@@ -86,8 +85,8 @@ async def test_both_bodies_pass_while_they_are_sent(start: Start) -> None:
             await send({"type": "http.response.body", "body": message["body"], "more_body": True})
         await send({"type": "http.response.body"})
 
-    front = await start(echo)
-    reader, writer = await front.connect()
+    replica = await start(echo)
+    reader, writer = await replica.connect()
 
     writer.write(b"POST /x HTTP/1.1\r\nHost: here\r\n" + KEY + b"Transfer-Encoding: chunked\r\n\r\n")
     for word in (b"first", b"other"):  # each is answered before the next is sent
@@ -106,8 +105,8 @@ async def test_a_client_that_leaves_takes_its_long_poll_with_it(start: Start) ->
             pass
         has_left.set()
 
-    front = await start(hold)
-    _, writer = await front.connect()
+    replica = await start(hold)
+    _, writer = await replica.connect()
 
     writer.write(b"POST /api/v1/retrieve_future HTTP/1.1\r\nHost: here\r\n" + KEY + b"Content-Length: 2\r\n\r\n{}")
     await asyncio.wait_for(is_held.wait(), 10)
@@ -126,8 +125,8 @@ async def test_a_client_that_leaves_while_it_sends_takes_its_request_with_it(sta
             pass
         ended.set()
 
-    front = await start(take)
-    _, writer = await front.connect()
+    replica = await start(take)
+    _, writer = await replica.connect()
 
     writer.write(b"POST /x HTTP/1.1\r\nHost: here\r\n" + KEY + b"Content-Length: 99\r\n\r\nsome")
     await asyncio.wait_for(begun.wait(), 10)
@@ -136,42 +135,17 @@ async def test_a_client_that_leaves_while_it_sends_takes_its_request_with_it(sta
     await asyncio.wait_for(ended.wait(), 10)
 
 
-async def test_an_engine_that_is_not_there_is_told_as_what_clients_try_again(start: Start) -> None:
-    async with listening(Recorder()) as gone:
-        pass
-    front = await start(gone)
-
-    given = await front.http.post("/api/v1/forward_backward", content=b"x" * 100_000)
-
-    assert given.status_code == 503
-    assert given.headers["retry-after"] == "1"
-    assert gone in given.json()["detail"]
-    assert (await front.http.get("/api/v1/healthz")).json() == {"status": "ok"}  # of the front itself
-
-
-async def test_an_engine_that_comes_back_is_found(start: Start) -> None:
-    async with listening(Recorder()) as gone:
-        front = await start(gone)
-        assert (await front.http.get("/x")).status_code == 200
-    assert (await front.http.get("/x")).status_code == 503
-
-    async with listening(Recorder(), port=int(gone.rpartition(":")[2])):
-        given = await front.http.post("/x", content=b"1")
-
-    assert given.status_code == 200
-
-
 async def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(start: Start) -> None:
     async def break_off(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-length", b"100")] if scope["path"] == "/sized" else []
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"some", "more_body": True})
 
-    front = await start(break_off)
+    replica = await start(break_off)
 
     for path in ("/sized", "/chunked"):
         with pytest.raises(httpx.RemoteProtocolError):
-            await front.http.get(path)
+            await replica.http.get(path)
 
 
 async def test_a_body_that_is_refused_is_refused_before_all_of_it_was_sent(start: Start) -> None:
@@ -179,19 +153,19 @@ async def test_a_body_that_is_refused_is_refused_before_all_of_it_was_sent(start
         await receive()
         await answer(send, b'{"detail": "too large"}', status=413)
 
-    front = await start(refuse)
-    reader, writer = await front.connect()
+    replica = await start(refuse)
+    reader, writer = await replica.connect()
 
     writer.write(b"POST /x HTTP/1.1\r\nHost: here\r\n" + KEY + b"Content-Length: 99999999999\r\n\r\n" + b"x" * 70_000)
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
 
     assert head.startswith(b"HTTP/1.1 413")
     writer.close()
-    assert (await front.http.get("/x")).status_code == 413  # on a connection that nothing of the other is on
+    assert (await replica.http.get("/x")).status_code == 413  # on a connection that nothing of the other is on
 
 
 async def test_little_of_a_large_body_is_held(start: Start) -> None:
-    """The engine takes nothing: so does, soon, the front."""
+    """The engine takes nothing: so does, soon, the replica."""
     goes_on = asyncio.Event()
 
     async def wait(scope: Scope, receive: Receive, send: Send) -> None:
@@ -202,8 +176,8 @@ async def test_little_of_a_large_body_is_held(start: Start) -> None:
             size, is_more = size + len(message["body"]), message["more_body"]
         await answer(send, str(size).encode())
 
-    front = await start(wait)
-    reader, writer = await front.connect()
+    replica = await start(wait)
+    reader, writer = await replica.connect()
     total = 64 << 20
 
     async def upload() -> None:
@@ -231,9 +205,9 @@ def resident_bytes() -> int:
 
 
 async def test_a_client_that_stops_sending_is_let_go(start: Start) -> None:
-    front = await start(Recorder(), patience_seconds=0.05)
+    replica = await start(Recorder(), stall_seconds=0.05)
 
-    reader, writer = await front.connect()
+    reader, writer = await replica.connect()
     writer.write(b"POST /x HTTP/1.1\r\nHost: here\r\n" + KEY + b"Content-Length: 99\r\n\r\nsome")
 
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
@@ -256,8 +230,8 @@ async def test_a_client_that_stops_taking_is_let_go_and_the_engine_is_free(start
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    front = await start(pour, patience_seconds=0.1)
-    _, writer = await front.connect()
+    replica = await start(pour, stall_seconds=0.1)
+    _, writer = await replica.connect()
 
     writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is a socket's
     writer.write(b"GET /x HTTP/1.1\r\nHost: here\r\n" + KEY + b"\r\n")
@@ -282,9 +256,9 @@ async def test_whatever_the_request_line_says_only_the_engine_is_asked(
     start: Start, line: bytes, status: bytes
 ) -> None:
     engine = Recorder()
-    front = await start(engine)
+    replica = await start(engine)
 
-    given = await front.raw(line + b"\r\nHost: here\r\nConnection: close\r\n" + KEY + b"\r\n")
+    given = await replica.raw(line + b"\r\nHost: here\r\nConnection: close\r\n" + KEY + b"\r\n")
 
     assert given.startswith(b"HTTP/1.1 " + status), given
     assert len(engine.scopes) == (1 if status == b"200" else 0)
@@ -303,71 +277,11 @@ async def test_whatever_the_request_line_says_only_the_engine_is_asked(
 )
 async def test_a_request_that_could_be_read_in_two_ways_is_not_passed_on(start: Start, headers: bytes) -> None:
     engine = Recorder()
-    front = await start(engine)
+    replica = await start(engine)
 
-    given = await front.raw(
+    given = await replica.raw(
         b"POST /x HTTP/1.1\r\nHost: here\r\nConnection: close\r\n" + KEY + headers + b"\r\nGET /y HTTP/1.1\r\n\r\n"
     )
 
     assert given.startswith(b"HTTP/1.1 400"), given
-    assert engine.scopes == []
-
-
-@pytest.mark.parametrize("credential", ["tml-of-ann", "eyJ.of.ann"])
-async def test_a_front_that_is_its_own_engine_says_so(start: Start, credential: str) -> None:
-    with bind("127.0.0.1", 0) as sock:
-        port = sock.getsockname()[1]
-    front = await start(f"http://127.0.0.1:{port}", port=port)
-
-    given = await front.http.get("/x", headers={"X-API-Key": credential})
-
-    assert given.status_code == 508
-    assert "--engine" in given.json()["detail"]
-
-
-async def test_a_strange_key_is_refused_at_the_door(start: Start) -> None:
-    engine = Recorder()
-    front = await start(engine)
-
-    given = await front.http.post("/api/v1/forward_backward", headers={"X-API-Key": "tml-of-nobody"})
-
-    assert given.status_code == 401
-    assert engine.scopes == []
-
-
-async def test_what_is_no_key_is_for_the_engine_to_judge(start: Start) -> None:
-    engine = Recorder(401)
-    front = await start(engine)
-
-    assert (await front.http.get("/x", headers={"X-API-Key": "eyJ.of.ann"})).status_code == 401
-    async with httpx.AsyncClient(trust_env=False) as nobody:
-        assert (await nobody.get(f"{front.url}/api/v1/downloads/a/b")).status_code == 401
-
-    assert len(engine.scopes) == 2
-
-
-async def test_a_request_without_a_credential_does_not_reach_the_engine(start: Start) -> None:
-    engine = Recorder()
-    front = await start(engine)
-
-    assert (await front.http.post("/x", headers={"X-API-Key": ""})).status_code == 401
-
-    assert engine.scopes == []
-
-
-async def test_where_no_key_was_ever_made_any_is_for_the_engine_to_judge(start: Start) -> None:
-    engine = Recorder(body=b'{"name": "local"}')
-    front = await start(engine, keys={})
-
-    assert (await front.http.get("/x", headers={"X-API-Key": "tml-any"})).status_code == 200
-
-
-async def test_where_no_key_was_ever_made_a_foreign_name_does_not_reach_the_engine(start: Start) -> None:
-    engine = Recorder(body=b'{"name": "local"}')
-    front = await start(engine, keys={})
-
-    misdirected = await front.http.get("/x", headers={"Host": "evil.example"})
-    refused = await front.http.get("/x", headers={"Origin": "https://evil.example"})
-
-    assert (misdirected.status_code, refused.status_code) == (421, 403)
     assert engine.scopes == []

@@ -2,12 +2,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from chockstone.api.context import Context
-from chockstone.catalog import SamplerRow
 from chockstone.wire.paths import TinkerPath
 from support.api.users import KEYS, User, refusal, url_of
 from support.served import Served
@@ -47,22 +45,6 @@ async def test_latest_is_the_newest_that_verifies_and_says_what_it_passed_over(
     for told in (loaded, again):
         assert told["path"] == paths[1]
         assert [each["path"] for each in told["skipped"]] == [paths[2]]
-
-
-async def test_a_sampler_of_weights_that_go_at_the_same_moment_is_not_made(
-    context: Context, ann: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = await ann.save(await ann.run(), "a", kind="sampler_weights")
-    body = {"session_id": await ann.session(), "sampling_session_seq_id": 0, "model_path": path}
-    original = context.catalog.samplers.create
-
-    async def too_late(*facts: Any, **more: Any) -> SamplerRow:
-        assert (await ann.http.delete(url_of(path))).status_code == 204
-        return await original(*facts, **more)
-
-    monkeypatch.setattr(context.catalog.samplers, "create", too_late)
-
-    assert "a moment ago" in refusal(await ann.http.post("create_sampling_session", json=body), 404)
 
 
 async def test_latest_of_nothing_is_not_found(store: Path, context: Context, ann: User, bob: User) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from chockstone.catalog import Catalog, CatalogAway, CatalogUnavailable
-from chockstone.catalog.database import retry as patience
+from chockstone.catalog.database import retry
 from chockstone.catalog.database.database import Database
 from chockstone.catalog.database.retry import waiting_for_catalog
 from support.catalog.cutting_proxy import cutting_proxy
@@ -50,8 +50,8 @@ async def catalog(url: str) -> AsyncIterator[Catalog]:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_MOMENTS_SECONDS", 0.1)
+def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_RETRY_SECONDS", 0.1)
 
 
 async def refused(url: str) -> str:
@@ -70,7 +70,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 async def test_refusals_say_what_to_do_and_never_the_password(
-    server: PostgresServer, url: str, impatient: None
+    server: PostgresServer, url: str, short_retries: None
 ) -> None:
     database = url.rpartition("/")[2]
     server.sql("CREATE ROLE guest LOGIN PASSWORD 's3cret'")
@@ -175,7 +175,7 @@ async def test_connections_cut_all_the_time_cost_nothing(server: PostgresServer,
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
 async def test_a_server_that_is_stopped_and_started_again_is_waited_for(
-    own: PostgresServer, how: signal.Signals, impatient: None
+    own: PostgresServer, how: signal.Signals, short_retries: None
 ) -> None:
     told: list[str | None] = []
     async with await Catalog.open(own.create_database()) as catalog:
@@ -222,7 +222,7 @@ async def test_a_server_that_is_not_there_yet_is_waited_for(own: PostgresServer)
 
 
 async def test_a_database_that_is_read_only_for_a_while_costs_waiting(
-    server: PostgresServer, url: str, catalog: Catalog, impatient: None
+    server: PostgresServer, url: str, catalog: Catalog, short_retries: None
 ) -> None:
     name = url.rpartition("/")[2]
     server.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on", TERMINATE)
@@ -238,7 +238,7 @@ async def test_a_database_that_is_read_only_for_a_while_costs_waiting(
     assert (await waiting).run_id == "s:train:0"
 
 
-async def test_too_many_connections_cost_waiting(server: PostgresServer, url: str, impatient: None) -> None:
+async def test_too_many_connections_cost_waiting(server: PostgresServer, url: str, short_retries: None) -> None:
     name = url.rpartition("/")[2]
     await (await Catalog.open(url)).close()
     server.sql(f"ALTER DATABASE {name} CONNECTION LIMIT 0")
@@ -298,7 +298,7 @@ async def test_a_save_whose_commits_lose_their_answers_is_made_once(url: str) ->
 
 
 async def test_a_statement_that_takes_for_ever_is_given_up(
-    url: str, monkeypatch: pytest.MonkeyPatch, impatient: None
+    url: str, monkeypatch: pytest.MonkeyPatch, short_retries: None
 ) -> None:
     monkeypatch.setattr("chockstone.catalog.database.postgres._STATEMENT_SECONDS", 0.2)
     database = Database.at(url)
@@ -371,7 +371,7 @@ async def test_looking_into_a_catalog_changes_nothing(server: PostgresServer, ur
         await Catalog.look_into(url)
 
 
-async def test_a_wait_is_short_unless_it_was_asked_for(own: PostgresServer, impatient: None) -> None:
+async def test_a_wait_is_short_unless_it_was_asked_for(own: PostgresServer, short_retries: None) -> None:
     url = own.create_database()
     own.stop()
     try:

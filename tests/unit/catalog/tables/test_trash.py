@@ -111,7 +111,7 @@ async def test_an_overwrite_keeps_what_it_replaced_until_it_is_purged(catalog: C
     assert committed.replaced == await catalog.trash.get(committed.replaced.trash_id)
     assert (committed.replaced.checkpoint, committed.replaced.purge_at) == (old, LATER)
     assert again.replaced is None
-    assert await catalog.trash.archives() == {"first"}
+    assert {row.archive for row in await catalog.trash.list()} == {"first"}
 
 
 async def test_an_overwrite_and_a_delete_of_the_same_name_lose_no_archive(url: str) -> None:
@@ -125,7 +125,7 @@ async def test_an_overwrite_and_a_delete_of_the_same_name_lose_no_archive(url: s
             )
 
             assert (committed.replaced is not None) != bool(discarded)
-        assert await two.trash.archives() == {f"old{n}" for n in range(5)}
+        assert {row.archive for row in await two.trash.list()} == {f"old{n}" for n in range(5)}
         assert len(await listed(two)) == 5
 
 
@@ -135,7 +135,7 @@ async def test_a_restored_checkpoint_is_the_one_it_was(catalog: Catalog) -> None
     damaged = await catalog.checkpoints.get(RUN, "weights", "final", now=NOW)
     [trashed] = await discard(catalog, damaged)
 
-    restored = await catalog.trash.restore(trashed.trash_id, now=NOW)
+    restored = await catalog.trash.undelete(trashed.trash_id, now=NOW)
 
     assert restored == damaged == await catalog.checkpoints.get(RUN, "weights", "final", now=NOW)
     assert await catalog.trash.list() == ()
@@ -147,7 +147,7 @@ async def test_what_expired_comes_back_without_its_expiry(catalog: Catalog) -> N
     saved = await save(catalog, expires_at=after(minutes=1))
     [trashed] = await discard(catalog, saved, reason="expired", now=after(minutes=2))
 
-    restored = await catalog.trash.restore(trashed.trash_id, now=after(minutes=3))
+    restored = await catalog.trash.undelete(trashed.trash_id, now=after(minutes=3))
 
     assert restored == replace(saved, expires_at=None)
     assert await listed(catalog, after(minutes=3)) == ["final"]
@@ -160,11 +160,11 @@ async def test_a_taken_name_is_not_restored_until_another_is_given(catalog: Cata
     with pytest.raises(
         CheckpointRowExists, match="'tinker://s:train:0/weights/final' exists already or is being written"
     ):
-        await catalog.trash.restore(trashed.trash_id, now=NOW)
+        await catalog.trash.undelete(trashed.trash_id, now=NOW)
 
     assert await catalog.trash.list() == (trashed,)
     assert await catalog.checkpoints.get(RUN, "weights", "final", now=NOW) == new
-    restored = await catalog.trash.restore(trashed.trash_id, name="old", now=NOW)
+    restored = await catalog.trash.undelete(trashed.trash_id, name="old", now=NOW)
     assert restored == replace(trashed.checkpoint, name="old")
     assert await listed(catalog) == ["final", "old"]
 
@@ -174,7 +174,7 @@ async def test_a_name_that_is_being_written_is_not_restored(catalog: Catalog) ->
     new = await begin(catalog, archive="second")
 
     with pytest.raises(CheckpointRowExists, match="is being written"):
-        await catalog.trash.restore(trashed.trash_id, now=NOW)
+        await catalog.trash.undelete(trashed.trash_id, now=NOW)
 
     await catalog.checkpoints.commit(new, size_bytes=1, now=NOW)
     assert await catalog.trash.list() == (trashed,)
@@ -185,7 +185,7 @@ async def test_an_expired_checkpoint_makes_place_for_a_restored_one(catalog: Cat
     expired = await save(catalog, archive="second", expires_at=after(minutes=1))
     now = after(minutes=2)
 
-    restored = await catalog.trash.restore(trashed.trash_id, now=now)
+    restored = await catalog.trash.undelete(trashed.trash_id, now=now)
 
     assert restored.archive == "first"
     [replaced] = await catalog.trash.list()
@@ -197,7 +197,7 @@ async def test_of_many_restores_at_once_one_succeeds(url: str) -> None:
         [trashed] = await discard(one, await save(one))
 
         outcomes = await asyncio.gather(
-            *(each.trash.restore(trashed.trash_id, now=NOW) for each in [one, two] * 8), return_exceptions=True
+            *(each.trash.undelete(trashed.trash_id, now=NOW) for each in [one, two] * 8), return_exceptions=True
         )
 
         assert [type(outcome) for outcome in outcomes].count(CheckpointRow) == 1
@@ -210,8 +210,8 @@ async def test_of_two_restores_under_one_name_one_succeeds(url: str) -> None:
         first, second = [(await discard(one, await save(one, name)))[0] for name in ("a", "b")]
 
         outcomes = await asyncio.gather(
-            one.trash.restore(first.trash_id, name="c", now=NOW),
-            two.trash.restore(second.trash_id, name="c", now=NOW),
+            one.trash.undelete(first.trash_id, name="c", now=NOW),
+            two.trash.undelete(second.trash_id, name="c", now=NOW),
             return_exceptions=True,
         )
 
@@ -224,9 +224,9 @@ async def test_what_is_due_cannot_be_restored(catalog: Catalog) -> None:
     [trashed] = await discard(catalog, await save(catalog))
 
     with pytest.raises(RowMissing, match=f"trash entry {trashed.trash_id} is gone"):
-        await catalog.trash.restore(trashed.trash_id, now=LATER)
+        await catalog.trash.undelete(trashed.trash_id, now=LATER)
     with pytest.raises(RowMissing, match="trash entry 99 is gone"):
-        await catalog.trash.restore(99, now=NOW)
+        await catalog.trash.undelete(99, now=NOW)
 
     assert await catalog.trash.list() == (trashed,)
 
@@ -238,7 +238,7 @@ async def test_a_claimed_row_cannot_be_restored_by_one_who_asked_earlier(catalog
 
     assert claimed == (replace(trashed, purge_at=NOW),)
     with pytest.raises(RowMissing):
-        await catalog.trash.restore(trashed.trash_id, now=NOW)
+        await catalog.trash.undelete(trashed.trash_id, now=NOW)
     assert await catalog.trash.claim([trashed.trash_id]) == claimed
     assert await catalog.trash.due(now=NOW, limit=9) == claimed
 
@@ -249,7 +249,7 @@ async def test_either_a_restore_or_a_claim_gets_the_row(url: str) -> None:
             [trashed] = await discard(one, await save(one, f"c{n}"))
 
             restored, claimed = await asyncio.gather(
-                one.trash.restore(trashed.trash_id, now=NOW),
+                one.trash.undelete(trashed.trash_id, now=NOW),
                 two.trash.claim([trashed.trash_id]),
                 return_exceptions=True,
             )
@@ -287,4 +287,4 @@ async def test_lists_are_by_when_rows_came_and_when_they_go(catalog: Catalog) ->
     assert await trash.usage() == Usage(3, 3 * 2**40 + 3)
     assert await trash.usage("other") == Usage(1, 2**40)
     assert await trash.usage("nobody") == Usage(0, 0)
-    assert await trash.archives() == {"archives/c0", "archives/c1", "archives/c2"}
+    assert {row.archive for row in await trash.list()} == {"archives/c0", "archives/c1", "archives/c2"}

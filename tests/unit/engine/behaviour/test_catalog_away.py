@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chockstone.catalog import CatalogUnavailable
-from chockstone.catalog.database import retry as patience
+from chockstone.catalog.database import retry
 from support.engine.lives import archived, lived
 from support.engine.making import until
 from support.postgres import PostgresServer, stoppable_postgres
@@ -20,9 +20,9 @@ def server() -> PostgresServer:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_MOMENTS_SECONDS", 0.1)
-    monkeypatch.setattr(patience, "_LONGEST_PAUSE_SECONDS", 0.1)
+def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(retry, "_LONGEST_PAUSE_SECONDS", 0.1)
 
 
 async def test_a_run_is_trained_on_and_a_save_waits_until_the_catalog_is_back(

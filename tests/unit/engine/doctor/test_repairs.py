@@ -180,7 +180,7 @@ async def test_overdue_trash_is_purged_and_other_trash_is_not(patient: DamagedDa
     assert not patient.file(due.archive).exists()
     assert patient.file(kept.archive).exists()
     async with patient.catalog() as catalog:
-        assert (await catalog.trash.restore((await catalog.trash.list())[0].trash_id, now=NOON)).name == "b"
+        assert (await catalog.trash.undelete((await catalog.trash.list())[0].trash_id, now=NOON)).name == "b"
 
 
 async def test_an_orphan_is_adopted_by_the_run_it_names(patient: DamagedDataDir) -> None:

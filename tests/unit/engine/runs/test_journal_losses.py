@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chockstone.catalog import Catalog, RunRow, RunState
-from chockstone.catalog.tables.journal_marks import JournalMarkRow
+from chockstone.catalog.tables.engine import JournalMarkRow
 from chockstone.engine.config import Durability
 from chockstone.engine.journal.scan import Record, scan, segments_in
 from chockstone.engine.ownership.data_directory import JOURNAL_MARKS

@@ -367,7 +367,7 @@ async def test_trash_that_would_not_help_stays(
         assert told["category"] == "user"
         assert archives_of(engine) == {old.archive}
         [trashed] = await engine.checkpoints.list_trash(None)
-        await engine.checkpoints.restore(trashed.trash_id, by="local")
+        await engine.checkpoints.undelete(trashed.trash_id, by="local")
 
 
 async def test_a_disk_without_room_and_trash_refuses_the_save_alone(

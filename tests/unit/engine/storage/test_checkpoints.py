@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from chockstone.catalog import Catalog, CatalogUnavailable, CheckpointRow, CheckpointRowExists, RowMissing, TrashRow
 from chockstone.catalog import schema as tables
-from chockstone.catalog.tables.checkpoint_usage import Usage
+from chockstone.catalog.tables.checkpoint_rows import Usage
 from chockstone.checkpoints.errors import DamagedArchive, StoreDenied, StoreError, StoreUnreachable
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.engine.engine import Engine
@@ -246,7 +246,7 @@ async def test_within_the_trash_window_a_removal_can_be_undone(
         assert (trashed.reason, trashed.purge_at) == ("deleted", NOW + timedelta(days=1))
         assert await engine.checkpoints.list_trash("ann") == ()
 
-        restored = await engine.checkpoints.restore(trashed.trash_id, by="local")
+        restored = await engine.checkpoints.undelete(trashed.trash_id, by="local")
 
         assert restored == row
         assert await names(engine) == {"a"}
@@ -254,7 +254,7 @@ async def test_within_the_trash_window_a_removal_can_be_undone(
         assert "path" in await answer(engine, await engine.training.load(live, 2, restored, with_optimizer=False))
         assert backend.runs[RUN].weight == 42
         with pytest.raises(RowMissing):
-            await engine.checkpoints.restore(trashed.trash_id, by="local")
+            await engine.checkpoints.undelete(trashed.trash_id, by="local")
 
 
 async def test_what_was_overwritten_can_be_had_beside_what_replaced_it(
@@ -267,9 +267,9 @@ async def test_what_was_overwritten_can_be_had_beside_what_replaced_it(
         [trashed] = await engine.checkpoints.list_trash(None)
         assert (trashed.reason, trashed.archive) == ("overwritten", old.archive)
         with pytest.raises(BadRequest, match="another name"):
-            await engine.checkpoints.restore(trashed.trash_id, by="local")
+            await engine.checkpoints.undelete(trashed.trash_id, by="local")
 
-        restored = await engine.checkpoints.restore(trashed.trash_id, name="before", by="local")
+        restored = await engine.checkpoints.undelete(trashed.trash_id, name="before", by="local")
 
         assert (restored.name, restored.archive) == ("before", old.archive)
         assert archives_of(engine) == {old.archive, new.archive}
@@ -291,7 +291,7 @@ async def test_after_the_trash_window_the_bytes_go(
 
         assert archives_of(engine) == set()
         with pytest.raises(RowMissing):
-            await engine.checkpoints.restore(trashed.trash_id, by="local")
+            await engine.checkpoints.undelete(trashed.trash_id, by="local")
 
 
 async def test_space_is_made_from_the_oldest_trash_and_no_more_than_is_needed(
@@ -385,7 +385,7 @@ async def test_a_purge_beside_a_restore_never_leaves_a_row_without_bytes(
 
             purging = asyncio.create_task(purge())
             try:
-                await engine.checkpoints.restore(trashed.trash_id, by="local")
+                await engine.checkpoints.undelete(trashed.trash_id, by="local")
                 outcome = "restored"
             except RowMissing:
                 outcome = "purged"
@@ -406,7 +406,7 @@ async def test_a_restore_that_is_overtaken_by_the_purge_of_what_is_due_finds_not
         row = await saved(engine, await made_run(engine), 1)
         await delete(engine, row)
         [trashed] = await engine.checkpoints.list_trash(None)
-        restore = catalog.trash.restore
+        undelete = catalog.trash.undelete
         purge = storage.delete
 
         async def late(trash_id: int, **facts: Any) -> CheckpointRow:
@@ -424,14 +424,14 @@ async def test_a_restore_that_is_overtaken_by_the_purge_of_what_is_due_finds_not
             purging = asyncio.create_task(engine.checkpoints.purge_due())
             await deleting.wait()
             try:
-                return await restore(trash_id, **facts)
+                return await undelete(trash_id, **facts)
             finally:
                 go_on.set()
                 await purging
 
-        monkeypatch.setattr(catalog.trash, "restore", late)
+        monkeypatch.setattr(catalog.trash, "undelete", late)
         with pytest.raises(RowMissing):
-            await engine.checkpoints.restore(trashed.trash_id, by="local")
+            await engine.checkpoints.undelete(trashed.trash_id, by="local")
 
         assert await names(engine) == set()
         assert archives_of(engine) == set()
@@ -447,7 +447,7 @@ async def test_what_lost_its_bytes_is_not_restored(
         store.path(row.archive).unlink()
 
         with pytest.raises(RowMissing, match="not in the store"):
-            await engine.checkpoints.restore(trashed.trash_id, by="local")
+            await engine.checkpoints.undelete(trashed.trash_id, by="local")
 
         assert await names(engine) == set()
 

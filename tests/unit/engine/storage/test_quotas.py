@@ -128,7 +128,7 @@ async def test_trash_does_not_count_until_it_is_restored(
         await saved(engine, live, 2, "b")
 
         with pytest.raises(BadRequest, match=r"\b0 bytes are left"):
-            await engine.checkpoints.restore(trashed.trash_id, by="local")
+            await engine.checkpoints.undelete(trashed.trash_id, by="local")
         assert await names(engine) == {"b"}
 
 

@@ -210,7 +210,7 @@ async def test_with_a_trash_window_a_sweep_can_be_undone_and_does_not_undo_that(
         assert dry.freed_bytes == report.freed_bytes == 0
         [trashed] = await engine.checkpoints.list_trash(None)
 
-        await engine.checkpoints.restore(trashed.trash_id, by="local")
+        await engine.checkpoints.undelete(trashed.trash_id, by="local")
         await engine.sweeper.sweep()
         assert await listed(engine, clock) == {"a", "b"}
 
