@@ -40,7 +40,7 @@ class AuditLog:
         self._news.set()
 
     async def keep(self) -> None:
-        """Write down what was noted, for ever."""
+        """Write entries to the catalog, for ever."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -49,7 +49,7 @@ class AuditLog:
                 self._news.set()
 
     async def flush(self) -> bool:
-        """Write down what was noted so far; call it before reading the audit. Whether all of it is written."""
+        """Write the entries so far to the catalog; call it before reading the audit. Whether all are written."""
         entries, self._entries = self._entries, []
         try:
             await self._catalog.audit.record_many(entries)

@@ -1,4 +1,4 @@
-"""Durability: what a run survives, and how long it takes to come back."""
+"""Settings of the engine: durability, limits and storage rules."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ OnJournalLoss = Literal["fail", "continue"]
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    journal: JournalMode = "on"  # on: survives the death of processes; synced: of the machine too
-    steps: int = 200  # optimizer steps between recovery archives, at most
-    replay_seconds: float = 30.0  # replay takes about that long, at most
-    journal_bytes: int = 4 << 30  # of one run's journal, at which it waits for a recovery archive
-    on_journal_loss: OnJournalLoss = "fail"  # of a run whose journal lost acknowledged operations
+    journal: JournalMode = "on"  # on: survives killed processes; synced: also a power failure
+    steps: int = 200  # maximum optimizer steps between recovery archives
+    replay_seconds: float = 30.0  # about the maximum duration of a replay
+    journal_bytes: int = 4 << 30  # a run whose journal is larger waits for a recovery archive
+    on_journal_loss: OnJournalLoss = "fail"  # what to do with a run whose journal lost acknowledged operations
 
 
 class Busy(Exception):
@@ -28,14 +28,14 @@ class Busy(Exception):
 class EngineLimits:
     operations_per_run: int = 4096
     samples: int = 8192
-    queued_bytes: int = 4 << 30  # bodies that wait, of all requests together
-    runs: int = 64  # loaded at a time
-    park_seconds: float = 1800.0  # of silence, after which a session's runs are parked
-    forget_seconds: float = 30 * 86400.0  # of silence, after which a session is over
-    deaths: int = 3  # of workers, after which the request that they died of is failed by name
-    attempts: int = 10  # of servers that died while a request was under way, after which it is failed, too
-    unnamed_samplers: int = 16  # of one run, kept however long they were not sampled from
-    unnamed_idle_seconds: float = 900.0  # after which older ones are freed
+    queued_bytes: int = 4 << 30  # maximum size of all queued request bodies together
+    runs: int = 64  # maximum number loaded at a time
+    park_seconds: float = 1800.0  # a session's runs are parked after this long without client activity
+    forget_seconds: float = 30 * 86400.0  # a session is finished after this long without client activity
+    deaths: int = 3  # a request fails after this many workers died while it ran
+    attempts: int = 10  # a request fails after this many servers died while it ran
+    unnamed_samplers: int = 16  # the newest of each run, kept even if unused
+    unnamed_idle_seconds: float = 900.0  # older ones are freed after this long without use
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class StorageRules:
     retention: Retention = field(default_factory=Retention)
     user_quota_bytes: int | None = None  # of all checkpoints of one user
     run_quota_bytes: int | None = None
-    reserve_bytes: int = 1 << 30  # of the disk, never written into
-    trash_seconds: float = 0.0  # how long what was removed can be restored; 0: it is gone at once
-    sweep_seconds: float = 60.0  # between two looks for what has to go
+    reserve_bytes: int = 1 << 30  # free disk space that no save may use
+    trash_seconds: float = 0.0  # how long a removed checkpoint can be undeleted; 0: it is deleted at once
+    sweep_seconds: float = 60.0  # between two sweeps
     scrub_bytes_per_second: int = 16 << 20  # read again to check digests; 0: never
     scrub_every_seconds: float = 7 * 24 * 3600.0  # each checkpoint at most this often

@@ -99,7 +99,7 @@ class Futures:
         self._promises[promise.request_id] = promise
         return promise
 
-    def restore(self, owner: str, request_id: str, result: Result) -> Promise:
+    def recover(self, owner: str, request_id: str, result: Result) -> Promise:
         """A result of an earlier server. It may not have been delivered, so it is kept as if it just was."""
         promise = self.promise(owner, request_id)
         self.settle(promise, result)

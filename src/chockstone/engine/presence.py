@@ -37,7 +37,7 @@ class Presence:
         return self._monotonic() - self._heard.get(session_id, self._started)
 
     def forget_session(self, session_id: str) -> None:
-        """It is over."""
+        """The session is finished."""
         self._heard.pop(session_id, None)
 
     def saw_run(self, run_id: str) -> None:
@@ -47,7 +47,7 @@ class Presence:
         return self._runs.get(run_id)
 
     async def keep(self) -> None:
-        """Write down what was seen, for ever."""
+        """Write the times to the catalog, for ever."""
         while True:
             await asyncio.sleep(_INTERVAL_SECONDS)
             try:

@@ -1,4 +1,4 @@
-"""Usage: how many tokens were trained and sampled and how much was kept, counted here and written down now and then."""
+"""Usage: counts tokens trained and sampled and bytes stored, and writes the counts to the catalog."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class UsageMeter:
         self._count("checkpoint", session_id, owner, base_model, 1)
 
     async def keep(self) -> None:
-        """Write down what was used, for ever."""
+        """Write the counts to the catalog, for ever."""
         while True:
             await asyncio.sleep(_INTERVAL_SECONDS)
             try:
@@ -64,7 +64,7 @@ class UsageMeter:
         self._stored_until = now
 
     async def flush(self) -> None:
-        """Write down what was used so far; call it before reading the usage."""
+        """Write the counts so far to the catalog; call it before reading the usage."""
         amounts, self._amounts = self._amounts, Counter()
         try:
             projects = {

@@ -173,7 +173,7 @@ class RunRegistry:
         async with self._runs.lock(run_id):
             with suppress(JournalError, KeyError, TypeError, ValueError):
                 journal, contents = await self._journals.reopen(run_id, is_marked=False)
-                await self._restore_results(str(contents.facts["owner"]), journal, contents)
+                await self._recover_results(str(contents.facts["owner"]), journal, contents)
                 await journal.close()
 
     async def _lose_runs_without_journal(self) -> None:
@@ -253,12 +253,12 @@ class RunRegistry:
         run.note_lost_operations(lost_operations)
         if row.state == "parked":
             await self._catalog.runs.set_state(row.run_id, "active")
-        await self._restore_results(run.owner, journal, contents)
+        await self._recover_results(run.owner, journal, contents)
         self._runs.add(run)
         self._runner.resubmit(run)
         return run
 
-    async def _restore_results(self, owner: str, journal: RunJournal, contents: JournalContents) -> None:
+    async def _recover_results(self, owner: str, journal: RunJournal, contents: JournalContents) -> None:
         for operation, record in contents.results:
             try:
                 result = await journal.read_result(record)
@@ -270,7 +270,7 @@ class RunRegistry:
             def let_go(operation: Operation = operation) -> None:
                 journal.gone(operation)
 
-            self._futures.restore(owner, operation.request_id, result).when_gone(let_go)
+            self._futures.recover(owner, operation.request_id, result).when_gone(let_go)
 
     @asynccontextmanager
     async def _room(self) -> AsyncIterator[None]:

@@ -216,7 +216,7 @@ class Sampling:
         facts = found.facts
         self._remember(facts)
         if (result := await journal.read_result(found)) is not None:
-            promise = self._futures.restore(facts.source.owner, facts.request_id, result)
+            promise = self._futures.recover(facts.source.owner, facts.request_id, result)
             promise.when_gone(partial(journal.gone, facts.request_id))
             self._announce(facts, result)
             return

@@ -33,7 +33,7 @@ def stored_name(name: str) -> str:
 
 
 def ephemeral_name(sampling_session_id: str) -> str:
-    """For weights that a client samples from without having named them."""
+    """The archive of an anonymous sampler's weights."""
     return f"{stored_session(sampling_session_id)}/ephemeral"
 
 
@@ -44,12 +44,12 @@ def ephemeral_session(archive: str) -> str | None:
 
 
 def recovery_folder(run_id: str) -> str:
-    """Where the server's own archives of a run are, which bring it back."""
+    """The folder of a run's recovery archives."""
     return f"{stored_session(run_id)}/{RECOVERY}"
 
 
 def recovered_run(archive: str) -> str | None:
-    """The run that such an archive brings back, as the store spells it; None for every other archive."""
+    """The run of a recovery archive, as the store spells it; None for every other archive."""
     run, _, rest = archive.partition("/")
     return run if rest.startswith(f"{RECOVERY}/") else None
 

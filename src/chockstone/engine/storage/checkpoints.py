@@ -1,8 +1,7 @@
-"""Checkpoints: their life after the save, from publication to the last byte.
+"""The life of a checkpoint after its save: reading, publishing, expiry, trash and deletion.
 
-Every removal moves the row to the trash in one transaction; only then is the archive deleted, at
-once or when the trash window has passed. A purge that a crash cuts short is done again. None of
-this needs the worker.
+Every removal moves the row to the trash in one transaction. The archive is deleted after that, at once or when the
+trash window has passed. A purge that a crash interrupts is repeated. None of this needs the worker.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class CheckpointLifecycle:
         self._trusted: OrderedDict[str, datetime] = OrderedDict()  # archive → when it was read in full
         self._reading: dict[tuple[str, float | None], asyncio.Task[str]] = {}  # by archive and rate
         self._copying: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        self._restored: dict[int, datetime] = {}  # save → until when no rule removes it
+        self._undeleted: dict[int, datetime] = {}  # save → until when no rule removes it
         self._is_needed = is_needed
         self._on_purged = on_purged
         self._on_change = on_change
@@ -115,17 +114,17 @@ class CheckpointLifecycle:
     async def delete(
         self, rows: Sequence[CheckpointRow], *, reason: str = "deleted", by: str
     ) -> tuple[CheckpointRow, ...]:
-        """Remove published checkpoints; those that this call removed, for of many at once one does.
+        """Remove published checkpoints; returns those that this call removed, since concurrent calls may overlap.
 
-        They are gone from every list on return, and from the disk unless there is a trash window, a
-        live sampler uses them, or the disk refused: the sweeper tries again.
+        They are unlisted on return, and deleted from the disk unless there is a trash window, a live sampler uses
+        them, or the disk failed: the sweeper retries.
         """
         trashed = await self.discard(rows, reason=reason, by=by)
         await self.purge_removed(trashed)
         return tuple(each.checkpoint for each in trashed)
 
     async def discard(self, rows: Sequence[CheckpointRow], *, reason: str, by: str) -> tuple[TrashRow, ...]:
-        """Only the first half of a delete: the next ``purge_due`` does the second, when its time has come."""
+        """Move them to the trash only. The next ``purge_due`` after the trash window deletes their archives."""
         now = self._now()
         trashed = await self._catalog.checkpoints.discard(rows, reason=reason, now=now, purge_at=self.purge_at(now))
         for each in trashed:
@@ -133,7 +132,7 @@ class CheckpointLifecycle:
         return trashed
 
     async def purge_removed(self, trashed: Sequence[TrashRow]) -> None:
-        """Free the disk of what was just removed, if it is not to be kept. Never raises: the sweeper tries again."""
+        """Delete the archives of what was just removed, unless there is a trash window. Never raises."""
         if self._rules.trash_seconds > 0 or not trashed:
             return
         try:
@@ -144,19 +143,19 @@ class CheckpointLifecycle:
     async def purge(self, trashed: Sequence[TrashRow]) -> int:
         """Delete these archives for good, due or not, and return how many bytes that freed.
 
-        What a live sampler uses stays until its session ends; what was restored meanwhile stays altogether.
+        What a live sampler uses stays until its session ends; what was undeleted meanwhile stays.
         """
         return sum(each.size_bytes for each in await self._purge(trashed))
 
     async def purgeable(self, trashed: Sequence[TrashRow]) -> tuple[TrashRow, ...]:
-        """Those that no live sampler uses, and that no run would need to come back."""
+        """Those that no live sampler uses, and that no run needs to recover."""
         if not trashed:
             return ()
         in_use = await self._catalog.samplers.in_use([each.archive for each in trashed])
         return tuple(each for each in trashed if each.archive not in in_use and not self._is_needed(each.archive))
 
     async def purge_due(self, *, limit: int | None = None) -> tuple[TrashRow, ...]:
-        """Purge what the trash need not keep any longer, and return it; nothing while ages are not trusted."""
+        """Purge and return what is past its trash window; nothing while ages are not trusted."""
         if not self._trusts_ages():
             return ()
         purged: list[TrashRow] = []
@@ -201,7 +200,7 @@ class CheckpointLifecycle:
         return await self._catalog.trash.list(owner)
 
     async def undelete(self, trash_id: int, *, name: str | None = None, by: str) -> CheckpointRow:
-        """Bring a removed checkpoint back. Raises RowMissing if it is gone, BadRequest if it does not fit."""
+        """Take a checkpoint out of the trash. Raises RowMissing if it is purged, BadRequest if it does not fit."""
         trashed = await self._catalog.trash.get(trash_id)
         old = trashed.checkpoint
         async with self._quotas.share(old.run_id, old.owner) as share:
@@ -215,16 +214,16 @@ class CheckpointLifecycle:
                 raise ServerFailure(f"checkpoint {old.path!r} cannot be restored now: {error}") from error
             except CheckpointRowExists as error:
                 raise BadRequest(str(error)) from error
-        self._restored[row.save_id] = self._now() + timedelta(seconds=self._rules.trash_seconds)
+        self._undeleted[row.save_id] = self._now() + timedelta(seconds=self._rules.trash_seconds)
         self._note("checkpoint_restored", row, by=by, was=old.path)
         self._on_change(row.run_id)
         return row
 
-    def is_restored_lately(self, row: CheckpointRow) -> bool:
-        """Whether it was brought back moments ago: the rule that removed it would remove it again."""
-        until = self._restored.get(row.save_id)
+    def was_undeleted_lately(self, row: CheckpointRow) -> bool:
+        """Whether it was undeleted moments ago: the rule that removed it would remove it again."""
+        until = self._undeleted.get(row.save_id)
         if until is not None and until <= self._now():
-            del self._restored[row.save_id]
+            del self._undeleted[row.save_id]
             return False
         return until is not None
 
@@ -312,14 +311,14 @@ class CheckpointLifecycle:
         return changed
 
     async def found_bad(self, row: CheckpointRow, error: RequestError) -> None:
-        """Write down what the worker found out about the archive; a row that was removed meanwhile is left alone."""
+        """Record what the worker reported about the archive; a row that was removed meanwhile is left alone."""
         try:
             if error.code == "damaged":
                 await self.found_damaged(row, error.reason or str(error))
             elif error.code == "missing":
                 await self.found_missing(row)
         except CatalogError as failure:
-            log.warning("damage not written down path=%s error=%s", row.path, failure)
+            log.warning("damage not recorded path=%s error=%s", row.path, failure)
 
     async def found_damaged(self, row: CheckpointRow, reason: str) -> CheckpointRow | None:
         """Its bytes are not what was written: it stays listed, as damaged. None if it was removed meanwhile."""
@@ -372,7 +371,7 @@ class CheckpointLifecycle:
         return seal
 
     async def _read(self, row: CheckpointRow, bytes_per_second: float | None) -> str:
-        """Asked for together it is read once, though nobody in a hurry waits for somebody slow."""
+        """Concurrent requests at the same rate share one reading."""
         archive = row.archive
         key = (archive, bytes_per_second)
         if (reading := self._reading.get(key)) is None:
@@ -390,16 +389,16 @@ class CheckpointLifecycle:
                 self._trusted.popitem(last=False)
 
     async def _claimed(self, trashed: Sequence[TrashRow]) -> tuple[TrashRow, ...]:
-        """Those that may be deleted now and that nobody can restore from here on.
+        """Those that may be deleted now and cannot be undeleted from here on.
 
-        Due ones are claimed, too: a restore that began before its time was up may not have reached the catalog yet.
+        Due ones are claimed, too: an undelete that began before its time was up may not have reached the catalog yet.
         """
         usable = await self.purgeable(trashed)
-        restorable = {each.trash_id for each in usable if each.purge_at > each.discarded_at}
-        if not restorable:
+        recoverable = {each.trash_id for each in usable if each.purge_at > each.discarded_at}
+        if not recoverable:
             return usable
-        claimed = {each.trash_id for each in await self._catalog.trash.claim(sorted(restorable))}
-        return tuple(each for each in usable if each.trash_id in claimed or each.trash_id not in restorable)
+        claimed = {each.trash_id for each in await self._catalog.trash.claim(sorted(recoverable))}
+        return tuple(each for each in usable if each.trash_id in claimed or each.trash_id not in recoverable)
 
     async def _purge(self, trashed: Sequence[TrashRow]) -> list[TrashRow]:
         purged: list[TrashRow] = []
@@ -481,7 +480,7 @@ class CheckpointLifecycle:
                     step=row.step,
                     seal=row.seal,
                 )
-            except CheckpointRowExists:  # nobody else knows of the archive
+            except CheckpointRowExists:  # no row refers to the archive
                 with suppress(StoreError):
                     await self._storage.delete(archive)
                 raise

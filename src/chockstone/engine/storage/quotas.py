@@ -82,7 +82,7 @@ class QuotaLedger:
 
     @asynccontextmanager
     async def share(self, run_id: str, owner: str, *, replaces: TinkerPath | None = None) -> AsyncIterator[QuotaShare]:
-        """What a save of this run may take; nobody else of its owner saves until the block ends.
+        """What a save of this run may take; no other save of its owner starts until the block ends.
 
         The bytes of the checkpoint that it ``replaces`` count as free.
         """

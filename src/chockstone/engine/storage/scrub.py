@@ -46,13 +46,13 @@ class Scrub:
         return self._report
 
     async def keep(self) -> None:
-        """Read what has not been read for long, for ever; or never, if the rules say so."""
+        """Read what has not been read for long, for ever; returns at once if the rules turn it off."""
         before = self._report
         while self._rules.scrub_bytes_per_second > 0:
             checked = 0
             try:
                 checked = await self.check_some()
-            except Exception as error:  # noqa: BLE001  # the next time may go better
+            except Exception as error:  # noqa: BLE001  # retried with the next round
                 log.warning("scrub failed error=%s", error)
             if not checked:
                 self._tell_pass(before)

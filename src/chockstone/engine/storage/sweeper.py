@@ -1,8 +1,8 @@
-"""The sweeper: what has to go, goes, and is told why.
+"""The sweeper: deletes expired checkpoints and old trash, and applies retention policies.
 
-It looks every minute for what has expired and for trash whose time has come, and applies retention
-to runs with new checkpoints and with some that have just got too old for their policy; to all of
-them at its start, when a policy changed, and every hour. Whatever it would do, a dry run tells.
+Every minute it looks for what has expired, for trash past its window, and for runs with new checkpoints or with some
+that have just become too old for their policy. It looks at all runs when it starts, when a policy changes, and every
+hour. A dry run reports what it would do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _ALL_SECONDS: Final = 3600.0  # between two looks at every run
 _EXPIRED_AT_ONCE: Final = 500
 _MANY: Final = 100_000
-_PARTIAL_SECONDS: Final = 3600.0  # half-written files and empty directories older than this are nobody's
+_PARTIAL_SECONDS: Final = 3600.0  # half-written files and empty directories older than this are deleted
 _RECORDS: Final = timedelta(days=400)  # how long audit and usage are kept
 _BY: Final = "sweeper"
 _EXPIRED: Final = "expired"
@@ -88,7 +88,7 @@ class Sweeper:
         now: Callable[[], datetime],
         trusts_ages: Callable[[], bool] = lambda: True,
     ) -> None:
-        """While it does not hold that ``trusts_ages``, nothing goes because of its age."""
+        """While ``trusts_ages`` is false, nothing is deleted because of its age."""
         self._catalog = catalog
         self._storage = storage
         self._checkpoints = checkpoints
@@ -115,13 +115,13 @@ class Sweeper:
         while True:
             try:
                 await self.sweep_what_changed()
-            except Exception as error:  # noqa: BLE001  # the next time may go better
+            except Exception as error:  # noqa: BLE001  # retried with the next sweep
                 log.warning("sweep failed error=%s", error)
                 self.look_at_everything()  # what changed is forgotten by now
             await asyncio.sleep(self._rules.sweep_seconds)
 
     async def sweep(self, *, dry_run: bool = False, run_id: str | None = None, owner: str | None = None) -> SweepReport:
-        """Apply every rule to all checkpoints, or to a run's or an owner's; the trash that is due goes, too.
+        """Apply every rule to all checkpoints, or to a run's or an owner's, and purge the trash that is due.
 
         A dry run changes nothing, and tells what a sweep would have done at this moment.
         """
@@ -133,7 +133,7 @@ class Sweeper:
     async def preview(
         self, policies: PolicyStore, *, run_id: str | None = None, owner: str | None = None
     ) -> SweepReport:
-        """What a sweep would do at this moment by other policies than those that hold. Changes nothing."""
+        """What a sweep would do at this moment under other policies. Changes nothing."""
         scope = _Scope(run_id, owner)
         async with self._sweeping:
             return await self._foretell(await self._plan(scope, policies), scope)
@@ -146,7 +146,7 @@ class Sweeper:
         return plan
 
     async def sweep_what_changed(self) -> SweepReport:
-        """As the background does: everything that may have changed since the last time."""
+        """Sweep everything that may have changed since the last time."""
         async with self._sweeping:
             plan = _Plan()
             await self._plan_expired(plan, _EVERYTHING)
@@ -229,7 +229,7 @@ class Sweeper:
 
     async def _plan_kind(self, rows: Mapping[str, CheckpointRow], policy: RetentionPolicy, plan: _Plan) -> None:
         """Rows of one run and kind, by name."""
-        restored = [name for name, row in rows.items() if self._checkpoints.is_restored_lately(row)]
+        restored = [name for name, row in rows.items() if self._checkpoints.was_undeleted_lately(row)]
         retention = _of_kind(policy.retention, next(iter(rows.values())).kind, spared=restored)
         if not self._trusts_ages():
             retention = replace(retention, ttl_seconds=None)
@@ -247,7 +247,7 @@ class Sweeper:
         return await asyncio.to_thread(plan_retention, known, retention, now=self._now())
 
     async def _opens(self, row: CheckpointRow) -> bool:
-        """Whether the one that everything else would be removed for is there and whole, as far as its ends tell."""
+        """Whether the newest one, for which others would be removed, exists and is complete."""
         try:
             (await self._storage.open(row.archive)).close()
         except DamagedArchive as error:
@@ -286,7 +286,7 @@ class Sweeper:
 
 
 def _as_known(row: CheckpointRow) -> StoredCheckpoint:
-    """The row in the words of the library, whose rules these are."""
+    """The row as the library's retention rules take it."""
     if row.state == "damaged":
         return StoredCheckpoint(row.name, row.size_bytes, row.created_at, None, row.damage)
     manifest = Manifest(
@@ -307,7 +307,7 @@ def _of_kind(retention: Retention, kind: str, *, spared: Iterable[str]) -> Reten
 
 
 def _relied_on(rows: Mapping[str, CheckpointRow], decided: RetentionPlan) -> CheckpointRow | None:
-    """The newest good one, where others go because it stays."""
+    """The newest good one, if others are removed because it is kept."""
     good = [row for row in rows.values() if row.state == "ready"]
     if not decided.remove or not good:
         return None
