@@ -105,7 +105,8 @@ class Operation:
     def attach(self, promise: Promise) -> None:
         """The promise has an id of its own where the operation has none."""
         self.promise = promise
-        self.request = replace(self.request, request_id=promise.request_id)
+        if promise.request_id != self.request_id:
+            self.request = replace(self.request, request_id=promise.request_id)
 
     def begin(self) -> None:
         self.is_begun = True
@@ -121,8 +122,8 @@ class Operation:
         """A worker died. An operation that was never sent to it is not the cause."""
         self.deaths += was_sent
 
-    def end(self, outcome: ResultRecord, *, result_sequence: int = 0) -> None:
-        self.outcome, self.result_sequence = outcome, result_sequence
+    def end(self, outcome: ResultRecord) -> None:
+        self.outcome = outcome
         self.request = replace(self.request, body=None, loss=None)  # the journal has them
 
     def forget_result(self) -> None:

@@ -247,8 +247,8 @@ class RunJournal:
     def settle(self, operation: Operation, outcome: OperationOutcome) -> None:
         """Append the result. Nobody waits until it is durable: without it a replay computes it again."""
         record, result = outcome.record(), outcome.result
+        operation.end(record)
         if self._journal is None:
-            operation.end(record)
             return
         head = {
             "kind": "result",
@@ -259,9 +259,8 @@ class RunJournal:
             "digest": f"{record.digest:016x}",
             "facts": dict(outcome.facts),
         }
-        operation.end(record)
         appended = self._journal.append(head, result.body)
-        operation.end(record, result_sequence=appended.record.sequence)
+        operation.result_sequence = appended.record.sequence
         self._last = appended.durable
 
     def attempt(self, operation: Operation) -> None:
@@ -477,7 +476,8 @@ def _read_result(contents: JournalContents, by_sequence: Mapping[int, Operation]
         request = OperationRequest(UnknownCommand("?"), head["request_id"], sequence=head["of"])
         operation = Operation(request, is_covered=True)
     outcome = ResultRecord(bool(head["is_failure"]), int(head["digest"], 16), head["facts"])
-    operation.end(outcome, result_sequence=record.sequence)
+    operation.end(outcome)
+    operation.result_sequence = record.sequence
     contents.results.append((operation, record))
 
 
