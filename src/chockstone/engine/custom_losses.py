@@ -1,6 +1,6 @@
 """Custom losses: graphs that clients uploaded, and which of them the present worker has.
 
-The catalog keeps a loss for good. The journal of a run keeps those that a replay of the run would use. A loss is sent
+The catalog keeps every loss. The journal of a run keeps those that a replay of the run would use. A loss is sent
 to the worker when it is uploaded, and again when a pass needs it.
 """
 

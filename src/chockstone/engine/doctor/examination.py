@@ -89,7 +89,7 @@ async def examine(
 ) -> Examination:
     """Look at everything, ``journals`` being where those of runs are.
 
-    With ``is_served`` unfinished saves and runs that have just ended are somebody's work, and no finding.
+    With ``is_served`` unfinished saves and runs that have just ended are a server's work, and no finding.
 
     Raises StoreError and CatalogError: half an examination must not look like a whole one.
     """
@@ -104,7 +104,7 @@ async def examine(
     remains = await find_leftover_files(catalog, archives, found_journals)
     findings += await _look_at_trash(catalog, papers, archives, remains, now)
     findings += await _look_at_orphans(catalog, papers, archives, papers.living_sessions | remains.living_sessions)
-    if not is_served:  # a server frees them by itself, once nobody asks for the last results
+    if not is_served:  # a server deletes them when no client can ask for the last results
         findings += await asyncio.to_thread(_look_at_remains, remains, archives)
     findings += await asyncio.to_thread(_look_at_litter, store)
     order = list(FindingKind)
@@ -154,7 +154,7 @@ def read_in_full(
 
 
 def is_unmounted(store: Store) -> bool:
-    """Whether the store is as empty as the mount point of a disk that is not there, or a prefix that nobody uses."""
+    """Whether the store is as empty as the mount point of a disk that is not mounted, or an unused prefix."""
     if not isinstance(store, FileStore):
         return next(store.entries(), None) is None
     try:
@@ -249,7 +249,7 @@ async def _look_at_orphans(
                 described.append(describe(found))
             except Undescribed as why:
                 findings.append(Finding(FindingKind.STRAY, name, found.size, str(why)))
-    # A row without bytes stands in nobody's way: it is the first to go.
+    # A row without bytes keeps no name: it is removed first.
     rows = (*papers.pending, *(row for row in papers.published if row.archive in archives))
     taken = {TinkerPath(row.run_id, row.kind, row.name): row.archive for row in rows}  # type: ignore[arg-type]  # a kind is its word
     heirs = newest(described)
@@ -262,7 +262,7 @@ async def _look_at_orphans(
 
 
 def _to_replay(remains: LeftoverFiles, due: set[str]) -> set[str]:
-    """What runs need to come back; of a journal that cannot be read nobody knows, so it may need everything."""
+    """Checkpoints that runs need to recover; a run whose journal cannot be read may need every checkpoint."""
     try:
         return archives_to_replay(remains.living)
     except (JournalError, OSError):

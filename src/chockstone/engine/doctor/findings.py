@@ -1,4 +1,4 @@
-"""Findings: where store and catalog differ, one by one."""
+"""Findings: the differences between store and catalog."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from chockstone.engine.doctor.row_rebuild import Description
 class FindingKind(StrEnum):
     """In the order in which they are told, and repaired."""
 
-    STUCK = "stuck"  # a save without an end, and nobody who could end it
+    STUCK = "stuck"  # an unfinished save that no server will finish
     MISSING = "missing"  # a row without bytes
     DAMAGED = "damaged"  # a row that says ready of an archive that is not
     SWAPPED = "swapped"  # a row whose place in the store has another archive, sound as it may be
     KNOWN_DAMAGED = "known_damaged"  # a row that says damaged, and rightly so
     HEALED = "healed"  # a row that says damaged of an archive that is whole
-    UNREADABLE = "unreadable"  # an archive that the disk does not give out: nobody knows
+    UNREADABLE = "unreadable"  # an archive that the disk cannot read: its state is unknown
     MISSIZED = "missized"  # a row with another size than its archive's
     OVERDUE = "overdue"  # trash that ought to be gone
     EMPTY_TRASH = "empty_trash"  # trash without bytes
@@ -34,7 +34,7 @@ class FindingKind(StrEnum):
 
     @property
     def is_harmless(self) -> bool:
-        """Left by ordinary deletes; nobody needs to do anything about it."""
+        """Left by ordinary deletes; nothing needs to be done about it."""
         return self is FindingKind.EMPTY_DIRECTORY
 
     @property
@@ -73,7 +73,7 @@ class Examination:
     saves_under_way: int
     trash: int
     verified: frozenset[int]  # save ids of those that were read in full and are good
-    unsealed: Mapping[int, str] = field(default_factory=dict)  # save id → seal, of rows of before that have none
+    unsealed: Mapping[int, str] = field(default_factory=dict)  # save id → seal, for rows without one
 
     @property
     def problems(self) -> tuple[Finding, ...]:

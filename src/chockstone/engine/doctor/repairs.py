@@ -1,7 +1,7 @@
-"""Repairs: what can be done about a finding without losing anything that somebody was promised.
+"""Repairs: fix findings without losing anything that a client was promised.
 
-Whoever calls must own the data directory. Each repair is a step of its own, and each may be done
-again: a crash between two leaves what the next examination finds.
+The caller must hold the data directory's lock. Each repair is one step and may be repeated: after a crash between two
+repairs, the next examination finds the rest.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Repairs:
         save = _row(finding)
         fault = await asyncio.to_thread(read_in_full, self._store, save.archive)
         if isinstance(fault, StoreError) and not isinstance(fault, CheckpointMissing):
-            raise fault  # nobody knows what is in there
+            raise fault  # its content is unknown
         if fault is None:
             size_bytes, seal = await asyncio.to_thread(self._size_and_seal, save.archive)
             with suppress(CheckpointRowExists):  # the name was taken meanwhile: the archive is one without a row

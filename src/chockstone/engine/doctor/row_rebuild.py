@@ -1,9 +1,8 @@
-"""Rebuilding: rows of the catalog made from what archives say of themselves.
+"""Rebuilds catalog rows from the metadata of archives.
 
-A server writes path, owner, base model and specification into every archive it saves. What changes
-after a save is not in there: a copy keeps its source's words, and only its place in the store says
-which run it belongs to; expiry, publication, projects, the name that something was restored under and
-what is in the trash are known to the catalog alone.
+A server writes path, owner, base model and specification into every archive. What changes after a save is not in the
+archive: a copy has the metadata of its source, and only its place in the store tells its run. Expiry, publication,
+projects, the name after an undelete and the content of the trash are known to the catalog alone.
 """
 
 from __future__ import annotations

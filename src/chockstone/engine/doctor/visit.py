@@ -1,8 +1,8 @@
-"""Visits: the doctor at a data directory, to look or to treat.
+"""Runs the doctor on a data directory, to examine or to repair it.
 
-To look is safe at any time: it reads a copy of the catalog, so a server goes on undisturbed and a
-catalog of an older version stays as it is; one on PostgreSQL is read, and must be of this version. To
-treat, the directory and a catalog elsewhere must be nobody else's.
+An examination is safe at any time: it reads a copy of the catalog, so it does not disturb a server, and a catalog of an
+older version stays as it is. A catalog on PostgreSQL is read in place and must be of this version. A repair needs the
+locks of the directory and of a catalog elsewhere.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class JournalTooNew(JournalError):
 
 
 class JournalUnavailable(JournalError):
-    """The system does not let it be read at the moment; what is in it nobody knows."""
+    """The system does not let it be read at the moment, so its content is unknown."""
 
 
 class JournalDamaged(JournalError):

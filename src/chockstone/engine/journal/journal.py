@@ -1,8 +1,8 @@
-"""Journals: records that are durable before anyone is told of them, and that go when nobody needs them.
+"""Journals: records that are durable before a client is answered, and deleted when they are not needed any more.
 
 A journal is a directory of segments, files that only grow. Records have numbers without gaps, a
 head of JSON and a body of bytes. The newest segment is never deleted, so that numbers are never used
-again. What the records mean is the business of those who write them.
+again. The journal does not know what its records mean.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class Journal:
                 durable.set_result(None)
             else:
                 durable.set_exception(error)
-                durable.exception()  # nobody has to look
+                durable.exception()  # marks it as retrieved
 
         told = None if mark is None else mark(sequence)
         mark_file = None if told is None else self._mark_file

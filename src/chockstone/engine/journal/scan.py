@@ -1,4 +1,4 @@
-"""Reading a journal's segments: every record checked, damage walked past, a torn tail told from damage.
+"""Reads a journal's segments: checks every record, skips damaged ones, and tells a torn tail from damage.
 
 Nothing here changes a file.
 """
@@ -51,7 +51,7 @@ class Record:
     body_size: int
     damage: str | None  # why head or body cannot be trusted
     body_digest: int = 0  # XXH3-64; known of records that were found
-    _place: RecordPosition | None = None  # None: nobody knows
+    _place: RecordPosition | None = None  # None: unknown
     _is_held: bool = True
 
 

@@ -1,4 +1,4 @@
-"""Stalls: a journal that cannot take what it is given, and how long a client is kept waiting for it."""
+"""Stalls: how long a client waits for a journal that cannot be written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from chockstone.engine.journal.journal import JournalError, JournalWriter
 
-STALL_SECONDS: Final = 40.0  # clients give a request up after 45
+STALL_SECONDS: Final = 40.0  # clients time out after 45
 
 
 class Stalled(Exception):

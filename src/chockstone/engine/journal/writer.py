@@ -1,7 +1,7 @@
-"""The writer of journals: one thread that writes for all of them, in the order of the appends.
+"""The journal writer: one thread that writes to all journals, in the order of the appends.
 
-What waits is taken together and made durable together. When the disk does not take it, what was
-half written is cut off, everything waits in its order, and the writer tries again until it succeeds.
+Records that wait are written and synced together. If the disk fails, the writer cuts off half-written records, keeps
+all records in their order, and retries until it succeeds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class JournalWriter:
     """One per server. All but the constructor is for the event loop that appends."""
 
     def __init__(self, *, synced: bool) -> None:
-        """``synced``: what is durable survives the machine's death, too, for an fdatasync per batch and file."""
+        """``synced``: durable records survive a power failure, too, at the cost of an fdatasync per batch and file."""
         self.trouble: str | None = None
         self.synced = synced
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -53,7 +53,7 @@ class JournalWriter:
         self._open: set[SegmentFile] = set()
 
     async def close(self) -> None:
-        """What was appended is written first; in trouble it is given up after a second. Idempotent."""
+        """Write what was appended, then close; if the disk fails, give up after a second. Idempotent."""
         with self._changed:
             if not self._is_closing:
                 self._is_closing = True
@@ -124,7 +124,7 @@ class JournalWriter:
 
     def _on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with suppress(RuntimeError):  # the loop is closed, and with it every waiting client
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _run(self) -> None:
@@ -193,7 +193,7 @@ class JournalWriter:
                     for file in dict.fromkeys(entry.file for entry in written):
                         file.sync()
             except Exception as error:  # noqa: BLE001  # becomes the trouble
-                # What the kernel could not write it may have dropped: another sync would say nothing. Write it anew.
+                # The kernel may have dropped what it could not write, and another sync would not say so: write again.
                 failure = _cause(error, written[0])
                 for file in dict.fromkeys(entry.file for entry in written):
                     file.cut(file.size)

@@ -1,9 +1,8 @@
-"""The claim on a catalog: a catalog outside of the data directory is one engine's, and both say so.
+"""The claim on a catalog: a catalog outside the data directory belongs to one engine, and both record that.
 
-Its runs are brought back from journals, which are in one data directory: an engine that had others would
-take every run for lost. So the catalog names the data directory by an id that is kept in it, and the
-directory has a record of where its catalog is. And one engine at a time runs on it: while it does, it
-holds the catalog's lock.
+Runs are recovered from journals in one data directory. An engine with another directory would mark every run as lost.
+So the catalog has the id of its data directory, and the directory records where its catalog is. Only one engine at a
+time runs on a catalog: it holds the catalog's lock.
 """
 
 from __future__ import annotations

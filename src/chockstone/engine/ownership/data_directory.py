@@ -1,8 +1,7 @@
-"""The data directory: all that one server keeps, and the lock that says whose it is at the moment.
+"""The data directory of a server, and its lock.
 
-The lock dies with the server that holds it, and with its worker, which inherits it: a new server must
-not begin while the old one's worker still writes. The directory itself is locked, too, so that deleting the
-lock file lets nobody in.
+The server holds the lock, and its worker inherits it: a new server must not start while the old one's worker still
+writes. The directory itself is locked, too, so that deleting the lock file does not let a second server in.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Lost catalogs: a store that has archives has a catalog, so a new catalog beside it is a mistake.
+"""Lost catalogs: refuses a new catalog for a store that has archives, since it must have had a catalog before.
 
-A server on a new catalog would list no checkpoint, know no key and no policy, and take what its predecessor left
-for rubbish. Only `chockstone doctor --rebuild` makes a catalog beside archives.
+A server on a new catalog would list no checkpoint, know no key and no policy, and delete what the last server left.
+Only `chockstone doctor --rebuild` makes a catalog beside archives.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The claim: a store outside of the data directory is one server's, and says so.
+"""The claim on a store: a store outside the data directory belongs to one server, and both record that.
 
-A server deletes what it finds in its store and knows nothing of: weights of sessions that are over, what was
-to bring back runs that are. Two on one store would delete each other's, and one that is started on another
-store would miss its own. So the store holds ``server.json``, which names the server, and the data directory
-``store.json``, which names the store. Whoever copies a store takes its claim along.
+A server deletes archives of ended sessions and runs from its store, also those that it does not know. Two servers on
+one store would delete each other's archives, and a server that is started on another store would miss its own. So the
+store has ``server.json``, which names the server, and the data directory has ``store.json``, which names the store. A
+copy of a store includes the claim.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def store_of(data: Path) -> str:
 
 
 def claim_store(data: Path, store: Store) -> None:
-    """Make sure that the store is this server's, or make it so if it is nobody's and the server has none.
+    """Make sure that the store is this server's. Claim it if it has no claim and the server has no store.
 
     Also proves that the store can be reached with the rights that it takes. Raises StoreRefused, StoreError, OSError.
     """
@@ -92,7 +92,7 @@ def adopt_store(data: Path, store: Store) -> None:
 
 
 def sweep_unfinished(store: Store) -> list[PartialWrite]:
-    """Discard uploads that nobody will finish: of a store that is ours, at a time when nothing of ours writes."""
+    """Discard unfinished uploads. Call it for a store that is ours, while nothing of ours writes."""
     if not isinstance(store, ObjectStore):
         return []  # locks tell what is being written, and a sweep may come at any time
     return ObjectStore.from_url(store.url, grace_seconds=0.0).sweep()
@@ -109,7 +109,7 @@ def _claim(data: Path, store: Store, found: _Claim | None, *, server: str) -> No
 
 
 def _take(data: Path, store: Store, server: str, *, may_replace: bool) -> None:
-    """Our own side first: a claim that nobody remembers would keep everyone out."""
+    """The data directory first: a claim that no data directory knows would keep every server out."""
     _write_record(data, _Record(server, store.url, is_claimed=False))
     _write_claim(store, _Claim(server, socket.gethostname(), str(data.absolute())), may_replace=may_replace)
     _write_record(data, _Record(server, store.url, is_claimed=True))

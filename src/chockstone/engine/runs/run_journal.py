@@ -245,7 +245,7 @@ class RunJournal:
             await asyncio.shield(self._last)
 
     def settle(self, operation: Operation, outcome: OperationOutcome) -> None:
-        """Append the result. Nobody waits until it is durable: without it a replay computes it again."""
+        """Append the result. It need not be durable before the client is told: a replay computes it again."""
         record, result = outcome.record(), outcome.result
         operation.end(record)
         if self._journal is None:

@@ -77,12 +77,12 @@ class SampleJournal:
         self._entries: dict[str, _Entry] = {}
         self._live_bytes = 0
         self._segment_bytes = 0  # since the last rotation
-        self._grown_bytes = 0  # since results were written anew
+        self._grown_bytes = 0  # since results were rewritten
 
     async def open(self) -> list[FoundSample]:
-        """What earlier servers left that somebody may ask for, oldest first. Raises JournalError."""
+        """The requests of earlier servers that clients may ask for, oldest first. Raises JournalError."""
         self._opened = journal = await Journal.open(self._directory, self._writer)
-        by_request = {one.facts.request_id: one for one in _read_past(journal.records)}  # written anew: the later one
+        by_request = {one.facts.request_id: one for one in _read_requests(journal.records)}
         found = list(by_request.values())
         for one in found:
             size = one.operation.body_size + (one.result.body_size if one.result else 0)
@@ -210,7 +210,7 @@ def _describe(outcome: OperationOutcome) -> Mapping[str, Any]:
     return {"form": outcome.result.form, "is_failure": outcome.result.is_failure, "facts": dict(outcome.facts)}
 
 
-def _read_past(records: Iterable[Record]) -> list[FoundSample]:
+def _read_requests(records: Iterable[Record]) -> list[FoundSample]:
     found: dict[int, FoundSample] = {}
     for record in records:
         try:

@@ -146,7 +146,7 @@ class Sampling:
             self._feeds.pop(key).wake()
 
     def forget_archive(self, archive: str) -> bool:
-        """Nobody will sample from it any more; whether anybody has, so that the worker may hold it in memory."""
+        """No client will sample from it any more. Returns whether one did, so that the worker may hold it in memory."""
         was_used = archive in self._archives
         self._archives.discard(archive)
         return was_used
@@ -159,7 +159,7 @@ class Sampling:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def stop(self, *, grace_seconds: float = 5.0) -> None:
-        """Finish what is under way. With a journal, what takes longer is left to the next server; then it is closed."""
+        """Finish the requests in progress. With a journal, slow ones are left to the next server; then it is closed."""
         if self._journal is None:
             await self.drained()
             return

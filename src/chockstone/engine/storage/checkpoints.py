@@ -141,7 +141,7 @@ class CheckpointLifecycle:
             log.warning("removed checkpoints not purged yet count=%d error=%s", len(trashed), error)
 
     async def purge(self, trashed: Sequence[TrashRow]) -> int:
-        """Delete these archives for good, due or not, and return how many bytes that freed.
+        """Delete these archives, due or not, and return how many bytes that freed.
 
         What a live sampler uses stays until its session ends; what was undeleted meanwhile stays.
         """
