@@ -13,6 +13,7 @@ from chockstone.checkpoints import open_store
 from chockstone.engine.config import Durability
 from chockstone.engine.journal.stall import Stalled
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS
+from chockstone.engine.runs.commands import UnknownCommand
 from chockstone.wire.failures import BadRequest, ServerFailure
 from support.engine.lives import EVERY_STEP, Life, archived, half_trained, is_still_active, lived
 from support.engine.making import RUN, damage, made_run, settle_down, until
@@ -362,3 +363,21 @@ async def test_without_a_worker_for_good_what_was_acknowledged_waits_for_the_nex
     async with lived(home, after=life) as third:
         assert not any([(await third.result(each)).is_failure for each in asked])
         assert await third.state() == (5 + 1 + 2, 0, 3)
+
+
+async def test_a_command_of_a_newer_version_fails_alone_and_is_skipped_by_a_replay(home: Path) -> None:
+    async with lived(home) as first:
+        live = await first.make()
+        newer = await first.engine._core.runner.submit(live, 1, UnknownCommand("merge", {"with": "b"}))
+        assert (await first.told(newer)) == {
+            "error": "the journal asks for 'merge', which this version does not know",
+            "category": "user",
+        }
+        first.seq_id = 2
+        await first.train(5)
+        await first.written()
+        left = first.crash()
+
+    async with lived(left, after=first) as second:
+        assert await second.state() == (5, 0, 1)
+        assert "does not know" in (await second.told(newer))["error"]
