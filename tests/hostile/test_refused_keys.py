@@ -8,7 +8,7 @@ from typing import Final
 
 from faults.crashes import until
 from hostile.network import KEYS
-from support.api_replicas import LiveFront
+from support.api_replicas import LiveReplica
 from support.live import LiveServer
 
 # The program with intervals of a second instead of a minute.
@@ -25,7 +25,7 @@ class QuickServer(LiveServer):
         return quickened(super().command())
 
 
-class QuickReplica(LiveFront):
+class QuickReplica(LiveReplica):
     def command(self) -> list[str]:
         return quickened(super().command())
 
