@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from support.live import LiveServer
 
 Connect = Callable[..., tinker.ServiceClient]
 QUEUE, PLACES, SMALL = 64, 8, 16
+RESERVE = PLACES // 4  # places for users who have nothing running
 LONG = {"max_tokens": 8000, "stop": []}
 
 
@@ -50,10 +52,14 @@ class Flood:
         assert answer.status_code == 429, answer.text
         self.refusal = str(answer.json()["detail"])
 
+    def cancel_one(self, number: int) -> None:
+        """The first ones are those that have places."""
+        self._http.post("cancel_future", json={"request_id": self.request_ids[number]})
+
     def cancel(self) -> int:
         """Returns how many were finished by then."""
-        for request_id in self.request_ids:
-            self._http.post("cancel_future", json={"request_id": request_id})
+        for number in range(len(self.request_ids)):
+            self.cancel_one(number)
         outcomes = [retrieve(self._http, request_id).text for request_id in self.request_ids]
         return sum("cancelled" not in outcome for outcome in outcomes)
 
@@ -106,3 +112,36 @@ def test_small_clients_score_prompts_beside_a_flood(shared: LiveServer, flood: F
         assert all(pool.map(score, USERS[1:]))
 
     assert flood.cancel() == 0
+
+
+def ask(http: httpx.Client, **params: Any) -> str:
+    """Ask for one sample; returns the id of the accepted request."""
+    prompt = {"chunks": [{"tokens": [5, 6, 7]}]}
+    answer = http.post("asample", json={"base_model": MODEL, "prompt": prompt, "sampling_params": params})
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["request_id"])
+
+
+def test_places_that_a_flood_frees_go_to_small_clients_while_others_hold_the_reserve(
+    shared: LiveServer, flood: Flood
+) -> None:
+    holders, small = USERS[1 : 1 + RESERVE], USERS[1 + RESERVE : 15]
+    with ExitStack() as stack:
+        clients = {user: stack.enter_context(shared.http(key_of(user))) for user in (*holders, *small)}
+        first = clients[small[0]]
+        retrieve(first, ask(first, max_tokens=2, stop=[]))  # by now the flood has all common places
+        held = {user: ask(clients[user], **LONG) for user in holders}
+        asked = {user: ask(clients[user], max_tokens=4, stop=[]) for user in small}
+
+        answers = []
+        for number, (user, request_id) in enumerate(asked.items()):
+            if number < PLACES:
+                flood.cancel_one(number)
+            answers.append(retrieve(clients[user], request_id).text)
+
+        for user, request_id in held.items():
+            clients[user].post("cancel_future", json={"request_id": request_id})
+        outcomes = [retrieve(clients[user], request_id).text for user, request_id in held.items()]
+    assert not [answer for answer in answers if "error" in answer]
+    assert flood.cancel() == 0, "no small client waited for a sample of the flood to have its 8000 tokens"
+    assert all("cancelled" in outcome for outcome in outcomes), "nor for one of those who hold the reserve"

@@ -1,4 +1,4 @@
-"""Admission: checks a request before anything is computed for it."""
+"""Admission: checks of a sampling request before anything is computed for it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from chockstone.wire.failures import BadRequest
 
 
 def check_request(model: SampledModel, request: SampleRequest, *, cache_bytes: int) -> int:
-    """Returns the maximum number of tokens of a sample. Raises BadRequest if the request is invalid."""
+    """The maximum number of tokens of each sample. Raises BadRequest for what the caller must change."""
     _check_prompt(model, request)
     _check_params(model, request.params)
-    _check_questions(model, request)
+    _check_scoring(model, request)
     return _check_length(model, request, cache_bytes=cache_bytes)
 
 
@@ -50,7 +50,7 @@ def _check_params(model: SampledModel, params: SamplingParams) -> None:
             raise BadRequest(f"stop token {token!r} is outside this model's vocabulary of {model.vocabulary}")
 
 
-def _check_questions(model: SampledModel, request: SampleRequest) -> None:
+def _check_scoring(model: SampledModel, request: SampleRequest) -> None:
     counts = {
         "topk_prompt_logprobs": request.topk_prompt_logprobs,
         "topk_sample_logprobs": request.topk_sample_logprobs,
@@ -77,7 +77,7 @@ def _check_length(model: SampledModel, request: SampleRequest, *, cache_bytes: i
     length, wanted = len(request.prompt), request.params.max_tokens
     space = model.max_context - length
     if space == 0 and wanted == 1:
-        space = 1  # to score a full context: one token is sampled after it, and never used
+        space = 1  # scoring a full context: the one sampled token is never fed back
     if space < 1 or (wanted is not None and wanted > space):
         asked = "" if wanted is None else f" and max_tokens={wanted}"
         raise BadRequest(
@@ -87,7 +87,7 @@ def _check_length(model: SampledModel, request: SampleRequest, *, cache_bytes: i
     most = space if wanted is None else wanted
     if _fits(model, length, most, cache_bytes):
         return most
-    if wanted is None:  # no limit given: until the context is full, or the cache if that is smaller
+    if wanted is None:  # the cache is full before the context is: the largest number that fits
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2

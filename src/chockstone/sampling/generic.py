@@ -1,7 +1,7 @@
-"""The generic network: runs any causal model with its own forward method and its own kind of cache.
+"""The generic network: any causal model through its own ``forward`` and its own KV cache.
 
-The samples of one prompt are always equally long, so they form a batch that needs no padding and no mask. So it works
-with every kind of cache. Prompts take turns.
+The samples of one prompt are equally long, so they form a batch that needs no padding and no mask, whatever the
+architecture does with its cache. The batches of several prompts take turns.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ import torch
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
-from chockstone.sampling.adapter import Adapter
-from chockstone.sampling.adapter_cache import AdapterCache
+from chockstone.sampling.adapter import Adapter, AdapterCache
 from chockstone.sampling.fused.adapter import check_adapter
-from chockstone.sampling.network import LIGHT, Newcomers, Piece, count_tokens_per_reading
+from chockstone.sampling.network import LIGHT, NewRows, PromptChunk, choose_tokens_per_prefill
 from chockstone.sampling.round_robin import RoundRobin
 from chockstone.sampling.sequence import Sequence
 
-_LOGITS: Final = 1 << 24  # elements of the logits of one reading
+_LOGITS: Final = 1 << 24  # elements of logits of one prefill step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +46,7 @@ class _Group:
 
 
 class GenericNetwork:
-    pieces_per_reading = 1
+    chunks_per_prefill = 1
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class GenericNetwork:
         vocabulary: int,
         computing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """``computing`` surrounds each use of the model."""
+        """``computing`` is entered around each forward of the model."""
         self._model = model
         self._computing = computing
         self.device = model.device
@@ -64,8 +63,8 @@ class GenericNetwork:
         self._modules = dict(model.named_modules())
         self._prepared = AdapterCache(self._hook)
         self._base = HookedAdapter(())
-        self.tokens_per_reading = count_tokens_per_reading(self.size, model.device)
-        self.scored_per_reading = max(16, min(self.tokens_per_reading, _LOGITS // vocabulary))
+        self.tokens_per_prefill = choose_tokens_per_prefill(self.size, model.device)
+        self.scored_tokens_per_prefill = max(16, min(self.tokens_per_prefill, _LOGITS // vocabulary))
         self._can_keep_few = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.bytes_per_token = _bytes_per_token(model)
 
@@ -78,7 +77,7 @@ class GenericNetwork:
         check_adapter(adapter, set(self._modules))
         layers = []
         for name, layer in adapter.layers.items():
-            module: Any = self._modules[name]  # Any: a linear layer, perhaps wrapped for training
+            module: Any = self._modules[name]  # Any: a linear, or what training wrapped one in
             like = module.weight
             down_t = layer.down.to(like.device, like.dtype).t()
             up_t = (layer.up * adapter.scale).to(like.device, like.dtype).t()
@@ -91,13 +90,13 @@ class GenericNetwork:
     def new_prefix(self, length: int) -> _Prefix:  # noqa: ARG002  # this cache grows by itself
         return _Prefix(DynamicCache(config=self._model.config))
 
-    def read(self, pieces: Many[Piece]) -> GenericReading:
-        (piece,) = pieces
-        if piece.prefix is None:
-            piece.prefix = self.new_prefix(piece.stop)
-        tokens = torch.from_numpy(piece.tokens).to(self.device)[None]
-        logits = self.forward(tokens, piece.prefix.cache, piece.adapter, keep_all=piece.is_scored)
-        return GenericReading(piece, logits[0])
+    def prefill(self, chunks: Many[PromptChunk]) -> GenericPrefill:
+        (chunk,) = chunks
+        if chunk.prefix is None:
+            chunk.prefix = self.new_prefix(chunk.stop)
+        tokens = torch.from_numpy(chunk.tokens).to(self.device)[None]
+        logits = self.forward(tokens, chunk.prefix.cache, chunk.adapter, keep_all=chunk.is_scored)
+        return GenericPrefill(chunk, logits[0])
 
     def new_batch(self) -> GenericBatch:
         return GenericBatch(self)
@@ -118,13 +117,13 @@ class GenericBatch:
         self._network = network
         self._groups: RoundRobin[_Group] = RoundRobin()
 
-    def join(self, newcomers: Many[Newcomers]) -> None:
-        for some in newcomers:
+    def join(self, new_rows: Many[NewRows]) -> None:
+        for some in new_rows:
             cache = copy.deepcopy(some.prefix.cache)
             _reorder(cache, [0] * len(some.sequences), self._network.device)
             self._groups.add(some.owner, _Group(some.owner, list(some.sequences), cache, some.adapter))
 
-    def leave(self, sequences: Many[Sequence], *, tainted: bool = False) -> None:  # noqa: ARG002  # rows are apart
+    def leave(self, sequences: Many[Sequence], *, tainted: bool = False) -> None:  # noqa: ARG002  # rows share no memory
         gone = set(sequences)
         for group in list(self._groups):
             kept = [row for row, sequence in enumerate(group.rows) if sequence not in gone]
@@ -148,23 +147,23 @@ class GenericBatch:
         return group.rows, logits[:, -1].float()
 
 
-class GenericReading:
-    def __init__(self, piece: Piece, logits_NV: torch.Tensor) -> None:
-        self._piece = piece
+class GenericPrefill:
+    def __init__(self, chunk: PromptChunk, logits_NV: torch.Tensor) -> None:
+        self._chunk = chunk
         self._logits_NV = logits_NV
 
-    def logits(self, piece: int, start: int, stop: int) -> torch.Tensor:
-        assert piece == 0
-        return self._logits_NV[start - self._piece.start : stop - self._piece.start].float()
+    def logits(self, chunk: int, start: int, stop: int) -> torch.Tensor:
+        assert chunk == 0
+        return self._logits_NV[start - self._chunk.start : stop - self._chunk.start].float()
 
-    def last_logits(self, pieces: Many[int]) -> torch.Tensor:
-        assert list(pieces) == [0]
+    def last_logits(self, chunks: Many[int]) -> torch.Tensor:
+        assert list(chunks) == [0]
         return self._logits_NV[-1:].float()
 
 
 def _reorder(cache: DynamicCache, rows: list[int], device: torch.device) -> None:
-    """The cache of the given rows; a row may occur several times."""
-    cache.reorder_cache(torch.tensor(rows, device=device))  # type: ignore[arg-type]  # its annotation says LongTensor
+    """Keep the given rows of a cache, in this order; a row may be given several times."""
+    cache.reorder_cache(torch.tensor(rows, device=device))  # type: ignore[arg-type]  # it says LongTensor and means this
 
 
 @contextmanager
@@ -191,7 +190,7 @@ def _hooked(adapter: HookedAdapter) -> Iterator[None]:
 
 @contextmanager
 def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Switches dropout and similar layers off; training may share the model."""
+    """Evaluation mode inside the block: training may share this model and use dropout."""
     if not model.training:
         yield
         return
@@ -203,7 +202,7 @@ def _evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _bytes_per_token(model: PreTrainedModel) -> int:
-    """From the configuration. If names are missing there, full multi-head attention is assumed."""
+    """From the configuration; if it uses other names, assume attention with all heads."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_attention_heads", 1)
     hidden = getattr(config, "hidden_size", 1024)

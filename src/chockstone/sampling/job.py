@@ -1,4 +1,4 @@
-"""Jobs: the state of one request, from its prompt to its samples."""
+"""A job: the state of one sampling request, from prefill to its last sample."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """``read`` positions of the prompt are computed.
-
-    The first ``granted`` samples have a place, and the first ``started`` samples have a token.
-    """
+    """The first ``prefilled`` positions of the prompt are computed. Of the samples, the first ``granted`` have a
+    place in the batch, the first ``started`` have a token, and ``ended`` are complete."""
 
     key: str
-    owner: str  # the user whose turns it takes
+    owner: str  # the user with whom it shares places and steps
     arrival: int
     model: SampledModel
     adapter: Prepared
@@ -32,13 +30,13 @@ class Job:
     sequences: tuple[Sequence, ...]
     scores: PromptScores
     tokens: npt.NDArray[np.int64]
-    row_bytes: int  # maximum cache of one of its rows; 0: it never decodes
-    prefix_bytes: int  # cache of its prompt; 0: the prompt is read in one piece and not kept
-    longest_piece: int
+    row_bytes: int  # of KV cache that a row may need at most; 0: the job never decodes
+    prefix_bytes: int  # of KV cache for the prompt; 0: one chunk is the whole prompt, and its cache is not kept
+    max_chunk_tokens: int
     prefix: Prefix = None
-    has_prefix: bool = False  # holds these bytes, from its admission until its last sample starts
-    first_logits: torch.Tensor | None = None  # [1, V], from which the first token of every sample is picked
-    read: int = 0
+    has_prefix: bool = False  # whether prefix_bytes are reserved: from admission until the last sample starts
+    first_logits: torch.Tensor | None = None  # [1, V]: every sample's first token is chosen from them
+    prefilled: int = 0
     granted: int = 0
     started: int = 0
     ended: int = 0
@@ -81,7 +79,7 @@ def make_job(
         for index in range(request.num_samples)
     )
     scores = PromptScores(request, seed=chosen_seed)
-    longest_piece = network.scored_per_reading if scores.first < length - 1 else network.tokens_per_reading
+    max_chunk_tokens = network.scored_tokens_per_prefill if scores.first < length - 1 else network.tokens_per_prefill
     decodes = max_tokens > 1
     return Job(
         key=key,
@@ -94,6 +92,6 @@ def make_job(
         scores=scores,
         tokens=request.prompt.astype(np.int64),
         row_bytes=network.room(length + max_tokens - 1) * network.bytes_per_token if decodes else 0,
-        prefix_bytes=length * network.bytes_per_token if decodes or length > longest_piece else 0,
-        longest_piece=longest_piece,
+        prefix_bytes=length * network.bytes_per_token if decodes or length > max_chunk_tokens else 0,
+        max_chunk_tokens=max_chunk_tokens,
     )

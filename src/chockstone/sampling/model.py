@@ -1,4 +1,4 @@
-"""Sampled models: one base model, prepared once for all its sampling."""
+"""A base model prepared for sampling: its network, tokenizer, vocabulary and end-of-sequence tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from chockstone.sampling.fused.llama import FusedLlama
 from chockstone.sampling.fused.weights import fuse_weights
 from chockstone.sampling.generic import GenericNetwork
-from chockstone.sampling.network import Network, Piece
+from chockstone.sampling.network import Network, PromptChunk
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 class SampledModel:
     """Llama-like models use the fused network, all others the generic one.
 
-    The model's weights must not change while samples are taken. Its linear weights may become views of larger tensors.
-    Training of adapters on the model may continue: nothing else of the model is changed.
+    The caller must not change the model's weights while samples are taken. The linear weights may become views
+    of larger tensors. Training of adapters on the same model may continue: nothing else of it is touched.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class SampledModel:
         max_context: int,
         computing: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
-        """``computing`` surrounds each use of a sharded model, which always uses the generic network."""
-        embeddings: Any = model.get_input_embeddings()  # Any: an embedding, perhaps wrapped for training
+        """``computing`` is entered around each forward of a sharded model, which uses the generic network."""
+        embeddings: Any = model.get_input_embeddings()  # Any: an Embedding, or what training wrapped one in
         self.vocabulary = int(embeddings.weight.shape[0])
         self.max_context = max_context
         self.tokenizer = tokenizer
         self.device = model.device
         self.eos_tokens = find_eos_tokens(model, tokenizer)
-        self.texts: dict[int, str] = {}  # the text of each single token that was needed so far
+        self.texts: dict[int, str] = {}  # token → its text, decoded alone; filled on demand
         self.network: Network
         if computing is None:
             self.network = _choose_network(model, max_context=max_context, vocabulary=self.vocabulary)
@@ -58,11 +58,11 @@ def find_eos_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
 
 def _choose_network(model: PreTrainedModel, *, max_context: int, vocabulary: int) -> Network:
     generic = GenericNetwork(model, vocabulary=vocabulary)
-    fused_weights = fuse_weights(model, max_context=max_context)
-    if fused_weights is None:
+    weights = fuse_weights(model, max_context=max_context)
+    if weights is None:
         log.info("sampling generic model=%s reason=structure", type(model).__name__)
         return generic
-    fused = FusedLlama(fused_weights)
+    fused = FusedLlama(weights)
     if not _agree(fused, generic, vocabulary=vocabulary, max_context=max_context, dtype=model.dtype):
         log.warning("sampling generic model=%s reason=numbers", type(model).__name__)
         return generic
@@ -71,14 +71,14 @@ def _choose_network(model: PreTrainedModel, *, max_context: int, vocabulary: int
 
 @torch.inference_mode()
 def _agree(fused: Network, generic: Network, *, vocabulary: int, max_context: int, dtype: torch.dtype) -> bool:
-    """Compare a few tokens: modules may have the known names and compute something else."""
+    """Compare logits of a few tokens: modules can have the known names and compute something else."""
     tokens = torch.arange(min(8, max_context)).mul_(7919).remainder_(vocabulary).numpy()
-    answers = []
+    results = []
     for network in (fused, generic):
-        piece = Piece(tokens, 0, network.new_prefix(len(tokens)), network.prepare(None), is_scored=True)
-        answers.append(network.read([piece]).logits(0, 0, len(tokens)))
-    ours, theirs = answers
-    if not bool(torch.isfinite(theirs).all()):
-        return True  # weights that are not finite fail each request later
+        chunk = PromptChunk(tokens, 0, network.new_prefix(len(tokens)), network.prepare(None), is_scored=True)
+        results.append(network.prefill([chunk]).logits(0, 0, len(tokens)))
+    fused_logits, generic_logits = results
+    if not bool(torch.isfinite(generic_logits).all()):
+        return True  # with weights that are not finite each request fails by itself
     tolerance = 1e-3 if dtype == torch.float32 else 0.1
-    return bool((ours - theirs).abs().max() <= tolerance * theirs.std().clamp(min=1e-6))
+    return bool((fused_logits - generic_logits).abs().max() <= tolerance * generic_logits.std().clamp(min=1e-6))

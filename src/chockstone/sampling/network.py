@@ -1,4 +1,4 @@
-"""Networks: the protocol between the sampler and a model, fused or generic."""
+"""The network protocol: prefill and decode of one model, as the sampler calls them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import torch
 from chockstone.sampling.adapter import Adapter
 from chockstone.sampling.sequence import Sequence
 
-LIGHT: Final = 1 << 25  # multiplications of a step up to which one thread is faster than several
-_HEAVY: Final = 1 << 34  # maximum multiplications of one reading on a CPU, during which others wait
-Prepared = Any  # Any: a prepared adapter; opaque outside its network
-Prefix = Any  # Any: keys and values of a prompt; opaque outside its network
+LIGHT: Final = 1 << 25  # multiplications of a step; below, one thread is faster than several
+_MAX_PREFILL: Final = 1 << 34  # multiplications of one prefill step on a CPU: all other requests wait for it
+Prepared = Any  # Any: an adapter as a network prepared it; only that network looks inside
+Prefix = Any  # Any: a prompt's KV cache as a network keeps it; only that network looks inside
 
 
 @dataclass(slots=True)
-class Piece:
-    """A piece of a prompt to read next: positions ``start`` and after."""
+class PromptChunk:
+    """Consecutive tokens of one prompt, to prefill in one step: positions ``start`` and after."""
 
     tokens: npt.NDArray[np.int64]
     start: int
-    prefix: Prefix  # None: its keys and values are not kept
+    prefix: Prefix  # None: its keys and values are not needed after this step
     adapter: Prepared
-    is_scored: bool  # logits of more than the last position are needed
+    is_scored: bool  # the caller needs logits of more than its last position
 
     @property
     def stop(self) -> int:
@@ -35,8 +35,8 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Newcomers:
-    """Samples of one prompt that begin to decode. The first token of each is picked already."""
+class NewRows:
+    """Samples of one prompt that join a batch, each with its first token already chosen."""
 
     owner: str
     sequences: Many[Sequence]
@@ -44,54 +44,54 @@ class Newcomers:
     adapter: Prepared
 
 
-class PromptReading(Protocol):
-    """The result of reading some pieces. Valid until the network computes again."""
+class PrefillResult(Protocol):
+    """Logits of the chunks of one prefill step. Valid until the network computes again."""
 
-    def logits(self, piece: int, start: int, stop: int) -> torch.Tensor:
-        """float32 [stop - start, V] of one piece, by positions in its prompt."""
+    def logits(self, chunk: int, start: int, stop: int) -> torch.Tensor:
+        """float32 [stop - start, V] of one chunk; ``start`` and ``stop`` are positions in its prompt."""
 
-    def last_logits(self, pieces: Many[int]) -> torch.Tensor:
-        """float32 [pieces, V] at the last position of each; pieces in rising order."""
+    def last_logits(self, chunks: Many[int]) -> torch.Tensor:
+        """float32 [chunks, V] at the last position of each; chunks in rising order."""
 
 
 class Network(Protocol):
     """Single-threaded; every call but ``prepare`` runs under ``torch.inference_mode``."""
 
-    bytes_per_token: int  # of cache
-    tokens_per_reading: int
-    scored_per_reading: int  # the same, for a piece that is scored
-    pieces_per_reading: int
+    bytes_per_token: int  # of KV cache
+    tokens_per_prefill: int
+    scored_tokens_per_prefill: int  # at most so many of them in a chunk that is scored
+    chunks_per_prefill: int
 
     def prepare(self, adapter: Adapter | None) -> Prepared:
-        """Prepare an adapter. Raises ServerFailure if it does not fit the model or is not finite."""
+        """Raises ServerFailure for an adapter that is not this model's, or not finite."""
 
     def room(self, length: int) -> int:
-        """Positions of cache that a decoding row of ``length`` takes, including slack."""
+        """Positions of KV cache that a decoding row of ``length`` reserves, slack included."""
 
     def new_prefix(self, length: int) -> Prefix: ...
 
-    def read(self, pieces: Many[Piece]) -> PromptReading:
-        """Compute the pieces and keep their keys and values in their prefixes."""
+    def prefill(self, chunks: Many[PromptChunk]) -> PrefillResult:
+        """Compute the chunks and store their keys and values in their prefixes."""
 
     def new_batch(self) -> Batch: ...
 
 
 class Batch(Protocol):
-    """The samples that decode, of one sampler on one network."""
+    """The decoding rows of one sampler on one network: a row for each sample."""
 
-    def join(self, newcomers: Many[Newcomers]) -> None: ...
+    def join(self, new_rows: Many[NewRows]) -> None: ...
 
     def leave(self, sequences: Many[Sequence], *, tainted: bool = False) -> None:
-        """Remove samples. ``tainted``: their cache is not finite and must be cleared before others use it."""
+        """``tainted``: their cache holds NaN or infinity and is zeroed before another row uses the memory."""
 
     def is_empty(self) -> bool: ...
 
     def is_light(self) -> bool:
-        """Whether the next ``decode`` is too little work for several threads."""
+        """Whether one thread computes the next ``decode`` faster than several."""
 
     def decode(self) -> tuple[Many[Sequence], torch.Tensor]:
-        """Decode one token. Returns the sequences that were decoded, and their logits in float32 [B, V]."""
+        """Compute one token of each row that is due: these sequences, and their logits in float32 [B, V]."""
 
 
-def count_tokens_per_reading(weights: int, device: torch.device) -> int:
-    return 1024 if device.type != "cpu" else max(128, min(1024, _HEAVY // weights))
+def choose_tokens_per_prefill(weights: int, device: torch.device) -> int:
+    return 1024 if device.type != "cpu" else max(128, min(1024, _MAX_PREFILL // weights))

@@ -1,7 +1,6 @@
-"""Round robin: a queue of items by owner, from which the owners take turns.
+"""Round robin: items of several owners, taken one owner after the other.
 
-Each owner has a queue of its own. The owners take turns, whatever the lengths of their queues. Within a queue items are
-taken first in, first out.
+Each owner has a FIFO queue of its own. Owners take turns, however long their queues are.
 """
 
 from __future__ import annotations
@@ -16,34 +15,34 @@ T = TypeVar("T")
 
 class RoundRobin(Generic[T]):
     def __init__(self) -> None:
-        self._lines: OrderedDict[str, deque[T]] = OrderedDict()  # none is empty; the first is next
+        self._queues: OrderedDict[str, deque[T]] = OrderedDict()  # no queue is empty; the first owner is next
 
     def __bool__(self) -> bool:
-        return bool(self._lines)
+        return bool(self._queues)
 
     def __iter__(self) -> Iterator[T]:
-        """All items, in no particular order."""
-        return chain.from_iterable(self._lines.values())
+        """All items, in no promised order."""
+        return chain.from_iterable(self._queues.values())
 
     def first(self) -> T:
-        """The item that ``take`` would return. There must be one."""
-        return next(iter(self._lines.values()))[0]
+        """What ``take`` would return. There must be an item."""
+        return next(iter(self._queues.values()))[0]
 
     def add(self, owner: str, item: T) -> None:
-        self._lines.setdefault(owner, deque()).append(item)
+        self._queues.setdefault(owner, deque()).append(item)
 
     def take(self) -> T:
-        """Remove the first item of the next owner, who goes behind the other owners. There must be one."""
-        owner, line = next(iter(self._lines.items()))
-        item = line.popleft()
-        if line:
-            self._lines.move_to_end(owner)
+        """The first item of the next owner, who goes behind the other owners. There must be an item."""
+        owner, queue = next(iter(self._queues.items()))
+        item = queue.popleft()
+        if queue:
+            self._queues.move_to_end(owner)
         else:
-            del self._lines[owner]
+            del self._queues[owner]
         return item
 
     def remove(self, owner: str, item: T) -> None:
-        line = self._lines[owner]
-        line.remove(item)
-        if not line:
-            del self._lines[owner]
+        queue = self._queues[owner]
+        queue.remove(item)
+        if not queue:
+            del self._queues[owner]

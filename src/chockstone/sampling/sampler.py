@@ -1,7 +1,8 @@
-"""The sampler: serves many requests in steps. A step reads a piece of some prompts, or decodes one token of a batch.
+"""The sampler: schedules sampling requests by chunked prefill and continuous batching.
 
-Continuous batching: a request joins the batch of its model as soon as its prompt is read, and its samples leave one by
-one as they end. A sampler must be called from one thread; the caller decides what happens between steps.
+A step either computes chunks of some prompts or decodes one token of a batch. A request joins the batch of its model
+as soon as its prefill is done, and its samples leave one by one as they end. Single-threaded: the caller calls it from
+one thread and may do other work between steps.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from chockstone.sampling.adapter import Adapter
 from chockstone.sampling.admission import check_request
 from chockstone.sampling.job import Job, make_job
 from chockstone.sampling.model import SampledModel
-from chockstone.sampling.network import Batch, Newcomers, Piece, PromptReading
-from chockstone.sampling.reading_order import ReadingOrder
+from chockstone.sampling.network import Batch, NewRows, PrefillResult, PromptChunk
+from chockstone.sampling.prefill_queue import PrefillQueue
 from chockstone.sampling.sequence import Sequence
-from chockstone.sampling.token_choice import SamplingRules, find_most_likely, gather_rules, pick
+from chockstone.sampling.token_choice import SamplingRules, batch_rules, choose_tokens, find_topk
 from chockstone.sampling.turns import SamplingTurns
 from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 from chockstone.wire.failures import Failure, RequestError, ServerFailure
 
 log = logging.getLogger(__name__)
-_LOGITS: Final = 1 << 23  # elements computed at once while scoring prompts and starting samples
+_LOGITS: Final = 1 << 23  # elements of logits in memory at once while scoring prompts and starting samples
 Agreement = Callable[
     [npt.NDArray[Any], npt.NDArray[Any]], tuple[npt.NDArray[Any], ...]
 ]  # Any: tokens, log-probabilities
@@ -43,28 +44,26 @@ class Finished:
 
 
 class Sampler:
-    """At most ``max_sequences`` samples decode at once, with at most ``cache_bytes`` of cache; other requests wait.
-
-    A quarter more of both is reserved for owners who have nothing running.
-    """
+    """``max_sequences`` samples decode at once, and the KV cache of all requests is reserved from ``cache_bytes``.
+    Requests that do not fit wait. A quarter more of both is reserved for owners who have nothing running."""
 
     def __init__(
-        self, *, max_sequences: int = 256, cache_bytes: int = 2 << 30, agree: Agreement = lambda *picked: picked
+        self, *, max_sequences: int = 256, cache_bytes: int = 2 << 30, agree: Agreement = lambda *chosen: chosen
     ) -> None:
-        """``agree`` makes the picked tokens the same in all processes of a group."""
+        """``agree`` makes chosen tokens and logprobs the same in all ranks that sample in lockstep."""
         self._cache_bytes = cache_bytes
         self._agree = agree
         self._turns = SamplingTurns(places=max_sequences, cache_bytes=cache_bytes)
         self._jobs: dict[str, Job] = {}
-        self._owners: dict[Sequence, Job] = {}  # jobs of the decoding samples
-        self._reading = ReadingOrder()  # jobs whose prompts are being read
-        self._starting: list[Job] = []  # prompt read, with samples granted and not started
-        self._batches: OrderedDict[SampledModel, Batch] = OrderedDict()  # the first decodes next
+        self._owners: dict[Sequence, Job] = {}  # the job of each decoding sample
+        self._prefill_queue = PrefillQueue()  # admitted, prefill not complete
+        self._starting: list[Job] = []  # prefill done, with samples granted but not started
+        self._batches: OrderedDict[SampledModel, Batch] = OrderedDict()  # the batch that decodes next is first
         self._rules: dict[SampledModel, tuple[Many[Sequence], SamplingRules]] = {}
-        self._curious: set[Job] = set()  # jobs that asked for alternatives to sampled tokens
+        self._topk_jobs: set[Job] = set()  # jobs with topk_sample_logprobs
         self._finished: list[Finished] = []
         self._arrivals = 0
-        self._has_decoded = False  # in the last step: then prompts are next
+        self._has_decoded = False  # the last step decoded, so the next one is a prefill
 
     def add(
         self,
@@ -76,10 +75,10 @@ class Sampler:
         seed: int,
         owner: str = "",
     ) -> None:
-        """Add a request; a later ``step`` returns its outcome. ``seed`` is used if the request has none.
+        """Queue a request; a later ``step`` returns its outcome. ``seed`` is used if the request has none.
 
-        Owners share places and reading steps equally. Raises BadRequest if the request is invalid. The adapter must not
-        be modified afterwards.
+        Owners share places and prefill steps equally.
+        Raises BadRequest for what the caller must change. The adapter must not be modified afterwards.
         """
         if key in self._jobs:
             raise ValueError(f"sampling request {key!r} is running already")
@@ -94,11 +93,11 @@ class Sampler:
         self._jobs[key] = job
         self._turns.add(job)
         if request.topk_sample_logprobs:
-            self._curious.add(job)
+            self._topk_jobs.add(job)
 
     @torch.inference_mode()
     def cancel(self, key: str) -> None:
-        """Remove a request, if it is there, and free what it holds. It has no outcome."""
+        """Drop a request and free its memory; no outcome is returned. An unknown key is ignored."""
         if (job := self._jobs.get(key)) is not None:
             self._remove(job)
 
@@ -107,68 +106,68 @@ class Sampler:
 
     @torch.inference_mode()
     def step(self) -> list[Finished]:
-        """Do one bounded piece of work. Prompts and tokens alternate, so that neither waits long for the other."""
+        """A bounded amount of work. Prefill and decode alternate, so that neither waits long for the other."""
         admitted, widened = self._turns.admit()
         for job in admitted:
-            self._reading.add(job)
+            self._prefill_queue.add(job)
         self._starting.extend(widened)
         if self._starting:
             self._start()
-        if self._reading and (self._has_decoded or not self._batches):
+        if self._prefill_queue and (self._has_decoded or not self._batches):
             self._has_decoded = False
-            self._read()
+            self._prefill()
         elif self._batches:
             self._has_decoded = True
             self._decode()
         finished, self._finished = self._finished, []
         return finished
 
-    def _read(self) -> None:
-        """Read a piece of each of the next prompts of one model. A long prompt takes turns with those behind it."""
-        model = next(self._reading.in_turn()).model
-        network, space = model.network, model.network.tokens_per_reading
+    def _prefill(self) -> None:
+        """Compute a chunk of each of the next prompts of one model. A long prompt takes turns with those behind it."""
+        model = next(self._prefill_queue.in_turn()).model
+        network, space = model.network, model.network.tokens_per_prefill
         jobs: list[Job] = []
-        pieces: list[Piece] = []
-        for job in self._reading.in_turn():
+        chunks: list[PromptChunk] = []
+        for job in self._prefill_queue.in_turn():
             if job.model is not model:
                 continue
-            if not space or len(pieces) == network.pieces_per_reading:
+            if not space or len(chunks) == network.chunks_per_prefill:
                 break
-            tokens = job.tokens[job.read : job.read + min(space, job.longest_piece)]
+            tokens = job.tokens[job.prefilled : job.prefilled + min(space, job.max_chunk_tokens)]
             if not job.prefix_bytes and len(tokens) < len(job.tokens):
-                break  # nothing of it is kept, so it is read in one piece
+                break  # it has no prefix, so one chunk must be the whole prompt
             jobs.append(job)
-            is_scored = job.read + len(tokens) > job.scores.first
-            pieces.append(Piece(tokens, job.read, job.prefix, job.adapter, is_scored=is_scored))
+            is_scored = job.prefilled + len(tokens) > job.scores.first
+            chunks.append(PromptChunk(tokens, job.prefilled, job.prefix, job.adapter, is_scored=is_scored))
             space -= len(tokens)
-        self._reading.take(jobs)
+        self._prefill_queue.take(jobs)
         try:
-            for job, piece in zip(jobs, pieces, strict=True):
+            for job, chunk in zip(jobs, chunks, strict=True):
                 if job.prefix is None and job.prefix_bytes:
-                    job.prefix = piece.prefix = network.new_prefix(len(job.tokens))
-            reading = network.read(pieces)
-        except Exception as error:  # a model can fail in any way; the error goes to its requests
-            log.exception("reading prompts failed keys=%s", [job.key for job in jobs])
+                    job.prefix = chunk.prefix = network.new_prefix(len(job.tokens))
+            prefill = network.prefill(chunks)
+        except Exception as error:  # a model can fail in any way; its requests fail with it
+            log.exception("prefill failed keys=%s", [job.key for job in jobs])
             self._fail(jobs, error)
             return
-        self._take_in(jobs, pieces, reading)
+        self._accept_prefill(jobs, chunks, prefill)
 
-    def _take_in(self, jobs: Many[Job], pieces: Many[Piece], reading: PromptReading) -> None:
+    def _accept_prefill(self, jobs: Many[Job], chunks: Many[PromptChunk], prefill: PrefillResult) -> None:
         complete: list[int] = []
-        for number, (job, piece) in enumerate(zip(jobs, pieces, strict=True)):
+        for number, (job, chunk) in enumerate(zip(jobs, chunks, strict=True)):
             try:
-                _score(job, piece, reading, number)
+                _score(job, chunk, prefill, number)
             except RequestError as error:
                 self._fail([job], error)
                 continue
-            job.read = piece.stop
-            if job.read < len(job.tokens):
-                self._reading.add(job)
+            job.prefilled = chunk.stop
+            if job.prefilled < len(job.tokens):
+                self._prefill_queue.add(job)
             else:
                 complete.append(number)
         if not complete:
             return
-        last_logits = reading.last_logits(complete)
+        last_logits = prefill.last_logits(complete)
         for number, logits in zip(complete, torch.split(last_logits, 1), strict=True):
             job = jobs[number]
             job.first_logits = logits
@@ -176,7 +175,7 @@ class Sampler:
             self._starting.append(job)
 
     def _start(self) -> None:
-        """Pick the first tokens of all samples that have a place."""
+        """Choose the first tokens of all samples that have a place, and add them to the batch."""
         jobs, self._starting = list(dict.fromkeys(self._starting)), []
         for model in {job.model: None for job in jobs}:
             rows = [(job, number) for job in jobs if job.model is model for number in range(job.started, job.granted)]
@@ -196,13 +195,13 @@ class Sampler:
         for job, count in counts.items():
             job.started += count
             self._owners.update(dict.fromkeys(by_job[job], job))
-        rules = gather_rules([one.params for one in sequences], vocabulary=model.vocabulary, device=logits.device)
+        rules = batch_rules([one.params for one in sequences], vocabulary=model.vocabulary, device=logits.device)
         self._give(sequences, logits, rules)
-        newcomers = [
-            Newcomers(job.owner, [one for one in by_job[job] if one in self._owners], job.prefix, job.adapter)
+        new_rows = [
+            NewRows(job.owner, [one for one in by_job[job] if one in self._owners], job.prefix, job.adapter)
             for job in counts
         ]
-        if staying := [some for some in newcomers if some.sequences]:
+        if staying := [some for some in new_rows if some.sequences]:
             if model not in self._batches:
                 self._batches[model] = model.network.new_batch()
             self._batches[model].join(staying)
@@ -225,25 +224,27 @@ class Sampler:
     def _decode_batch(self, model: SampledModel, batch: Batch) -> None:
         try:
             sequences, logits = batch.decode()
-        except Exception as error:  # a model can fail in any way; the error goes to its requests
+        except Exception as error:  # a model can fail in any way; its requests fail with it
             log.exception("decoding failed")
             self._fail({job for job in self._owners.values() if job.model is model}, error)
             return
         known = self._rules.get(model)
         if known is None or known[0] is not sequences:
-            rules = gather_rules([one.params for one in sequences], vocabulary=model.vocabulary, device=logits.device)
+            rules = batch_rules([one.params for one in sequences], vocabulary=model.vocabulary, device=logits.device)
             known = self._rules[model] = (sequences, rules)
         ended = self._give(sequences, logits, known[1])
         if ended:
             self._leave(model, ended)
 
     def _give(self, sequences: Many[Sequence], logits_BV: torch.Tensor, rules: SamplingRules) -> list[Sequence]:
-        """Append one token to each sample. Returns the samples that end with it, which are removed."""
-        picked_B, logprobs_B = self._agree(*pick(logits_BV, rules, [next(sequence.uniforms) for sequence in sequences]))
-        self._give_alternatives(sequences, logits_BV)
+        """Choose one token for each sample. Returns the samples that end with it; they have no job any more."""
+        chosen_B, logprobs_B = self._agree(
+            *choose_tokens(logits_BV, rules, [next(sequence.uniforms) for sequence in sequences])
+        )
+        self._give_topk(sequences, logits_BV)
         ended: list[Sequence] = []
         broken: dict[Job, Sequence] = {}
-        for sequence, token, logprob in zip(sequences, picked_B.tolist(), logprobs_B.tolist(), strict=True):
+        for sequence, token, logprob in zip(sequences, chosen_B.tolist(), logprobs_B.tolist(), strict=True):
             if not math.isfinite(logprob):
                 broken.setdefault(self._owners[sequence], sequence)
                 continue
@@ -252,19 +253,19 @@ class Sampler:
                 ended.append(sequence)
         for sequence in ended:
             self._end(sequence)
-        for job, sequence in broken.items():  # last: rows may be moved only when all have their new length
+        for job, sequence in broken.items():  # last: rows may only move when all have their new length
             self._fail_broken(job, sequence)
         return ended
 
-    def _give_alternatives(self, sequences: Many[Sequence], logits_BV: torch.Tensor) -> None:
-        if not self._curious:
+    def _give_topk(self, sequences: Many[Sequence], logits_BV: torch.Tensor) -> None:
+        if not self._topk_jobs:
             return
-        for job in self._curious:
+        for job in self._topk_jobs:
             rows = [row for row, sequence in enumerate(sequences) if self._owners.get(sequence) is job]
             if not rows:
                 continue
             k = job.request.topk_sample_logprobs
-            tokens, logprobs = find_most_likely(logits_BV[rows], job.request.params.temperature, k)
+            tokens, logprobs = find_topk(logits_BV[rows], job.request.params.temperature, k)
             for row, row_tokens, row_logprobs in zip(rows, tokens, logprobs, strict=True):
                 sequences[row].accept_topk(row_tokens, row_logprobs)
 
@@ -273,7 +274,7 @@ class Sampler:
         self._turns.end_sample(job)
         if job.ended == len(job.sequences):
             del self._jobs[job.key]
-            self._curious.discard(job)
+            self._topk_jobs.discard(job)
             self._finished.append(Finished(job.key, job.result()))
 
     def _fail_broken(self, job: Job, sequence: Sequence) -> None:
@@ -291,9 +292,9 @@ class Sampler:
 
     def _remove(self, job: Job, *, tainted: bool = False) -> None:
         del self._jobs[job.key]
-        self._curious.discard(job)
+        self._topk_jobs.discard(job)
         self._turns.remove(job)
-        self._reading.remove(job)
+        self._prefill_queue.remove(job)
         self._starting = [other for other in self._starting if other is not job]
         job.prefix = job.first_logits = None
         rows = [sequence for sequence in job.sequences[: job.started] if self._owners.pop(sequence, None) is not None]
@@ -309,14 +310,14 @@ class Sampler:
             self._rules.pop(model, None)
 
 
-def _score(job: Job, piece: Piece, reading: PromptReading, number: int) -> None:
-    """The last position is not scored: it predicts the first sampled token."""
-    stop = min(piece.stop, len(job.tokens) - 1)
+def _score(job: Job, chunk: PromptChunk, prefill: PrefillResult, number: int) -> None:
+    """The last position predicts the first sampled token, and so is no part of the prompt's score."""
+    stop = min(chunk.stop, len(job.tokens) - 1)
     at_once = max(1, _LOGITS // job.model.vocabulary)
-    for start in range(max(piece.start, job.scores.first), stop, at_once):
-        job.scores.add(start, reading.logits(number, start, min(stop, start + at_once)))
+    for start in range(max(chunk.start, job.scores.first), stop, at_once):
+        job.scores.add(start, prefill.logits(number, start, min(stop, start + at_once)))
 
 
 def _first_logits(job: Job) -> torch.Tensor:
-    assert job.first_logits is not None, "samples start after their prompt is read"
+    assert job.first_logits is not None, "samples start after their prefill"
     return job.first_logits

@@ -1,7 +1,7 @@
-"""Scoring: log-probabilities of the tokens of a prompt, collected while it is read.
+"""Scoring: log-probabilities of the prompt's own tokens, collected during prefill.
 
-Shapes: P prompt positions, N positions of one piece, V vocabulary, K alternatives.
-Logits at position i score the token at position i + 1. The first token has no score.
+Shapes: P prompt positions, N positions of one chunk, V vocabulary, K alternatives.
+Logits at position i score the token at position i + 1; the first token has no score.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EMPTY_LOGPROB = -99999.0
 
 
 class PromptScores:
-    """The scores that a request asked for. Call ``add`` in order; they are complete when the prompt is read."""
+    """The scores that a request asks for. ``add`` is called in the order of positions; complete after prefill."""
 
     def __init__(self, request: SampleRequest, *, seed: int) -> None:
         length = len(request.prompt)
@@ -35,7 +35,7 @@ class PromptScores:
             self.targets = np.zeros(request.targets.tokens.shape, np.float32)
 
     def _first_needed(self, length: int) -> int:
-        """The first position whose logits are needed; ``length`` if none are needed."""
+        """The first position whose logits are needed; ``length`` if none are."""
         request = self._request
         if request.prompt_alt_tokens_k or request.targets is not None:
             return 0
@@ -44,7 +44,7 @@ class PromptScores:
         return length
 
     def add(self, start: int, logits_NV: torch.Tensor) -> None:
-        """Add logits of positions from ``start`` on, none before ``first`` nor at the last position."""
+        """Logits of positions ``start`` and after, none before ``first`` nor at the last position."""
         stop = start + len(logits_NV)
         logprobs_NV = logits_NV.log_softmax(-1)
         next_N = self._prompt[start + 1 : stop + 1].to(logprobs_NV.device)
@@ -71,7 +71,7 @@ class PromptScores:
             self.targets[start:stop] = found_NK.cpu().numpy()
 
     def _draw(self, logits_NV: torch.Tensor) -> torch.Tensor:
-        """Draw tokens for each position at the request's temperature, independent of each other: [N, K]."""
+        """Tokens for each position at the request's temperature, independent of each other: [N, K]."""
         k, temperature = self._request.prompt_alt_tokens_k, self._request.params.temperature
         if temperature == 0:
             return logits_NV.argmax(-1, keepdim=True).expand(-1, k)

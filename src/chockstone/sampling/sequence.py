@@ -1,4 +1,4 @@
-"""Sequences: the tokens of one sample so far, and its random numbers."""
+"""A sequence: one sample while it is generated, and the random numbers that choose its tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chockstone.wire.codecs.samples import Floats, SampledSequence, SamplingPara
 
 
 class Sequence:
-    """Sample ``index`` of a request. Its tokens depend on (seed, index) and the model, not on the rest of the batch."""
+    """Sample ``index`` of a request. Its tokens depend on (seed, index) and the model, never on other rows."""
 
     __slots__ = (
         "_topk",
@@ -42,7 +42,7 @@ class Sequence:
 
     @property
     def cached_length(self) -> int:
-        """Positions of a decoding row in the cache: all except the last token, which is computed next."""
+        """Positions of a decoding row in the KV cache: all but the last token's, which is computed next."""
         return self.prompt_length + len(self.tokens) - 1
 
     def accept(self, token: int, logprob: float) -> None:
@@ -70,7 +70,7 @@ class Sequence:
 
 
 def draw_uniforms(seed: int, index: int) -> Iterator[float]:
-    """Random numbers in [0, 1), the same for the same seed and sample on every machine."""
+    """Numbers in [0, 1), the same for the same seed and sample on every machine."""
     random = np.random.Generator(np.random.Philox(np.random.SeedSequence((seed % 2**64, index))))
     while True:
         yield from random.random(32).tolist()

@@ -1,6 +1,6 @@
-"""Token choice: picks one token per row from logits, with the rules and the random number of the row.
+"""Token choice: temperature, top-k, top-p and the random draw, for rows with different parameters.
 
-The last choice is made with numpy on a few sums per row, which is cheaper than a dozen small tensor operations.
+numpy makes the final choice from a few sums of each row: cheaper than a dozen small tensor operations.
 
 Shapes: B rows, R of them truncated, V vocabulary, K candidates, C blocks of S tokens.
 """
@@ -18,16 +18,16 @@ import torch.nn.functional as F  # noqa: N812  # the name everyone reads
 
 from chockstone.wire.codecs.samples import Floats, SamplingParams, Tokens
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
 
 _BLOCK: Final = 64  # a row is searched in two short scans instead of one long one
-_CANDIDATES: Final = 1024  # enough for nearly every nucleus; a rare flat row is sorted in full
+_CANDIDATES: Final = 1024  # enough for nearly every nucleus; the rare flat row is sorted whole
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingRules:
-    """The rules of the rows of a batch, as tensors. Recreated only when the batch changes."""
+    """Sampling parameters of a batch's rows as tensors; rebuilt only when the batch changes."""
 
     temperature_B1: torch.Tensor | None  # None: 1 for every row
     greedy_B: npt.NDArray[np.bool_] | None  # None: no row
@@ -37,7 +37,7 @@ class SamplingRules:
     most_k: int  # 0: some truncated row has no top_k
 
 
-def gather_rules(params: Many[SamplingParams], *, vocabulary: int, device: torch.device) -> SamplingRules:
+def batch_rules(params: Many[SamplingParams], *, vocabulary: int, device: torch.device) -> SamplingRules:
     temperatures = [row.temperature if row.temperature > 0 else 1.0 for row in params]
     greedy = [row.temperature <= 0 for row in params]
     truncated = [
@@ -59,14 +59,14 @@ def gather_rules(params: Many[SamplingParams], *, vocabulary: int, device: torch
     )
 
 
-def pick(logits_BV: torch.Tensor, rules: SamplingRules, uniforms: Many[float]) -> tuple[Places, Floats]:
+def choose_tokens(logits_BV: torch.Tensor, rules: SamplingRules, uniforms: Many[float]) -> tuple[Indices, Floats]:
     """Tokens and their log-probabilities at the row's temperature, before any truncation.
 
-    A row whose logits are not finite gets NaN as its log-probability; other rows are not affected.
+    A row whose logits are not finite gets NaN for a log-probability; other rows are not affected.
     """
     scaled_BV = logits_BV if rules.temperature_B1 is None else logits_BV / rules.temperature_B1
     probs_BV = scaled_BV.softmax(-1)
-    blocks_BCS = _cut(probs_BV)
+    blocks_BCS = _split_blocks(probs_BV)
     if rules.greedy_B is not None and rules.greedy_B.all():
         tokens_B, chosen_B = _most_likely(blocks_BCS)
     else:
@@ -74,68 +74,68 @@ def pick(logits_BV: torch.Tensor, rules: SamplingRules, uniforms: Many[float]) -
         tokens_B, chosen_B = _draw(blocks_BCS, uniform_B)
         if rules.truncated is not None:
             rows = rules.truncated
-            picked_R = _draw_truncated(probs_BV[rows], uniform_B[rows.cpu().numpy()], rules)
-            tokens_B[rows.cpu().numpy()] = picked_R.cpu().numpy()
-            chosen_B[rows.cpu().numpy()] = probs_BV[rows, picked_R].cpu().numpy()
+            chosen_R = _draw_truncated(probs_BV[rows], uniform_B[rows.cpu().numpy()], rules)
+            tokens_B[rows.cpu().numpy()] = chosen_R.cpu().numpy()
+            chosen_B[rows.cpu().numpy()] = probs_BV[rows, chosen_R].cpu().numpy()
         if rules.greedy_B is not None:
-            best_B, likeliest_B = _most_likely(blocks_BCS)
+            best_B, highest_B = _most_likely(blocks_BCS)
             tokens_B = np.where(rules.greedy_B, best_B, tokens_B)
-            chosen_B = np.where(rules.greedy_B, likeliest_B, chosen_B)
+            chosen_B = np.where(rules.greedy_B, highest_B, chosen_B)
     with np.errstate(divide="ignore", invalid="ignore"):
         logprobs_B = np.log(chosen_B)
-    return np.minimum(tokens_B, probs_BV.shape[1] - 1), logprobs_B  # a row of NaN may have selected the padding
+    return np.minimum(tokens_B, probs_BV.shape[1] - 1), logprobs_B  # a row of NaN may point into the padding
 
 
-def find_most_likely(logits_BV: torch.Tensor, temperature: float, k: int) -> tuple[Many[Tokens], Many[Floats]]:
+def find_topk(logits_BV: torch.Tensor, temperature: float, k: int) -> tuple[Many[Tokens], Many[Floats]]:
     """The k most likely tokens of each row, best first, and their log-probabilities."""
     scaled_BV = logits_BV / temperature if temperature > 0 else logits_BV
     logprobs_BK, tokens_BK = scaled_BV.log_softmax(-1).topk(k)
     return list(tokens_BK.cpu().numpy().astype(np.int32)), list(logprobs_BK.cpu().numpy())
 
 
-def _cut(probs_BV: torch.Tensor) -> torch.Tensor:
+def _split_blocks(probs_BV: torch.Tensor) -> torch.Tensor:
     rows, vocabulary = probs_BV.shape
     if beyond := -vocabulary % _BLOCK:
         probs_BV = F.pad(probs_BV, (0, beyond))
     return probs_BV.view(rows, -1, _BLOCK)
 
 
-def _take(blocks_BCS: torch.Tensor, block_B: Places) -> Floats:
+def _take(blocks_BCS: torch.Tensor, block_B: Indices) -> Floats:
     rows = torch.arange(len(block_B), device=blocks_BCS.device)
     taken: Floats = blocks_BCS[rows, torch.from_numpy(block_B).to(blocks_BCS.device)].cpu().numpy()
     return taken
 
 
-def _most_likely(blocks_BCS: torch.Tensor) -> tuple[Places, Floats]:
+def _most_likely(blocks_BCS: torch.Tensor) -> tuple[Indices, Floats]:
     block_B = blocks_BCS.amax(-1).cpu().numpy().argmax(1)
     inside_BS = _take(blocks_BCS, block_B)
-    place_B = inside_BS.argmax(1)
-    return block_B * _BLOCK + place_B, inside_BS[np.arange(len(place_B)), place_B]
+    index_B = inside_BS.argmax(1)
+    return block_B * _BLOCK + index_B, inside_BS[np.arange(len(index_B)), index_B]
 
 
-def _draw(blocks_BCS: torch.Tensor, uniform_B: Doubles) -> tuple[Places, Floats]:
-    """The inverse of the cumulative distribution at the random number of each row, in double precision."""
+def _draw(blocks_BCS: torch.Tensor, uniform_B: Doubles) -> tuple[Indices, Floats]:
+    """Inverse of the cumulative distribution at each row's number, in double precision."""
     rows = np.arange(len(uniform_B))
     up_to_BC = blocks_BCS.sum(-1).cpu().numpy().cumsum(1, dtype=np.float64)
     target_B = uniform_B * up_to_BC[:, -1]
     block_B = _search(up_to_BC, target_B)
     before_B = np.where(block_B > 0, up_to_BC[rows, block_B - 1], 0.0)
     inside_BS = _take(blocks_BCS, block_B)
-    place_B = _search(inside_BS.cumsum(1, dtype=np.float64), target_B - before_B)
-    return block_B * _BLOCK + place_B, inside_BS[rows, place_B]
+    index_B = _search(inside_BS.cumsum(1, dtype=np.float64), target_B - before_B)
+    return block_B * _BLOCK + index_B, inside_BS[rows, index_B]
 
 
-def _search(up_to_BN: Doubles, target_B: Doubles) -> Places:
-    """The first index whose sum exceeds the target. Rounding never selects one with probability 0."""
-    place_B: Places = (up_to_BN <= target_B[:, None]).sum(1)
-    if place_B.max() == up_to_BN.shape[1]:
+def _search(up_to_BN: Doubles, target_B: Doubles) -> Indices:
+    """The first index whose sum exceeds the target; never one with probability 0, whatever the rounding."""
+    index_B: Indices = (up_to_BN <= target_B[:, None]).sum(1)
+    if index_B.max() == up_to_BN.shape[1]:
         last_B = (up_to_BN >= up_to_BN[:, -1:]).argmax(1)
-        place_B = np.minimum(place_B, last_B)
-    return place_B
+        index_B = np.minimum(index_B, last_B)
+    return index_B
 
 
 def _draw_truncated(probs_RV: torch.Tensor, uniform_R: Doubles, rules: SamplingRules) -> torch.Tensor:
-    """Apply top-k first, then top-p to the rest. Candidates are in falling order of probability."""
+    """Top-k first, then the nucleus of what that leaves; candidates in falling order of likelihood."""
     vocabulary = probs_RV.shape[1]
     count = rules.most_k or min(_CANDIDATES, vocabulary)
     top_RK, tokens_RK = probs_RV.topk(count)
@@ -143,13 +143,13 @@ def _draw_truncated(probs_RV: torch.Tensor, uniform_R: Doubles, rules: SamplingR
         enough_R = (top_RK.sum(-1) >= rules.top_p_R1[:, 0]) | (rules.top_k_R <= count)
         if not bool(enough_R.all()):
             top_RK, tokens_RK = probs_RV.sort(-1, descending=True)
-    places_K = torch.arange(top_RK.shape[1], device=top_RK.device)
-    top_RK = top_RK.double().masked_fill_(places_K >= rules.top_k_R[:, None], 0.0)
+    index_K = torch.arange(top_RK.shape[1], device=top_RK.device)
+    top_RK = top_RK.double().masked_fill_(index_K >= rules.top_k_R[:, None], 0.0)
     up_to_RK = top_RK.cumsum(-1)
     total_R1 = probs_RV.sum(-1, keepdim=True, dtype=torch.float64)
     total_R1 = torch.where(rules.top_k_R[:, None] < vocabulary, up_to_RK[:, -1:], total_R1)
     is_kept_RK = up_to_RK - top_RK < rules.top_p_R1 * total_R1
     is_kept_RK[:, 0] = True
     kept_RK = top_RK.masked_fill_(~is_kept_RK, 0.0).cumsum(-1).cpu().numpy()
-    place_R = torch.from_numpy(_search(kept_RK, uniform_R * kept_RK[:, -1])).to(tokens_RK.device)
-    return tokens_RK.gather(1, place_R[:, None])[:, 0]
+    index_R = torch.from_numpy(_search(kept_RK, uniform_R * kept_RK[:, -1])).to(tokens_RK.device)
+    return tokens_RK.gather(1, index_R[:, None])[:, 0]

@@ -1,12 +1,12 @@
-"""Turns: which request gets the next place and its share of the cache.
+"""Turns: which sample gets the next place in the batch, and memory of the KV cache for it.
 
-A place goes to the owner who has the fewest. Every place decodes one token per step, so owners who want more than there
-is get the same number of tokens. Within an owner, the samples of a request take turns as if they had arrived one after
-another: a request for hundreds of samples does not block later requests, nor do they block it.
+A place goes to the owner who has the fewest. Every place decodes one token a step, so owners who compete for places
+get the same number of tokens. Within an owner, the samples of a request take their turns as if they had arrived one
+after another behind it: a request for hundreds of samples does not shut out later requests, nor they it.
 
-A quarter of the places and of the cache is a reserve for owners who have nothing running: their first sample does not
-wait for samples of others to end. Cache is reserved at its maximum, and an admitted request keeps one place until it is
-done, so what has started can always continue.
+A reserve of a quarter of the places and of the cache, on top of the common ones, is for owners who have nothing
+running: their first sample does not wait for samples of others. A grant reserves the maximum that the sample can need,
+and an admitted request keeps one place until it is done. So an admitted request can always continue.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Final
 
 from chockstone.sampling.job import Job
 
-_RESERVE: Final = 4  # the reserve is an additional 1 / _RESERVE of places and cache
+_RESERVE: Final = 4  # the reserve is this fraction of the common places and cache, in addition to them
 
 
 @dataclass(slots=True)
 class _Pool:
-    """Free places and free bytes of cache."""
+    """Places and cache bytes that are free."""
 
     places: int
     cache_bytes: int
@@ -30,21 +30,23 @@ class _Pool:
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """The requests of one owner that do not have all their places yet."""
+    """The requests of one owner that wait for a place or have samples that do."""
 
-    waiting: deque[Job] = field(default_factory=deque)  # jobs that have nothing yet
-    questions: deque[Job] = field(default_factory=deque)  # the same, but they never decode and so need no place
-    partial: list[Job] = field(default_factory=list)  # prompt read, some samples without a place
+    waiting: deque[Job] = field(default_factory=deque)  # not admitted yet
+    scoring: deque[Job] = field(
+        default_factory=deque
+    )  # not admitted yet, and need no place: they only score their prompt
+    partial: list[Job] = field(default_factory=list)  # prefill done, some samples without a place
 
     def next(self) -> Job | None:
-        """The job that gets a place, if this owner gets one."""
+        """The request that gets the next place of this owner."""
         first = min(self.partial, key=lambda job: job.turn, default=None)
         if self.waiting and (first is None or self.waiting[0].turn <= first.turn):
             return self.waiting[0]
         return first
 
     def is_empty(self) -> bool:
-        return not (self.waiting or self.questions or self.partial)
+        return not (self.waiting or self.scoring or self.partial)
 
 
 class SamplingTurns:
@@ -52,27 +54,27 @@ class SamplingTurns:
         self._common = _Pool(places, cache_bytes)
         self._reserve = _Pool(max(1, places // _RESERVE), cache_bytes // _RESERVE)
         self._prefixes: dict[Job, _Pool] = {}  # the pool that a job's prefix was taken from
-        self._reserved: set[Job] = set()  # jobs with one row from the reserve
-        self._lines: dict[str, _Line] = {}  # by owner; the owner who was granted something last is at the end
-        self._places: Counter[str] = Counter()  # number of places, by owner
-        self._running: Counter[str] = Counter()  # number of admitted requests that are not done, by owner
-        self._kept: list[Job] = []  # jobs whose next sample takes the place of the one that ended
+        self._reserved: set[Job] = set()  # jobs that have one row from the reserve
+        self._lines: dict[str, _Line] = {}  # by owner, least recently granted first
+        self._places: Counter[str] = Counter()  # places that each owner has
+        self._running: Counter[str] = Counter()  # admitted and unfinished requests of each owner
+        self._kept: list[Job] = []  # jobs whose next sample takes the place of the sample that ended
 
     def add(self, job: Job) -> None:
         line = self._lines.setdefault(job.owner, _Line())
-        (line.waiting if job.decodes else line.questions).append(job)
+        (line.waiting if job.decodes else line.scoring).append(job)
 
     def add_samples(self, job: Job) -> None:
-        """The prompt is read: from now on further samples of the job may be granted."""
+        """The prefill is done: from now on further samples of the job may be granted places."""
         if job.granted < len(job.sequences):
             self._lines.setdefault(job.owner, _Line()).partial.append(job)
 
     def admit(self) -> tuple[list[Job], list[Job]]:
-        """Returns jobs whose prompts may be read now, and jobs that were granted more samples to start."""
+        """Jobs to prefill now, and jobs that were granted places for further samples."""
         admitted: list[Job] = []
         widened: dict[Job, None] = dict.fromkeys(self._kept)
         self._kept = []
-        self._admit_questions(admitted)
+        self._admit_scoring(admitted)
         while (job := self._next()) is not None and self._grant(job, self._common):
             if job.granted > 1:
                 widened[job] = None
@@ -87,30 +89,30 @@ class SamplingTurns:
                     admitted.append(first)
         return admitted, list(widened)
 
-    def _admit_questions(self, admitted: list[Job]) -> None:
-        """Admit one job of each owner in turn, as long as the prefix of the next one fits."""
-        asking = [owner for owner, line in self._lines.items() if line.questions]
+    def _admit_scoring(self, admitted: list[Job]) -> None:
+        """Scoring jobs, one of each owner in turn, as long as the next prefix fits."""
+        asking = [owner for owner, line in self._lines.items() if line.scoring]
         while asking:
             still_asking = []
             for owner in asking:
-                job = self._lines[owner].questions[0]
+                job = self._lines[owner].scoring[0]
                 pool = self._common
                 if job.prefix_bytes > pool.cache_bytes and not self._running[owner]:
                     pool = self._reserve
                 if job.prefix_bytes > pool.cache_bytes:
                     continue
-                self._lines[owner].questions.popleft()
+                self._lines[owner].scoring.popleft()
                 job.granted = len(job.sequences)
                 self._begin(job, pool)
                 admitted.append(job)
-                if self._lines[owner].questions:
+                if self._lines[owner].scoring:
                     still_asking.append(owner)
                 else:
                     self._drop_if_empty(owner)
             asking = still_asking
 
     def _next(self) -> Job | None:
-        """The next job of the owner with the fewest places; of several, the one who was granted nothing for longest."""
+        """The next job of the owner with the fewest places; among equals, of the least recently granted owner."""
         due = [(self._places[owner], job) for owner, line in self._lines.items() if (job := line.next()) is not None]
         return min(due, key=lambda each: each[0])[1] if due else None
 
@@ -149,7 +151,7 @@ class SamplingTurns:
             self._prefixes.pop(job).cache_bytes += job.prefix_bytes
 
     def end_sample(self, job: Job) -> None:
-        """A sample of the job has ended."""
+        """One sample of the job has ended."""
         job.ended += 1
         line = self._lines.get(job.owner)
         if line is not None and job in line.partial and job.ended == job.granted:
@@ -177,9 +179,9 @@ class SamplingTurns:
             del self._running[job.owner]
 
     def remove(self, job: Job) -> None:
-        """Remove the job in whatever state it is, and free what it holds."""
+        """Remove a job in any state and free all that it holds."""
         line = self._lines.get(job.owner, _Line())
-        for place in (line.waiting, line.questions, line.partial, self._kept):
+        for place in (line.waiting, line.scoring, line.partial, self._kept):
             if job in place:
                 place.remove(job)
         self._drop_if_empty(job.owner)

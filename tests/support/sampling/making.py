@@ -170,3 +170,15 @@ def result_of(outcome: SampleResult | Failure) -> SampleResult:
 
 def tokens_of(result: SampleResult) -> list[list[int]]:
     return [sequence.tokens.tolist() for sequence in result.sequences]
+
+
+def mixed_requests() -> list[SampleRequest]:
+    return [
+        request(random_prompt(5, 1), 3, max_tokens=20),
+        request(random_prompt(60, 2), 2, max_tokens=90, temperature=0.8),  # outgrows its bucket
+        request(random_prompt(5, 3), 1, max_tokens=7, top_k=5),
+        request(random_prompt(130, 4), 2, max_tokens=15, top_p=0.7),
+        request(random_prompt(1, 5), 1, max_tokens=30, temperature=0),
+        request(random_prompt(40, 6), 4, max_tokens=1),
+        request(random_prompt(5, 7), 2, stops_at_eos=True, max_tokens=40, temperature=1.5),
+    ]

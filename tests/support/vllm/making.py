@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from chockstone.sampling.vllm.adapters import AdapterFiles
 from chockstone.sampling.vllm.fleet import Fleet
 from chockstone.sampling.vllm.model_facts import ModelFacts
-from chockstone.wire.codecs.samples import SampleRequest, SamplingParams
+from chockstone.wire.codecs.samples import SampleRequest, SampleResult, SamplingParams
 from support.vllm.stub import EOS, MODEL, VOCABULARY, Stub
 
 FACTS = ModelFacts(MODEL, VOCABULARY, 8, 64, frozenset({EOS}))
@@ -31,14 +32,14 @@ def adapter(number: int, *, has_head: bool = False) -> AdapterFiles:
 
 
 @asynccontextmanager
-async def fleet(*stubs: Stub, most_adapters: int = 2, patience_seconds: float = 30.0) -> AsyncIterator[Fleet]:
+async def fleet(*stubs: Stub, most_adapters: int = 2, wait_seconds: float = 30.0) -> AsyncIterator[Fleet]:
     with TemporaryDirectory() as directory:
         made = Fleet(
             [stub.url for stub in stubs],
             {MODEL: FACTS},
             directory=Path(directory),
             most_adapters=most_adapters,
-            patience_seconds=patience_seconds,
+            wait_seconds=wait_seconds,
         )
         try:
             await made.start()
@@ -46,3 +47,19 @@ async def fleet(*stubs: Stub, most_adapters: int = 2, patience_seconds: float = 
         finally:
             await made.close()
         assert not list(Path(directory).iterdir())
+
+
+async def sample(servers: Fleet, asked: SampleRequest, number: int | None = None, *, seed: int = 0) -> SampleResult:
+    result = await servers.sample(asked, MODEL, None if number is None else adapter(number), seed=seed)
+    assert result is not None
+    return result
+
+
+def tokens_of(result: SampleResult) -> list[list[int]]:
+    return [sequence.tokens.tolist() for sequence in result.sequences]
+
+
+async def until(is_so: Any) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.005)

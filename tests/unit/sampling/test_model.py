@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 from transformers import (
-    AutoModelForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     GemmaConfig,
@@ -100,72 +97,6 @@ def test_architectures_give_the_numbers_of_their_own_forward(model: Any, network
         expected = logprobs_of(served.model, tokens)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
         np.testing.assert_allclose(result.prompt_logprobs[1:], expected[:69], atol=1e-4)
         np.testing.assert_allclose(sequence.logprobs, expected[69:], atol=1e-4)
-
-
-def test_a_sliding_window_beyond_the_context_needs_no_care() -> None:
-    assert network_of(Served(mistral(512), max_context=512)) == "FusedLlama"
-
-
-@pytest.mark.parametrize("window", [16, 600])
-def test_a_long_prompt_passes_a_sliding_window_in_pieces(window: int) -> None:
-    served, prompt = Served(mistral(window)), random_prompt(1300)
-    assert served.sampled.network.tokens_per_reading < 1300
-
-    (result,) = served.sample(request(prompt, max_tokens=1, ask={"prompt_logprobs": True}))
-
-    expected = logprobs_of(served.model, prompt)[:-1].gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
-    assert result.prompt_logprobs is not None
-    np.testing.assert_allclose(result.prompt_logprobs[1:], expected, atol=1e-4)
-
-
-def test_the_model_itself_stays_as_it_was(tmp_path: Path) -> None:
-    model = qwen3()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    names = [name for name, _ in model.named_parameters()]
-
-    Served(model)
-    Served(model)  # again, as after a restart of the sampler
-
-    assert [name for name, _ in model.named_parameters()] == names
-    assert model.lm_head.weight is model.model.embed_tokens.weight  # type: ignore[union-attr]
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, before[name])
-    model.save_pretrained(tmp_path)
-    again = AutoModelForCausalLM.from_pretrained(tmp_path)
-    for name, tensor in again.state_dict().items():
-        assert torch.equal(tensor, before[name])
-    model.load_state_dict(before)
-    assert torch.equal(copy.deepcopy(model).state_dict()[names[1]], before[names[1]])
-
-
-def test_no_weight_is_held_twice() -> None:
-    model = llama()
-    served = Served(model)
-
-    fused_weights = served.sampled.network._fused_weights  # type: ignore[attr-defined]
-
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    assert {matrix.weight.untyped_storage().data_ptr() for matrix in fused_weights.matrices} <= own
-    attention: Any = model.model.layers[0].self_attn  # type: ignore[union-attr,index]
-    assert fused_weights.layers[0].qkv.weight.data_ptr() == attention.q_proj.weight.data_ptr()
-
-
-def test_training_goes_on_through_a_model_that_is_sampled() -> None:
-    model, plain = llama(), llama()
-    served = Served(model)
-    model.train()
-    served.sample(request())
-    assert model.training
-
-    grads = []
-    for one in (model, plain):
-        one.train()
-        loss = one(torch.tensor([random_prompt(12)]), labels=torch.tensor([random_prompt(12)])).loss
-        loss.backward()
-        grads.append({name: parameter.grad for name, parameter in one.named_parameters()})
-
-    for name, grad in grads[0].items():
-        torch.testing.assert_close(grad, grads[1][name])
 
 
 class Wrapped(nn.Module):

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from chockstone.sampling.sampler import Sampler
-from chockstone.wire.codecs.samples import SampleRequest
 from chockstone.wire.failures import BadRequest, Failure
 from support.sampling.making import (
     CONTEXT,
@@ -17,9 +14,8 @@ from support.sampling.making import (
     TOKENIZER,
     Served,
     finish,
-    llama,
     logprobs_of,
-    merged,
+    mixed_requests,
     qwen3,
     random_prompt,
     request,
@@ -54,137 +50,6 @@ def test_logprobs_are_those_of_the_models_forward_at_the_temperature(served: Ser
         np.testing.assert_allclose(sequence.logprobs, chosen, atol=1e-4)
         np.testing.assert_allclose(sequence.topk.logprobs, top.values, atol=1e-4)
         assert sequence.topk.tokens.tolist() == top.indices.tolist()
-
-
-def test_samples_of_one_prompt_differ_and_repeat_with_the_seed(served: Served) -> None:
-    (once,) = served.sample(request(samples=6), seed=1)
-    (again,) = served.sample(request(samples=6), seed=1)
-    (named,) = served.sample(request(samples=6, seed=1), seed=99)
-    (other,) = served.sample(request(samples=6), seed=2)
-
-    assert len({tuple(tokens) for tokens in tokens_of(once)}) == 6
-    assert tokens_of(once) == tokens_of(again) == tokens_of(named)
-    assert not set(map(tuple, tokens_of(once))) & set(map(tuple, tokens_of(other)))
-
-
-def mixed_requests() -> list[SampleRequest]:
-    return [
-        request(random_prompt(5, 1), 3, max_tokens=20),
-        request(random_prompt(60, 2), 2, max_tokens=90, temperature=0.8),  # outgrows its bucket
-        request(random_prompt(5, 3), 1, max_tokens=7, top_k=5),
-        request(random_prompt(130, 4), 2, max_tokens=15, top_p=0.7),
-        request(random_prompt(1, 5), 1, max_tokens=30, temperature=0),
-        request(random_prompt(40, 6), 4, max_tokens=1),
-        request(random_prompt(5, 7), 2, stops_at_eos=True, max_tokens=40, temperature=1.5),
-    ]
-
-
-@pytest.mark.parametrize("merge_bytes", [0, 1 << 30])
-def test_neighbours_and_their_adapters_change_nothing(
-    served: Served, merge_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("chockstone.sampling.fused.adapter.MERGE_BYTES", merge_bytes)
-    adapters = [served.adapter(1), None, served.adapter(2, but=["lm_head", "embed_out"]), served.adapter(3, rank=2)]
-    requests = mixed_requests()
-    alone = [served.sample(one, adapter=adapters[number % 4], seed=number)[0] for number, one in enumerate(requests)]
-
-    sampler = Sampler()
-    for number, one in enumerate(requests):
-        sampler.add(str(number), served.sampled, adapters[number % 4], one, seed=number)
-        sampler.step()  # so that each joins while others decode
-    together = finish(sampler)
-
-    for number, expected in enumerate(alone):
-        result = result_of(together[str(number)])
-        assert tokens_of(result) == tokens_of(expected)
-        for ours, theirs in zip(result.sequences, expected.sequences, strict=True):
-            np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)
-
-
-@pytest.mark.parametrize("merge_bytes", [0, 1 << 30])
-def test_an_adapter_gives_the_logprobs_of_the_merged_model(
-    served: Served, merge_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("chockstone.sampling.fused.adapter.MERGE_BYTES", merge_bytes)
-    adapter, prompt = served.adapter(4), random_prompt(30)
-    model = merged(served.model, adapter)
-
-    (result,) = served.sample(request(prompt, 2, ask={"prompt_logprobs": True}), adapter=adapter)
-
-    assert result.prompt_logprobs is not None
-    for sequence in result.sequences:
-        tokens = [*prompt, *sequence.tokens.tolist()]
-        expected = logprobs_of(model, tokens)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
-        np.testing.assert_allclose(result.prompt_logprobs[1:], expected[:29], atol=1e-4)
-        np.testing.assert_allclose(sequence.logprobs, expected[29:], atol=1e-4)
-    assert not np.allclose(logprobs_of(model, prompt), logprobs_of(served.model, prompt), atol=0.1)
-
-
-@pytest.mark.parametrize("merge_bytes", [0, 1 << 30])
-@pytest.mark.parametrize("make", [qwen3, llama])
-def test_several_threads_give_the_numbers_of_one(
-    make: Callable[..., PreTrainedModel], merge_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("chockstone.sampling.fused.adapter.MERGE_BYTES", merge_bytes)
-    monkeypatch.setattr("chockstone.sampling.fused.batch.LIGHT", 0)
-    monkeypatch.setattr("chockstone.sampling.fused.multi_lora._SMALL", 2000)
-    served = Served(make(intermediate_size=64))
-    requests, adapter = mixed_requests(), served.adapter(1)
-    alone = served.sample(*requests, adapter=adapter)
-
-    torch.set_num_threads(2)
-    together = served.sample(*requests, adapter=adapter)
-
-    for ours, theirs in zip(together, alone, strict=True):
-        assert tokens_of(ours) == tokens_of(theirs)
-        for one, other in zip(ours.sequences, theirs.sequences, strict=True):
-            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
-
-
-def test_rows_grow_through_longer_and_longer_places(fused: Served) -> None:
-    prompts = [random_prompt(100, 1), random_prompt(3, 2)]
-    sampler = Sampler()
-    for number, prompt in enumerate(prompts):
-        sampler.add(str(number), fused.sampled, None, request(prompt, 2, max_tokens=300, temperature=0.9), seed=number)
-
-    outcomes = finish(sampler)
-
-    for number, prompt in enumerate(prompts):
-        for sequence in result_of(outcomes[str(number)]).sequences:
-            tokens = [*prompt, *sequence.tokens.tolist()]
-            expected = logprobs_of(fused.model, tokens, temperature=0.9)[:-1].gather(
-                1, torch.tensor(tokens[1:])[:, None]
-            )
-            np.testing.assert_allclose(sequence.logprobs, expected[len(prompt) - 1 :, 0], atol=1e-4)
-
-
-def test_requests_decode_together_and_those_that_come_later_join_them(fused: Served) -> None:
-    sampler, steps = Sampler(), 0
-    for number in range(8):
-        sampler.add(str(number), fused.sampled, None, request(max_tokens=50), seed=number)
-        sampler.step()
-
-    outcomes = {}
-    while sampler.has_work():
-        outcomes.update({finished.key: finished.outcome for finished in sampler.step()})
-        steps += 1
-
-    assert len(outcomes) == 8
-    assert steps < 80  # one after another would be 400
-
-
-def test_a_sample_that_ends_leaves_the_others_going(fused: Served) -> None:
-    sampler = Sampler()
-    sampler.add("long", fused.sampled, None, request(max_tokens=100), seed=1)
-    sampler.add("short", fused.sampled, None, request(max_tokens=3), seed=2)
-
-    for _ in range(8):
-        finished = sampler.step()
-        if finished:
-            break
-
-    assert [one.key for one in finished] == ["short"]
-    assert list(finish(sampler)) == ["long"]
 
 
 def test_many_samples_take_turns_in_few_places(fused: Served) -> None:
@@ -233,7 +98,7 @@ def test_sixteen_small_owners_wait_for_no_sample_of_one_who_floods(served: Serve
 
     steps = steps_until_done(sampler, {f"small {number}" for number in range(16)}, most=1000)
 
-    owners_per_step = served.sampled.network.pieces_per_reading
+    owners_per_step = served.sampled.network.chunks_per_prefill
     rounds = -(-17 // owners_per_step)  # steps until each of the owners had one
     assert steps <= 2 * rounds * (1 + 5), "a round reads their prompts, and each token takes a round; two steps each"
 
@@ -254,8 +119,8 @@ def test_more_small_owners_than_the_reserve_holds_wait_for_each_other_only(fused
 def test_an_owner_s_flood_of_prompts_does_not_delay_another_s_prompt(
     fused: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused.sampled.network, "tokens_per_reading", 1000)
-    monkeypatch.setattr(fused.sampled.network, "scored_per_reading", 1000)
+    monkeypatch.setattr(fused.sampled.network, "tokens_per_prefill", 1000)
+    monkeypatch.setattr(fused.sampled.network, "scored_tokens_per_prefill", 1000)
     sampler, prompt = Sampler(), random_prompt(1000, 5)
     score = request(prompt, max_tokens=1, ask={"prompt_logprobs": True})
     for number in range(100):
@@ -331,28 +196,6 @@ def test_without_max_tokens_a_sample_goes_on_until_the_context_is_full() -> None
     assert result.sequences[0].stop_reason == "length"
 
 
-def test_a_long_prompt_is_read_in_pieces_while_others_decode(fused: Served) -> None:
-    sampler = Sampler()
-    sampler.add("short", fused.sampled, None, request(max_tokens=30), seed=1)
-    for _ in range(3):
-        sampler.step()
-    prompt = random_prompt(3500)
-    sampler.add("long", fused.sampled, None, request(prompt, max_tokens=2, ask={"prompt_logprobs": True}), seed=2)
-
-    order = []
-    outcomes = {}
-    while sampler.has_work():
-        for finished in sampler.step():
-            order.append(finished.key)
-            outcomes[finished.key] = finished.outcome
-
-    expected = logprobs_of(fused.model, prompt)[:-1].gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
-    scores = result_of(outcomes["long"]).prompt_logprobs
-    assert scores is not None
-    np.testing.assert_allclose(scores[1:], expected, atol=1e-4)
-    assert order == ["long", "short"]  # four pieces take four turns, and the short one kept its own
-
-
 def test_eos_stops_and_is_the_last_token(served: Served) -> None:
     (result,) = served.sample(request(samples=30, max_tokens=60, stops_at_eos=True, temperature=3.0))
 
@@ -417,69 +260,6 @@ def test_logits_that_are_not_finite_fail_their_request_alone(fused: Served) -> N
         assert tokens_of(result_of(outcomes[str(number)])) == expected
 
 
-def test_a_row_that_breaks_while_decoding_leaves_no_trace_in_its_place() -> None:
-    served = Served(llama())
-    with torch.no_grad():
-        served.model.get_input_embeddings().weight[50:54] = torch.inf  # reading one of these breaks a row
-    requests = [request([1, 2, number], 2, max_tokens=12, temperature=1.5) for number in range(40)]
-    sampler = Sampler(max_sequences=10)
-    for number, one in enumerate(requests):
-        sampler.add(str(number), served.sampled, None, one, seed=number)
-
-    outcomes = finish(sampler)
-
-    broken = [number for number in range(40) if isinstance(outcomes[str(number)], Failure)]
-    assert 3 < len(broken) < 37
-    for number in set(range(40)) - set(broken):
-        result = result_of(outcomes[str(number)])
-        (alone,) = served.sample(requests[number], seed=number)
-        assert tokens_of(result) == tokens_of(alone)
-        for ours, theirs in zip(result.sequences, alone.sequences, strict=True):
-            np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)
-
-
-def test_an_adapter_that_is_not_finite_or_not_of_this_model_fails_its_request(served: Served) -> None:
-    broken, foreign = served.adapter(1), served.adapter(2)
-    name = next(iter(broken.layers))
-    broken.layers[name].up[0, 0] = torch.nan
-    foreign.layers["model.vision.proj"] = foreign.layers[name]  # type: ignore[index]
-    sampler = Sampler()
-
-    sampler.add("broken", served.sampled, broken, request(), seed=1)
-    sampler.add("foreign", served.sampled, foreign, request(), seed=1)
-    sampler.add("good", served.sampled, None, request(), seed=1)
-    outcomes = finish(sampler)
-
-    assert outcomes["broken"] == Failure(
-        f"the adapter's weights for {name!r} hold NaN or infinity; go back to a checkpoint from before", "server"
-    )
-    assert isinstance(outcomes["foreign"], Failure) and "'model.vision.proj'" in outcomes["foreign"].error
-    result_of(outcomes["good"])
-
-
-@pytest.mark.parametrize("method", ["read", "new_prefix", "decode"])
-def test_a_model_that_raises_fails_its_requests_and_no_others(
-    fused: Served, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = Served(qwen3())
-
-    def explode(*_: object) -> None:
-        raise MemoryError("no more")
-
-    network = other.sampled.network
-    batch = network.new_batch()
-    monkeypatch.setattr(network, "new_batch", lambda: batch)
-    monkeypatch.setattr(batch if method == "decode" else network, method, explode)
-    sampler = Sampler()
-    sampler.add("bad", other.sampled, None, request(samples=2), seed=1)
-    sampler.add("good", fused.sampled, None, request(), seed=1)
-
-    outcomes = finish(sampler)
-
-    assert outcomes["bad"] == Failure("MemoryError: no more", "server")
-    result_of(outcomes["good"])
-
-
 def test_a_sampler_that_was_given_up_leaves_nothing_to_the_next(served: Served) -> None:
     abandoned = Sampler()
     abandoned.add("a", served.sampled, None, request(samples=3, max_tokens=50), seed=1)
@@ -489,18 +269,6 @@ def test_a_sampler_that_was_given_up_leaves_nothing_to_the_next(served: Served) 
     again = [tokens_of(served.sample(request(samples=2), seed=2)[0]) for _ in range(2)]
 
     assert again[0] == again[1]
-
-
-def test_many_prompts_are_scored_in_few_readings(served: Served) -> None:
-    prompts = [random_prompt(300 + number, number) for number in range(9)]
-    questions = [request(prompt, max_tokens=1, ask={"prompt_logprobs": True}) for prompt in prompts]
-
-    results = served.sample(*questions)
-
-    for prompt, result in zip(prompts, results, strict=True):
-        expected = logprobs_of(served.model, prompt)[:-1].gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
-        assert result.prompt_logprobs is not None
-        np.testing.assert_allclose(result.prompt_logprobs[1:], expected, atol=1e-4)
 
 
 def test_two_models_take_turns(fused: Served, served: Served) -> None:
@@ -531,19 +299,6 @@ def test_what_does_not_fit_the_cache_waits_and_what_never_will_is_refused(fused:
     assert 100 <= len(result_of(outcomes["open"]).sequences[0].tokens) < CONTEXT - 100
 
 
-def test_half_precision_models_sample_close_to_their_own_forward() -> None:
-    served = Served(qwen3(torch.bfloat16))
-    assert type(served.sampled.network).__name__ == "FusedLlama"
-    prompt = random_prompt(20)
-
-    (result,) = served.sample(request(prompt, 2, max_tokens=30), adapter=served.adapter(1, size=0.01))
-
-    for sequence in result.sequences:
-        tokens = [*prompt, *sequence.tokens.tolist()]
-        expected = logprobs_of(served.model, tokens)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
-        assert np.abs(sequence.logprobs - expected[19:].numpy()).mean() < 0.1
-
-
 def test_nothing_is_left_behind(fused: Served) -> None:
     sampler = Sampler(max_sequences=4, cache_bytes=fused.sampled.network.bytes_per_token * 1000)
     for number in range(6):
@@ -556,4 +311,4 @@ def test_nothing_is_left_behind(fused: Served) -> None:
 
     turns = sampler._turns
     assert (turns._common.places, turns._common.cache_bytes) == (4, fused.sampled.network.bytes_per_token * 1000)
-    assert not any((sampler._jobs, sampler._owners, sampler._reading, sampler._starting, sampler._batches))
+    assert not any((sampler._jobs, sampler._owners, sampler._prefill_queue, sampler._starting, sampler._batches))

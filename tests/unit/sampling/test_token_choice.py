@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chockstone.sampling.token_choice import find_most_likely, gather_rules, pick
+from chockstone.sampling.token_choice import batch_rules, choose_tokens, find_topk
 from chockstone.wire.codecs.samples import SamplingParams
 
 CPU = torch.device("cpu")
@@ -18,8 +18,8 @@ GRID = 4000
 def pick_all(logits: list[float], params: SamplingParams) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and logprobs at GRID evenly spaced random numbers: the exact distribution, to 1 / GRID."""
     rows = torch.tensor([logits]).expand(GRID, -1)
-    rules = gather_rules([params] * GRID, vocabulary=len(logits), device=CPU)
-    return pick(rows, rules, [(i + 0.5) / GRID for i in range(GRID)])
+    rules = batch_rules([params] * GRID, vocabulary=len(logits), device=CPU)
+    return choose_tokens(rows, rules, [(i + 0.5) / GRID for i in range(GRID)])
 
 
 def expected_distribution(logits: list[float], params: SamplingParams) -> np.ndarray:
@@ -80,7 +80,7 @@ def test_every_row_follows_its_own_rules() -> None:
         SamplingParams(),
     ]
 
-    tokens, logprobs = pick(logits, gather_rules(params, vocabulary=4, device=CPU), [0.001] * 5)
+    tokens, logprobs = choose_tokens(logits, batch_rules(params, vocabulary=4, device=CPU), [0.001] * 5)
 
     assert tokens.tolist() == [3, 3, 3, 3, 0]
     plain = logits[0].log_softmax(-1).tolist()
@@ -91,7 +91,7 @@ def test_greedy_takes_the_first_of_equals() -> None:
     logits = torch.zeros(1, 200)
     logits[0, [70, 150]] = 5
 
-    tokens, _ = pick(logits, gather_rules([SamplingParams(temperature=0)], vocabulary=200, device=CPU), [0.9])
+    tokens, _ = choose_tokens(logits, batch_rules([SamplingParams(temperature=0)], vocabulary=200, device=CPU), [0.9])
 
     assert tokens.tolist() == [70]
 
@@ -102,7 +102,7 @@ def test_a_token_without_probability_is_never_picked(uniform: float, params: Sam
     logits = torch.full((1, 100), -torch.inf)
     logits[0, [40, 41]] = 1.0
 
-    tokens, logprobs = pick(logits, gather_rules([params], vocabulary=100, device=CPU), [uniform])
+    tokens, logprobs = choose_tokens(logits, batch_rules([params], vocabulary=100, device=CPU), [uniform])
 
     assert tokens[0] in (40, 41)
     assert logprobs[0] == pytest.approx(math.log(0.5))
@@ -113,11 +113,11 @@ def test_a_token_without_probability_is_never_picked(uniform: float, params: Sam
 def test_a_poisoned_row_is_nan_and_alone(poison: float, temperature: float) -> None:
     logits = torch.randn(4, 70, generator=torch.Generator().manual_seed(1))
     params = [SamplingParams(temperature=temperature), SamplingParams(top_k=3), SamplingParams(), SamplingParams()]
-    rules = gather_rules(params, vocabulary=70, device=CPU)
-    before, _ = pick(logits, rules, [0.3, 0.5, 0.7, 0.9])
+    rules = batch_rules(params, vocabulary=70, device=CPU)
+    before, _ = choose_tokens(logits, rules, [0.3, 0.5, 0.7, 0.9])
     logits[2, 5] = poison
 
-    tokens, logprobs = pick(logits, rules, [0.3, 0.5, 0.7, 0.9])
+    tokens, logprobs = choose_tokens(logits, rules, [0.3, 0.5, 0.7, 0.9])
 
     assert tokens[[0, 1, 3]].tolist() == before[[0, 1, 3]].tolist()
     assert np.isnan(logprobs).tolist() == [False, False, True, False]
@@ -125,7 +125,7 @@ def test_a_poisoned_row_is_nan_and_alone(poison: float, temperature: float) -> N
 
 
 def test_the_most_likely_tokens_come_best_first() -> None:
-    tokens, logprobs = find_most_likely(torch.tensor([[1.0, 3.0, 2.0]]), 0.5, 2)
+    tokens, logprobs = find_topk(torch.tensor([[1.0, 3.0, 2.0]]), 0.5, 2)
 
     assert tokens[0].tolist() == [1, 2]
     assert logprobs[0].tolist() == pytest.approx((torch.tensor([6.0, 4.0, 2.0]).log_softmax(0))[:2].tolist())

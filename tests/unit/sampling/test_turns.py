@@ -26,7 +26,7 @@ def make_job(arrival: int, samples: int, row_bytes: int, prefix_bytes: int, owne
         tokens=anything,
         row_bytes=row_bytes,
         prefix_bytes=prefix_bytes,
-        longest_piece=1,
+        max_chunk_tokens=1,
     )
 
 

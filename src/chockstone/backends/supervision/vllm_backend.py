@@ -22,7 +22,7 @@ from chockstone.checkpoints import Store
 from chockstone.sampling.vllm.adapters import AdapterFiles
 from chockstone.sampling.vllm.fleet import Fleet
 from chockstone.sampling.vllm.model_facts import read_facts
-from chockstone.sampling.vllm.server import Misfit
+from chockstone.sampling.vllm.server import VllmUnusable
 from chockstone.wire.codecs.sample_request import decode_sample, limit_context
 from chockstone.wire.codecs.sample_result import encode_sample_result
 from chockstone.wire.codecs.samples import SampleRequest
@@ -74,7 +74,7 @@ class VllmBackend(WorkerCalls):
         except BaseException as error:
             backend._published.close()
             await backend._fleet.close()
-            if isinstance(error, Misfit):
+            if isinstance(error, VllmUnusable):
                 raise CannotSample(str(error)) from error
             if isinstance(error, OSError | DirectoryTaken):
                 raise CannotSample(f"adapters cannot be published: {error}; choose another --vllm-adapters") from error
@@ -105,7 +105,7 @@ class VllmBackend(WorkerCalls):
 
     async def stop(self) -> None:
         await self._worker.stop()
-        await self._fleet.say_goodbye()
+        await self._fleet.unload_all()
         await asyncio.to_thread(self._published.close)
         await self._fleet.close()
 

@@ -1,4 +1,4 @@
-"""Fused adapters: one adapter, prepared for the matrix products of the fused weights.
+"""Fused adapters: one LoRA adapter prepared for the fused matrix products of a model.
 
 Shapes: R rank, of all parts of a product together.
 """
@@ -14,7 +14,9 @@ from chockstone.sampling.adapter import Adapter, LowRank
 from chockstone.sampling.fused.weights import FusedWeights, Matrix
 from chockstone.wire.failures import ServerFailure
 
-MERGE_BYTES: Final = 64 << 20  # of a model's products; up to this a merged copy of the weights is faster
+MERGE_BYTES: Final = (
+    64 << 20
+)  # of all matrices of a model; below, a merged copy of the weights is faster than additions
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +24,12 @@ class Addition:
     """``y += (x @ down_t) @ up_t``"""
 
     down_t: torch.Tensor  # [in, R]
-    up_t: torch.Tensor  # [R, out], zero between the ranks of one part and the outputs of another
+    up_t: torch.Tensor  # [R, out], zero where a part's rank meets another part's outputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FusedAdapter:
-    """By product number. With ``weights`` the adapter is merged into them; otherwise its product is added."""
+    """By product number. Either ``weights`` are merged with the adapter, or ``additions`` hold it."""
 
     weights: tuple[torch.Tensor, ...]
     additions: tuple[Addition | None, ...]
@@ -47,30 +49,30 @@ def check_adapter(adapter: Adapter, known: set[str]) -> None:
 
 
 @torch.no_grad()
-def fuse_adapter(adapter: Adapter, fused_weights: FusedWeights) -> FusedAdapter:
-    matrices = fused_weights.matrices
+def fuse_adapter(adapter: Adapter, weights: FusedWeights) -> FusedAdapter:
+    matrices = weights.matrices
     check_adapter(adapter, {name for matrix in matrices for name, _ in matrix.parts})
     additions = tuple(_addition(matrix, adapter) for matrix in matrices)
-    weights = tuple(matrix.weight for matrix in matrices)
-    if not is_merging(fused_weights):
-        return FusedAdapter(weights, additions)
+    base = tuple(matrix.weight for matrix in matrices)
+    if not is_merging(weights):
+        return FusedAdapter(base, additions)
     merged = tuple(
         weight if addition is None else torch.addmm(weight, addition.up_t.t(), addition.down_t.t())
-        for weight, addition in zip(weights, additions, strict=True)
+        for weight, addition in zip(base, additions, strict=True)
     )
     return FusedAdapter(merged, (None,) * len(matrices))
 
 
-def fuse_nothing(fused_weights: FusedWeights) -> FusedAdapter:
-    """An adapter that changes nothing: the base model itself."""
-    matrices = fused_weights.matrices
+def fuse_base(weights: FusedWeights) -> FusedAdapter:
+    """The base model itself, as the adapter that changes nothing."""
+    matrices = weights.matrices
     return FusedAdapter(tuple(matrix.weight for matrix in matrices), (None,) * len(matrices))
 
 
-def is_merging(fused_weights: FusedWeights) -> bool:
-    """Merging rounds to the model's precision, so only small float32 models are merged."""
-    size = sum(matrix.weight.numel() * matrix.weight.element_size() for matrix in fused_weights.matrices)
-    return fused_weights.embedding.dtype == torch.float32 and size <= MERGE_BYTES
+def is_merging(weights: FusedWeights) -> bool:
+    """Merging rounds to the model's precision, so only float32 models merge, and only small ones."""
+    size = sum(matrix.weight.numel() * matrix.weight.element_size() for matrix in weights.matrices)
+    return weights.embedding.dtype == torch.float32 and size <= MERGE_BYTES
 
 
 def _addition(matrix: Matrix, adapter: Adapter) -> Addition | None:

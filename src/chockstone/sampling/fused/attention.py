@@ -1,4 +1,4 @@
-"""Attention over the cache: for prompts being read, and for rows that decode one token.
+"""Attention over the KV cache: for prefill, and for rows that decode one token.
 
 Shapes: N tokens, B rows, Q query heads, K key heads, G = Q / K, D head width, T cached positions.
 """
@@ -14,69 +14,71 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # the name everyone reads
 
 from chockstone.sampling.fused.cache import CacheBucket
-from chockstone.sampling.network import Piece
+from chockstone.sampling.network import PromptChunk
 
 _STRIDE: Final = 32  # positions by which the visible part of a bucket widens
 
 
 @dataclass(slots=True)
-class _Stretch:
-    """Pieces of equal length that begin their prompts, or a single piece that continues a prompt."""
+class _ChunkRange:
+    """Chunks of equal length that begin their prompts, or a single chunk that continues one."""
 
-    pieces: list[Piece]
+    chunks: list[PromptChunk]
     start: int
     stop: int
     mask: torch.Tensor | None
 
 
-class ReadingAttention:
-    """For several prompts: each attends to itself and to what was read of it before."""
+class PrefillAttention:
+    """Several prompts in one pass: each attends to itself and to its earlier chunks."""
 
-    def __init__(self, pieces: Many[Piece], *, scaling: float, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, chunks: Many[PromptChunk], *, scaling: float, dtype: torch.dtype, device: torch.device) -> None:
         self._scaling = scaling
-        self._stretches: list[_Stretch] = []
-        place = 0
-        for (start, length), group in groupby(pieces, key=lambda piece: (piece.start, len(piece.tokens))):
-            for together in [list(group)] if start == 0 else [[piece] for piece in group]:
+        self._ranges: list[_ChunkRange] = []
+        row = 0
+        for (start, length), alike in groupby(chunks, key=lambda chunk: (chunk.start, len(chunk.tokens))):
+            for together in [list(alike)] if start == 0 else [[chunk] for chunk in alike]:
                 mask = None
                 if start:
                     mask = torch.full((length, start + length), -torch.inf, dtype=dtype, device=device)
                     mask = mask.triu_(start + 1)
-                stop = place + length * len(together)
-                self._stretches.append(_Stretch(together, place, stop, mask))
-                place = stop
+                stop = row + length * len(together)
+                self._ranges.append(_ChunkRange(together, row, stop, mask))
+                row = stop
 
     def attend(self, layer: int, q_NQD: torch.Tensor, k_NKD: torch.Tensor, v_NKD: torch.Tensor) -> torch.Tensor:
         parts = [
-            self._attend(stretch, layer, *(x[stretch.start : stretch.stop] for x in (q_NQD, k_NKD, v_NKD)))
-            for stretch in self._stretches
+            self._attend(group, layer, *(x[group.start : group.stop] for x in (q_NQD, k_NKD, v_NKD)))
+            for group in self._ranges
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _attend(self, stretch: _Stretch, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        count = len(stretch.pieces)
-        q, k, v = (x.view(count, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))  # [pieces, heads, N, D]
-        for number, piece in enumerate(stretch.pieces):
-            if piece.prefix is not None:
-                piece.prefix[layer, 0, :, piece.start : piece.stop] = k[number]
-                piece.prefix[layer, 1, :, piece.start : piece.stop] = v[number]
-        if stretch.mask is not None:
-            kept = stretch.pieces[0].prefix[layer, :, None, :, : stretch.pieces[0].stop]
+    def _attend(
+        self, group: _ChunkRange, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        count = len(group.chunks)
+        q, k, v = (x.view(count, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))  # [chunks, heads, N, D]
+        for number, chunk in enumerate(group.chunks):
+            if chunk.prefix is not None:
+                chunk.prefix[layer, 0, :, chunk.start : chunk.stop] = k[number]
+                chunk.prefix[layer, 1, :, chunk.start : chunk.stop] = v[number]
+        if group.mask is not None:
+            kept = group.chunks[0].prefix[layer, :, None, :, : group.chunks[0].stop]
             k, v = kept[0], kept[1]
         mixed = F.scaled_dot_product_attention(
             q,
             k,
             v,
-            attn_mask=stretch.mask,
-            is_causal=stretch.mask is None,
+            attn_mask=group.mask,
+            is_causal=group.mask is None,
             scale=self._scaling,
             enable_gqa=q.shape[1] != k.shape[1],
         )
-        return mixed.transpose(1, 2).reshape(stretch.stop - stretch.start, -1)
+        return mixed.transpose(1, 2).reshape(group.stop - group.start, -1)
 
 
 class BucketAttention:
-    """For one token of each row of a bucket. Call ``advance`` before every pass; recreate it when rows come or go."""
+    """One token for each row of a bucket. ``advance`` before every pass; made anew when rows come or go."""
 
     def __init__(self, bucket: CacheBucket, *, query_heads: int, key_heads: int, scaling: float) -> None:
         first = bucket.layers[0]
@@ -95,7 +97,7 @@ class BucketAttention:
         self._cells_BK = torch.arange(rows, device=device)[:, None].mul(key_heads).add(heads).mul_(bucket.size)
         self._cells_BK += torch.tensor(lengths, device=device)[:, None] - 1
         half = first[0].numel() // first.shape[-1]
-        self._places = torch.stack((self._cells_BK, self._cells_BK + half), 1).view(-1)
+        self._rows = torch.stack((self._cells_BK, self._cells_BK + half), 1).view(-1)
         self._cells = self._cells_BK.view(-1)
         unseen = torch.arange(bucket.size, device=device) >= torch.tensor(lengths, device=device)[:, None]
         mask = torch.zeros(unseen.shape, dtype=first.dtype, device=device).masked_fill_(unseen, -torch.inf)
@@ -105,7 +107,7 @@ class BucketAttention:
     def advance(self) -> None:
         self._longest += 1
         self._cells.add_(1)
-        self._places.add_(1)
+        self._rows.add_(1)
         self._flat_mask.index_fill_(0, self._cells, 0.0)
         if self._longest < self._visible:
             return
@@ -120,9 +122,9 @@ class BucketAttention:
 
     def attend(self, layer: int, q_NQD: torch.Tensor, k_NKD: torch.Tensor, v_NKD: torch.Tensor) -> torch.Tensor:
         fresh = torch.cat((k_NKD, v_NKD), 1)
-        self._flat[layer].index_copy_(0, self._places, fresh.view(-1, fresh.shape[-1]))
+        self._flat[layer].index_copy_(0, self._rows, fresh.view(-1, fresh.shape[-1]))
         keys, values = self._views[layer]
-        if self._is_quick:  # on short rows three plain products are faster than the fused kernel
+        if self._is_quick:  # three plain products beat the fused kernel's overhead on short rows
             q = q_NQD.reshape(-1, self._query_heads // self._key_heads, q_NQD.shape[-1])
             weights = torch.baddbmm(self._seen, q, keys, alpha=self._scaling).softmax(-1)
             return torch.bmm(weights, values).view(self.rows, -1)

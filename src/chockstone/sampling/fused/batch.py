@@ -1,4 +1,4 @@
-"""The fused batch: all decoding rows of a model, of any adapters and lengths, one token at a time."""
+"""The fused batch: one decode step for all rows of a model, with any adapters and lengths."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from chockstone.sampling.fused.cache import CachedRows, CacheShape
 from chockstone.sampling.fused.decoder import Decoder
 from chockstone.sampling.fused.multi_lora import MultiLoraMatmul
 from chockstone.sampling.fused.weights import FusedWeights
-from chockstone.sampling.network import LIGHT, Newcomers
+from chockstone.sampling.network import LIGHT, NewRows
 from chockstone.sampling.sequence import Sequence
 
 
 class FusedBatch:
     def __init__(self, decoder: Decoder, shape: CacheShape) -> None:
         self._decoder = decoder
-        self._size = decoder.fused_weights.size
+        self._size = decoder.weights.size
         self._rows = CachedRows(shape)
         self._adapters: dict[Sequence, FusedAdapter] = {}
         self._round: _Round | None = None
 
-    def join(self, newcomers: Many[Newcomers]) -> None:
-        self._rows.add(newcomers)
-        for some in newcomers:
+    def join(self, new_rows: Many[NewRows]) -> None:
+        self._rows.add(new_rows)
+        for some in new_rows:
             for sequence in some.sequences:
                 self._adapters[sequence] = some.adapter
         self._round = None
@@ -46,7 +46,7 @@ class FusedBatch:
     def decode(self) -> tuple[list[Sequence], torch.Tensor]:
         if self._round is None or self._round.steps_left == 0:
             self._rows.promote()
-            self._round = _Round(self._decoder.fused_weights, self._rows, self._adapters)
+            self._round = _Round(self._decoder.weights, self._rows, self._adapters)
             self._decoder.rotary.reach(self._round.reach)
         now = self._round
         now.advance()
@@ -55,21 +55,21 @@ class FusedBatch:
 
 
 class _Round:
-    """The rows that decode together, ordered by adapter. Valid until a row comes, goes or fills its bucket."""
+    """The rows that decode together, ordered by adapter; valid until a row joins, leaves or fills its bucket."""
 
-    def __init__(self, fused_weights: FusedWeights, rows: CachedRows, adapters: dict[Sequence, FusedAdapter]) -> None:
-        device = fused_weights.embedding.device
+    def __init__(self, weights: FusedWeights, rows: CachedRows, adapters: dict[Sequence, FusedAdapter]) -> None:
+        device = weights.embedding.device
         buckets = rows.buckets
         stored = [sequence for bucket in buckets for sequence in bucket.rows]
         by_adapter = sorted(range(len(stored)), key=lambda i: id(adapters[stored[i]]))
         self.sequences = [stored[i] for i in by_adapter]
-        self.matmul = MultiLoraMatmul(fused_weights, [(adapters[sequence], 1) for sequence in self.sequences])
+        self.matmul = MultiLoraMatmul(weights, [(adapters[sequence], 1) for sequence in self.sequences])
         self.order: tuple[torch.Tensor, torch.Tensor] | None = None
         if by_adapter != list(range(len(stored))):
             there = torch.tensor(by_adapter, device=device)
             self.order = (there.argsort(), there)
-        sizes = {"query_heads": fused_weights.query_heads, "key_heads": fused_weights.key_heads}
-        parts = [BucketAttention(bucket, scaling=fused_weights.scaling, **sizes) for bucket in buckets]
+        sizes = {"query_heads": weights.query_heads, "key_heads": weights.key_heads}
+        parts = [BucketAttention(bucket, scaling=weights.scaling, **sizes) for bucket in buckets]
         self.attention = parts[0] if len(parts) == 1 else RowsAttention(parts)
         self.positions = torch.tensor([sequence.cached_length - 1 for sequence in stored], device=device)
         self.steps_left = min(bucket.size - max(row.cached_length for row in bucket.rows) for bucket in buckets)

@@ -1,7 +1,7 @@
-"""The KV cache: keys and values of prompts, and of decoding rows in buckets by length.
+"""The KV cache: of prompts, and of decoding rows in buckets by length.
 
-A bucket holds rows of one capacity, packed from row 0, so that a batch is a slice and not a copy. A row that outgrows
-its bucket moves to the next larger one. When a row leaves, the last row moves into its place.
+A bucket holds rows of one capacity, packed from row 0, so that a batch is a slice and never a copy. A row that
+outgrows its bucket moves to the next larger one; when a row leaves, the last row takes its index.
 
 Shapes: L layers, R rows allocated, K key heads, T positions, D head width, P prompt positions.
 """
@@ -15,11 +15,11 @@ from typing import Final
 
 import torch
 
-from chockstone.sampling.network import Newcomers
+from chockstone.sampling.network import NewRows
 from chockstone.sampling.sequence import Sequence
 
 _SHORTEST: Final = 128  # positions of the smallest bucket
-_SLACK: Final = 4  # a bucket grows by a quarter more than it needs, so that new rows seldom cause a copy
+_SLACK: Final = 4  # a bucket grows by a quarter beyond what it needs, so that new rows seldom need a copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ def bucket_size(length: int) -> int:
 
 
 def new_prefix(shape: CacheShape, length: int) -> torch.Tensor:
-    """Memory for the keys and values of one prompt: [L, 2, K, P, D]."""
+    """A prompt's own keys and values: [L, 2, K, P, D]."""
     size = (shape.layers, 2, shape.key_heads, length, shape.head_width)
     return torch.empty(size, dtype=shape.dtype, device=shape.device)
 
 
 class CacheBucket:
-    """Rows of up to ``size`` positions. Memory beyond the length of a row must be finite: it is read and masked."""
+    """Rows of up to ``size`` positions. Values beyond a row's length must be finite: they are read and masked."""
 
     def __init__(self, shape: CacheShape, size: int) -> None:
         self.size = size
@@ -58,13 +58,13 @@ class CacheBucket:
     def allocated_rows(self) -> int:
         return self.layers[0].shape[1] if self.layers else 0
 
-    def make_room(self, newcomers: int) -> None:
-        rows = len(self.rows) + newcomers
+    def make_room(self, new_rows: int) -> None:
+        rows = len(self.rows) + new_rows
         if rows > self.allocated_rows:
             self._resize(rows + rows // _SLACK)
 
     def add(self, sequences: Many[Sequence], prefix: torch.Tensor) -> None:
-        """Add rows that start as copies of one prefix [L, 2, K, P, D]."""
+        """Rows that start as copies of one prefix [L, 2, K, P, D], all of its positions."""
         first, stop = len(self.rows), len(self.rows) + len(sequences)
         self.make_room(len(sequences))
         length = prefix.shape[3]
@@ -73,7 +73,7 @@ class CacheBucket:
         self.rows.extend(sequences)
 
     def copy_row(self, row: int, length: int) -> torch.Tensor:
-        """Copy a row as a prefix, to be added to another bucket."""
+        """A row as a prefix, to be added elsewhere."""
         return torch.stack([layer[:, row, :, :length] for layer in self.layers])
 
     def remove(self, rows: Many[int], *, tainted: bool) -> None:
@@ -96,7 +96,7 @@ class CacheBucket:
             self._resize(len(self.rows) + len(self.rows) // _SLACK)
 
     def _resize(self, rows: int) -> None:
-        """Resize layer by layer, so that at most one layer is in memory twice."""
+        """Copy layer by layer, so that only one layer is in memory twice."""
         shape = self._shape
         size = (2, rows, shape.key_heads, self.size, shape.head_width)
         kept = len(self.rows)
@@ -121,13 +121,13 @@ class CachedRows:
     def buckets(self) -> list[CacheBucket]:
         return [self._buckets[size] for size in sorted(self._buckets)]
 
-    def add(self, newcomers: Many[Newcomers]) -> None:
-        by_size = sorted(newcomers, key=lambda some: bucket_size(some.prefix.shape[3] + 1))
-        for size, group in groupby(by_size, key=lambda some: bucket_size(some.prefix.shape[3] + 1)):
+    def add(self, new_rows: Many[NewRows]) -> None:
+        by_size = sorted(new_rows, key=lambda rows: bucket_size(rows.prefix.shape[3] + 1))
+        for size, group in groupby(by_size, key=lambda rows: bucket_size(rows.prefix.shape[3] + 1)):
             bucket, joining = self._bucket(size), list(group)
-            bucket.make_room(sum(len(some.sequences) for some in joining))
-            for some in joining:
-                bucket.add(some.sequences, some.prefix)
+            bucket.make_room(sum(len(rows.sequences) for rows in joining))
+            for rows in joining:
+                bucket.add(rows.sequences, rows.prefix)
 
     def remove(self, sequences: Many[Sequence], *, tainted: bool) -> None:
         gone = set(sequences)

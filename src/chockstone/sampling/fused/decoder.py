@@ -1,4 +1,4 @@
-"""The decoder: a Llama-like forward pass over a flat list of tokens. The caller provides the attention.
+"""The decoder: a Llama-like forward pass over a flat list of tokens, with attention given by the caller.
 
 Shapes: N tokens of any number of sequences, H hidden, V vocabulary, Q query heads, K key heads, D head width.
 """
@@ -16,20 +16,20 @@ from chockstone.sampling.fused.weights import FusedWeights, Norm
 
 
 class Attention(Protocol):
-    """Stores the new keys and values of a layer and attends. Rows of q and of the result: [N, Q * D]."""
+    """Stores a layer's new keys and values, and attends. Rows of q and the answer: [N, Q * D]."""
 
     def attend(self, layer: int, q_NQD: torch.Tensor, k_NKD: torch.Tensor, v_NKD: torch.Tensor) -> torch.Tensor: ...
 
 
 class Decoder:
-    def __init__(self, fused_weights: FusedWeights) -> None:
-        self.fused_weights = fused_weights
-        self.rotary = RotaryTable(fused_weights.rotary, fused_weights.embedding)
+    def __init__(self, weights: FusedWeights) -> None:
+        self.weights = weights
+        self.rotary = RotaryTable(weights.rotary, weights.embedding)
         make = _make_norm
-        self._attention_norms = [make(layer.attention_norm) for layer in fused_weights.layers]
-        self._head_norms = [make(layer.head_norm) if layer.head_norm else None for layer in fused_weights.layers]
-        self._mlp_norms = [make(layer.mlp_norm) for layer in fused_weights.layers]
-        self._final_norm = make(fused_weights.final_norm)
+        self._attention_norms = [make(layer.attention_norm) for layer in weights.layers]
+        self._head_norms = [make(layer.head_norm) if layer.head_norm else None for layer in weights.layers]
+        self._mlp_norms = [make(layer.mlp_norm) for layer in weights.layers]
+        self._final_norm = make(weights.final_norm)
 
     def hidden(
         self,
@@ -40,17 +40,17 @@ class Decoder:
         *,
         order: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """The normalised hidden states [N, H], from which ``logits`` computes logits.
+        """The normed hidden states [N, H], which ``logits`` turns into logits.
 
-        Rows are in the order of the adapters. If attention needs another order, ``order`` has the indices to it and
-        back, and ``positions_N`` is in the order of attention.
+        Rows are in the order of ``matmul``. If attention needs another order, ``order`` has the indices to it and
+        back, and ``positions_N`` is in attention's order.
         """
-        plan = self.fused_weights
-        queries, keys, width = plan.query_heads, plan.key_heads, plan.head_width
+        weights = self.weights
+        queries, keys, width = weights.query_heads, weights.key_heads, weights.head_width
         rotated = queries + keys
         cos_N1D, sin_N1D = self.rotary.look_up(positions_N)
-        x_NH = plan.embedding.index_select(0, tokens_N)
-        for number in range(len(plan.layers)):
+        x_NH = weights.embedding.index_select(0, tokens_N)
+        for number in range(len(weights.layers)):
             normed_NH = self._attention_norms[number](x_NH)
             qkv = matmul.product(4 * number, normed_NH)
             if order is not None:
@@ -67,15 +67,15 @@ class Decoder:
                 mixed = mixed.index_select(0, order[1])
             x_NH = matmul.add_product(4 * number + 1, mixed, x_NH)
             gate, up = matmul.product(4 * number + 2, self._mlp_norms[number](x_NH)).chunk(2, -1)
-            x_NH = matmul.add_product(4 * number + 3, plan.activation(gate).mul_(up), x_NH)
+            x_NH = matmul.add_product(4 * number + 3, weights.activation(gate).mul_(up), x_NH)
         return self._final_norm(x_NH)
 
     def logits(self, hidden_NH: torch.Tensor, matmul: MultiLoraMatmul) -> torch.Tensor:
-        return matmul.product(4 * len(self.fused_weights.layers), hidden_NH).float().contiguous()
+        return matmul.product(4 * len(self.weights.layers), hidden_NH).float().contiguous()
 
 
 class _FusedNorm:
-    """rms_norm of torch: one kernel on a GPU, and exact in half precision."""
+    """``torch.rms_norm``: one kernel on a GPU, and exact enough in half precision."""
 
     def __init__(self, norm: Norm) -> None:
         self._weight, self._epsilon = norm.weight, norm.epsilon
@@ -89,9 +89,9 @@ class _FusedNorm:
 
 
 class _QuickNorm:
-    """The same in four cheap calls, for float32 on a CPU, where ``rms_norm`` takes six.
+    """The same in four cheap calls, for float32 on a CPU, where ``rms_norm`` is six.
 
-    ``x / sqrt(mean(x²) + ε) = x / hypot(|x|, sqrt(ε n)) * sqrt(n)``, with the last factor multiplied into the weight.
+    ``x / sqrt(mean(x²) + ε) = x / hypot(|x|, sqrt(ε n)) * sqrt(n)``, the last factor kept in the weight.
     """
 
     def __init__(self, norm: Norm) -> None:

@@ -1,4 +1,4 @@
-"""The fused network: Llama-like models with our own decoder, all rows and adapters in one batch."""
+"""The fused network of Llama-like models: prefill of many prompts in one pass, decode of all rows in one batch."""
 
 from __future__ import annotations
 
@@ -7,37 +7,36 @@ from collections.abc import Sequence as Many
 import numpy as np
 import torch
 
-from chockstone.sampling.adapter import Adapter
-from chockstone.sampling.adapter_cache import AdapterCache
-from chockstone.sampling.fused.adapter import FusedAdapter, fuse_adapter, fuse_nothing
-from chockstone.sampling.fused.attention import ReadingAttention
+from chockstone.sampling.adapter import Adapter, AdapterCache
+from chockstone.sampling.fused.adapter import FusedAdapter, fuse_adapter, fuse_base
+from chockstone.sampling.fused.attention import PrefillAttention
 from chockstone.sampling.fused.batch import FusedBatch
 from chockstone.sampling.fused.cache import CacheShape, bucket_size, new_prefix
 from chockstone.sampling.fused.decoder import Decoder
 from chockstone.sampling.fused.multi_lora import MultiLoraMatmul
 from chockstone.sampling.fused.weights import FusedWeights
-from chockstone.sampling.network import Piece, count_tokens_per_reading
+from chockstone.sampling.network import PromptChunk, choose_tokens_per_prefill
 
 
 class FusedLlama:
-    pieces_per_reading = 128
+    chunks_per_prefill = 128
 
-    def __init__(self, fused_weights: FusedWeights) -> None:
-        embedding = fused_weights.embedding
+    def __init__(self, weights: FusedWeights) -> None:
+        embedding = weights.embedding
         self._shape = CacheShape(
-            layers=len(fused_weights.layers),
-            key_heads=fused_weights.key_heads,
-            head_width=fused_weights.head_width,
+            layers=len(weights.layers),
+            key_heads=weights.key_heads,
+            head_width=weights.head_width,
             dtype=embedding.dtype,
             device=embedding.device,
         )
         self.bytes_per_token = self._shape.bytes_per_token
-        self._fused_weights = fused_weights
-        self.tokens_per_reading = count_tokens_per_reading(fused_weights.size, embedding.device)
-        self.scored_per_reading = self.tokens_per_reading  # logits are computed when they are asked for
-        self._decoder = Decoder(fused_weights)
-        self._base = fuse_nothing(fused_weights)
-        self._prepared = AdapterCache(lambda adapter: fuse_adapter(adapter, fused_weights))
+        self._weights = weights
+        self.tokens_per_prefill = choose_tokens_per_prefill(weights.size, embedding.device)
+        self.scored_tokens_per_prefill = self.tokens_per_prefill  # logits are computed on request
+        self._decoder = Decoder(weights)
+        self._base = fuse_base(weights)
+        self._prepared = AdapterCache(lambda adapter: fuse_adapter(adapter, weights))
 
     def prepare(self, adapter: Adapter | None) -> FusedAdapter:
         if adapter is None:
@@ -50,51 +49,49 @@ class FusedLlama:
     def new_prefix(self, length: int) -> torch.Tensor:
         return new_prefix(self._shape, length)
 
-    def read(self, pieces: Many[Piece]) -> FusedReading:
+    def prefill(self, chunks: Many[PromptChunk]) -> FusedPrefill:
         device = self._shape.device
         order = sorted(
-            range(len(pieces)), key=lambda i: (id(pieces[i].adapter), pieces[i].start, len(pieces[i].tokens))
+            range(len(chunks)), key=lambda i: (id(chunks[i].adapter), chunks[i].start, len(chunks[i].tokens))
         )
-        ordered = [pieces[i] for i in order]
-        attention = ReadingAttention(
-            ordered, scaling=self._fused_weights.scaling, dtype=self._shape.dtype, device=device
-        )
-        tokens = torch.from_numpy(np.concatenate([piece.tokens for piece in ordered])).to(device)
-        positions = np.concatenate([np.arange(piece.start, piece.stop) for piece in ordered])
-        self._decoder.rotary.reach(max(piece.stop for piece in ordered))
-        matmul = MultiLoraMatmul(self._fused_weights, [(piece.adapter, len(piece.tokens)) for piece in ordered])
+        ordered = [chunks[i] for i in order]
+        attention = PrefillAttention(ordered, scaling=self._weights.scaling, dtype=self._shape.dtype, device=device)
+        tokens = torch.from_numpy(np.concatenate([chunk.tokens for chunk in ordered])).to(device)
+        positions = np.concatenate([np.arange(chunk.start, chunk.stop) for chunk in ordered])
+        self._decoder.rotary.reach(max(chunk.stop for chunk in ordered))
+        matmul = MultiLoraMatmul(self._weights, [(chunk.adapter, len(chunk.tokens)) for chunk in ordered])
         hidden = self._decoder.hidden(tokens, torch.from_numpy(positions).to(device), matmul, attention)
-        return FusedReading(self._decoder, pieces, order, hidden)
+        return FusedPrefill(self._decoder, chunks, order, hidden)
 
     def new_batch(self) -> FusedBatch:
         return FusedBatch(self._decoder, self._shape)
 
 
-class FusedReading:
-    def __init__(self, decoder: Decoder, pieces: Many[Piece], order: list[int], hidden: torch.Tensor) -> None:
+class FusedPrefill:
+    def __init__(self, decoder: Decoder, chunks: Many[PromptChunk], order: list[int], hidden: torch.Tensor) -> None:
         self._decoder = decoder
-        self._pieces = pieces
+        self._chunks = chunks
         self._hidden = hidden
-        self._starts = [0] * len(pieces)
-        self._rank = [0] * len(pieces)
-        place = 0
+        self._starts = [0] * len(chunks)
+        self._rank = [0] * len(chunks)
+        row = 0
         for rank, number in enumerate(order):
-            self._starts[number] = place
+            self._starts[number] = row
             self._rank[number] = rank
-            place += len(pieces[number].tokens)
+            row += len(chunks[number].tokens)
 
-    def logits(self, piece: int, start: int, stop: int) -> torch.Tensor:
-        offset = self._starts[piece] - self._pieces[piece].start
-        matmul = MultiLoraMatmul(self._decoder.fused_weights, [(self._pieces[piece].adapter, stop - start)])
+    def logits(self, chunk: int, start: int, stop: int) -> torch.Tensor:
+        offset = self._starts[chunk] - self._chunks[chunk].start
+        matmul = MultiLoraMatmul(self._decoder.weights, [(self._chunks[chunk].adapter, stop - start)])
         return self._decoder.logits(self._hidden[offset + start : offset + stop], matmul)
 
-    def last_logits(self, pieces: Many[int]) -> torch.Tensor:
-        ranked = sorted(pieces, key=lambda number: self._rank[number])
-        ends = [self._starts[number] + len(self._pieces[number].tokens) - 1 for number in ranked]
-        matmul = MultiLoraMatmul(self._decoder.fused_weights, [(self._pieces[number].adapter, 1) for number in ranked])
+    def last_logits(self, chunks: Many[int]) -> torch.Tensor:
+        ranked = sorted(chunks, key=lambda number: self._rank[number])
+        ends = [self._starts[number] + len(self._chunks[number].tokens) - 1 for number in ranked]
+        matmul = MultiLoraMatmul(self._decoder.weights, [(self._chunks[number].adapter, 1) for number in ranked])
         rows = self._hidden[torch.tensor(ends, device=self._hidden.device)]
         logits = self._decoder.logits(rows, matmul)
-        if list(pieces) == ranked:
+        if list(chunks) == ranked:
             return logits
-        places = {number: place for place, number in enumerate(ranked)}
-        return logits[torch.tensor([places[number] for number in pieces], device=logits.device)]
+        row_of = {number: row for row, number in enumerate(ranked)}
+        return logits[torch.tensor([row_of[number] for number in chunks], device=logits.device)]

@@ -1,4 +1,4 @@
-"""Multi-LoRA products: matrix products of a flat batch whose rows belong to several adapters."""
+"""Multi-LoRA matrix products: a flat batch whose rows belong to several adapters."""
 
 from __future__ import annotations
 
@@ -13,41 +13,39 @@ from chockstone.sampling.fused.weights import FusedWeights
 
 _FEW_ROWS: Final = 256
 _BLOCK: Final = 128  # rows of a weight
-_SMALL: Final = 1 << 18  # elements of a weight up to which adding in place is faster
+_SMALL: Final = 1 << 18  # elements of a weight; below, adding in place is faster
 
 
 class MultiLoraMatmul:
-    """``adapters`` are pairs of an adapter and the number of its rows, in the order of the rows."""
+    """``adapters``: an adapter and a number of rows for each range of rows, in the order of the rows."""
 
-    def __init__(self, fused_weights: FusedWeights, adapters: Many[tuple[FusedAdapter, int]]) -> None:
-        self._matrices = fused_weights.matrices
-        self._shares: list[tuple[FusedAdapter, int, int]] = []
+    def __init__(self, weights: FusedWeights, adapters: Many[tuple[FusedAdapter, int]]) -> None:
+        self._matrices = weights.matrices
+        self._ranges: list[tuple[FusedAdapter, int, int]] = []
         start = 0
         for adapter, group in groupby(adapters, key=lambda one: one[0]):
             stop = start + sum(count for _, count in group)
-            self._shares.append((adapter, start, stop))
+            self._ranges.append((adapter, start, stop))
             start = stop
-        self._first = self._shares[0][0]
-        self._is_uniform = len(self._shares) == 1
-        # For few rows several threads are fastest with the weights on the left, split into blocks.
-        is_cpu = fused_weights.embedding.device.type == "cpu"
-        self._is_turned = is_cpu and start <= _FEW_ROWS and torch.get_num_threads() > 1
+        self._first = self._ranges[0][0]
+        self._is_uniform = len(self._ranges) == 1
+        # With several threads, a product of few rows is fastest with the weights on the left, split into blocks.
+        is_cpu = weights.embedding.device.type == "cpu"
+        self._is_transposed = is_cpu and start <= _FEW_ROWS and torch.get_num_threads() > 1
 
     def product(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        """``x @ weight.T + bias`` of product ``number``, each row with its adapter. The result may be strided."""
+        """``x @ weight.T + bias`` of product ``number``, each row by its adapter's weights; perhaps strided."""
         if self._is_uniform:
             y = self._times(x, self._first.weights[number], number)
             if (addition := self._first.additions[number]) is not None:
                 y.addmm_(torch.mm(x, addition.down_t), addition.up_t)
             return y
         weight = self._first.weights[number]
-        if any(
-            adapter.weights[number] is not weight for adapter, _, _ in self._shares
-        ):  # merged adapters have weights of their own
-            parts = [self._times(x[a:b], adapter.weights[number], number) for adapter, a, b in self._shares]
+        if any(adapter.weights[number] is not weight for adapter, _, _ in self._ranges):  # merged: each has its own
+            parts = [self._times(x[a:b], adapter.weights[number], number) for adapter, a, b in self._ranges]
             return torch.cat(parts)
         y = self._times(x, weight, number)
-        for adapter, a, b in self._shares:
+        for adapter, a, b in self._ranges:
             if (addition := adapter.additions[number]) is not None:
                 y[a:b].addmm_(torch.mm(x[a:b], addition.down_t), addition.up_t)
         return y
@@ -56,7 +54,7 @@ class MultiLoraMatmul:
         """``residual += product(number, x)``, in place."""
         weight = self._first.weights[number]
         is_plain = self._is_uniform and self._matrices[number].bias is None
-        if not is_plain or (self._is_turned and weight.numel() > _SMALL):
+        if not is_plain or (self._is_transposed and weight.numel() > _SMALL):
             return residual.add_(self.product(number, x))
         residual.addmm_(x, weight.t())
         if (addition := self._first.additions[number]) is not None:
@@ -65,7 +63,7 @@ class MultiLoraMatmul:
 
     def _times(self, x: torch.Tensor, weight: torch.Tensor, number: int) -> torch.Tensor:
         bias = self._matrices[number].bias
-        if not self._is_turned:
+        if not self._is_transposed:
             return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
         width, inputs = weight.shape
         if width % _BLOCK:

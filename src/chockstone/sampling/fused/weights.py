@@ -1,7 +1,7 @@
-"""Fused weights: the weights of a Llama-like model, concatenated for few large matrix products.
+"""Fused weights: those of a Llama-like model, recognised by its modules and joined for few large products.
 
-Query, key and value matrices become views of one tensor, and so do gate and up. No memory is added, and the model's own
-modules, parameters and state_dict work as before.
+Query, key and value matrices become views of one tensor, gate and up likewise: no memory is added, and
+the model's own modules, parameters and state_dict work as before.
 
 Shapes: H hidden, D head width, I intermediate.
 """
@@ -22,14 +22,14 @@ _ATTENTION: Final = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _NORMS: Final = {"q_norm", "k_norm"}
 _LAYER: Final = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _MLP: Final = {"gate_proj", "up_proj", "down_proj"}
-_FIXED_ROPE: Final = {"default", "linear", "llama3", "yarn"}  # types whose angles depend on the position alone
+_FIXED_ROPE: Final = {"default", "linear", "llama3", "yarn"}  # angles that depend on the position alone
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One product ``x @ weight.T + bias``; ``parts`` are the names of its modules, with their output widths."""
+    """One product ``x @ weight.T + bias``; ``parts`` names the modules it stands for, with their output widths."""
 
     weight: torch.Tensor  # [out, in]
     bias: torch.Tensor | None
@@ -57,7 +57,7 @@ class FusedLayer:
 class FusedWeights:
     embedding: torch.Tensor
     layers: tuple[FusedLayer, ...]
-    matrices: tuple[Matrix, ...]  # all products in the order of their numbers: four per layer, then the head
+    matrices: tuple[Matrix, ...]  # by product number: four of each layer, then the head
     final_norm: Norm
     rotary: nn.Module
     activation: Activation
@@ -68,12 +68,12 @@ class FusedWeights:
 
     @property
     def size(self) -> int:
-        """Number of weights that are used for every token."""
+        """Number of weights that every token is multiplied with."""
         return sum(matrix.weight.numel() for matrix in self.matrices)
 
 
 def fuse_weights(model: PreTrainedModel, *, max_context: int) -> FusedWeights | None:
-    """Returns None, and changes nothing, if the structure is unknown. The caller verifies the results."""
+    """None, with nothing changed, if the modules are not the known ones. The caller must compare the numbers."""
     if not _is_known(model, max_context=max_context):
         return None
     names = {id(module): name for name, module in model.named_modules()}
@@ -111,7 +111,7 @@ def fuse_weights(model: PreTrainedModel, *, max_context: int) -> FusedWeights | 
 
 
 def _is_known(model: PreTrainedModel, *, max_context: int) -> bool:
-    body: Any = getattr(model, "model", None)  # Any: a module of any class
+    body: Any = getattr(model, "model", None)  # Any: asked only what any object can be asked
     if body is None or _children(model) != {"model", "lm_head"}:
         return False
     if _children(body) != {"embed_tokens", "layers", "norm", "rotary_emb"} or not len(body.layers):
@@ -168,7 +168,7 @@ def _head_norm(attention: Any, width: int) -> Norm:  # Any: attention modules sh
 
 
 @torch.no_grad()
-def _fuse(modules: Many[Any], names: dict[int, str]) -> Matrix:  # Any: a linear layer, perhaps wrapped for training
+def _fuse(modules: Many[Any], names: dict[int, str]) -> Matrix:  # Any: a linear, or what training wrapped one in
     weights = [module.weight for module in modules]
     biases = [module.bias for module in modules]
     parts = tuple((names[id(module)], int(module.weight.shape[0])) for module in modules)
@@ -187,7 +187,7 @@ def _fuse(modules: Many[Any], names: dict[int, str]) -> Matrix:  # Any: a linear
 
 
 def _side_by_side(weights: Many[torch.Tensor]) -> torch.Tensor:
-    """Concatenate the rows in one tensor, of which the parameters become views. A second call returns the same."""
+    """One tensor with all rows, of which the parameters become views. A second call returns the same tensor."""
     first = weights[0]
     rows = sum(len(weight) for weight in weights)
     offset = first.storage_offset()

@@ -1,5 +1,5 @@
-"""Sampling by vLLM servers: the same requests and results.
+"""Sampling by vLLM servers: the same requests and results, over HTTP.
 
-Runs in the server process, on its event loop, and imports no torch. It knows nothing of archives or runs: it takes
-facts about a model, perhaps the directory of a LoRA adapter, and a request.
+Runs in the server's own process, on its event loop, and imports no torch. Knows nothing of archives or
+runs: the caller gives a model's facts, an optional directory of a LoRA adapter, and a request.
 """

@@ -1,4 +1,4 @@
-"""Completion answers: parses and checks the answer of a vLLM server as the result of a sample.
+"""Decodes vLLM's answers into sample results. The answers come from outside and are checked.
 
 Shapes: P prompt positions, K alternatives.
 """
@@ -16,33 +16,33 @@ from chockstone.sampling.vllm.model_facts import ModelFacts
 from chockstone.wire.codecs.samples import Floats, SampledSequence, SampleRequest, SampleResult, TopK
 
 _EMPTY_LOGPROB: Final = -99999.0
-_TOKEN: Final = "token_id:"  # noqa: S105  # how vLLM spells one where a text is expected
+_TOKEN: Final = "token_id:"  # noqa: S105  # how vLLM writes a token id where text is expected
 
 
-class StrangeAnswer(Exception):
-    """The answer is not one of vLLM; the message says why."""
+class UnexpectedAnswer(Exception):
+    """The answer is not what vLLM sends; the message says why."""
 
 
 class Unfinished(Exception):
-    """The server aborted the sample; the request may be sent again."""
+    """The server aborted the sample; it can be retried."""
 
 
 def read_completion(
-    answer: Any,  # parsed JSON, not checked yet
+    answer: Any,  # plain JSON, or anything
     request: SampleRequest,
     samples: range,
     *,
     facts: ModelFacts,
     most_tokens: int,
 ) -> SampleResult:
-    """Parse the samples that were requested together, of at most ``most_tokens`` tokens each.
+    """The samples ``samples`` of a request, of at most ``most_tokens`` tokens each.
 
-    Raises StrangeAnswer or Unfinished.
+    Raises UnexpectedAnswer or Unfinished.
     """
     try:
         choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
         if len(choices) != len(samples):
-            raise StrangeAnswer(f"{len(choices)} samples instead of {len(samples)}")
+            raise UnexpectedAnswer(f"{len(choices)} samples instead of {len(samples)}")
         logprobs, topk = (None, None) if samples.start else _prompt(choices[0].get("prompt_logprobs"), request)
         return SampleResult(
             sequences=tuple(_sequence(choice, request, facts, most_tokens) for choice in choices),
@@ -51,7 +51,7 @@ def read_completion(
             prompt_cache_hit_tokens=_cached(answer),
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise StrangeAnswer(f"{type(error).__name__}: {error}") from error
+        raise UnexpectedAnswer(f"{type(error).__name__}: {error}") from error
 
 
 def _sequence(
@@ -63,9 +63,9 @@ def _sequence(
     tokens, told = choice["token_ids"], choice["logprobs"]
     logprobs = [float(logprob) for logprob in told["token_logprobs"]]
     if not 0 < len(tokens) == len(logprobs) <= most_tokens:
-        raise StrangeAnswer(f"{len(tokens)} tokens and {len(logprobs)} logprobs, where {most_tokens} were asked for")
+        raise UnexpectedAnswer(f"{len(tokens)} tokens and {len(logprobs)} logprobs, where {most_tokens} were asked for")
     if not all(type(token) is int and 0 <= token < facts.vocabulary for token in tokens):
-        raise StrangeAnswer("a token that the model does not have")
+        raise UnexpectedAnswer("a token that the model does not have")
     topk = None
     if k := request.topk_sample_logprobs:
         topk = _empty_topk(len(tokens), k)
@@ -85,7 +85,7 @@ def _prompt(scores: Any, request: SampleRequest) -> tuple[Floats | None, TopK | 
         return None, None
     length, k = len(request.prompt), request.topk_prompt_logprobs
     if len(scores) != length:
-        raise StrangeAnswer(f"{len(scores)} scores of a prompt of {length} tokens")
+        raise UnexpectedAnswer(f"{len(scores)} scores of a prompt of {length} tokens")
     logprobs = np.full(length, np.nan, np.float32)
     topk = _empty_topk(length, k) if k else None
     first = 1 if request.prompt_logprobs_last_n is None else max(1, length - request.prompt_logprobs_last_n)
@@ -98,7 +98,7 @@ def _prompt(scores: Any, request: SampleRequest) -> tuple[Floats | None, TopK | 
 
 
 def _fill(topk: TopK, row: int, pairs: list[tuple[int, float]], *, beside: int) -> None:
-    """Fill in the k most likely tokens, best first, and ``beside`` after them, unless it is one of them."""
+    """The k most likely, best first. vLLM adds ``beside``, the chosen token, if it is not among them."""
     k = topk.tokens.shape[1]
     if len(pairs) > k:
         pairs = [pair for pair in pairs if pair[0] != beside]
@@ -117,8 +117,8 @@ def _cached(answer: Mapping[str, Any]) -> int:
 
 
 def join_results(parts: list[SampleResult], request: SampleRequest) -> SampleResult:
-    """Join the parts of a result. The first part has the scores of the prompt."""
+    """The whole result from its parts; the first one has the prompt's scores."""
     sequences = tuple(sequence for part in parts for sequence in part.sequences)
-    if len(sequences) < request.num_samples:  # greedy: all samples are the same
+    if len(sequences) < request.num_samples:  # all of them are the same
         sequences = sequences[:1] * request.num_samples
     return replace(parts[0], sequences=sequences)

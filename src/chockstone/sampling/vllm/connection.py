@@ -1,8 +1,8 @@
-"""The connection: HTTP requests to one vLLM server, and their errors.
+"""HTTP client of one vLLM server, and its errors.
 
 VllmError
-├── Lost      no answer, or the server has failed: another server may succeed
-└── Refused   the server refuses this request
+├── VllmConnectionLost   no answer, or a 5xx: another server may succeed
+└── VllmRefused          a 4xx: the server does not do this
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import aiohttp
 import orjson
 
 _CONNECT_SECONDS: Final = 10.0
-_IDLE_SECONDS: Final = 2.0  # uvicorn closes idle connections after 5 seconds, even if a request has just been sent
-_ANSWER_SECONDS: Final = 20.0  # for requests that compute nothing
-_LOAD_SECONDS: Final = 300.0  # for an adapter, perhaps from a slow disk
-_LARGE_BYTES: Final = 1 << 18  # larger JSON is parsed in a thread
-_TOLD: Final = 1000  # maximum characters of an error message
-_LATER: Final = (408, 429)  # answers of a proxy before an overloaded server
-UNKNOWN: Final = 404  # the status for an unknown model or adapter
-KEY: Final = "VLLM_API_KEY"  # environment variable, which vLLM itself reads, too
+_IDLE_SECONDS: Final = 2.0  # uvicorn drops idle connections after 5, with a request that is just being sent
+_ANSWER_SECONDS: Final = 20.0  # for routes that compute nothing
+_LOAD_SECONDS: Final = 300.0  # to load an adapter, perhaps from a slow disk
+_LARGE_BYTES: Final = 1 << 18  # of JSON; from here on a thread decodes it
+_MAX_ERROR_TEXT: Final = 1000  # characters of an error that are passed on
+_RETRY_STATUSES: Final = (408, 429)  # of a proxy in front of a busy server
+UNKNOWN: Final = 404  # the status for a model or adapter that is not loaded
+KEY: Final = "VLLM_API_KEY"  # the environment variable; vLLM reads it, too
 
 
 class VllmError(Exception):
@@ -31,7 +31,7 @@ class VllmError(Exception):
 
 
 class VllmConnectionLost(VllmError):
-    """``was_sent``: the server has received the request, and may have died of it."""
+    """``was_sent``: the server had received the request and may have crashed on it."""
 
     def __init__(self, message: str, *, was_sent: bool) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class Offer:
 
 
 class Connection:
-    """For one event loop. Closing it aborts requests in progress."""
+    """For one event loop. Closing it cancels running requests."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -68,7 +68,7 @@ class Connection:
         await self._session.close()
 
     async def check_health(self) -> None:
-        """Raises VllmConnectionLost unless the server reports that it is healthy."""
+        """Raises VllmConnectionLost unless the server says that it is healthy."""
         try:
             await self._ask("GET", "/health", seconds=_ANSWER_SECONDS)
         except VllmRefused as error:
@@ -86,7 +86,7 @@ class Connection:
             raise VllmRefused(f"{self.url} does not list models as vLLM does", status=200) from error
 
     async def takes_adapters(self) -> bool:
-        """Whether the server has the routes to load adapters, which are off by default."""
+        """Whether the server has the adapter routes: it has them only if started with the option."""
         try:
             await self._ask("POST", "/v1/load_lora_adapter", {}, seconds=_ANSWER_SECONDS)
         except VllmRefused as error:
@@ -94,16 +94,16 @@ class Connection:
         return True
 
     async def load_adapter(self, name: str, directory: str) -> None:
-        """Load an adapter; it is loaded on return. It may be loaded already: names are unique."""
+        """Load an adapter. One of this name that is loaded already is the same: a name is used once."""
         body = {"lora_name": name, "lora_path": directory}
         try:
             await self._ask("POST", "/v1/load_lora_adapter", body, seconds=_LOAD_SECONDS, refuses_by_500=True)
         except VllmRefused as error:
-            if "already been loaded" not in str(error):
+            if not is_loaded_already(error):
                 raise
 
     async def unload_adapter(self, name: str) -> None:
-        """Unload an adapter, if it is loaded."""
+        """Unload an adapter; one that is not loaded is ignored."""
         try:
             await self._ask(
                 "POST", "/v1/unload_lora_adapter", {"lora_name": name}, seconds=_ANSWER_SECONDS, refuses_by_500=True
@@ -113,7 +113,7 @@ class Connection:
                 raise
 
     async def complete(self, body: dict[str, Any]) -> Any:  # Any: plain JSON, both
-        """Send a completion request, without a time limit. Cancelling the call aborts it on the server."""
+        """Complete a request, without a time limit. Cancelling the call stops it on the server."""
         answer = await self._ask("POST", "/v1/completions", body)
         try:
             if len(answer) < _LARGE_BYTES:
@@ -131,7 +131,7 @@ class Connection:
         seconds: float | None = None,
         refuses_by_500: bool = False,
     ) -> bytes:
-        """``refuses_by_500``: the route answers 500 to invalid requests, and the server stays healthy."""
+        """``refuses_by_500``: this route answers 500 to what it refuses, and the server stays healthy."""
         content = None if body is None else orjson.dumps(body)
         headers = None if body is None else {"Content-Type": "application/json"}
         try:
@@ -154,7 +154,7 @@ class Connection:
         message = f"{self.url} answered {path} with {response.status}: {_explain(answer)}"
         if response.status >= 500 and not refuses_by_500:
             raise VllmConnectionLost(message, was_sent=True)
-        if response.status in _LATER:
+        if response.status in _RETRY_STATUSES:
             raise VllmConnectionLost(message, was_sent=False)
         if response.status in (401, 403):
             message += f". If it wants a key, start this server with it in {KEY}"
@@ -162,11 +162,21 @@ class Connection:
 
 
 def _explain(answer: bytes) -> str:
-    """The error message of vLLM or of a proxy before it."""
+    """The error text of vLLM, or of a proxy in front of it."""
     try:
         told = orjson.loads(answer)
         inner = told.get("error", told)
         text = str(inner.get("message") or inner.get("detail") or inner)
     except (orjson.JSONDecodeError, AttributeError):
         text = answer.decode(errors="replace").strip()
-    return text[:_TOLD] or "nothing"
+    return text[:_MAX_ERROR_TEXT] or "nothing"
+
+
+def is_loaded_already(error: VllmRefused) -> bool:
+    """vLLM tells this from other refusals to load an adapter only in words."""
+    return "already been loaded" in str(error)
+
+
+def has_no_output_layer(error: VllmRefused) -> bool:
+    """vLLM's words when a model has no output layer that an adapter could change."""
+    return "expected target modules" in str(error)

@@ -1,4 +1,4 @@
-"""The fleet: sends samples to the least busy of several vLLM servers, and retries failed ones on others."""
+"""A pool of vLLM servers: sends each sample to the least busy server, and retries a failed one on another."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Final
 
 from chockstone.sampling.vllm.adapters import AdapterFiles, NotLoaded
-from chockstone.sampling.vllm.completion_answer import StrangeAnswer, Unfinished, join_results, read_completion
+from chockstone.sampling.vllm.completion_answer import UnexpectedAnswer, Unfinished, join_results, read_completion
 from chockstone.sampling.vllm.completion_request import can_answer, make_completion, most_tokens, split_samples
 from chockstone.sampling.vllm.connection import UNKNOWN, VllmConnectionLost, VllmError, VllmRefused
 from chockstone.sampling.vllm.model_facts import ModelFacts
-from chockstone.sampling.vllm.server import Misfit, VllmServer
+from chockstone.sampling.vllm.server import VllmServer, VllmUnusable
 from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 from chockstone.wire.failures import ServerFailure
 
 log = logging.getLogger(__name__)
-_DEATHS: Final = 3  # servers or connections lost during one request, before it fails
-_MISSES: Final = 10  # other temporary failures of one request, before it fails
+_DEATHS: Final = 3  # of servers or connections while one request was running there
+_MISSES: Final = 10  # failed attempts of any kind for one request
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LONGEST_PAUSE_SECONDS: Final = 2.0
-_LARGE_TOKENS: Final = 20_000  # larger answers are parsed in a thread
-_FAREWELL_SECONDS: Final = 3.0
+_LARGE_TOKENS: Final = 20_000  # of an answer; from here on a thread decodes it
+_UNLOAD_SECONDS: Final = 3.0
 
 
 class Fleet:
@@ -37,11 +37,11 @@ class Fleet:
         *,
         directory: Path,
         most_adapters: int,
-        patience_seconds: float = 600.0,
+        wait_seconds: float = 600.0,
     ) -> None:
-        """``directory`` holds the adapters. Needs a running event loop."""
+        """Adapters are below ``directory``. Needs a running event loop."""
         self._facts = facts
-        self._patience_seconds = patience_seconds
+        self._wait_seconds = wait_seconds
         self._change = asyncio.Event()
         self._watches: list[asyncio.Task[None]] = []
         self._servers = [
@@ -50,21 +50,21 @@ class Fleet:
         ]
 
     async def start(self) -> None:
-        """Query the servers; unreachable ones are retried in the background. Raises Misfit for one that cannot be used.
+        """Probe the servers; those that cannot be reached are probed again in the background.
 
-        Afterwards each model is served by a server, or may be served by one that is not reachable yet.
+        Raises VllmUnusable for a server that answers and cannot be used, and for a model that no server serves.
         """
-        met = await asyncio.gather(*(server.meet() for server in self._servers), return_exceptions=True)
-        for server, error in zip(self._servers, met, strict=True):
+        probed = await asyncio.gather(*(server.probe() for server in self._servers), return_exceptions=True)
+        for server, error in zip(self._servers, probed, strict=True):
             if isinstance(error, VllmConnectionLost):
                 server.lose(str(error))
             elif isinstance(error, VllmRefused):
-                raise Misfit(f"the vLLM server at {server.url} cannot be used: {error}") from error
+                raise VllmUnusable(f"the vLLM server at {server.url} cannot be used: {error}") from error
             elif error is not None:
                 raise error
         missing = self._facts.keys() - {model for server in self._servers for model in server.abilities}
         if missing and all(server.is_up for server in self._servers):
-            raise Misfit(
+            raise VllmUnusable(
                 f"no vLLM server serves the model {min(missing)!r}; add the --vllm-url of one that does, or leave "
                 f"its --model out"
             )
@@ -80,7 +80,7 @@ class Fleet:
     async def sample(
         self, request: SampleRequest, model: str, files: AdapterFiles | None, *, seed: int
     ) -> SampleResult | None:
-        """Returns None if no server gives exactly what was asked for. Waits until a server for the model was reached.
+        """None: no server can give exactly what the request asks for. Waits until a server of this model was probed.
 
         ``seed`` is used if the request has none. Raises ServerFailure.
         """
@@ -98,14 +98,14 @@ class Fleet:
         return join_results(answered, request) if len(answered) == len(parts) else None
 
     async def unload(self, name: str) -> None:
-        """Unload an adapter from all reachable servers."""
+        """Unload an adapter from all servers that can be reached."""
         await asyncio.gather(*(server.adapters.unload(name) for server in self._servers))
 
-    async def say_goodbye(self) -> None:
-        """Unload all adapters, unless that takes long."""
+    async def unload_all(self) -> None:
+        """Unload all adapters; gives up after a few seconds."""
         names = {name for server in self._servers for name in server.adapters.names}
         with suppress(TimeoutError):
-            async with asyncio.timeout(_FAREWELL_SECONDS):
+            async with asyncio.timeout(_UNLOAD_SECONDS):
                 await asyncio.gather(*map(self.unload, names))
 
     async def _sample(
@@ -122,7 +122,7 @@ class Fleet:
                 read = partial(read_completion, answer, request, samples, facts=facts, most_tokens=most)
                 is_large = len(samples) * most + len(request.prompt) >= _LARGE_TOKENS
                 return await asyncio.to_thread(read) if is_large else read()
-            except (VllmError, Unfinished, StrangeAnswer) as error:
+            except (VllmError, Unfinished, UnexpectedAnswer) as error:
                 await tries.count(error, server, is_of_adapter=files is not None)
                 log.warning("sample not answered server=%s deaths=%d error=%s", server.url, tries.deaths, error)
                 able = self._able(request, model, files)
@@ -144,12 +144,12 @@ class Fleet:
         *,
         without: Collection[VllmServer] = (),
     ) -> VllmServer | None:
-        """The least busy of the healthy servers, preferably one that has the adapter. None: no server can do it.
+        """The least busy healthy server, preferring one that has the adapter. None: no server can answer the request.
 
-        Waits until there is one, up to a time limit.
+        Waits until there is one. Raises ServerFailure after ``wait_seconds``.
         """
         try:
-            async with asyncio.timeout(self._patience_seconds):
+            async with asyncio.timeout(self._wait_seconds):
                 while True:
                     able = self._able(request, model, files)
                     if up := [server for server in able if server.is_up and server not in without]:
@@ -158,21 +158,21 @@ class Fleet:
                         return None
                     await self._change.wait()
         except TimeoutError:
-            raise self._nobody(model) from None
+            raise self._unavailable(model) from None
         return min(up, key=lambda server: (server.busy, files is not None and files.name not in server.adapters.names))
 
     def _able(self, request: SampleRequest, model: str, files: AdapterFiles | None) -> list[VllmServer]:
-        """Servers that can serve the sample, as they were when last queried."""
+        """The servers that could answer the request when they were last probed."""
         return [server for server in self._servers if self._is_able(server, request, model, files)]
 
     def _is_able(self, server: VllmServer, request: SampleRequest, model: str, files: AdapterFiles | None) -> bool:
         ability, has_head = server.abilities.get(model), files is not None and files.has_head
         return ability is not None and can_answer(request, self._facts[model], ability, has_head=has_head)
 
-    def _nobody(self, model: str) -> ServerFailure:
+    def _unavailable(self, model: str) -> ServerFailure:
         told = "; ".join(server.problem for server in self._servers if server.problem is not None)
         return ServerFailure(
-            f"no vLLM server has been there for {model!r} in {self._patience_seconds:.0f} seconds"
+            f"no vLLM server has been there for {model!r} in {self._wait_seconds:.0f} seconds"
             f"{f': {told}' if told else ''}. Sample again when one is."
         )
 
@@ -183,21 +183,21 @@ class Fleet:
 
 @dataclass(slots=True)
 class _Tries:
-    """The attempts at one sample so far."""
+    """Failed attempts of one sample."""
 
     deaths: int = 0
-    misses: int = 0  # failures of any kind
+    misses: int = 0  # of every kind
     unfit: set[VllmServer] = field(default_factory=set)  # healthy servers that refuse this sample
 
     async def count(self, error: Exception, server: VllmServer, *, is_of_adapter: bool) -> None:
-        """Record a failure: the server is avoided from now on, by all samples or by this one."""
+        """Count a failure. A broken server is not used any more; a healthy one is not asked for this sample again."""
         self.misses += 1
         if isinstance(error, VllmRefused) and error.status == UNKNOWN:
             if not is_of_adapter:
                 server.lose(str(error))
             return
         if server.is_up:
-            await server.verify()  # a server whose engine died while it loaded the adapter refuses, too
+            await server.verify()  # a server whose engine died while loading the adapter refuses, too
         if isinstance(error, VllmConnectionLost):
             self.deaths += error.was_sent
         elif isinstance(error, Unfinished) or not server.is_up:
@@ -210,7 +210,7 @@ def _explain(error: Exception, server: VllmServer) -> str:
     match error:
         case NotLoaded():
             return f"the weights of this sampler cannot be used: {error}"
-        case StrangeAnswer():
+        case UnexpectedAnswer():
             return f"{server.url} does not answer as vLLM does: {error}"
         case _:
             return f"vLLM does not take the sample: {error}"

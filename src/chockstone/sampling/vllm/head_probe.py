@@ -1,7 +1,7 @@
-"""Head probes: an adapter of only the output layer, to find out whether a server applies such adapters.
+"""A test adapter of the output layer alone, to find out whether a vLLM server applies such adapters.
 
-vLLM may be configured to adapt some layers only, and silently ignores the other matrices of an adapter. If it does
-adapt the output layer, it cannot score prompts: with or without an adapter that gives wrong numbers or crashes it.
+vLLM can be configured to adapt some layers only, and silently ignores an adapter's other matrices. A server that
+adapts the output layer cannot score prompts: with any adapter or none, it gives wrong numbers or crashes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ALPHA: Final = 64
 
 @contextmanager
 def head_probe(directory: Path, facts: ModelFacts) -> Iterator[AdapterFiles]:
-    """Creates the adapter below ``directory`` until the block ends. Raises OSError."""
+    """Its files are below ``directory`` until the block ends. Raises OSError."""
     place = directory / f"chockstone-probe-{secrets.token_hex(8)}"
     random = np.random.default_rng(0)
     down_RI = random.normal(0, facts.hidden_size**-0.5, (1, facts.hidden_size)).astype(np.float32)
@@ -42,7 +42,7 @@ def head_probe(directory: Path, facts: ModelFacts) -> Iterator[AdapterFiles]:
     place.mkdir()
     try:
         (place / "adapter_config.json").write_text(json.dumps(config))
-        (place / "adapter_model.safetensors").write_bytes(save(tensors))  # so that disk errors are OSErrors
+        (place / "adapter_model.safetensors").write_bytes(save(tensors))  # errors of the disk are OSErrors then
         yield AdapterFiles(place.name, str(place), has_head=True)
     finally:
         shutil.rmtree(place, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Model facts: what vLLM requests need to know about a base model, read from its files without loading it."""
+"""Facts of a base model that requests to vLLM need, read from its files without loading the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ModelFacts:
 
 
 def read_facts(name: str, directory: Path) -> ModelFacts:
-    """Raises OSError or ValueError if the directory holds no model."""
+    """Raises OSError or ValueError for a directory that holds no such model."""
     config = read_model_object(directory / "config.json")
     text_config = {**config, **(config.get("text_config") or {})}
     found: set[int] = set()

@@ -1,7 +1,7 @@
 """One vLLM server: what it can do, and whether it is healthy.
 
-The server is watched: an unreachable server is retried until it is back, and a hung server is detected. Requests in
-progress there are aborted, so that another server can serve them.
+A background task checks its health. A server that is lost is probed with backoff until it is back; samples that were
+running there fail, so that the fleet can retry them on another server.
 """
 
 from __future__ import annotations
@@ -16,26 +16,31 @@ from typing import Any, Final
 
 from chockstone.sampling.vllm.adapters import AdapterFiles, Adapters
 from chockstone.sampling.vllm.completion_request import Ability
-from chockstone.sampling.vllm.connection import Connection, VllmConnectionLost, VllmError, VllmRefused
+from chockstone.sampling.vllm.connection import (
+    Connection,
+    VllmConnectionLost,
+    VllmError,
+    VllmRefused,
+    has_no_output_layer,
+)
 from chockstone.sampling.vllm.head_probe import head_probe
 from chockstone.sampling.vllm.model_facts import ModelFacts
 
 log = logging.getLogger(__name__)
-_BEAT_SECONDS: Final = 2.0
+_HEALTH_SECONDS: Final = 2.0
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 10.0
-_MEETING_SECONDS: Final = 120.0
-_AT_ONCE: Final = 1024  # maximum requests in progress, one connection each; more than a server has in its batch
-_MISSES: Final = 2  # failed health checks before the server counts as lost; a refused connection counts at once
+_PROBE_SECONDS: Final = 120.0
+_AT_ONCE: Final = 1024  # running requests, with a connection each: more than the sequences of its batch
+_MISSES: Final = 2  # unanswered health checks; one refused connection is enough
 _SCORED: Final = 5
 _COOLER: Final = 0.1
 _NOISE: Final = 0.01
-_NOT_THERE: Final = "expected target modules"  # part of the message if the output layer cannot be adapted
 Scores = Mapping[str, float]  # logprobs by token
 
 
-class Misfit(VllmError):
-    """The server answers, but cannot be used. The message says what to do."""
+class VllmUnusable(VllmError):
+    """The server answers and cannot be used. The message says what to change."""
 
 
 class VllmServer:
@@ -48,42 +53,45 @@ class VllmServer:
         most_adapters: int,
         on_change: Callable[[], None],
     ) -> None:
-        """``facts`` are of the base models to sample from; ``directory`` holds the adapters."""
+        """``facts``: of the base models to serve. Adapters are below ``directory``."""
         self.url = url
-        self.abilities: dict[str, Ability] = {}  # by base model, when the server was last queried
+        self.abilities: dict[str, Ability] = {}  # by base model, as of the last probe
         self.problem: str | None = "it was not asked yet"  # None: healthy
-        self.busy = 0  # samples in progress or waiting
+        self.busy = 0  # samples that run or wait
         self._facts = facts
         self._directory = directory
         self._connection = Connection(url)
         self.adapters = Adapters(self._connection, most=most_adapters)
         self._on_change = on_change
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._flights: set[asyncio.Task[Any]] = set()
-        self._sent: set[asyncio.Task[Any]] = set()  # requests that were sent: the server may have died of them
+        self._requests: set[asyncio.Task[Any]] = set()
+        self._sent: set[asyncio.Task[Any]] = set()  # requests that were sent: the server may have crashed on them
         self._verifying: asyncio.Task[None] | None = None
 
     @property
     def is_up(self) -> bool:
         return self.problem is None
 
-    async def meet(self) -> None:
-        """Query what the server serves, and begin to use it. Raises VllmError or Misfit."""
+    async def probe(self) -> None:
+        """Find out what the server can do, and start using it.
+
+        Raises VllmConnectionLost, VllmUnusable or VllmRefused.
+        """
         try:
-            async with asyncio.timeout(_MEETING_SECONDS):
-                await self._meet()
+            async with asyncio.timeout(_PROBE_SECONDS):
+                await self._probe()
         except TimeoutError as error:
             raise VllmConnectionLost(f"{self.url} answers, and generates nothing", was_sent=True) from error
 
-    async def _meet(self) -> None:
+    async def _probe(self) -> None:
         offer = await self._connection.offer()
         if not (served := self._facts.keys() & offer.models.keys()):
-            raise Misfit(
+            raise VllmUnusable(
                 f"the vLLM server at {self.url} serves {_list(offer.models)}, and this server {_list(self._facts)}; "
                 f"start vLLM with --served-model-name and the name that --model gives here"
             )
         if not await self._connection.takes_adapters():
-            raise Misfit(
+            raise VllmUnusable(
                 f"the vLLM server at {self.url} takes no adapters; start it with --enable-lora, and with "
                 f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"
             )
@@ -96,7 +104,7 @@ class VllmServer:
         try:
             has_head = await self._has_head(min(served), usual)
         except OSError as error:
-            raise Misfit(f"adapters cannot be written to {str(self._directory)!r}: {error}") from error
+            raise VllmUnusable(f"adapters cannot be written to {str(self._directory)!r}: {error}") from error
         self.abilities = {model: Ability(offer.models[model], is_tempered, has_head) for model in served}
         self.adapters.forget_all()
         self.problem = None
@@ -105,12 +113,12 @@ class VllmServer:
         self._on_change()
 
     async def watch(self) -> None:
-        """Check the health of the server until cancelled."""
+        """Check the health until cancelled."""
         pause, misses = _FIRST_PAUSE_SECONDS, 0
         while True:
-            await asyncio.sleep(_BEAT_SECONDS if self.is_up else pause)
+            await asyncio.sleep(_HEALTH_SECONDS if self.is_up else pause)
             try:
-                await (self._connection.check_health() if self.is_up else self.meet())
+                await (self._connection.check_health() if self.is_up else self.probe())
                 pause, misses = _FIRST_PAUSE_SECONDS, 0
             except VllmError as error:
                 misses += 1
@@ -118,55 +126,55 @@ class VllmServer:
                     continue
                 pause = _FIRST_PAUSE_SECONDS if self.is_up else min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 self.lose(str(error))
-            except Exception as error:  # the watch must go on after any error
+            except Exception as error:  # the watch must survive any error
                 log.exception("vllm server not understood url=%s", self.url)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 self.lose(f"{self.url} is not understood: {type(error).__name__}: {error}")
 
     async def verify(self) -> None:
-        """Check the health of the server, after a request has failed there."""
+        """Check the health now, after a request failed."""
         if self._verifying is None:
             self._verifying = asyncio.create_task(self._verify())
         await asyncio.shield(self._verifying)
 
     def lose(self, reason: str) -> None:
-        """Stop using the server until it is reached again. Requests in progress raise VllmConnectionLost."""
+        """Stop using the server until a probe succeeds; its running requests raise VllmConnectionLost."""
         if self.problem != reason:
             log.warning("vllm server not used url=%s reason=%s", self.url, reason)
         self.problem = reason
         self.adapters.forget_all()
-        for flight in self._flights:
-            flight.cancel()
+        for request in self._requests:
+            request.cancel()
         self._on_change()
 
     async def complete(self, body: dict[str, Any], files: AdapterFiles | None) -> Any:  # Any: plain JSON
-        """Send a completion request, with the adapter loaded. Raises VllmError."""
-        flight = asyncio.create_task(self._complete(body, files))
-        self._flights.add(flight)
+        """Complete a request with its adapter loaded. Raises VllmError."""
+        request = asyncio.create_task(self._complete(body, files))
+        self._requests.add(request)
         self.busy += body["n"]
         try:
-            return await flight
+            return await request
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
                 raise
-            was_sent = flight in self._sent
+            was_sent = request in self._sent
             raise VllmConnectionLost(
                 f"{self.url} was lost with the sample under way: {self.problem}", was_sent=was_sent
             ) from None
         finally:
             self.busy -= body["n"]
-            self._flights.discard(flight)
-            self._sent.discard(flight)
+            self._requests.discard(request)
+            self._sent.discard(request)
 
     async def close(self) -> None:
         await self._connection.close()
 
     async def _complete(self, body: dict[str, Any], files: AdapterFiles | None) -> Any:
         async with self._turns:
-            if (flight := asyncio.current_task()) is not None:
-                self._sent.add(flight)
-            async with nullcontext() if files is None else self.adapters.lent(files):
+            if (request := asyncio.current_task()) is not None:
+                self._sent.add(request)
+            async with nullcontext() if files is None else self.adapters.borrow(files):
                 return await self._connection.complete(body)
 
     async def _verify(self) -> None:
@@ -183,9 +191,9 @@ class VllmServer:
             try:
                 await self._connection.load_adapter(files.name, files.directory)
             except VllmRefused as error:
-                if _NOT_THERE in str(error):
+                if has_no_output_layer(error):
                     return False
-                raise Misfit(
+                raise VllmUnusable(
                     f"the vLLM server at {self.url} cannot load an adapter from {str(self._directory)!r}: {error}. It "
                     f"must see the directory under this very path, and have been started with --enable-lora"
                 ) from error
@@ -195,7 +203,7 @@ class VllmServer:
                 await self._connection.unload_adapter(files.name)
 
     async def _score(self, model: str, temperature: float) -> Scores:
-        """Logprobs of the likeliest tokens after a fixed prompt."""
+        """Logprobs of the most likely tokens after a one-token prompt."""
         body = {"model": model, "prompt": [0], "max_tokens": 1, "seed": 0, "logprobs": _SCORED, "top_p": 1.0}
         body |= {"temperature": temperature, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
         answer = await self._connection.complete(body | {"return_tokens_as_token_ids": True})
@@ -203,11 +211,11 @@ class VllmServer:
             told = answer["choices"][0]["logprobs"]["top_logprobs"][0]
             scores = {str(token): float(score) for token, score in told.items()}
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
-            raise Misfit(f"{self.url} does not give logprobs as vLLM does: {error!r}") from error
+            raise VllmUnusable(f"{self.url} does not give logprobs as vLLM does: {error!r}") from error
         if not scores:
-            raise Misfit(f"{self.url} does not give logprobs as vLLM does: of no token at all")
+            raise VllmUnusable(f"{self.url} does not give logprobs as vLLM does: of no token at all")
         if any(score > 0 for score in scores.values()) or sum(map(exp, scores.values())) > 1 + _NOISE:
-            raise Misfit(
+            raise VllmUnusable(
                 f"the vLLM server at {self.url} gives logits for logprobs; start it with --logprobs-mode "
                 f"raw_logprobs or processed_logprobs"
             )
@@ -215,7 +223,7 @@ class VllmServer:
 
 
 def _differ(scores: Scores, others: Scores) -> bool:
-    """Compare two sets of scores. Each has the likeliest tokens and the sampled one, so their tokens may differ."""
+    """Compare the tokens that both have: each has its most likely ones and the one that was sampled."""
     common = scores.keys() & others.keys()
     return not common or any(abs(scores[token] - others[token]) > _NOISE for token in common)
 

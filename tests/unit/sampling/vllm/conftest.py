@@ -11,7 +11,7 @@ from support.vllm.stub import Stub, running
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is noticed in seconds is noticed at once."""
-    monkeypatch.setattr(server, "_BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(server, "_HEALTH_SECONDS", 0.05)
     monkeypatch.setattr(server, "_FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
 

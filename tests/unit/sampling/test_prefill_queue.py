@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from chockstone.sampling.job import Job
-from chockstone.sampling.reading_order import ReadingOrder
+from chockstone.sampling.prefill_queue import PrefillQueue
 
 
 def make_job(key: str) -> Job:
@@ -12,14 +12,14 @@ def make_job(key: str) -> Job:
     return Job(key, key[0], 0, anything, anything, anything, (), anything, anything, 0, 0, 1)
 
 
-def make_order(*keys: str) -> tuple[ReadingOrder, dict[str, Job]]:
-    order, jobs = ReadingOrder(), {key: make_job(key) for key in keys}
+def make_order(*keys: str) -> tuple[PrefillQueue, dict[str, Job]]:
+    order, jobs = PrefillQueue(), {key: make_job(key) for key in keys}
     for job in jobs.values():
         order.add(job)
     return order, jobs
 
 
-def keys_of(order: ReadingOrder) -> list[str]:
+def keys_of(order: PrefillQueue) -> list[str]:
     return [job.key for job in order.in_turn()]
 
 
@@ -29,11 +29,11 @@ def test_the_first_of_each_owner_comes_before_the_second_of_any() -> None:
     assert keys_of(order) == ["a1", "b1", "c1", "a2", "b2", "a3"]
 
 
-def test_an_owner_who_got_a_piece_goes_behind_those_who_got_none() -> None:
+def test_an_owner_whose_chunk_was_taken_goes_behind_those_who_got_none() -> None:
     order, jobs = make_order("a1", "a2", "b1", "b2", "c1")
 
     order.take([jobs["a1"], jobs["b1"]])
-    order.add(jobs["a1"])  # it has more to read
+    order.add(jobs["a1"])  # it has more chunks
 
     assert keys_of(order) == ["c1", "a2", "b2", "a1"]
 
