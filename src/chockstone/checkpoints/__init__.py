@@ -3,8 +3,8 @@
 Knows nothing of servers, runs or catalogs, and imports torch only to make or fill torch tensors.
 """
 
-from chockstone.checkpoints.checkpointer import Checkpointer, SaveOptions
-from chockstone.checkpoints.format.holdings import Pieces
+from chockstone.checkpoints.checkpointer import Checkpointer
+from chockstone.checkpoints.format.shards import Pieces
 from chockstone.checkpoints.reading.archive import Archive
 from chockstone.checkpoints.reading.listing import StoredCheckpoint, list_checkpoints
 from chockstone.checkpoints.reading.reader import verify_archive
@@ -17,6 +17,7 @@ from chockstone.checkpoints.runtime.threads import tune_for_latency
 from chockstone.checkpoints.runtime.watchdog import LoopBlocked, LoopWatchdog, Stall, Stalls
 from chockstone.checkpoints.saving.admission import Admission
 from chockstone.checkpoints.saving.handle import SavedCheckpoint, SaveHandle, SaveProgress
+from chockstone.checkpoints.saving.request import SaveOptions
 from chockstone.checkpoints.stores.store import Store, open_store
 
 __all__ = [

@@ -20,7 +20,7 @@ from chockstone.checkpoints.format.manifest import Manifest
 from chockstone.checkpoints.reading.archive import Archive
 from chockstone.checkpoints.restoring.export import write_members
 from chockstone.checkpoints.saving.file_image import FileImage, SourceFile
-from chockstone.checkpoints.saving.job import copy_metadata
+from chockstone.checkpoints.saving.request import copy_metadata
 from chockstone.checkpoints.saving.writer import Write
 from chockstone.checkpoints.stores.posix import local_errors
 from chockstone.checkpoints.stores.store import Store

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from chockstone.checkpoints.format.holdings import Box
+from chockstone.checkpoints.format.shards import Box
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -163,4 +163,4 @@ class PartWrite:
             self._on_bytes(len(content))
         if chunk.end == self._layout.body_end:
             self.remainder = b"".join(content for _, content in cut_extents(extents, tail, chunk.end))
-        self._share.give_back(extents)
+        self._share.release(extents)

@@ -18,8 +18,8 @@ from chockstone.checkpoints.format.byte_runs import ByteCut, ByteRun, ByteRuns, 
 from chockstone.checkpoints.format.host_memory import Bytes
 from chockstone.checkpoints.format.layout import Layout
 from chockstone.checkpoints.format.tar import PAGE, render_headers, round_up
+from chockstone.checkpoints.ranks.buffer_pool import BufferPool
 from chockstone.checkpoints.ranks.ownership import Chunk
-from chockstone.checkpoints.ranks.scratch_memory import ScratchMemory
 from chockstone.checkpoints.saving.snapshot import Section, Snapshot
 
 _DIRECT_BYTES: Final = 64 * 1024  # less is gathered: a copy costs less than a write of its own
@@ -75,18 +75,18 @@ class RankShare:
         layout: Layout,
         snapshot: Snapshot,
         runs: ByteRuns,
-        scratch: ScratchMemory,
+        buffers: BufferPool,
         *,
         mtime: int,
         files: Mapping[str, bytes] | None = None,
     ) -> None:
         """``runs``: what this rank has, as offsets in the file. ``files``: the small members, on rank 0."""
-        assert snapshot.supply is not None
-        self._scratch = scratch
+        assert snapshot.copy_plan is not None
+        self._buffers = buffers
         self._layout = layout
         self._runs = runs
         self._memory = snapshot.memory
-        self._supply = snapshot.supply
+        self._copy_plan = snapshot.copy_plan
         self._sections = snapshot.sections
         self._data = data_runs(layout, snapshot.sections)
         self._fixed: list[tuple[int, bytes]] = []
@@ -104,7 +104,7 @@ class RankShare:
     def extents(self, chunk: Chunk, received: Sequence[Received] = ()) -> list[FileExtent]:
         """All bytes that the chunk needs, in order. They begin on pages, and end there before the end of the body.
 
-        What was received is not referred to. Whoever has written them calls ``give_back``.
+        What was received is not referred to. Whoever has written them calls ``release``.
         Raises SaveFailed where the ranks do not have every element of a tensor exactly once between them.
         """
         cuts = list(self._runs.within(chunk.start, chunk.needed_to))
@@ -127,19 +127,19 @@ class RankShare:
             extents.append(self._gather(position, chunk.needed_to, received))
         return extents
 
-    def give_back(self, extents: Iterable[FileExtent]) -> None:
+    def release(self, extents: Iterable[FileExtent]) -> None:
         for extent in extents:
             if extent.lent is not None:
-                self._scratch.take_back(extent.lent)
+                self._buffers.release(extent.lent)
 
     def _of(self, cut: ByteCut) -> Bytes:
         """The bytes of a cut, which stand together in memory."""
         index, within = self._runs.locate(cut.position)
-        place = self._supply.places[index] + within
+        place = self._copy_plan.places[index] + within
         return self._memory[place : place + cut.run.size]
 
     def _gather(self, start: int, end: int, received: Sequence[Received]) -> FileExtent:
-        lent = self._scratch.lend(end - start)
+        lent = self._buffers.acquire(end - start)
         memory = lent[: end - start]
         memory[:] = 0  # between members there is nothing
         first = max(bisect_right(self._fixed_starts, start) - 1, 0)
@@ -186,11 +186,11 @@ class RankShare:
 
     def _name(self, offset: int) -> str:
         """Of the tensor that a byte of the file belongs to."""
-        places = np.array(self._supply.leaf_places, dtype=np.int64)
+        places = np.array(self._copy_plan.leaf_places, dtype=np.int64)
         starts = places + _distances(places, self._layout, self._sections)
-        sizes = [math.prod(shape) for _, _, _, shape, _ in self._supply.structure]
+        sizes = [math.prod(shape) for _, _, _, shape, _ in self._copy_plan.structure]
         _, index = max((int(start), index) for index, start in enumerate(starts) if start <= offset and sizes[index])
-        group, key, *_ = self._supply.structure[index]
+        group, key, *_ = self._copy_plan.structure[index]
         return f"{group}.{key}"
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from chockstone.checkpoints.errors import DamagedArchive
 from chockstone.checkpoints.format.byte_runs import ByteRun, box_runs
 from chockstone.checkpoints.format.dtypes import BY_NAME, BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
-from chockstone.checkpoints.format.holdings import Pieces, holding_of, tensors_of
 from chockstone.checkpoints.format.host_memory import Bytes
 from chockstone.checkpoints.format.safetensors_header import SUFFIX
+from chockstone.checkpoints.format.shards import Pieces, local_tensors_of, shards_of
 from chockstone.checkpoints.format.tree import TensorReference
 from chockstone.checkpoints.reading.archive import Archive, ArchiveTensor
 from chockstone.checkpoints.reading.reader import FileMapping, ReadTarget, read_targets
@@ -62,9 +62,9 @@ class RestoreDestinations:
 
     def use(self, live: Any, tensor: ArchiveTensor) -> None:
         """Read ``tensor`` into one that the target has: what of it is in this process, where it is divided."""
-        if (holding := holding_of(live)) is not None:
-            for box, part in zip(holding.boxes, tensors_of(live), strict=False):  # no box: an empty part
-                self._use_box(box_runs(holding.shape, box, part.element_size()), part, tensor.offset)
+        if (shards := shards_of(live)) is not None:
+            for box, part in zip(shards.boxes, local_tensors_of(live), strict=False):  # no box: an empty part
+                self._use_box(box_runs(shards.shape, box, part.element_size()), part, tensor.offset)
             return
         if _is_plain(live):
             self.targets.append(ReadTarget(tensor.offset, _memory(live)))

@@ -14,13 +14,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from chockstone.checkpoints.errors import DamagedArchive, RestoreFailed, RestoreMismatch
-from chockstone.checkpoints.format.holdings import Unholdable, local_of
 from chockstone.checkpoints.format.safetensors_header import SUFFIX
+from chockstone.checkpoints.format.shards import UnsupportedSharding, local_tensor_of
 from chockstone.checkpoints.format.tree import TensorReference, unflatten
 from chockstone.checkpoints.reading.archive import Archive
 from chockstone.checkpoints.reading.reader import FileMapping, Reader
 from chockstone.checkpoints.restoring.destinations import RestoreDestinations, fits, is_tensor, show
-from chockstone.checkpoints.restoring.optimizer_template import add_moulds
+from chockstone.checkpoints.restoring.optimizer_templates import add_templates
 from chockstone.checkpoints.restoring.random_state import RandomState
 from chockstone.checkpoints.restoring.receipt import Restored, RestoredPart
 
@@ -137,7 +137,7 @@ class _Plan:
         if _is_module(live):
             tree = self._place_module(saved, live, path)
         elif _is_stateful(live):
-            supplied = add_moulds(saved, live.state_dict(), live, lambda reference: self.places.find(reference)[1:])
+            supplied = add_templates(saved, live.state_dict(), live, lambda reference: self.places.find(reference)[1:])
             tree = self._fill(saved, supplied, path, exact=False)
             self._compare_groups(saved, live, path)
             steps = self.late if isinstance(live, RandomState) else self.early
@@ -203,7 +203,7 @@ class _Plan:
         if fits(live, dtype, shape):
             try:
                 self.places.use(live, tensor)
-            except Unholdable as error:
+            except UnsupportedSharding as error:
                 self.wrong.append(f"{path}: {error}")
             return live
         if exact and is_tensor(live):
@@ -294,8 +294,10 @@ def _is_module(value: object) -> bool:
 
 def _is_own(module: Any, tree: Mapping[str, Any]) -> bool:
     """Whether filling these tensors is all it takes: they are the module's own, and there is nothing else."""
-    own = {local_of(tensor).data_ptr() for tensor in (*module.parameters(), *module.buffers())}
-    return all(is_tensor(value) and (local_of(value).data_ptr() in own or not value.numel()) for value in tree.values())
+    own = {local_tensor_of(tensor).data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    return all(
+        is_tensor(value) and (local_tensor_of(value).data_ptr() in own or not value.numel()) for value in tree.values()
+    )
 
 
 def _holds_stateful(value: object) -> bool:

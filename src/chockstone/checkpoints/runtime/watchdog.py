@@ -65,7 +65,7 @@ class Stalls:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _StackSample:
     """What was seen while the beat that was due then was late."""
 
     due: float
@@ -106,7 +106,7 @@ class LoopWatchdog:
         self._thread: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ends = False
-        self._look: _Look | None = None
+        self._sample: _StackSample | None = None
         self._untold: list[Stall] = []
         self._blocked: list[Stall] = []  # beyond the limit
         self._forget()
@@ -201,13 +201,13 @@ class LoopWatchdog:
             self._news.set()
 
     def _judge(self, lateness: float) -> Stall:
-        look, waited = self._look, self._waited
+        sample, waited = self._sample, self._waited
         self._waited = self._waited_for_a_core()
-        if look is None or look.due != self._due or look.stack is None:
+        if sample is None or sample.due != self._due or sample.stack is None:
             return Stall(lateness, "", 0.0)
-        interpreter_taken = look.overslept_seconds - (time.thread_time() - self._computed)
+        interpreter_taken = sample.overslept_seconds - (time.thread_time() - self._computed)
         excused = max(self._waited - waited, interpreter_taken)
-        return Stall(lateness, "".join(look.stack.format()), max(0.0, lateness - excused))
+        return Stall(lateness, "".join(sample.stack.format()), max(0.0, lateness - excused))
 
     def _longest_of(self, stalls: list[Stall], stall: Stall) -> list[Stall]:
         return sorted([*stalls, stall], key=lambda each: -each.seconds)[: self._keep]
@@ -226,14 +226,14 @@ class LoopWatchdog:
                 self._waited = self._waited_for_a_core()
                 wake = due + self._threshold
             else:
-                self._look_at(due, overslept_seconds=0.0 if has_news else now - max(wake, due))
+                self._take_sample(due, overslept_seconds=0.0 if has_news else now - max(wake, due))
                 wake = now + (now - due)
         self._tell()
 
-    def _look_at(self, due: float, *, overslept_seconds: float) -> None:
-        before = self._look if self._look is not None and self._look.due == due else _Look(due, None, 0.0)
+    def _take_sample(self, due: float, *, overslept_seconds: float) -> None:
+        before = self._sample if self._sample is not None and self._sample.due == due else _StackSample(due, None, 0.0)
         stack = self._stack_of(sys._current_frames().get(self._loop_thread))
-        self._look = _Look(due, stack or before.stack, before.overslept_seconds + overslept_seconds)
+        self._sample = _StackSample(due, stack or before.stack, before.overslept_seconds + overslept_seconds)
         for frame in stack or ():
             _ = frame.line  # read from its file here, so that the loop need not
 

@@ -2,81 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from chockstone.checkpoints.errors import (
-    CheckpointError,
     CheckpointExists,
     CheckpointMissing,
     SaveAbandoned,
     StoreError,
 )
-from chockstone.checkpoints.format.layout import Layout, check_members
+from chockstone.checkpoints.format.layout import Layout
 from chockstone.checkpoints.format.manifest import Manifest
 from chockstone.checkpoints.format.tree import STATE
 from chockstone.checkpoints.reading.listing import RECOVERY, list_checkpoints
 from chockstone.checkpoints.retention.enforcement import apply_retention
 from chockstone.checkpoints.retention.policy import Removal, Retention
-from chockstone.checkpoints.saving.admission import Admission
 from chockstone.checkpoints.saving.clock import Clock
 from chockstone.checkpoints.saving.handle import SavedCheckpoint, SaveHandle
 from chockstone.checkpoints.saving.image import Image
 from chockstone.checkpoints.saving.pace import Pace
+from chockstone.checkpoints.saving.request import SaveRequest
 from chockstone.checkpoints.saving.snapshot import Snapshot
 from chockstone.checkpoints.saving.writer import Write
 from chockstone.checkpoints.stores.store import Sink, Store
 
 log = logging.getLogger(__name__)
 _ORPHAN_SECONDS: Final = 3600.0  # locks tell orphans from writes, age does where locks do not reach
-
-
-@dataclass(frozen=True, slots=True)
-class SaveRequest:
-    """What the caller said about a save; the name is the store's full one."""
-
-    name: str
-    step: int | None
-    kind: str
-    metrics: Mapping[str, float]
-    metadata: Mapping[str, Any]  # Any: plain JSON of the caller's
-    files: Mapping[str, bytes]
-    pinned: bool
-    ttl_seconds: float | None
-    overwrite: bool
-    admission: Admission
-    started: float = field(default_factory=time.perf_counter)
-
-
-def copy_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy the caller cannot change any more; refuses what is not plain JSON."""
-    try:
-        copied: dict[str, Any] = json.loads(json.dumps(dict(metadata), allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"metadata is not plain JSON: {error}") from error
-    return copied
-
-
-def check_ttl(seconds: float | None) -> float | None:
-    try:
-        return None if seconds is None else float(seconds)
-    except OverflowError:
-        raise CheckpointError("ttl_seconds is longer than there is time") from None
-
-
-def copy_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A copy the caller cannot change any more; refuses names that cannot stand in an archive."""
-    copied = {name: bytes(content) for name, content in files.items()}
-    members = [(STATE, 0), *((name, len(content)) for name, content in copied.items())]
-    if why := check_members(members):
-        raise CheckpointError(f"files: {why}")
-    return copied
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from chockstone.checkpoints.format.host_memory import Bytes, HostBuffer
 from chockstone.checkpoints.format.safetensors_header import SUFFIX, order_tensors, render_header
 from chockstone.checkpoints.format.tar import PAGE, round_up
 from chockstone.checkpoints.format.tree import MAX_STATE_BYTES, Leaf, flatten
-from chockstone.checkpoints.saving.supply import Supply, plan_supply
+from chockstone.checkpoints.saving.copy_plan import CopyPlan, plan_copies
 
 Signature = tuple[object, ...]  # what decides where tensors go
 
@@ -50,7 +50,7 @@ class Snapshot:
     skeleton: Mapping[str, Any]
     sections: tuple[Section, ...]
     memory: Bytes
-    supply: Supply | None = None  # what of it is in ``memory``, where several ranks have it between them
+    copy_plan: CopyPlan | None = None  # what of it is in ``memory``, where several ranks have it between them
 
     @property
     def tensor_bytes(self) -> int:
@@ -96,7 +96,7 @@ class Snapshotter:
         self._buffer = HostBuffer()
         self._signature: Signature | None = None
         self._arrangement = Arrangement((), (), 0)
-        self._supply: Supply | None = None
+        self._copy_plan: CopyPlan | None = None
         self._targets: list[Any] = []  # Any: torch tensors and numpy arrays over the buffer
         self._generation = 0
 
@@ -115,41 +115,41 @@ class Snapshotter:
         if signature != self._signature:
             self._signature = None  # first: an interrupt must not leave it with another arrangement
             self._arrangement = arrange(leaves)
-            self._supply = _supply(leaves, self._arrangement, rank, world_size)
+            self._copy_plan = _plan_copies(leaves, self._arrangement, rank, world_size)
             self._targets = []  # they would keep the old memory alive while the new is made
-        supply = self._supply
-        memory = self._buffer.reserve(self._arrangement.size if supply is None else supply.size)
-        sources = [leaf.value for leaf in leaves] if supply is None else [one.source(leaves) for one in supply.copies]
+        plan = self._copy_plan
+        memory = self._buffer.reserve(self._arrangement.size if plan is None else plan.size)
+        sources = [leaf.value for leaf in leaves] if plan is None else [one.source(leaves) for one in plan.copies]
         if self._signature is None or self._generation != self._buffer.generation:
-            if supply is None:
+            if plan is None:
                 places = [(place, leaf.shape) for place, leaf in zip(self._arrangement.places, leaves, strict=True)]
             else:
-                places = [(one.place, one.shape) for one in supply.copies]
+                places = [(one.place, one.shape) for one in plan.copies]
             self._targets = [_view(memory, *place, source) for place, source in zip(places, sources, strict=True)]
             self._signature, self._generation = signature, self._buffer.generation
         _copy(sources, self._targets, is_abandoned)
-        return Snapshot(tree.skeleton, self._arrangement.sections, memory, supply)
+        return Snapshot(tree.skeleton, self._arrangement.sections, memory, plan)
 
 
 def _facts(leaf: Leaf) -> tuple[object, ...]:
     is_numpy = type(leaf.value) is np.ndarray
-    return leaf.group, leaf.key, leaf.dtype.name, leaf.shape, is_numpy, leaf.aliases, leaf.holding
+    return leaf.group, leaf.key, leaf.dtype.name, leaf.shape, is_numpy, leaf.aliases, leaf.shards
 
 
-def _supply(leaves: list[Leaf], arrangement: Arrangement, rank: int, world_size: int) -> Supply | None:
+def _plan_copies(leaves: list[Leaf], arrangement: Arrangement, rank: int, world_size: int) -> CopyPlan | None:
     """None where the snapshot is the whole state, as every process has it."""
-    divided = [leaf for leaf in leaves if leaf.holding is not None]
+    divided = [leaf for leaf in leaves if leaf.shards is not None]
     if world_size == 1:
         if not divided:
             return None
         for leaf in divided:
-            if leaf.holding is not None and not leaf.holding.is_whole:
+            if leaf.shards is not None and not leaf.shards.is_whole:
                 raise UnstorableValue(
                     f"{leaf.group}.{leaf.key}",
                     "this process has only a part of it. Initialise torch.distributed on all that have the others, and "
                     'let all of them save, with ranks="auto"',
                 )
-    return plan_supply(leaves, arrangement.places, rank=rank, world_size=world_size)
+    return plan_copies(leaves, arrangement.places, rank=rank, world_size=world_size)
 
 
 def _copy(sources: Sequence[Any], targets: Sequence[Any], is_abandoned: Callable[[], bool]) -> None:

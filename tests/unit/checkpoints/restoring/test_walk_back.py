@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 from chockstone.checkpoints.errors import (
     CheckpointMissing,
     DigestMismatch,
-    LocalResourceError,
-    StoreDenied,
     StoreUnreachable,
-    UnsupportedArchive,
 )
 from chockstone.checkpoints.restoring.verdicts import Verdict
 from chockstone.checkpoints.restoring.walk_back import Ending, OnUnreadable, WalkBack
@@ -99,25 +96,6 @@ def test_what_is_sure_is_not_read_again() -> None:
         walk.reject(Verdict.CORRUPT, "its head was read twice", is_sure=True)
 
     assert (read, walk.ending) == ([0, 1], Ending.EXHAUSTED)
-
-
-@pytest.mark.parametrize(
-    ("error", "verdict"),
-    [
-        (StoreDenied("403"), Verdict.DENIED),
-        (StoreUnreachable("503"), Verdict.UNREACHABLE),
-        (UnsupportedArchive("newer"), Verdict.INCOMPATIBLE),
-        (LocalResourceError("no room"), Verdict.LOCAL),
-        (ZeroDivisionError("nobody knows"), Verdict.UNREACHABLE),
-    ],
-)
-def test_an_error_is_judged_and_stops(error: Exception, verdict: Verdict) -> None:
-    walk = WalkBack([0, 1])
-    for _ in walk:
-        assert walk.failed(error) is verdict
-
-    assert [look.reason for look in walk.judged] == [str(error)]
-    assert walk.ending is Ending.BLOCKED
 
 
 def test_one_that_was_listed_and_is_gone_is_walked_past() -> None:

@@ -1,4 +1,4 @@
-"""Supply: which bytes of a state this rank copies for the archive, and where in its memory they go.
+"""CopyPlan: which bytes of a state this rank copies for the archive, and where in its memory they go.
 
 What one rank alone has, it supplies. What several have is divided among them by bytes, in stretches; small
 tensors, whose values ranks may not quite agree on, come whole from the first that has them. All of this follows
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from chockstone.checkpoints.format.byte_runs import ByteRun, ByteRuns, box_runs
-from chockstone.checkpoints.format.holdings import Box
+from chockstone.checkpoints.format.shards import Box
 from chockstone.checkpoints.format.tar import PAGE, round_up
 from chockstone.checkpoints.format.tree import Leaf
 
@@ -26,7 +26,7 @@ _APART: Final = 64  # bytes that pieces without pages of their own are aligned t
 Structure = tuple[tuple[str, str, str, tuple[int, ...], tuple[str, ...]], ...]
 
 
-class Copied(NamedTuple):
+class TensorCopy(NamedTuple):
     """One copy of the snapshot: these rows of a tensor of a leaf, to ``place``."""
 
     leaf: int
@@ -37,19 +37,19 @@ class Copied(NamedTuple):
 
     def source(self, leaves: Sequence[Leaf]) -> Any:  # Any: a torch tensor or a numpy array
         leaf = leaves[self.leaf]
-        tensor = leaf.parts[self.part] if leaf.parts else leaf.value
+        tensor = leaf.local_tensors[self.part] if leaf.local_tensors else leaf.value
         return tensor if self.rows is None else tensor[self.rows[0] : self.rows[1]]
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
+class CopyPlan:
     """Offsets of ``runs`` are those of the arrangement, as if one process had everything."""
 
     structure: Structure
     leaf_places: tuple[int, ...]
     runs: ByteRuns
     places: tuple[int, ...]  # of each run, in memory
-    copies: tuple[Copied, ...]
+    copies: tuple[TensorCopy, ...]
     size: int  # of the memory
 
     @property
@@ -72,14 +72,14 @@ class _Part(NamedTuple):
     replicas: Sequence[int]  # that have it, too; none: only this rank
 
 
-def plan_supply(leaves: Sequence[Leaf], places: Sequence[int], *, rank: int, world_size: int) -> Supply:
+def plan_copies(leaves: Sequence[Leaf], places: Sequence[int], *, rank: int, world_size: int) -> CopyPlan:
     """``places``: where each leaf starts in the arrangement."""
     order = sorted(range(len(leaves)), key=lambda index: places[index])
     parts = [part for index in order for part in _parts(index, leaves[index], world_size)]
     choose = _chooser(parts, rank)
     runs: list[ByteRun] = []
     memory: list[int] = []
-    copies: list[Copied] = []
+    copies: list[TensorCopy] = []
     end = 0
     for part in parts:
         rows = choose(part)
@@ -91,7 +91,7 @@ def plan_supply(leaves: Sequence[Leaf], places: Sequence[int], *, rank: int, wor
             for run in box_runs(part.shape, box, leaves[part.leaf].dtype.itemsize)
         ]
         place = _place(end, runs[-1] if runs else None, found)
-        copies.append(Copied(part.leaf, part.part, rows, box.sizes, place))
+        copies.append(TensorCopy(part.leaf, part.part, rows, box.sizes, place))
         end = place
         for run in found:
             if runs and memory[-1] + runs[-1].size == end and (joined := _joined(runs[-1], run)) is not None:
@@ -101,20 +101,20 @@ def plan_supply(leaves: Sequence[Leaf], places: Sequence[int], *, rank: int, wor
                 memory.append(end)
             end += run.size
     structure = tuple((leaf.group, leaf.key, leaf.dtype.name, tuple(leaf.shape), leaf.aliases) for leaf in leaves)
-    return Supply(structure, tuple(places), ByteRuns.of(runs), tuple(memory), tuple(copies), end)
+    return CopyPlan(structure, tuple(places), ByteRuns.of(runs), tuple(memory), tuple(copies), end)
 
 
 def _parts(index: int, leaf: Leaf, world_size: int) -> list[_Part]:
-    if leaf.holding is None:
+    if leaf.shards is None:
         shape = tuple(leaf.shape)
         box = Box((0,) * len(shape), shape)
         size = box.elements * leaf.dtype.itemsize
         everyone = range(1) if isinstance(leaf.value, np.ndarray) else range(world_size)
         return [_Part(index, 0, shape, box, size, everyone)] if size else []
-    holding = leaf.holding
+    shards = leaf.shards
     return [
-        _Part(index, number, holding.shape, box, box.elements * leaf.dtype.itemsize, holding.replicas)
-        for number, box in enumerate(holding.boxes)
+        _Part(index, number, shards.shape, box, box.elements * leaf.dtype.itemsize, shards.replicas)
+        for number, box in enumerate(shards.boxes)
         if box.elements
     ]
 

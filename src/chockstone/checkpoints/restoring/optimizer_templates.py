@@ -1,4 +1,4 @@
-"""Moulds: places for the moments of an optimizer that has not made its own yet.
+"""Templates: places for the moments of an optimizer that has not made its own yet.
 
 A new optimizer has no state to restore into. What is as large as its parameter is divided as that is, and then
 each rank reads its part; without this every rank would get all of it, and the optimizer something that does not fit.
@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chockstone.checkpoints.format.dtypes import Dtype
-from chockstone.checkpoints.format.holdings import is_dtensor
+from chockstone.checkpoints.format.shards import is_dtensor
 from chockstone.checkpoints.format.tree import TensorReference
 
 Facts = tuple[Dtype, tuple[int, ...]]
 
 
-def add_moulds(saved: Any, supply: Any, live: Any, look_up: Callable[[TensorReference], Facts]) -> Any:
+def add_templates(saved: Any, supply: Any, live: Any, look_up: Callable[[TensorReference], Facts]) -> Any:
     """``supply``, the state of ``live``, with DTensors for what was saved of divided parameters and is not there.
 
     Unchanged for what is no optimizer, and for one whose parameters are whole.
@@ -29,15 +29,15 @@ def add_moulds(saved: Any, supply: Any, live: Any, look_up: Callable[[TensorRefe
     if not any(map(is_dtensor, parameters)):
         return supply
     there = supply.get("state", {})
-    moulds = {
-        index: _moulds(parameter, states[index], there.get(index, {}), look_up)
+    templates = {
+        index: _templates(parameter, states[index], there.get(index, {}), look_up)
         for index, parameter in enumerate(parameters)
         if is_dtensor(parameter) and isinstance(states.get(index), Mapping)
     }
-    return {**supply, "state": {**there, **moulds}}
+    return {**supply, "state": {**there, **templates}}
 
 
-def _moulds(
+def _templates(
     parameter: Any, saved: Mapping[str, Any], there: Mapping[str, Any], look_up: Callable[[TensorReference], Facts]
 ) -> Any:
     import torch
