@@ -31,7 +31,7 @@ class Verdict(StrEnum):
     CORRUPT = "corrupt"  # committed, and damaged, also at a second reading
     FOREIGN = "foreign"  # of another chain
     INCOMPATIBLE = "incompatible"  # of a newer format than this version reads
-    VOID = "void"  # committed after its writer had been superseded
+    SUPERSEDED = "void"  # committed after its writer had been superseded
     POISONED = "poisoned"  # the loader failed on it again and again
     DENIED = "denied"
     UNREACHABLE = "unreachable"
@@ -56,7 +56,7 @@ class Verdict(StrEnum):
 
 
 _STOPS: Final = {Verdict.INCOMPATIBLE, Verdict.DENIED, Verdict.UNREACHABLE, Verdict.LOCAL}
-_COMMITTED: Final = {Verdict.VERIFIED, Verdict.UNVERIFIED, Verdict.CORRUPT, Verdict.VOID, Verdict.POISONED}
+_COMMITTED: Final = {Verdict.VERIFIED, Verdict.UNVERIFIED, Verdict.CORRUPT, Verdict.SUPERSEDED, Verdict.POISONED}
 _OUR_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE}  # whichever file it was that could not be opened
 _OUR_OWN: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, *_OUR_DESCRIPTORS}
 
