@@ -1,15 +1,15 @@
-"""The checkpointer: saves that cost a trainer one memory copy, and restores that say what came back.
+"""The checkpointer: saves in the background after one memory copy, and restores with a receipt.
 
     with Checkpointer("file:///checkpoints", prefix="run-1") as checkpointer:
         handle = checkpointer.save({"model": model, "optimizer": optimizer}, step=100)
-        ...                                   # training goes on while the archive is written
+        ...                                   # training continues while the archive is written
         handle.result()                       # durable
 
-Memory: ``buffers`` snapshots at most, one by default, kept for the next save. A save that finds all
-of them in use waits for its turn, in the order of the calls.
+Memory: at most ``buffers`` snapshots, one by default, reused by the next save. A save that finds all of them in
+use waits for its turn, in the order of the calls.
 
-Where torch.distributed has several ranks they save one archive together: each copies and writes what it has of
-DTensors and Pieces, and of other tensors, which all have, its share; values that are no tensors are those of rank 0.
+Where torch.distributed has several ranks they save one archive together. Each rank copies and writes its shards of
+DTensors and Pieces, and an equal share of tensors that all ranks have. Values that are no tensors come from rank 0.
 All ranks must call ``save``, ``restore`` and ``close`` in the same order, with the same arguments and from one thread.
 """
 
@@ -75,13 +75,13 @@ class Checkpointer:
         rank_timeout_seconds: float = 300.0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """``bytes_per_second``: how fast to write while nobody waits for it; see ``pace``. None: as fast as it goes.
+        """``bytes_per_second``: rate limit of writes while no caller waits for the save; None: no limit. See ``pace``.
 
-        ``scan_store``: the first save removes what killed processes left, and reads the head of every archive below
-        the prefix, so as not to seem older than any. False is for those who tidy up and keep order themselves.
+        ``scan_store``: the first save removes what killed processes left, and reads the head of every archive below the
+        prefix, so that its own timestamp is the newest. False is for callers that do both themselves.
 
-        ``ranks="off"``: this process saves and restores for itself, whatever torch.distributed says. A rank that
-        says nothing for ``rank_timeout_seconds`` is lost to the others, however long all take to write and to read.
+        ``ranks="off"``: this process saves and restores alone, whatever torch.distributed says. A rank that sends
+        nothing for ``rank_timeout_seconds`` counts as lost; how long reads and writes take does not matter.
         """
         if prefix:
             check_name(prefix)
@@ -105,7 +105,7 @@ class Checkpointer:
     def save(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
         """Copy ``state`` and write it in the background; returns when it may be changed again.
 
-        Raises SaveFailed when an earlier save failed and its handle was never looked at.
+        Raises SaveFailed when an earlier save failed and no caller has seen its error.
         """
         request, handle = self._open(options)
         ticket = self._ticket()
@@ -121,8 +121,7 @@ class Checkpointer:
     async def save_async(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
         """As ``save``, with the copy off the event loop. Do not change ``state`` before this returns.
 
-        When the awaiting task is cancelled the save is abandoned: it never becomes visible, unless it
-        was committed already.
+        Cancelling the awaiting task abandons the save: it never becomes visible, unless it was committed already.
         """
         request, handle = self._open(options)
         ticket = self._ticket()
@@ -149,9 +148,9 @@ class Checkpointer:
         strict: bool = True,
         on_bytes: Callable[[int], None] = lambda _: None,
     ) -> RestoreReceipt:
-        """Put a checkpoint back into ``into``, in place, and say what came back.
+        """Restore a checkpoint into ``into``, in place, and return a receipt.
 
-        Without ``name`` the newest one is taken; damaged ones are read twice, walked past and named in
+        Without ``name`` the newest one is restored; damaged ones are read twice, skipped and named in
         the receipt. Raises CheckpointMissing when there is none, RestoreMismatch with nothing changed
         when archive and target differ, DamagedArchive when none can be used, UnsupportedArchive when
         one is of a newer format, StoreError when one cannot be read now: an older one would hide it.
@@ -173,12 +172,12 @@ class Checkpointer:
 
     async def restore_async(self, into: MutableMapping[str, Any], **options: Any) -> RestoreReceipt:
         """As ``restore``, off the event loop."""
-        return await _in_thread(_giving_way(lambda: self.restore(into, **options)))
+        return await _in_thread(_at_low_priority(lambda: self.restore(into, **options)))
 
     def load(self, *, name: str | None = None, kind: str = "weights", verify: Verify = "full") -> dict[str, Any]:
         """The state of a checkpoint as new objects: nested containers and whole tensors, in this process alone.
 
-        Walks past damaged ones as ``restore`` does. From a directory the tensors are views of the
+        Skips damaged ones as ``restore`` does. From a directory the tensors are views of the
         file, mapped privately; see ``restore.load_state``.
         """
 
@@ -190,7 +189,7 @@ class Checkpointer:
 
     async def load_async(self, **options: Any) -> dict[str, Any]:
         """As ``load``, off the event loop."""
-        return await _in_thread(_giving_way(lambda: self.load(**options)))
+        return await _in_thread(_at_low_priority(lambda: self.load(**options)))
 
     def verify(self, name: str) -> int:
         """Read all of a checkpoint and check every digest; how many blocks that were. Raises DamagedArchive."""
@@ -199,7 +198,7 @@ class Checkpointer:
 
     async def verify_async(self, name: str) -> int:
         """As ``verify``, off the event loop."""
-        return await _in_thread(_giving_way(lambda: self.verify(name)))
+        return await _in_thread(_at_low_priority(lambda: self.verify(name)))
 
     def export(
         self,
@@ -214,16 +213,18 @@ class Checkpointer:
             return export_members(archive, directory, members=members, on_bytes=on_bytes)
 
     async def export_async(self, name: str, directory: Path, *, members: Sequence[str] = ()) -> tuple[Member, ...]:
-        """As ``export``, off the event loop and at the checkpointer's pace. Cancelling who waits does not stop it."""
+        """As ``export``, off the event loop and at the checkpointer's pace. Cancelling the task does not stop it."""
         pace = Pace(self._bytes_per_second)
-        return await _in_thread(_giving_way(lambda: self.export(name, directory, members=members, on_bytes=pace.wait)))
+        return await _in_thread(
+            _at_low_priority(lambda: self.export(name, directory, members=members, on_bytes=pace.wait))
+        )
 
     def checkpoints(self) -> list[StoredCheckpoint]:
         """All checkpoints below the prefix, oldest first, damaged ones included and marked."""
         return list_checkpoints(self.store, self.prefix)
 
     def wait(self) -> None:
-        """Until every save so far has ended. Errors stay on their handles."""
+        """Wait until every save so far has ended. Errors stay on their handles."""
         pending = self._pending()
         for handle in pending:
             handle.hurry()
@@ -231,7 +232,7 @@ class Checkpointer:
             handle._wait()
 
     def close(self) -> None:
-        """Let running saves end; the checkpointer takes no more. Ctrl-C while waiting abandons them."""
+        """Wait for running saves; the checkpointer accepts no further ones. Ctrl-C while waiting abandons them."""
         with self._lock:
             self._closed = True
         try:
@@ -296,20 +297,20 @@ class Checkpointer:
         self._decline(error)
 
     def _decline(self, error: BaseException) -> None:
-        """Tell other ranks, when it is this save's turn, that this one does not take part; they would wait for it."""
+        """When it is this save's turn, tell the other ranks that this one does not take part, so that none waits."""
         if self._coordinator.has_peers:
             turn = SaveHandle("")
             self._coordinator.decline(error, turn=turn, previous=self._queue(turn))
 
     def _queue(self, handle: SaveHandle) -> SaveHandle | None:
-        """Put a save behind the others; the one before it."""
+        """Append a save to the queue; returns the save before it."""
         with self._lock:
             self._handles.append(handle)
             previous, self._last = self._last, handle
         return previous
 
     def _ticket(self) -> Future[Snapshotter]:
-        """For a snapshot. Where none is free somebody now waits for those that are being written."""
+        """Request a snapshot buffer. Where none is free, lift the rate limit of the saves that hold them."""
         ticket = self._buffers.ticket()
         if not ticket.done():
             for handle in self._pending():
@@ -348,7 +349,7 @@ class Checkpointer:
             writer.start()
         except BaseException as error:
             if writes and not isinstance(error, RuntimeError):
-                handle.abandon()  # interrupted, but the writer may run, and then the buffer is its own
+                handle.abandon()  # interrupted, but the writer may run, and then it owns the buffer
             else:
                 self._buffers.release(snapshotter)
                 handle._fail(error, seen=True)
@@ -383,8 +384,8 @@ class Checkpointer:
             raise SaveFailed(f"the earlier save of {failed[0].name!r} failed: {error}") from error
 
 
-def _giving_way(work: Callable[[], T]) -> Callable[[], T]:
-    """What is done beside an event loop, which goes before it."""
+def _at_low_priority(work: Callable[[], T]) -> Callable[[], T]:
+    """``work`` at low priority, for a thread beside an event loop."""
 
     def run() -> T:
         lower_priority()
@@ -394,7 +395,7 @@ def _giving_way(work: Callable[[], T]) -> Callable[[], T]:
 
 
 def _forget_all() -> None:
-    """In a forked child: its parent's saves are its parent's to finish."""
+    """In a forked child: only the parent finishes its saves."""
     _open_checkpointers.clear()
 
 

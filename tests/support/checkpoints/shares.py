@@ -30,7 +30,7 @@ class Shares:
         """What the ranks that do not own a chunk send to the one that does."""
         found: list[Received] = []
         for rank, share in enumerate(self.ranks):
-            parts = share.taken(chunk.start, chunk.needed_to)
+            parts = share.bytes_between(chunk.start, chunk.needed_to)
             if rank != chunk.owner and parts:
                 position = int(self.runs[rank].before(np.array([chunk.start]))[0])
                 found.append(Received(self.runs[rank], position, np.concatenate(parts)))

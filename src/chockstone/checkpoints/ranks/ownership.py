@@ -1,8 +1,9 @@
-"""Ownership: who hashes and writes which bytes of the archive.
+"""Ownership: which rank hashes and writes which bytes of the archive.
 
-The file is cut into units, each of which one rank writes whole. A unit goes to a rank that rank_runs about as much
-of it as any; where several do, they get equal stretches. Its other bytes are sent there. The ends of the archive,
-and the small members, which rank 0 alone has, are rank 0's. Every rank works this out alike.
+The file is cut into units; one rank writes each unit whole. A unit goes to a rank that has about as much of it as any
+other; where several do, they get equal numbers of units. The other ranks send their bytes of the unit to its owner.
+Head and tail of the archive and the small members, which rank 0 alone has, belong to rank 0. Every rank computes the
+same plan.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from chockstone.checkpoints.format.tar import PAGE
 from chockstone.checkpoints.saving.writer import CHUNK_BYTES
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
-ROUND_BYTES: Final = 8 * 1024**2  # that one rank puts together from what others send, at a time
+ROUND_BYTES: Final = 8 * 1024**2  # that one rank assembles at a time from what others send
 
 
 class Chunk(NamedTuple):
@@ -34,8 +35,8 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    pure: tuple[Chunk, ...]  # of which the owner itself rank_runs everything
-    rounds: tuple[tuple[Chunk, ...], ...]  # the others: what is exchanged at a time
+    pure: tuple[Chunk, ...]  # chunks of which the owner has all bytes
+    rounds: tuple[tuple[Chunk, ...], ...]  # the other chunks, by the round in which bytes are exchanged
 
     def of(self, rank: int) -> list[Chunk]:
         chunks = [*self.pure, *(chunk for each in self.rounds for chunk in each)]

@@ -252,18 +252,18 @@ class RankedSave:
                 if chunk.owner == rank:
                     expected.append((chunk, other, first, last))
                 else:
-                    parts.setdefault(chunk.owner, []).extend(work.share.taken(chunk.start, chunk.needed_to))
+                    parts.setdefault(chunk.owner, []).extend(work.share.bytes_between(chunk.start, chunk.needed_to))
         sizes: dict[int, int] = {}
         for _, other, first, last in expected:
             sizes[other] = sizes.get(other, 0) + last - first
-        lent: list[Bytes] = []
+        borrowed: list[Bytes] = []
 
-        def acquire(size: int) -> Bytes:
-            lent.append(buffers.acquire(size))
-            return lent[-1][:size]
+        def borrow(size: int) -> Bytes:
+            borrowed.append(buffers.acquire(size))
+            return borrowed[-1][:size]
 
-        outgoing = {to: np.concatenate(some, out=acquire(sum(map(len, some)))) for to, some in parts.items()}
-        incoming = {other: acquire(size) for other, size in sizes.items()}
+        outgoing = {to: np.concatenate(some, out=borrow(sum(map(len, some)))) for to, some in parts.items()}
+        incoming = {other: borrow(size) for other, size in sizes.items()}
         if not self._peers.exchange(outgoing, incoming):
             work.part.fail(SaveFailed("a rank was lost before it had sent its bytes"))
             return
@@ -273,7 +273,7 @@ class RankedSave:
             received[chunk].append(Received(work.runs[other], first, content))
         for chunk, some in received.items():
             work.part.offer(chunk, some)
-        for memory in lent:
+        for memory in borrowed:
             buffers.release(memory)
 
     def _await(self, part: PartWrite) -> None:

@@ -1,4 +1,4 @@
-"""Places: the memory that restored tensors go into, whether the target has it or it must be made."""
+"""Destinations: the memory that restored tensors are read into, of the target or newly allocated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chockstone.checkpoints.reading.reader import FileMapping, ReadTarget, read_
 
 
 class RestoreDestinations:
-    """Collects what must be read and where to; nothing is touched before ``targets`` are read."""
+    """Collects which bytes must be read into which memory. Nothing changes before ``targets`` are read."""
 
     def __init__(self, archive: Archive, mapping: FileMapping | None = None) -> None:
         """With a ``mapping``, tensors that must be made are views of it."""
@@ -34,7 +34,7 @@ class RestoreDestinations:
         self.copies: list[Callable[[], object]] = []  # to be run after reading
 
     def read(self) -> None:
-        """Read what has been collected, where nothing else needs to be known first."""
+        """Read everything that was collected."""
         if self.targets:
             read_targets(self._archive, self.targets)
 
@@ -61,7 +61,7 @@ class RestoreDestinations:
         return tensor, dtype, shape
 
     def use(self, live: Any, tensor: ArchiveTensor) -> None:
-        """Read ``tensor`` into one that the target has: what of it is in this process, where it is divided."""
+        """Read ``tensor`` into a tensor of the target; of a sharded one, the shards of this process."""
         if (shards := shards_of(live)) is not None:
             for box, part in zip(shards.boxes, local_tensors_of(live), strict=False):  # no box: an empty part
                 self._use_box(box_runs(shards.shape, box, part.element_size()), part, tensor.offset)
@@ -90,7 +90,7 @@ class RestoreDestinations:
                 position += run.length
 
     def make(self, reference: TensorReference, tensor: ArchiveTensor, dtype: Dtype, shape: tuple[int, ...]) -> Any:
-        """Read ``tensor`` into a new one; a tied one is made once."""
+        """Read ``tensor`` into a new tensor; a tied one is made once."""
         key = (reference.group, reference.key, reference.form)
         if key not in self._made:
             self._made[key] = self._make(reference, tensor, dtype, shape)

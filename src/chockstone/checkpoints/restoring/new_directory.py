@@ -1,4 +1,4 @@
-"""New directories: filled beside their place, then there in one step, whole or not at all."""
+"""New directories: filled under a temporary name, then renamed, so that they appear whole or not at all."""
 
 from __future__ import annotations
 

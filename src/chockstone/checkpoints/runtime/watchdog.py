@@ -1,4 +1,4 @@
-"""The watchdog: how long an event loop was kept from going on, and by whom.
+"""The watchdog: measures how long callbacks hold an event loop, and finds the lines that do.
 
     async with LoopWatchdog(limit_seconds=0.1):     # in a test: leaving raises LoopBlocked
         ...
@@ -6,9 +6,9 @@
     watchdog = LoopWatchdog(on_stall=warn)          # in a server
     watchdog.start(asyncio.get_running_loop())
 
-A beat on the loop measures how late it comes. While one is overdue, a thread looks at what the loop's
-thread is doing, first when the threshold has passed and then whenever the stall has doubled, so that
-the stack which is told was seen in the later half of it. Runs on asyncio's loop and on uvloop.
+A timer on the loop (the beat) measures how late it is called. While a beat is overdue, a thread samples the stack of
+the loop's thread: first when the threshold has passed, then whenever the stall has doubled. So the reported stack is
+from the later half of the stall. Runs on asyncio's loop and on uvloop.
 
 A stall is seen as at most ``interval_seconds`` shorter than it was. A beat every 50 ms, which is the
 default, takes about 0.5 % of a core (measured on two busy virtual ones; most of it is waking up); one
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _RELAXED_SECONDS: Final = 0.05
 _EXACT_SECONDS: Final = 0.005
 _FRAMES: Final = 20  # of a stack, the innermost ones
-_BOUNDS: Final = tuple(1e-4 * 1.1**n for n in range(150))  # seconds; quantiles are told to within 10 %
+_BOUNDS: Final = tuple(1e-4 * 1.1**n for n in range(150))  # seconds; quantiles are exact to 10 %
 
 
 class LoopBlocked(AssertionError):
@@ -66,11 +66,11 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True)
 class _StackSample:
-    """What was seen while the beat that was due then was late."""
+    """The stack of the loop's thread while the beat that was due at ``due`` was late."""
 
     due: float
     stack: traceback.StackSummary | None
-    overslept_seconds: float  # by the thread that looks: it could not run either
+    overslept_seconds: float  # of the sampling thread: it could not run either
 
 
 class LoopWatchdog:
@@ -102,7 +102,7 @@ class LoopWatchdog:
         self._on_beat = on_beat
         self._keep = keep
         self._lock = threading.Lock()  # held for moments only: the loop takes it
-        self._news = threading.Event()  # for the thread: a stall is over, or the watchdog ends
+        self._news = threading.Event()  # wakes the thread: a stall is over, or the watchdog stops
         self._thread: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ends = False
@@ -120,7 +120,7 @@ class LoopWatchdog:
         loop.call_soon_threadsafe(self._begin)
 
     def stop(self) -> None:
-        """The last beat is measured as far as it has come; on return the thread has ended."""
+        """Stop watching. A beat that is late now is still measured; on return the thread has ended."""
         if self._ends or self._thread is None:
             return
         self._ends = True  # a beat that comes now is the last
@@ -260,10 +260,10 @@ class LoopWatchdog:
             try:
                 self._on_stall(stall)
             except Exception:
-                log.exception("the callback for stalls failed; watching goes on")
+                log.exception("stall callback failed")
 
     def _waited_for_a_core(self) -> float:
-        """Seconds for which the loop's thread could have run and no core was free; 0 where nobody counts them."""
+        """Seconds for which the loop's thread was runnable without a core; 0 where the system does not count them."""
         try:
             with open(self._scheduling) as file:
                 return int(file.read().split()[1]) / 1e9

@@ -1,8 +1,8 @@
-"""CopyPlan: which bytes of a state this rank copies for the archive, and where in its memory they go.
+"""Copy plans: which bytes of a state this rank copies into its snapshot, and where in its memory they go.
 
-What one rank alone has, it supplies. What several have is divided among them by bytes, in stretches; small
-tensors, whose values ranks may not quite agree on, come whole from the first that has them. All of this follows
-from what a rank knows of itself, so that nobody waits for others before the copy is made.
+A rank copies what it alone has. Tensors that several ranks have are divided among them by bytes. Small tensors, whose
+values may differ slightly between ranks, come whole from the first rank that has them. Each rank plans from its own
+state, so that no rank waits for another before it copies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Structure = tuple[tuple[str, str, str, tuple[int, ...], tuple[str, ...]], ...]
 
 
 class TensorCopy(NamedTuple):
-    """One copy of the snapshot: these rows of a tensor of a leaf, to ``place``."""
+    """One copy of a snapshot: these rows of a tensor of a leaf, to ``place`` in memory."""
 
     leaf: int
     part: int
@@ -62,14 +62,14 @@ class CopyPlan:
 
 
 class _Part(NamedTuple):
-    """A box of a leaf that this rank could supply."""
+    """A box of a leaf that this rank has and could copy."""
 
     leaf: int
     part: int
     shape: tuple[int, ...]
     box: Box
     size: int
-    replicas: Sequence[int]  # that have it, too; none: only this rank
+    replicas: Sequence[int]  # ranks that have the same box; none: only this rank
 
 
 def plan_copies(leaves: Sequence[Leaf], places: Sequence[int], *, rank: int, world_size: int) -> CopyPlan:
@@ -120,10 +120,10 @@ def _parts(index: int, leaf: Leaf, world_size: int) -> list[_Part]:
 
 
 def _chooser(parts: Sequence[_Part], rank: int) -> Callable[[_Part], tuple[int, int] | None]:
-    """Which rows of a part this rank supplies; None for all of them.
+    """Returns a function that says which rows of a part this rank copies; None for all of them.
 
-    Of the large parts that the same ranks have, as one long row of bytes, each takes an equal stretch. Cuts fall
-    between rows, so that what is copied is a view.
+    The large parts that the same ranks have count as one sequence of bytes, of which each rank takes an equal share.
+    Cuts fall between rows, so that each copy is of a view.
     """
     starts: dict[tuple[int, int], int] = {}
     totals: dict[tuple[int, ...], int] = {}
@@ -146,7 +146,7 @@ def _chooser(parts: Sequence[_Part], rank: int) -> Callable[[_Part], tuple[int, 
 
 
 def _place(end: int, last: ByteRun | None, found: Sequence[ByteRun]) -> int:
-    """Where memory goes on, so that whole pages of a run are whole pages of memory and can be written from there."""
+    """The next place in memory. Whole pages of the file are whole pages of memory, so they are written from there."""
     if len(found) > 1 or found[0].times > 1:
         return round_up(end, _APART)
     if last is not None and _joined(last, found[0]) is not None:
@@ -155,7 +155,7 @@ def _place(end: int, last: ByteRun | None, found: Sequence[ByteRun]) -> int:
 
 
 def _joined(first: ByteRun, second: ByteRun) -> ByteRun | None:
-    """Two runs as one, where one follows on the other."""
+    """Two runs as one, where the second begins at the end of the first; else None."""
     if first.times != 1 or second.times != 1 or second.start != first.start + first.size:
         return None
     size = first.size + second.size

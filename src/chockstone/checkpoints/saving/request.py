@@ -16,7 +16,7 @@ from chockstone.checkpoints.saving.admission import Admission
 
 
 class SaveOptions(TypedDict, total=False):
-    """What a save may be told besides the state."""
+    """The options of a save besides the state."""
 
     step: int | None
     name: str | None  # default: the step, e.g. "step-00000100"
@@ -32,7 +32,7 @@ class SaveOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class SaveRequest:
-    """What the caller said about a save; the name is the store's full one."""
+    """The checked options of one save; ``name`` is the full name in the store."""
 
     name: str
     step: int | None

@@ -1,7 +1,7 @@
 """Snapshots: one consistent copy of a state in host memory, laid out as the archive will be.
 
-The copy is the only time a trainer waits for. Where each tensor goes depends on names and shapes
-alone, so an arrangement is worked out once and used again while they stay the same.
+The trainer waits for this copy only. Where each tensor goes depends on names and shapes alone, so an
+arrangement is planned once and reused while they stay the same.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Snapshot:
     skeleton: Mapping[str, Any]
     sections: tuple[Section, ...]
     memory: Bytes
-    copy_plan: CopyPlan | None = None  # what of it is in ``memory``, where several ranks have it between them
+    copy_plan: CopyPlan | None = None  # which bytes ``memory`` holds, where several ranks share the state
 
     @property
     def tensor_bytes(self) -> int:
@@ -89,7 +89,7 @@ def arrange(leaves: list[Leaf]) -> Arrangement:
 class Snapshotter:
     """Copies states into one host buffer. One snapshot is valid until the next is taken.
 
-    As one of several ranks it copies what this one supplies, and knows of the others only how many they are.
+    As one of several ranks it copies only this rank's part.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Snapshotter:
         rank: int = 0,
         world_size: int = 1,
     ) -> Snapshot:
-        """Copy ``state``. On return the caller may change it; nothing of it is referred to."""
+        """Copy ``state``. On return the caller may change it; the snapshot does not refer to it."""
         tree = flatten(state)
         leaves = tree.leaves
         signature: Signature = (rank, world_size, *(_facts(leaf) for leaf in leaves))
@@ -116,7 +116,7 @@ class Snapshotter:
             self._signature = None  # first: an interrupt must not leave it with another arrangement
             self._arrangement = arrange(leaves)
             self._copy_plan = _plan_copies(leaves, self._arrangement, rank, world_size)
-            self._targets = []  # they would keep the old memory alive while the new is made
+            self._targets = []  # frees the old memory before the new is allocated
         plan = self._copy_plan
         memory = self._buffer.reserve(self._arrangement.size if plan is None else plan.size)
         sources = [leaf.value for leaf in leaves] if plan is None else [one.source(leaves) for one in plan.copies]
@@ -137,7 +137,7 @@ def _facts(leaf: Leaf) -> tuple[object, ...]:
 
 
 def _plan_copies(leaves: list[Leaf], arrangement: Arrangement, rank: int, world_size: int) -> CopyPlan | None:
-    """None where the snapshot is the whole state, as every process has it."""
+    """None where the snapshot is the whole state."""
     divided = [leaf for leaf in leaves if leaf.shards is not None]
     if world_size == 1:
         if not divided:
@@ -166,7 +166,7 @@ def _copy(sources: Sequence[Any], targets: Sequence[Any], is_abandoned: Callable
         return
     streams = [torch.cuda.Stream(device) for device in {t.device for t in out_of if t.device.type == "cuda"}]
     with ExitStack() as side, torch.no_grad():
-        for stream in streams:  # wait for the work that makes the values, then copy beside whatever comes next
+        for stream in streams:  # wait for the kernels that compute the values, then copy beside later ones
             stream.wait_stream(torch.cuda.current_stream(stream.device))
             side.enter_context(torch.cuda.stream(stream))
         for first in range(0, len(into), _COPY_BATCH):

@@ -178,10 +178,11 @@ def obstore_requests() -> Iterator[None]:
     except InvalidPathError as error:
         raise RequestFailed("an object there has a key with '//' or '..' in it; remove it") from error
     except (BaseError, FileNotFoundError) as error:
-        raise _failure(error) from error
+        raise recognise_obstore_error(error) from error
 
 
-def _failure(error: Exception) -> RequestFailed:
+def recognise_obstore_error(error: Exception) -> RequestFailed:
+    """The facts of a failed request. obstore gives status, S3 code and cause of most errors in its text alone."""
     text = str(error)
     found = _STATUS.search(text)
     status = int(found[1]) if found else _STATUS_OF.get(type(error))

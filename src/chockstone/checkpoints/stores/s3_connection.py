@@ -1,4 +1,4 @@
-"""One S3 bucket through boto3: who we are, where it is, and requests whose failures are ours."""
+"""One S3 bucket through boto3: credentials, endpoint, and requests whose failures are ``RequestFailed``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from chockstone.checkpoints.stores.object_source import client_config, obstore_r
 
 _REQUEST_SECONDS: Final = 300.0  # for one range
 _CONNECTIONS: Final = 32
-_LONGEST_PAUSE: Final = 10.0  # between two looks at a store that is out of order
+_LONGEST_PAUSE: Final = 10.0  # between two retries
 _CREDENTIAL_LIFE: Final = timedelta(minutes=10)  # boto3 renews those that live less
 
 _NO_CREDENTIALS: Final = (CredentialRetrievalError, NoCredentialsError, SSOError, TokenRetrievalError)
@@ -52,7 +52,7 @@ class S3Connection:
 
     @classmethod
     def connect(cls, bucket: str, *, retry_policy: RetryPolicy, access: S3Access | None = None) -> Self:
-        """Endpoint and credentials come from ``access``, and where it is silent from where the AWS tools take them.
+        """Endpoint and credentials come from ``access``, and what it lacks from the AWS environment.
 
         Sends no request to S3.
         """
@@ -96,7 +96,7 @@ class S3Connection:
     def request(self, operation: str, **parameters: object) -> Answer:
         """Send one request for this bucket; ``RequestFailed`` unless it succeeds.
 
-        An outage is waited for, as long as our retry_policy has it.
+        Retries during an outage, as long as the retry policy says.
         """
         outage = _Outage(self.url, operation, self.retry_policy.outage_seconds)
         while True:
@@ -106,7 +106,7 @@ class S3Connection:
                 outage.wait(failure)
 
     def request_now(self, operation: str, **parameters: object) -> Answer:
-        """The same, but an outage is not waited for."""
+        """As ``request``, without retries during an outage."""
         with _boto_requests(), _one_answer():
             answer: Answer = getattr(self._client, operation)(Bucket=self.bucket, **parameters)
             return answer
@@ -130,7 +130,7 @@ class S3Connection:
 
 
 class _Outage:
-    """The time that one request gives a store that is out of order."""
+    """The retries of one request during an outage of the store."""
 
     def __init__(self, url: str, operation: str, seconds: float) -> None:
         self._url = url
@@ -140,12 +140,12 @@ class _Outage:
         self._pause = 1.0
 
     def wait(self, failure: RequestFailed) -> None:
-        """Until the request may be sent again; raises the failure where that would not help, or not any more."""
+        """Wait before the next retry; raises the failure where a retry does not help or time is up."""
         now = time.monotonic()
         if self._began is None:
             self._began = now
             if failure.is_outage and self._seconds:
-                log.warning("store out of order url=%s operation=%s cause=%r", self._url, self._operation, str(failure))
+                log.warning("store outage url=%s operation=%s cause=%r", self._url, self._operation, str(failure))
         else:
             failure.was_retried = True
         if not failure.is_outage or now + self._pause > self._began + self._seconds:

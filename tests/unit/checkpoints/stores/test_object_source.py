@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from obstore.exceptions import GenericError, PreconditionError
 
 from chockstone.checkpoints.errors import (
     CheckpointMissing,
@@ -10,6 +11,7 @@ from chockstone.checkpoints.errors import (
     StoreUnreachable,
 )
 from chockstone.checkpoints.format.tar import PAGE
+from chockstone.checkpoints.stores.object_source import recognise_obstore_error
 from chockstone.checkpoints.stores.object_store import ObjectStore
 from support.checkpoints.s3_stores import (
     LARGE,
@@ -57,3 +59,33 @@ def test_a_source_cannot_be_mapped(store: ObjectStore) -> None:
 
     assert store.open("old").map() is None
     assert store.free_bytes() is None
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "summary"),
+    [
+        (
+            GenericError("Client error with status code: 403 Forbidden: <Code>AccessDenied</Code>"),
+            403,
+            "AccessDenied",
+            "the store answered 403 AccessDenied",
+        ),
+        (PreconditionError("Object at location x already exists"), 412, "", "the store answered 412"),
+        (GenericError("credential provider raised"), 401, "ExpiredToken", "the credentials could not be renewed"),
+        (
+            GenericError("Received redirect without LOCATION: BareRedirect"),
+            301,
+            "",
+            "the store answered with a redirect",
+        ),
+        (GenericError("HTTP error: kind: Timeout, source: …"), None, "", "it did not answer in time"),
+        (GenericError("HTTP error: kind: Connect, dns error"), None, "", "its host name is not known"),
+        (GenericError("something new"), None, "", "the request broke off with GenericError"),
+    ],
+)
+def test_errors_of_obstore_are_recognised_by_their_text(
+    error: Exception, status: int | None, code: str, summary: str
+) -> None:
+    failure = recognise_obstore_error(error)
+
+    assert (failure.status, failure.code, failure.summary) == (status, code, summary)
