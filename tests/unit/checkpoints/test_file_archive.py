@@ -26,7 +26,6 @@ from chockstone.checkpoints.file_archive import extract_files, list_files, write
 from chockstone.checkpoints.format.layout import MAX_MEMBERS
 from chockstone.checkpoints.reading.archive import read_head
 from chockstone.checkpoints.restoring import export
-from chockstone.checkpoints.saving import writer
 from chockstone.checkpoints.stores.bucket import Bucket
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.object_store import ObjectStore
@@ -50,12 +49,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "file":
         return FileStore(tmp_path / "store")
     return ObjectStore(request.getfixturevalue("bucket"), next(_prefixes))
-
-
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of one block, so that files of a few megabytes are many of them."""
-    monkeypatch.setattr(writer, "CHUNK_BYTES", MIB)
 
 
 def contents_below(folder: Path) -> dict[str, bytes]:

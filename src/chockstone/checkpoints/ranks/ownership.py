@@ -85,7 +85,7 @@ def _cuts(layout: Layout, unit_bytes: int) -> Numbers:
 
 
 def _owners(supplied: Numbers, *, is_first: Flags) -> Numbers:
-    """A rank for each unit, from how much of it each rank rank_runs."""
+    """A rank for each unit, from how much of it each rank has."""
     is_candidate = supplied * 4 >= supplied.max(axis=0) * 3
     is_candidate[:, is_first] = False
     is_candidate[0, is_first] = True

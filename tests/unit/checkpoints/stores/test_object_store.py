@@ -1,4 +1,4 @@
-"""Stores on S3 when S3 answers badly, late or not at all, and what only object stores do."""
+"""Stores in buckets: keys of others, URLs and packages."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_urls_with_credentials_are_refused_without_repeating_them(url: str) -> N
 def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, scheme: str, package: str
 ) -> None:
-    for module in ["s3_bucket", "s3_connection", "s3_upload", "plain_bucket", "object_source"]:
-        monkeypatch.delitem(sys.modules, f"chockstone.checkpoints.{module}", raising=False)
+    for module in ["s3_bucket", "s3_connection", "s3_upload", "obstore_bucket", "object_source"]:
+        monkeypatch.delitem(sys.modules, f"chockstone.checkpoints.stores.{module}", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
 
     with pytest.raises(StoreError, match=rf"{package}.* pip install 'chockstone\[{scheme}\]'"):
