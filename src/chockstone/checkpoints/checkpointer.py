@@ -363,7 +363,7 @@ class Checkpointer:
                 previous._wait()
             saved = self._coordinator.write(job)
             self._has_saved = True
-        except BaseException as error:  # noqa: BLE001  # kept on the handle, and raised by the next save if nobody looks
+        except BaseException as error:  # noqa: BLE001  # kept on the handle; the next save raises it if unseen
             log.warning("checkpoint failed name=%s error=%s", job.request.name, error)
             self._buffers.release(snapshotter)
             job.handle._fail(error)

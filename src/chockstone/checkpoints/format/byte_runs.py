@@ -1,4 +1,4 @@
-"""Runs: which bytes of a file one rank has, and where each of them stands in the stream of those bytes.
+"""Byte runs: which bytes of a file one rank has, and the position of each in the sequence of those bytes.
 
 A run is ``times`` rows of ``length`` bytes, one every ``stride``. However a tensor is divided along one of its
 dimensions, what a rank has of it is one run, so that few numbers say who has what.
@@ -59,7 +59,7 @@ def box_runs(shape: Sequence[int], box: Box, itemsize: int) -> list[ByteRun]:
 
 
 class ByteRuns:
-    """Many runs in rising order, none within the reach of another."""
+    """Many runs in rising order that do not overlap."""
 
     def __init__(self, rows: Numbers) -> None:
         """``rows``: start, length, stride and times of each."""

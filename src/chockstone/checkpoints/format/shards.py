@@ -1,4 +1,4 @@
-"""Pieces: what of one tensor this rank has, said by hand where no DTensor says it."""
+"""Shards: which part of a tensor this process has, of a DTensor or of Pieces that the caller describes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """This rank's ranges of a tensor that the ranks have between them.
+    """This rank's ranges of a tensor that is sharded over the ranks.
 
         Pieces((10, 4), torch.float32, [(0, first), (32, second)])
 
@@ -64,11 +64,11 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorShards:
-    """Boxes of a tensor of ``shape``, in rising order: all that this process has of it."""
+    """The boxes of a tensor of ``shape`` that this process has, in rising order."""
 
     shape: tuple[int, ...]  # for Pieces one dimension, whatever the whole has
     boxes: tuple[Box, ...]
-    replicas: tuple[int, ...] = ()  # the ranks that have the very same, in order; none: this one alone
+    replicas: tuple[int, ...] = ()  # the ranks that have the same boxes, in order; none: this rank alone
 
     @property
     def is_whole(self) -> bool:
@@ -76,7 +76,7 @@ class TensorShards:
 
 
 class UnsupportedSharding(ValueError):
-    """Why a tensor cannot be told apart into boxes."""
+    """A DTensor is placed in a way that boxes cannot describe."""
 
 
 def is_dtensor(value: object) -> bool:
@@ -85,7 +85,7 @@ def is_dtensor(value: object) -> bool:
 
 
 def shards_of(value: Any) -> TensorShards | None:  # Any: torch is not imported here
-    """Of a DTensor or of Pieces; None for what every process has whole."""
+    """The shards of a DTensor or of Pieces; None for a tensor that every process has whole."""
     if isinstance(value, Pieces):
         boxes = tuple(Box((first,), (tensor.numel(),)) for first, tensor in value.pieces)
         return TensorShards((math.prod(value.shape),), boxes)
@@ -108,7 +108,7 @@ def local_tensors_of(value: Any) -> tuple[Any, ...]:
 
 
 def local_tensor_of(value: Any) -> Any:
-    """What of a tensor is in this process: all of it, unless it is a DTensor."""
+    """The local tensor of a DTensor; any other tensor itself."""
     if not is_dtensor(value):
         return value
     local = value._local_tensor  # to_local() costs a thousand times as much, and a save asks for every tensor
@@ -116,7 +116,7 @@ def local_tensor_of(value: Any) -> Any:
 
 
 def address_of(value: Any) -> int:
-    """What a DTensor or Pieces shares with the tensors that it may be tied to. All ranks must see the same ties.
+    """The address that tied tensors share. All ranks must find the same ties.
 
     So where this rank has nothing of a tensor, its memory is asked for all the same. But what is empty and lies in the
     memory of something larger has neighbours at the same address, and is tied to nothing but itself.
@@ -133,7 +133,7 @@ def address_of(value: Any) -> int:
 
 
 def is_sharded_alike(one: Any, other: Any) -> bool:
-    """Whether the same memory is the same part of both, if both are DTensors."""
+    """Whether two tensors over the same memory are the same part of their wholes."""
     if not (is_dtensor(one) and is_dtensor(other)):
         return True
     return bool(one.placements == other.placements and one.device_mesh == other.device_mesh)
@@ -141,7 +141,7 @@ def is_sharded_alike(one: Any, other: Any) -> bool:
 
 @lru_cache(maxsize=16_384)  # a state names few meshes and many shapes, and asks again at each save
 def _shards_on_mesh(shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...], rank: int) -> TensorShards:
-    """What the mesh gives this rank. It is asked by number, for torch keeps meshes of earlier worlds of that shape."""
+    """The shards of a rank by mesh and placements. ``rank`` is given, because torch reuses meshes of earlier worlds."""
     from torch.distributed.tensor import Replicate, Shard
 
     for placement in placements:

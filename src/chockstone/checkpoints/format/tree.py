@@ -73,7 +73,7 @@ class Tree:
 
 
 def flatten(state: Mapping[str, object]) -> Tree:
-    """Take ``state`` apart. Tensors are referred to, not copied; every other value is copied."""
+    """Split ``state`` into JSON and tensors. Tensors are referred to; every other value is copied."""
     return _Flattener().flatten(state)
 
 
@@ -243,7 +243,7 @@ class _Flattener:
         return self._refer(value, dtype, prefix, value.data_ptr(), value.stride())
 
     def _divided(self, value: Any, prefix: str) -> Json:
-        """A DTensor or Pieces. What is stored is the whole, whatever of it is here."""
+        """A DTensor or Pieces. The archive stores the whole tensor."""
         try:
             shards = shards_of(value)
         except UnsupportedSharding as error:

@@ -1,7 +1,7 @@
 """Restoring: an archive's state put back into live objects.
 
 First everything is compared and every tensor gets a place; a mismatch is raised then, with nothing
-touched. Then the tensors are read, verified on the way, and last the objects are told. A tensor
+touched. Then the tensors are read, verified on the way, and last ``load_state_dict`` of the objects is called. A tensor
 that the target already has is filled in place; others are made.
 """
 

@@ -41,8 +41,8 @@ class LoopBlocked(AssertionError):
     """Callbacks held an event loop for longer than its watchdog allows. ``stalls`` has the longest ones."""
 
     def __init__(self, stalls: tuple[Stall, ...], limit_seconds: float) -> None:
-        told = "".join(f"\n{stall.held_seconds:.3f} s:\n{stall.stack}" for stall in stalls)
-        super().__init__(f"the event loop was held for more than {limit_seconds:g} s; await it in a thread:{told}")
+        listed = "".join(f"\n{stall.held_seconds:.3f} s:\n{stall.stack}" for stall in stalls)
+        super().__init__(f"the event loop was held for more than {limit_seconds:g} s; await it in a thread:{listed}")
         self.stalls = stalls
 
 
@@ -79,7 +79,7 @@ class LoopWatchdog:
     A stall is a beat later than ``threshold_seconds``. With ``limit_seconds``, leaving ``async with``
     raises LoopBlocked if a callback held the loop for longer. Only that counts: a machine that has no
     core free, or another thread that keeps the interpreter in a C call, delays beats as well, but
-    fails no test. Such a stall is told without a stack, or with a smaller ``held_seconds``.
+    fails no test. Such a stall is reported without a stack, or with a smaller ``held_seconds``.
 
     ``on_stall`` is called in the watchdog's thread when a stall is over, and must not wait for the
     loop; ``on_beat`` on the loop with every lateness. Starts once.
@@ -107,7 +107,7 @@ class LoopWatchdog:
         self._timer: asyncio.TimerHandle | None = None
         self._ends = False
         self._sample: _StackSample | None = None
-        self._untold: list[Stall] = []
+        self._unreported: list[Stall] = []
         self._blocked: list[Stall] = []  # beyond the limit
         self._forget()
 
@@ -192,7 +192,7 @@ class LoopWatchdog:
             self._longest = max(self._longest, lateness)
             if stall is not None:
                 self._stalls = self._longest_of(self._stalls, stall)
-                self._untold.append(stall)
+                self._unreported.append(stall)
                 if self._limit is not None and stall.held_seconds > self._limit:
                     self._blocked = self._longest_of(self._blocked, stall)
         if self._on_beat is not None:
@@ -220,7 +220,7 @@ class LoopWatchdog:
         while not (self._ends or self._loop.is_closed()):
             has_news = self._news.wait(max(0.0, wake - time.monotonic()))
             self._news.clear()
-            self._tell()
+            self._report()
             now, due = time.monotonic(), self._due
             if now - due < self._threshold:
                 self._waited = self._waited_for_a_core()
@@ -228,7 +228,7 @@ class LoopWatchdog:
             else:
                 self._take_sample(due, overslept_seconds=0.0 if has_news else now - max(wake, due))
                 wake = now + (now - due)
-        self._tell()
+        self._report()
 
     def _take_sample(self, due: float, *, overslept_seconds: float) -> None:
         before = self._sample if self._sample is not None and self._sample.due == due else _StackSample(due, None, 0.0)
@@ -251,12 +251,12 @@ class LoopWatchdog:
             return None
         return traceback.StackSummary.extract(iter(callback[_FRAMES - 1 :: -1]), lookup_lines=False)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         with self._lock:
-            untold, self._untold = self._untold, []
+            unreported, self._unreported = self._unreported, []
         if self._on_stall is None:
             return
-        for stall in untold:
+        for stall in unreported:
             try:
                 self._on_stall(stall)
             except Exception:

@@ -86,7 +86,7 @@ class Bucket(Protocol):
     def sweep(
         self, key: str, *, is_ours: Callable[[str], bool], min_age_seconds: float, dry_run: bool
     ) -> list[PartialWrite]:
-        """Discard uploads below ``key`` that nobody finished, of keys that ``is_ours`` knows."""
+        """Discard unfinished uploads below ``key`` whose keys ``is_ours`` accepts."""
 
 
 class Traffic(threading.local):

@@ -56,16 +56,16 @@ class S3Connection:
 
         Sends no request to S3.
         """
-        told = access or S3Access()
+        access = access or S3Access()
         try:
-            session = boto3.session.Session(told.key_id, told.secret, told.session_token)
-            region = told.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
+            session = boto3.session.Session(access.key_id, access.secret, access.session_token)
+            region = access.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
             settings = _client_settings(retry_policy)
-            client = session.client("s3", region_name=region, config=settings, endpoint_url=told.endpoint_url)
+            client = session.client("s3", region_name=region, config=settings, endpoint_url=access.endpoint_url)
             client.meta.events.register("before-send.s3", _count_request)
             if (credentials := session.get_credentials()) is None:
                 raise NoCredentialsError
-            credentials.get_frozen_credentials()  # asks whoever gives them out
+            credentials.get_frozen_credentials()  # fetches them, where a service gives them out
         except _NO_CREDENTIALS as error:
             raise StoreDenied(
                 f"cannot use s3://{bucket}: there are no valid AWS credentials ({type(error).__name__}); log in, set "
@@ -199,7 +199,7 @@ def _refusal(response: Answer) -> RequestFailed:
     code = str(response.get("Error", {}).get("Code", ""))
     facts = response.get("ResponseMetadata", {})
     status = facts.get("HTTPStatusCode")
-    words = f"{status}" if code == str(status) else f"{status} {code}"
+    answer = f"{status}" if code == str(status) else f"{status} {code}"
     retries = facts.get("RetryAttempts", 0)
     again = f" after {retries + 1} attempts" if retries else ""
-    return RequestFailed(f"the store answered {words}{again}", status=status, code=code, was_retried=retries > 0)
+    return RequestFailed(f"the store answered {answer}{again}", status=status, code=code, was_retried=retries > 0)
