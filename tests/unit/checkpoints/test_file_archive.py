@@ -26,29 +26,11 @@ from chockstone.checkpoints.file_archive import extract_files, list_files, write
 from chockstone.checkpoints.format.layout import MAX_MEMBERS
 from chockstone.checkpoints.reading.archive import read_head
 from chockstone.checkpoints.restoring import export
-from chockstone.checkpoints.stores.bucket import Bucket
 from chockstone.checkpoints.stores.file_store import FileStore
-from chockstone.checkpoints.stores.object_store import ObjectStore
 from chockstone.checkpoints.stores.store import Store
 from support.checkpoints.file_archives import MIB, NOON, SIZES, assert_nothing_is_left, content, make_files
-from support.loopback_s3 import make_bucket, s3_server, set_environment
 
 _prefixes = (f"test-{number}" for number in count())
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[Bucket]:
-    with s3_server() as url, pytest.MonkeyPatch.context() as monkeypatch:
-        make_bucket(url, "files")
-        set_environment(monkeypatch, url)
-        yield ObjectStore.from_url("s3://files")._bucket
-
-
-@pytest.fixture(params=["file", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "file":
-        return FileStore(tmp_path / "store")
-    return ObjectStore(request.getfixturevalue("bucket"), next(_prefixes))
 
 
 def contents_below(folder: Path) -> dict[str, bytes]:

@@ -145,7 +145,7 @@ class _Outage:
         if self._began is None:
             self._began = now
             if failure.is_outage and self._seconds:
-                log.warning("store outage url=%s operation=%s cause=%r", self._url, self._operation, str(failure))
+                log.warning("store out of order url=%s operation=%s cause=%r", self._url, self._operation, str(failure))
         else:
             failure.was_retried = True
         if not failure.is_outage or now + self._pause > self._began + self._seconds:
