@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from chockstone.checkpoints.stores.object_store import ObjectStore
 from chockstone.checkpoints.stores.store import Store
 from support.checkpoints.file_archives import MIB
 from support.loopback_s3 import make_bucket, s3_server, set_environment
+
+_prefixes = (f"test-{number}" for number in count())
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,8 +28,6 @@ from chockstone.checkpoints.restoring import export
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.store import Store
 from support.checkpoints.file_archives import MIB, NOON, SIZES, assert_nothing_is_left, content, make_files
-
-_prefixes = (f"test-{number}" for number in count())
 
 
 def contents_below(folder: Path) -> dict[str, bytes]:
