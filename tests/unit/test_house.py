@@ -35,13 +35,13 @@ KNOWN_HOOKS: Final[dict[str, int]] = {
 
 # Functions that recognise what a foreign library says only in words; each has a test of its own.
 RECOGNISERS: Final = {
+    "checkpoints/ranks/peers.py:is_gloo_timeout",
+    "checkpoints/ranks/peers.py:_gloo_summary",  # of gloo's long errors, for our own message
     "backends/ray/group.py:_first_line",  # of Ray's many-line errors, for our own message
     "sampling/vllm/connection.py:has_no_output_layer",
     "sampling/vllm/connection.py:is_loaded_already",
 }
 KNOWN_PARSING: Final = {
-    "checkpoints/ranks/peers.py:_first_words",
-    "checkpoints/ranks/peers.py:_with",
 }
 
 # Words that are gone altogether: no text has them and no identifier contains them.
@@ -300,22 +300,11 @@ KNOWN_RETIRED: Final[dict[str, set[str]]] = {
     "src/chockstone/backends/worker/checkpoints.py": {"Mould", "crew", "mould"},
     "src/chockstone/backends/worker/sampling_source.py": {"crew"},
     "src/chockstone/backends/worker/service.py": {"crew", "mould", "workshop"},
-    "src/chockstone/checkpoints/ranks/error_codec.py": {"hearsay"},
-    "src/chockstone/checkpoints/ranks/peers.py": {"confer"},
-    "src/chockstone/checkpoints/ranks/ranked_restore.py": {"confer"},
-    "src/chockstone/checkpoints/ranks/ranked_save.py": {"confer"},
-    "src/chockstone/checkpoints/restoring/verdicts.py": {"VOID"},
-    "src/chockstone/checkpoints/restoring/walk_back.py": {"VOID"},
     "src/chockstone/checkpoints/resume/attempts/write_lease.py": {"tenure"},
     "src/chockstone/checkpoints/resume/walk/candidate_scanner.py": {"lookout"},
     "src/chockstone/checkpoints/resume/walk/chain.py": {"auditor", "lookout", "tenure"},
     "src/chockstone/checkpoints/resume/walk/reporter.py": {"auditor"},
-    "src/chockstone/checkpoints/resume/walk/restore_attempt.py": {"VOID"},
-    "src/chockstone/cli/local/resume_report.py": {"VOID"},
-    "tests/faults/resume/test_f32_f36.py": {"VOID"},
     "tests/faults/resume/test_interleavings.py": {"lookout", "tenure"},
     "tests/support/backends/fsdp/jobs.py": {"crew", "mould"},
     "tests/support/backends/fsdp/member.py": {"crew"},
-    "tests/support/backends/saving.py": {"crew"},
-    "tests/unit/checkpoints/restoring/test_walk_back.py": {"VOID"},
 }

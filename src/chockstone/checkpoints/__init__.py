@@ -1,49 +1,44 @@
 """The checkpoint library: one verified tar per checkpoint, saved without stopping the trainer.
 
-Knows nothing of servers, runs or catalogs, and imports torch only to make or fill torch tensors.
+Knows nothing of servers, runs or catalogs, and imports torch only to make or fill torch tensors. Each part imports only
+those before it: errors, runtime, format, stores, reading, retention, saving, restoring, ranks, checkpointer, resume.
 """
 
-from chockstone.checkpoints.checkpointer import Checkpointer, SaveOptions
-from chockstone.checkpoints.format.holdings import Pieces
-from chockstone.checkpoints.reading.archive import Archive
-from chockstone.checkpoints.reading.listing import StoredCheckpoint, list_checkpoints
-from chockstone.checkpoints.reading.reader import verify_archive
-from chockstone.checkpoints.restoring.random_state import RandomState
-from chockstone.checkpoints.restoring.receipt import RestoreReceipt
-from chockstone.checkpoints.restoring.restore import load_state, load_tensor, restore_state
+from chockstone.checkpoints.checkpointer import Checkpointer
+from chockstone.checkpoints.format import Pieces
+from chockstone.checkpoints.reading import Archive, StoredCheckpoint, list_checkpoints, verify_archive
+from chockstone.checkpoints.restoring import RandomState, RestoreReceipt, load_state, load_tensor, restore_state
 from chockstone.checkpoints.resume.resume import Resume
-from chockstone.checkpoints.retention.policy import Best, Retention
-from chockstone.checkpoints.runtime.threads import tune_for_latency
-from chockstone.checkpoints.runtime.watchdog import LoopBlocked, LoopWatchdog, Stall, Stalls
-from chockstone.checkpoints.saving.admission import Admission
-from chockstone.checkpoints.saving.handle import SavedCheckpoint, SaveHandle, SaveProgress
-from chockstone.checkpoints.stores.store import Store, open_store
+from chockstone.checkpoints.retention import Best, Retention
+from chockstone.checkpoints.runtime import LoopBlocked, LoopWatchdog, Stall, Stalls, tune_for_latency
+from chockstone.checkpoints.saving import Admission, SavedCheckpoint, SaveHandle, SaveOptions, SaveProgress
+from chockstone.checkpoints.stores import Store, open_store
 
 __all__ = [
     "Admission",
     "Archive",
     "Best",
-    "StoredCheckpoint",
     "Checkpointer",
     "LoopBlocked",
     "LoopWatchdog",
     "Pieces",
-    "SaveProgress",
     "RandomState",
     "RestoreReceipt",
     "Resume",
     "Retention",
     "SaveHandle",
     "SaveOptions",
+    "SaveProgress",
     "SavedCheckpoint",
     "Stall",
     "Stalls",
     "Store",
-    "tune_for_latency",
+    "StoredCheckpoint",
+    "list_checkpoints",
     "load_state",
     "load_tensor",
     "open_store",
     "restore_state",
-    "list_checkpoints",
+    "tune_for_latency",
     "verify_archive",
 ]

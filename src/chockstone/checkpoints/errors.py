@@ -12,11 +12,11 @@ CheckpointError
 ├── RestoreMismatch       archive and target do not fit; nothing was touched
 ├── RestoreFailed         an object refused its part of the state; the target is half restored
 ├── ExportRefused         the target of an export exists, or cannot be made
-├── SaveFailed            an earlier background save failed and nobody looked
-├── SaveAbandoned         the save was given up before its commit; nothing is visible
+├── SaveFailed            an earlier background save failed, and no caller has seen its error
+├── SaveAbandoned         the save was cancelled before its commit; nothing is visible
 ├── RanksLost             processes that save or restore together lost one of them
 ├── AdmissionRefused      quota or free space; decided before the first byte
-├── ResumeError           a chain of attempts cannot go on
+├── ResumeError           a chain of attempts cannot resume
 │   ├── ResumeBlocked         a candidate cannot be judged now; nothing older may be taken for it
 │   ├── ResumeExhausted       something was committed, and none of it can be used
 │   ├── Superseded            a later attempt or incarnation has taken over; stop
@@ -34,7 +34,7 @@ from __future__ import annotations
 
 
 class CheckpointError(Exception):
-    """Root of everything this library raises on purpose."""
+    """Root of all errors that this library raises on purpose."""
 
 
 class UnstorableValue(CheckpointError, TypeError):
@@ -51,7 +51,7 @@ class DamagedArchive(CheckpointError):
     def __init__(self, what: str, *, where: int | None = None) -> None:
         super().__init__(what if where is None else f"{what} (at byte {where})")
         self.where = where
-        self.touched = False  # whether a target was filled in part before it was found
+        self.touched = False  # whether a part of the target was filled before the damage was found
 
 
 class TruncatedArchive(DamagedArchive):

@@ -1,7 +1,7 @@
-"""File archives: checkpoints whose members are somebody's own files, whatever is in them.
+"""File archives: checkpoints of files instead of a state.
 
-The same archives as those of states, without a state: every tool that reads, verifies or exports one
-reads these. Files are streamed both ways.
+The format is the same, without ``state.json``: every tool that reads, verifies or exports archives takes them. Files
+are streamed both ways and never held in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chockstone.checkpoints.format.manifest import Manifest
 from chockstone.checkpoints.reading.archive import Archive
 from chockstone.checkpoints.restoring.export import write_members
 from chockstone.checkpoints.saving.file_image import FileImage, SourceFile
-from chockstone.checkpoints.saving.job import copy_metadata
+from chockstone.checkpoints.saving.request import copy_metadata
 from chockstone.checkpoints.saving.writer import Write
 from chockstone.checkpoints.stores.posix import local_errors
 from chockstone.checkpoints.stores.store import Store
@@ -52,7 +52,7 @@ def write_files(
     visible when it raises.
 
     Keys are the members' names. A path must be that of a regular file and not of a link: ``list_files``
-    follows those that somebody put into a folder. A file whose size, mtime or inode is not the same from
+    follows links in a folder. A file whose size, mtime or inode is not the same from
     beginning to end is a ``CheckpointError``. ``on_bytes`` is called from several threads.
     """
     if why := check_members([(member, 0) for member in files]):
@@ -84,7 +84,7 @@ def write_files(
 
 
 def list_files(directory: Path) -> dict[str, Path]:
-    """The files in a folder and the folders in it, by relative name, as ``write_files`` takes them.
+    """The files below a folder by relative name, as ``write_files`` takes them.
 
     A link stands for what it points to, wherever that is, as it does for ``shutil.copytree`` and so for
     stock Flyte; one that points to nothing, or to a folder around itself, is a ``CheckpointError``, and so is
@@ -123,8 +123,8 @@ def extract_files(
     """Write members, all or those named, as new files into a directory that only the caller knows.
 
     Bytes are verified before they are written. When it raises, the directory holds a part: remove it.
-    What the disk refuses is ``LocalResourceError``, and only what is wrong with the archive is its damage.
-    Nothing is made durable: whoever loses it can extract it again.
+    An error of this machine's disk is ``LocalResourceError``; only damage of the archive is a damage error. The files
+    are not made durable: after a crash they can be extracted again.
     """
     for name in names or ():
         if name not in archive.members:

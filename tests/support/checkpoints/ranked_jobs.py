@@ -216,7 +216,7 @@ def save_rows(rank: int, where: Path) -> tuple[int, int, int, int]:
         handle.result()
         receipt = checkpointer.restore({"rows": torch.zeros_like(rows)})
         snapshotter = checkpointer._buffers.ticket().result()
-        return snapshotter._supply.size, handle.progress.bytes_done, receipt.blocks_verified, receipt.blocks
+        return snapshotter._copy_plan.size, handle.progress.bytes_done, receipt.blocks_verified, receipt.blocks
 
 
 def restore(rank: int, where: Path, dimensions: int = 1) -> tuple[bool, int]:

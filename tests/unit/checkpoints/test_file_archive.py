@@ -6,16 +6,13 @@ import os
 import subprocess
 import sys
 import tarfile
-import threading
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from chockstone.checkpoints import Archive, verify_archive
+from chockstone.checkpoints import Archive
 from chockstone.checkpoints.errors import (
     CheckpointError,
     CheckpointExists,
@@ -28,71 +25,13 @@ from chockstone.checkpoints.file_archive import extract_files, list_files, write
 from chockstone.checkpoints.format.layout import MAX_MEMBERS
 from chockstone.checkpoints.reading.archive import read_head
 from chockstone.checkpoints.restoring import export
-from chockstone.checkpoints.saving import writer
-from chockstone.checkpoints.stores.bucket import Bucket
-from chockstone.checkpoints.stores.file_store import PARTIAL, FileStore
-from chockstone.checkpoints.stores.object_store import ObjectStore
+from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.store import Store
-from support.loopback_s3 import make_bucket, s3_server, set_environment
-
-NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
-MIB = 1024**2
-SIZES = {
-    "empty": 0,
-    "one": 1,
-    "page": 4096,
-    "odd": 4097,
-    "sub/block": MIB,
-    "sub/deep/large.bin": 3 * MIB + 17,
-    "z": 700,
-}
-
-_prefixes = (f"test-{number}" for number in count())
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[Bucket]:
-    with s3_server() as url, pytest.MonkeyPatch.context() as monkeypatch:
-        make_bucket(url, "files")
-        set_environment(monkeypatch, url)
-        yield ObjectStore.from_url("s3://files")._bucket
-
-
-@pytest.fixture(params=["file", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "file":
-        return FileStore(tmp_path / "store")
-    return ObjectStore(request.getfixturevalue("bucket"), next(_prefixes))
-
-
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of one block, so that files of a few megabytes are many of them."""
-    monkeypatch.setattr(writer, "CHUNK_BYTES", MIB)
-
-
-def content(name: str, size: int) -> bytes:
-    return hashlib.shake_128(name.encode()).digest(size)
-
-
-def make_files(folder: Path) -> dict[str, Path]:
-    for name, size in SIZES.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content(name, size))
-    return {name: folder / name for name in SIZES}
+from support.checkpoints.file_archives import MIB, NOON, SIZES, assert_nothing_is_left, content, make_files
 
 
 def contents_below(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def assert_nothing_is_left(store: Store) -> None:
-    assert list(store.entries()) == []
-    if isinstance(store, FileStore):
-        assert not (store.root / PARTIAL).exists() or os.listdir(store.root / PARTIAL) == []
-    else:
-        assert store.sweep() == []
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -221,88 +160,6 @@ def test_an_unreadable_file_is_trouble_of_ours(tmp_path: Path, monkeypatch: pyte
     monkeypatch.undo()
 
     assert_nothing_is_left(store)
-
-
-def append(path: Path) -> None:
-    with path.open("ab") as file:
-        file.write(b"more")
-
-
-def cut(path: Path) -> None:
-    os.truncate(path, 5)
-
-
-def rewrite(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-    os.utime(path, ns=(1, 1))
-
-
-def swap(path: Path) -> None:
-    facts = path.stat()
-    path.with_name("new").write_bytes(bytes(facts.st_size))
-    os.utime(path.with_name("new"), ns=(facts.st_atime_ns, facts.st_mtime_ns))
-    path.with_name("new").rename(path)
-
-
-def link(path: Path) -> None:
-    path.rename(path.with_name("moved"))
-    path.symlink_to(path.with_name("moved"))
-
-
-@pytest.mark.parametrize("change", [append, cut, rewrite, swap, link, Path.unlink])
-@pytest.mark.parametrize("when", ["first", "last"])
-@pytest.mark.usefixtures("small_chunks")
-def test_a_file_that_changes_while_it_is_saved_fails_the_save(
-    store: Store, tmp_path: Path, change: Callable[[Path], None], when: str
-) -> None:
-    """At the first bytes its own are still to be read; at the last ones all have been."""
-    files = make_files(tmp_path / "mine")
-    path = files["sub/deep/large.bin"]
-    size = write_files(FileStore(tmp_path / "trial"), "trial", files, created_at=NOON).size_bytes
-    seen: list[int] = []
-    done: list[bool] = []
-
-    def meddle(count: int) -> None:
-        seen.append(count)
-        if not done and (when == "first" or sum(seen) == size):
-            done.append(True)
-            change(path)
-
-    with pytest.raises(CheckpointError, match=r"large\.bin' (was changed while|is not there)"):
-        write_files(store, "one", files, created_at=NOON, on_bytes=meddle)
-
-    assert done
-    assert_nothing_is_left(store)
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_digests_fit_what_was_written_even_when_a_change_hides(tmp_path: Path) -> None:
-    """Each byte is read once: hashed and written are the same, whatever the file does in between."""
-    store = FileStore(tmp_path / "store")
-    path = tmp_path / "a"
-    path.write_bytes(bytes(6 * MIB))
-    facts = path.stat()
-    rounds = count(1)
-
-    def meddle(_: int) -> None:
-        with path.open("r+b") as file:
-            file.write(bytes([next(rounds) % 256]) * 6 * MIB)
-        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-
-    real_pwrite = os.pwrite
-
-    def meddling_pwrite(descriptor: int, data: memoryview, offset: int) -> int:
-        meddle(0)
-        return real_pwrite(descriptor, data, offset)
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(os, "pwrite", meddling_pwrite)
-        monkeypatch.setattr(writer, "THREADS", 1)  # so that no other sees the change before it is hidden
-        write_files(store, "one", {"a": path}, created_at=NOON, on_bytes=meddle)
-
-    with Archive(store.open("one")) as archive:
-        verify_archive(archive)
-        assert archive.blocks_verified == archive.layout.block_count > 5
 
 
 def test_a_taken_name_stays_what_it_was(store: Store) -> None:
@@ -492,24 +349,3 @@ def test_a_large_file_is_never_in_memory(store: Store, tmp_path: Path, size: int
     assert max(map(int, done.stdout.split())) < limit, done.stdout
     with path.open("rb") as mine, (out / "w.bin").open("rb") as theirs:
         assert hashlib.file_digest(mine, "sha256").digest() == hashlib.file_digest(theirs, "sha256").digest()
-
-
-def test_an_interrupt_while_others_still_write_waits_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the sink is closed under them, and its descriptor may be another file's by then."""
-    joins: list[threading.Thread] = []
-    join = threading.Thread.join
-
-    def interrupted(self: threading.Thread, timeout: float | None = None) -> None:
-        joins.append(self)
-        if len(joins) == 1:
-            raise KeyboardInterrupt
-        join(self, timeout)
-
-    monkeypatch.setattr(threading.Thread, "join", interrupted)
-    store = FileStore(tmp_path / "store")
-    with pytest.raises(KeyboardInterrupt):
-        write_files(store, "a", {"x": b"1" * MIB}, created_at=NOON)
-    assert len(joins) == 2
-    assert not joins[0].is_alive()
-    assert not list(store.entries())
-    assert not os.listdir(store.root / PARTIAL)

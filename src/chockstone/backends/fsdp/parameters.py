@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from chockstone.backends.fsdp.model_shards import ModelShards
 from chockstone.backends.training.flat_parameters import measure_norm
-from chockstone.checkpoints.format.holdings import Pieces
+from chockstone.checkpoints.format.shards import Pieces
 
 
 class ShardedParameters:

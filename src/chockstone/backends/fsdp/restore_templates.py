@@ -14,7 +14,7 @@ import torch
 
 from chockstone.backends.fsdp.model_shards import ModelShards
 from chockstone.checkpoints import Archive
-from chockstone.checkpoints.format.holdings import Pieces
+from chockstone.checkpoints.format.shards import Pieces
 from chockstone.checkpoints.format.tree import TensorReference, unflatten
 from chockstone.checkpoints.restoring.destinations import RestoreDestinations
 

@@ -19,7 +19,7 @@ import torch
 from chockstone.backends.run_spec import ALPHA, RunSpec
 from chockstone.backends.training.flat_parameters import Parameters, Shapes
 from chockstone.backends.training.optimizers import MOMENTS, Optimizer
-from chockstone.checkpoints.format.holdings import Pieces
+from chockstone.checkpoints.format.shards import Pieces
 from chockstone.sampling.adapter import Adapter, LowRank
 from chockstone.wire.failures import BadRequest
 

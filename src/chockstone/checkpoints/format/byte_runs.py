@@ -1,4 +1,4 @@
-"""Runs: which bytes of a file one rank has, and where each of them stands in the stream of those bytes.
+"""Byte runs: which bytes of a file one rank has, and the position of each in the sequence of those bytes.
 
 A run is ``times`` rows of ``length`` bytes, one every ``stride``. However a tensor is divided along one of its
 dimensions, what a rank has of it is one run, so that few numbers say who has what.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from chockstone.checkpoints.format.holdings import Box
+from chockstone.checkpoints.format.shards import Box
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -59,7 +59,7 @@ def box_runs(shape: Sequence[int], box: Box, itemsize: int) -> list[ByteRun]:
 
 
 class ByteRuns:
-    """Many runs in rising order, none within the reach of another."""
+    """Many runs in rising order that do not overlap."""
 
     def __init__(self, rows: Numbers) -> None:
         """``rows``: start, length, stride and times of each."""

@@ -24,16 +24,16 @@ import numpy as np
 
 from chockstone.checkpoints.errors import DamagedArchive, UnstorableValue
 from chockstone.checkpoints.format.dtypes import BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
-from chockstone.checkpoints.format.holdings import (
-    Pieces,
-    TensorHolding,
-    Unholdable,
-    address_of,
-    holding_of,
-    is_divided_alike,
-    tensors_of,
-)
 from chockstone.checkpoints.format.safetensors_header import RESERVED_KEY, is_shape
+from chockstone.checkpoints.format.shards import (
+    Pieces,
+    TensorShards,
+    UnsupportedSharding,
+    address_of,
+    is_sharded_alike,
+    local_tensors_of,
+    shards_of,
+)
 
 Json = Any  # Any: what json.dumps takes
 STATE: Final = "state.json"  # the member that holds the JSON
@@ -57,8 +57,8 @@ class Leaf:
     shape: tuple[int, ...]
     value: Any  # Any: a torch tensor or a numpy array; a DTensor or Pieces, where it is divided among ranks
     aliases: tuple[str, ...] = ()  # other keys of the same group it stands for
-    holding: TensorHolding | None = None  # what of it is in this process, if it is divided
-    parts: tuple[Any, ...] = ()  # the tensors that are
+    shards: TensorShards | None = None  # what of it this process has, where it is sharded
+    local_tensors: tuple[Any, ...] = ()  # the tensors that hold the shards
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ class Tree:
 
 
 def flatten(state: Mapping[str, object]) -> Tree:
-    """Take ``state`` apart. Tensors are referred to, not copied; every other value is copied."""
+    """Split ``state`` into JSON and tensors. Tensors are referred to; every other value is copied."""
     return _Flattener().flatten(state)
 
 
@@ -243,18 +243,18 @@ class _Flattener:
         return self._refer(value, dtype, prefix, value.data_ptr(), value.stride())
 
     def _divided(self, value: Any, prefix: str) -> Json:
-        """A DTensor or Pieces. What is stored is the whole, whatever of it is here."""
+        """A DTensor or Pieces. The archive stores the whole tensor."""
         try:
-            holding = holding_of(value)
-        except Unholdable as error:
+            shards = shards_of(value)
+        except UnsupportedSharding as error:
             raise _Refused(str(error)) from None
-        parts, dtype = tensors_of(value), self.torch_dtypes.get(value.dtype)
+        parts, dtype = local_tensors_of(value), self.torch_dtypes.get(value.dtype)
         if dtype is None or any(part.layout is not self.strided or part.device.type == "meta" for part in parts):
             raise _Refused(f"<{type(value).__name__} of {value.dtype}> cannot be stored")
         strides = () if type(value) is Pieces else value.stride()
         reference = self._refer(value, dtype, prefix, address_of(value), strides)
         if (leaf := self.leaves[-1]).value is value:
-            leaf.holding, leaf.parts = holding, parts
+            leaf.shards, leaf.local_tensors = shards, parts
         return reference
 
     def _dtype(self, value: object, _: str) -> Json:
@@ -293,7 +293,7 @@ class _Flattener:
             else:
                 same = other.stride() == strides and other.device == value.device
                 same = same and other.is_conj() == value.is_conj() and other.is_neg() == value.is_neg()
-                same = same and is_divided_alike(other, value)
+                same = same and is_sharded_alike(other, value)
             if same and leaf.dtype is dtype and leaf.shape == value.shape:
                 return leaf
         return None

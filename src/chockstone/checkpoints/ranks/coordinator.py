@@ -1,4 +1,4 @@
-"""Company: the other ranks, as a checkpointer has to do with them. Where there are none it does everything alone."""
+"""The rank coordinator: saves and restores of a checkpointer together with the other ranks, or alone without them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chockstone.checkpoints.saving.job import SaveJob
 
 
 class RankCoordinator:
-    """For one thread at a time, but for ``decline``, which has its turn among the saves."""
+    """One thread at a time may use it; ``decline`` waits for its turn among the saves."""
 
     def __init__(self, *, ranks: Literal["auto", "off"], timeout_seconds: float) -> None:
         if ranks not in ("auto", "off"):
@@ -24,47 +24,47 @@ class RankCoordinator:
             raise ValueError(f"rank_timeout_seconds={timeout_seconds!r}: give a positive number of seconds")
         self._ranks = ranks
         self._timeout_seconds = timeout_seconds
-        self._peers: Peers | None = None  # met at the first call
-        self._kept = RankedSaveCache()
+        self._peers: Peers | None = None  # connected by the first call
+        self._cache = RankedSaveCache()
 
     @property
     def has_peers(self) -> bool:
-        """Whether others have been met."""
+        """Whether other ranks are connected."""
         return self._peers is not None
 
-    def meet(self) -> bool:
-        """Meet the others at the first call, which all of them make; whether there are any."""
+    def connect(self) -> bool:
+        """Connect to the other ranks at the first call, which all of them make; whether there are any."""
         if self._peers is None and self._ranks == "auto":
-            self._peers = Peers.meet(timeout_seconds=self._timeout_seconds)
+            self._peers = Peers.connect(timeout_seconds=self._timeout_seconds)
         return self.has_peers
 
-    def place(self) -> dict[str, int]:
-        """Of this rank among the others, for a snapshot."""
+    def rank_arguments(self) -> dict[str, int]:
+        """Rank and world size, as arguments of ``Snapshotter.take``."""
         return {} if self._peers is None else {"rank": self._peers.rank, "world_size": self._peers.world_size}
 
     def write(self, job: SaveJob) -> SavedCheckpoint:
-        return job.run() if self._peers is None else RankedSave(job, self._peers, self._kept).run()
+        return job.run() if self._peers is None else RankedSave(job, self._peers, self._cache).run()
 
     def decline(self, error: BaseException, *, turn: SaveHandle, previous: SaveHandle | None) -> None:
-        """Tell the others, when it is this save's turn, that this rank does not take part; they would wait for it."""
+        """When it is this save's turn, tell the other ranks that this rank does not take part, so that none waits."""
         peers = self._peers
         assert peers is not None
 
-        def tell() -> None:
+        def send() -> None:
             if previous is not None:
                 previous._wait()
             decline(peers, error)
             turn._fail(error, seen=True)
 
-        threading.Thread(target=tell, name="chockstone-save", daemon=True).start()
+        threading.Thread(target=send, name="chockstone-save", daemon=True).start()
 
     def restore(
         self, walk: Callable[[Callable[[str], RestoreReceipt]], RestoreReceipt], attempt: Attempt
     ) -> RestoreReceipt:
-        """As rank 0 walks, where others have been met."""
+        """Restore what rank 0 chooses. ``walk`` tries archives until one is restored; other ranks must be connected."""
         assert self._peers is not None
         together = RankedRestore(self._peers, attempt)
-        return together.lead(walk) if self._peers.leads else together.follow()
+        return together.lead(walk) if self._peers.is_leader else together.follow()
 
     def close(self) -> None:
         if self._peers is not None:

@@ -1,4 +1,4 @@
-"""Hearsay: an error of one process as JSON, and as an error of the same kind in another."""
+"""The error codec: encodes an error of one rank as JSON, and decodes it to the same class on another rank."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _FIELDS: dict[type[CheckpointError], tuple[str, ...]] = {
 
 
 def encode_error(error: BaseException) -> dict[str, Any]:
-    """Plain JSON: the nearest kind of this library's, its text, and what else a handler of that kind looks at."""
+    """Plain JSON: the nearest class of this library, the text, and the attributes that handlers of that class read."""
     names = [kind.__name__ for kind in type(error).__mro__]
     kind = next((name for name in names if name in _KINDS), "")
     text = str(error)[:_MAX_TEXT]
-    told: dict[str, Any] = {"kind": kind, "text": text if kind and text else f"{names[0]}: {text}"}
+    encoded: dict[str, Any] = {"kind": kind, "text": text if kind and text else f"{names[0]}: {text}"}
     for owner, fields in _FIELDS.items():
         if isinstance(error, owner):
-            told |= {field: getattr(error, field) for field in fields}
-    return told
+            encoded |= {field: getattr(error, field) for field in fields}
+    return encoded
 
 
-def decode_error(told: dict[str, Any], *, otherwise: type[CheckpointError]) -> CheckpointError:
-    """The error that was told of. ``otherwise``: what stands for one that is not of this library."""
-    kind = _KINDS.get(told["kind"])
+def decode_error(encoded: dict[str, Any], *, default: type[CheckpointError]) -> CheckpointError:
+    """The encoded error. ``default``: the class for an error that is not of this library."""
+    kind = _KINDS.get(encoded["kind"])
     if kind is None:
-        return otherwise(told["text"])
-    error = kind.__new__(kind, told["text"])  # constructors differ; what they would set is told
-    Exception.__init__(error, told["text"])
-    for field, value in told.items():
+        return default(encoded["text"])
+    error = kind.__new__(kind, encoded["text"])  # constructors differ; the attributes are encoded
+    Exception.__init__(error, encoded["text"])
+    for field, value in encoded.items():
         if field not in ("kind", "text"):
             setattr(error, field, tuple(value) if isinstance(value, list) else value)
     if isinstance(error, errors.DamagedArchive):

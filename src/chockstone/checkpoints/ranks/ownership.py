@@ -1,8 +1,9 @@
-"""Ownership: who hashes and writes which bytes of the archive.
+"""Ownership: which rank hashes and writes which bytes of the archive.
 
-The file is cut into units, each of which one rank writes whole. A unit goes to a rank that supplies about as much
-of it as any; where several do, they get equal stretches. Its other bytes are sent there. The ends of the archive,
-and the small members, which rank 0 alone has, are rank 0's. Every rank works this out alike.
+The file is cut into units; one rank writes each unit whole. A unit goes to a rank that has about as much of it as any
+other; where several do, they get equal numbers of units. The other ranks send their bytes of the unit to its owner.
+Head and tail of the archive and the small members, which rank 0 alone has, belong to rank 0. Every rank computes the
+same plan.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from chockstone.checkpoints.format.tar import PAGE
 from chockstone.checkpoints.saving.writer import CHUNK_BYTES
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
-ROUND_BYTES: Final = 8 * 1024**2  # that one rank puts together from what others send, at a time
+ROUND_BYTES: Final = 8 * 1024**2  # that one rank assembles at a time from what others send
 
 
 class Chunk(NamedTuple):
@@ -34,8 +35,8 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    pure: tuple[Chunk, ...]  # of which the owner itself supplies everything
-    rounds: tuple[tuple[Chunk, ...], ...]  # the others: what is exchanged at a time
+    pure: tuple[Chunk, ...]  # chunks of which the owner has all bytes
+    rounds: tuple[tuple[Chunk, ...], ...]  # the other chunks, by the round in which bytes are exchanged
 
     def of(self, rank: int) -> list[Chunk]:
         chunks = [*self.pure, *(chunk for each in self.rounds for chunk in each)]
@@ -48,21 +49,21 @@ def tail_start(layout: Layout) -> int:
 
 
 def plan_ownership(
-    layout: Layout, supplies: Sequence[ByteRuns], *, unit_bytes: int, shared_from: int, chunk_bytes: int = CHUNK_BYTES
+    layout: Layout, rank_runs: Sequence[ByteRuns], *, unit_bytes: int, shared_from: int, chunk_bytes: int = CHUNK_BYTES
 ) -> Ownership:
-    """``supplies``: what each rank has of the file. ``shared_from``: where what rank 0 alone has ends.
+    """``rank_runs``: what each rank has of the file. ``shared_from``: where what rank 0 alone has ends.
 
     ``chunk_bytes``, of pure chunks, is each rank's own affair.
     """
     cuts = _cuts(layout, unit_bytes)
     starts, ends = np.maximum(cuts[:-1], layout.body_offset), np.minimum(cuts[1:], layout.body_end)
-    before = np.array([runs.before(starts) for runs in supplies])
-    supplied = np.array([runs.before(ends) for runs in supplies]) - before
+    before = np.array([runs.before(starts) for runs in rank_runs])
+    supplied = np.array([runs.before(ends) for runs in rank_runs]) - before
     owners = _owners(supplied, is_first=(starts < shared_from) | (cuts[1:] > tail_start(layout)))
     blocks_from, blocks_to = (-(-(edges - layout.body_offset) // layout.block_bytes) for edges in (starts, ends))
     block_ends = np.minimum(layout.body_offset + blocks_to * layout.block_bytes, layout.body_end)
     needed_to = np.where(blocks_to > blocks_from, np.maximum(ends, block_ends), ends)
-    needed = np.array([runs.before(needed_to) for runs in supplies]) - before
+    needed = np.array([runs.before(needed_to) for runs in rank_runs]) - before
     is_mixed = needed.sum(axis=0) != needed[owners, np.arange(len(owners))]
 
     def chunk(first: int, last: int) -> Chunk:
@@ -84,7 +85,7 @@ def _cuts(layout: Layout, unit_bytes: int) -> Numbers:
 
 
 def _owners(supplied: Numbers, *, is_first: Flags) -> Numbers:
-    """A rank for each unit, from how much of it each rank supplies."""
+    """A rank for each unit, from how much of it each rank has."""
     is_candidate = supplied * 4 >= supplied.max(axis=0) * 3
     is_candidate[:, is_first] = False
     is_candidate[0, is_first] = True

@@ -1,4 +1,4 @@
-"""Writing one rank's part of an archive, in threads of its own: whoever started them stays free to hear the others."""
+"""Part writes: one rank's part of an archive, written in threads, so that the caller can exchange bytes meanwhile."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from chockstone.checkpoints.ranks.share import FileExtent, RankShare, Received, 
 from chockstone.checkpoints.saving.pace import Pace
 from chockstone.checkpoints.saving.writer import hash_blocks
 
-FILE_THREADS: Final = 4  # small pieces between those of other ranks wait for the disk rather than for a core
+FILE_THREADS: Final = 4  # small pieces between those of other ranks wait for the disk more than for a core
 _WAITING_BYTES: Final = 4 * ROUND_BYTES  # that were exchanged and are not being written yet
 
 
 class PartTarget(Protocol):
-    """Where the bytes go: the sink of rank 0, or what another rank has of it."""
+    """Where the bytes go: the sink of rank 0, or the shared sink of another rank."""
 
     def write_at(self, offset: int, data: memoryview) -> None: ...
 
 
 class PartWrite:
-    """``start``, ``offer`` what comes in, ``end_offers``, and ``wait`` until it is done. ``stop`` ends it early."""
+    """Call ``start``, ``offer`` for each assembled chunk, ``end_offers``, then ``wait``. ``stop`` ends it early."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class PartWrite:
         pace: Pace,
         threads: int = FILE_THREADS,
     ) -> None:
-        """``chunks``: those that nobody else has anything of. ``finish`` is called once all bytes are written."""
+        """``chunks``: those of which no other rank has bytes. ``finish`` is called once all bytes are written."""
         self._wanted_threads = threads
         self._share = share
         self._layout = layout
@@ -74,10 +74,10 @@ class PartWrite:
             self._threads.append(thread)
 
     def offer(self, chunk: Chunk, received: Sequence[Received]) -> None:
-        """A chunk of which others had some. Waits while many are waiting already. What was received is not kept."""
+        """Queue a chunk with the bytes that other ranks sent, which are copied. Blocks while the queue is full."""
         try:
             extents = self._share.extents(chunk, received)
-        except BaseException as error:  # noqa: BLE001  # recorded; whoever waits looks at it
+        except BaseException as error:  # noqa: BLE001  # recorded; ``wait`` ends and the caller reads ``error``
             self.fail(error)
             return
         with self._change:
@@ -93,13 +93,13 @@ class PartWrite:
             self._change.notify_all()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is done by then: all written and finished, or failed with ``error``."""
+        """Whether the part has ended within ``seconds``: finished, or failed with ``error``."""
         if not self._threads and not self._done.is_set():
             self._work()
         return self._done.wait(seconds)
 
     def stop(self) -> None:
-        """Nothing is written any more when this returns."""
+        """End early. Nothing is written after this returns."""
         self.fail(SaveAbandoned("the save was given up before its commit; nothing of it is visible"))
         for thread in self._threads:
             thread.join()
@@ -113,13 +113,13 @@ class PartWrite:
         try:
             while (item := self._take()) is not None:
                 self._write(*item)
-        except BaseException as error:  # noqa: BLE001  # recorded; whoever waits looks at it
+        except BaseException as error:  # noqa: BLE001  # recorded; ``wait`` ends and the caller reads ``error``
             self.fail(error)
         finally:
             self._leave()
 
     def _leave(self) -> None:
-        """The last to leave turns out the lights."""
+        """The last thread to end finishes the part."""
         with self._change:
             self._working -= 1
             if self._working:
@@ -127,7 +127,7 @@ class PartWrite:
         try:
             if self.error is None and self._has_all:
                 self.receipt = self._finish()
-        except BaseException as error:  # noqa: BLE001  # recorded; whoever waits looks at it
+        except BaseException as error:  # noqa: BLE001  # recorded; ``wait`` ends and the caller reads ``error``
             self.fail(error)
         self._done.set()
 
@@ -163,4 +163,4 @@ class PartWrite:
             self._on_bytes(len(content))
         if chunk.end == self._layout.body_end:
             self.remainder = b"".join(content for _, content in cut_extents(extents, tail, chunk.end))
-        self._share.give_back(extents)
+        self._share.release(extents)

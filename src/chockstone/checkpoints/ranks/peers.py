@@ -1,8 +1,8 @@
-"""Peers: the ranks of one training, and how they speak to each other when they save or restore together.
+"""Peers: messages between the ranks of one training while they save or restore together.
 
-They have a process group of their own, over gloo and host memory, so that what background threads say never comes
-between the collectives of the training. Rank 0 hears all and answers all: so it knows who is missing, and tells the
-others. JSON and raw bytes travel; nothing is unpickled.
+The ranks use a process group of their own, over gloo and host memory, so that messages of background threads never
+mix with the collectives of the training. Every rank sends to rank 0 and gets its answer from rank 0. So rank 0 knows
+which rank is missing and tells the others. JSON and raw bytes travel; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from chockstone.checkpoints.ranks.error_codec import decode_error, encode_error
 T = TypeVar("T")
 Json = dict[str, Any]  # Any: what json.dumps takes
 _TEXT: Final = 0
-_BYTES: Final = 1  # the tag of what is exchanged; should a rank miss that, it must not be taken for words
-_WORDS: Final = "last words"
-_WORDS_SECONDS: Final = 3.0  # to wait for those of rank 0, which says them before others can miss it
+_BYTES: Final = 1  # the tag of exchanged bytes, so that a late rank does not read them as a message
+_LOSS_KEY: Final = "lost ranks"  # where rank 0 leaves the list of lost ranks, in the store of torch.distributed
+_LOSS_SECONDS: Final = 3.0  # how long the others wait for that list
 _SHORTEST_PAUSE_SECONDS: Final = 0.005
 _LONGEST_PAUSE_SECONDS: Final = 1.0
-_PAUSE_SHARE: Final = 0.02  # of the time so far: what the last to be done may be kept waiting
+_PAUSE_SHARE: Final = 0.02  # of the time waited so far: how late a rank may notice that all are done
 _ADVICE: Final = (
     "All ranks must call save, restore and close in the same order; where one process saves for all of them, give "
     'Checkpointer ranks="off". Whoever goes on needs a new Checkpointer on every rank.'
@@ -36,20 +36,20 @@ _ADVICE: Final = (
 
 
 class PeerFailed(Exception):
-    """Another rank could not do its part, so none does."""
+    """Another rank failed, so all ranks give the operation up. ``rank`` is the lowest that failed."""
 
     def __init__(self, failures: Mapping[int, Json]) -> None:
-        self.rank, self._told = min(failures.items())
-        super().__init__(f"rank {self.rank}: {self._told['text']}")
+        self.rank, self._encoded = min(failures.items())
+        super().__init__(f"rank {self.rank}: {self._encoded['text']}")
 
-    def error(self, *, otherwise: type[CheckpointError]) -> CheckpointError:
-        """As an error of the same kind as on that rank, with its number in front."""
-        return decode_error({**self._told, "text": str(self)}, otherwise=otherwise)
+    def error(self, *, default: type[CheckpointError]) -> CheckpointError:
+        """The error of that rank as the same class, with the rank's number in front of its text."""
+        return decode_error({**self._encoded, "text": str(self)}, default=default)
 
 
-def find_place() -> tuple[int, int] | None:
-    """Rank and size of the world to torch.distributed, if it is initialised."""
-    if "torch.distributed" not in sys.modules:  # then nobody has
+def rank_and_world_size() -> tuple[int, int] | None:
+    """Rank and world size of torch.distributed; None unless it is initialised."""
+    if "torch.distributed" not in sys.modules:  # so it is not initialised
         return None
     import torch.distributed as distributed
 
@@ -59,112 +59,113 @@ def find_place() -> tuple[int, int] | None:
 
 
 class Peers:
-    """This rank among the others. For one thread at a time; all ranks make the same calls in the same order.
+    """The connection of this rank to the others. One thread at a time may use it.
 
-    Once one of them is lost, every call raises RanksLost.
+    All ranks make the same calls in the same order. Once a rank is lost, every call raises RanksLost.
     """
 
-    def __init__(self, rank: int, world_size: int, *, group: Any, words: Any, timeout_seconds: float) -> None:
-        """``group`` and ``words`` are a process group and a key-value store of torch.distributed.
+    def __init__(self, rank: int, world_size: int, *, group: Any, store: Any, timeout_seconds: float) -> None:
+        """``group`` and ``store`` are a process group and a key-value store of torch.distributed.
 
-        The group is asked itself and not through torch.distributed, which forgets it when a program destroys its world;
-        a save in the background goes on all the same.
+        Messages go through the group object. torch.distributed forgets the group when a program destroys its world, and
+        a save in the background must still end.
         """
         self.rank = rank
         self.world_size = world_size
         self._group = group
-        self._words = words
+        self._store = store
         self._timeout_seconds = timeout_seconds
-        self._lost: dict[int, str] = {}  # and how
+        self._lost: dict[int, str] = {}  # by rank: how it was lost
         self._is_cut_off = False  # gloo closes all connections when one times out
-        self._is_over = False  # whether all know of a loss, or will find out by themselves
-        self._has_given_up = False
+        self._is_over = False  # a rank is lost, and every other rank knows it or will time out
+        self._has_ended = False
 
     @classmethod
-    def meet(cls, *, timeout_seconds: float) -> Self | None:
-        """Meet the other ranks of torch.distributed; None where there are none. Call it on all of them alike."""
-        place = find_place()
-        if place is None or place[1] == 1:
+    def connect(cls, *, timeout_seconds: float) -> Self | None:
+        """Connect to the other ranks of torch.distributed; None where there are none. All ranks must call it."""
+        found = rank_and_world_size()
+        if found is None or found[1] == 1:
             return None
         import torch.distributed as distributed
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-        rank, world_size = place
+        rank, world_size = found
         arrivals = PrefixStore("chockstone/arrivals", _get_default_store())
         number = arrivals.add(str(rank), 1)
         try:
             group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
         except RuntimeError as error:
             how = str(error)[:300]
-            with suppress(RuntimeError):  # whoever keeps the arrivals may be gone, too
+            with suppress(RuntimeError):  # the process that serves the store may be gone, too
                 missing = [other for other in range(world_size) if arrivals.add(str(other), 0) < number]
                 how = "; ".join(f"rank {other}: it did not come in {timeout_seconds:g} s" for other in missing) or how
             raise RanksLost(f"rank {rank} of {world_size} did not find the others. {how}. {_ADVICE}") from error
-        words = PrefixStore(f"chockstone/{group.group_name}", _get_default_store())
-        return cls(rank, world_size, group=group, words=words, timeout_seconds=timeout_seconds)
+        store = PrefixStore(f"chockstone/{group.group_name}", _get_default_store())
+        return cls(rank, world_size, group=group, store=store, timeout_seconds=timeout_seconds)
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         return self.rank == 0
 
-    def confer(
+    def gather_and_decide(
         self,
-        said: Json | None = None,
+        contribution: Json | None = None,
         decide: Callable[[list[Json]], Json] = lambda _: {},
         *,
         error: BaseException | None = None,
     ) -> Json:
-        """Every rank says something; ``decide`` on rank 0 makes an answer of it; all get the answer.
+        """Send each rank's contribution to rank 0, which calls ``decide`` on all of them; every rank gets its result.
 
-        With an ``error`` on any rank nothing is decided: that rank raises it, all others raise PeerFailed. So they do
-        when ``decide`` raises. Whoever is lost while rank 0 answers is missed at the next call.
+        With an ``error`` on any rank nothing is decided: that rank raises it, and all others raise PeerFailed. The same
+        happens when ``decide`` raises. A rank that is lost while rank 0 answers is noticed by the next call.
         """
         if self._is_over:
-            raise self._loss() from error
+            raise self._lost_error() from error
         if error is None and self._lost:
-            error = self._loss()  # met with in an exchange; rank 0 may not know
-        message: Json = {"said": said or {}} if error is None else {"error": encode_error(error)}
-        if not self.leads:
-            return self._hear(message, error)
+            error = self._lost_error()  # noticed in an exchange; rank 0 may not know
+        message: Json = {"contribution": contribution or {}} if error is None else {"error": encode_error(error)}
+        if not self.is_leader:
+            return self._ask_leader(message, error)
         failures: dict[int, Json] = {}
-        heard: list[Json] = []
-        for rank, words in enumerate([message, *self._gather()]):
-            heard.append(words.get("said", {}))
-            if "error" in words:
-                failures[rank] = words["error"]
+        contributions: list[Json] = []
+        for rank, received in enumerate([message, *self._receive_all()]):
+            contributions.append(received.get("contribution", {}))
+            if "error" in received:
+                failures[rank] = received["error"]
         answer: Json = {}
         if not failures:
             try:
-                answer = decide(heard)
-            except BaseException as trouble:  # noqa: BLE001  # raised below, when the others have been told
-                error, failures = trouble, {0: encode_error(trouble)}
-        told = self._answer({"failures": [*failures.items()]} if failures else {"answer": answer})
+                answer = decide(contributions)
+            except BaseException as raised:  # noqa: BLE001  # raised below, after the others got it
+                error, failures = raised, {0: encode_error(raised)}
+        sent = self._send_to_all({"failures": [*failures.items()]} if failures else {"answer": answer})
         if error is not None:
             raise error
         if failures:
             raise PeerFailed(failures)
-        return dict(told["answer"])
+        return dict(sent["answer"])
 
     def exchange(self, outgoing: Mapping[int, Bytes], incoming: Mapping[int, Bytes]) -> bool:
-        """Send bytes to some ranks and fill memory with those of others; whether nobody was lost who should have sent.
+        """Send bytes to some ranks and receive bytes of others into memory; whether everything was received.
 
-        A loss is not raised here: others count on what this rank has for them, and hear of it when they confer.
+        A loss is not raised here, because other ranks still need what this one sends. The next ``gather_and_decide``
+        raises it.
         """
         import torch
 
         works: list[tuple[int, Any]] = []
-        for rank, place in incoming.items():
-            post = partial(self._group.recv, [torch.from_numpy(place)], rank, _BYTES)
-            works.append((rank, self._with(rank, post)))
+        for rank, memory in incoming.items():
+            post = partial(self._group.recv, [torch.from_numpy(memory)], rank, _BYTES)
+            works.append((rank, self._guarded(rank, post)))
         for rank, content in outgoing.items():
             post = partial(self._group.send, [torch.from_numpy(content)], rank, _BYTES)
-            works.append((rank, self._with(rank, post)))
+            works.append((rank, self._guarded(rank, post)))
         for rank, work in works:
-            self._with(rank, partial(_finish, work, self._patience(1)))
+            self._guarded(rank, partial(_finish, work, self._timeout(1)))
         return not self._is_cut_off and not self._lost.keys() & incoming.keys()
 
     def close(self) -> None:
-        """Part from the others. To them this rank is lost, should they still wait for it."""
+        """Disconnect. Ranks that still wait for this one count it as lost."""
         import torch.distributed as distributed
 
         self._lost[self.rank] = "it is closed"
@@ -174,98 +175,103 @@ class Peers:
                 distributed.destroy_process_group(self._group)
         self._group = None  # the connections go with it
 
-    def _gather(self) -> list[Json]:
-        """On rank 0: what each of the others says."""
-        heard = [self._with(rank, partial(self._receive, rank, patience=1)) for rank in range(1, self.world_size)]
+    def _receive_all(self) -> list[Json]:
+        """On rank 0: the message of each other rank."""
+        messages = [self._guarded(rank, partial(self._receive, rank, timeouts=1)) for rank in range(1, self.world_size)]
         if self._lost:
-            raise self._give_up()
-        return [words for words in heard if words is not None]
+            raise self._end_with_loss()
+        return [message for message in messages if message is not None]
 
-    def _answer(self, answer: Json) -> Json:
-        """Tell all others; what they hear of it."""
+    def _send_to_all(self, answer: Json) -> Json:
+        """Send the answer to all other ranks; returns it as JSON gives it back to them."""
         content = json.dumps(answer).encode()
         for rank in range(1, self.world_size):
-            self._with(rank, partial(self._send, rank, content, patience=1))
-        heard: Json = json.loads(content)
-        return heard
+            self._guarded(rank, partial(self._send, rank, content, timeouts=1))
+        sent: Json = json.loads(content)
+        return sent
 
-    def _hear(self, message: Json, error: BaseException | None) -> Json:
-        # Longer than rank 0 waits for others, to hear from it who is missing.
-        self._with(0, partial(self._send, 0, json.dumps(message).encode(), patience=2))
-        answer = self._with(0, partial(self._receive, 0, patience=2))
+    def _ask_leader(self, message: Json, error: BaseException | None) -> Json:
+        # Wait longer than rank 0 waits for the others: its answer says which rank is missing.
+        self._guarded(0, partial(self._send, 0, json.dumps(message).encode(), timeouts=2))
+        answer = self._guarded(0, partial(self._receive, 0, timeouts=2))
         if answer is None:
-            raise self._give_up() from error
+            raise self._end_with_loss() from error
         if "lost" in answer:
             self._lost |= {int(rank): how for rank, how in answer["lost"]}
-            raise self._give_up() from error
+            raise self._end_with_loss() from error
         if "failures" not in answer:
             return dict(answer["answer"])
         if error is not None:
             raise error
-        raise PeerFailed({int(rank): told for rank, told in answer["failures"]})
+        raise PeerFailed({int(rank): encoded for rank, encoded in answer["failures"]})
 
-    def _give_up(self) -> RanksLost:
-        """The error to raise; on rank 0 after the others have been told by every way that is left."""
+    def _end_with_loss(self) -> RanksLost:
+        """The error to raise. Rank 0 first sends the list of lost ranks to the others, in both ways that it has."""
         self._is_over = True
-        if self.leads:
+        if self.is_leader:
             lost = [*self._lost.items()]
-            with suppress(RuntimeError):  # whoever keeps them may be gone, too
-                self._words.set(_WORDS, json.dumps(lost))
-            self._answer({"lost": lost})
-        elif 0 in self._lost and not self._has_given_up:
+            with suppress(RuntimeError):  # the process that serves the store may be gone, too
+                self._store.set(_LOSS_KEY, json.dumps(lost))
+            self._send_to_all({"lost": lost})
+        elif 0 in self._lost and not self._has_ended:
             with suppress(RuntimeError, ValueError):
-                self._words.wait([_WORDS], timedelta(seconds=_WORDS_SECONDS))
-                self._lost = {int(rank): how for rank, how in json.loads(self._words.get(_WORDS))}
-        self._has_given_up = True
-        return self._loss()
+                self._store.wait([_LOSS_KEY], timedelta(seconds=_LOSS_SECONDS))
+                self._lost = {int(rank): how for rank, how in json.loads(self._store.get(_LOSS_KEY))}
+        self._has_ended = True
+        return self._lost_error()
 
-    def _loss(self) -> RanksLost:
+    def _lost_error(self) -> RanksLost:
         named = "; ".join(f"rank {rank}: {how}" for rank, how in sorted(self._lost.items()))
         return RanksLost(f"rank {self.rank} of {self.world_size} cannot go on with the others. {named}. {_ADVICE}")
 
-    def _with(self, rank: int, act: Callable[[], T]) -> T | None:
-        """What ``act`` gives, which speaks to that rank; None if it is lost, or turns out to be."""
+    def _guarded(self, rank: int, act: Callable[[], T]) -> T | None:
+        """The result of ``act``, which talks to that rank; None if the rank is lost, now or before."""
         if self._is_cut_off or rank in self._lost:
             return None
         try:
             return act()
         except RuntimeError as error:
-            self._is_cut_off = "imed out" in str(error)
+            self._is_cut_off = is_gloo_timeout(error)
             silent = f"it said nothing for {self._timeout_seconds:g} s"
-            self._lost[rank] = silent if self._is_cut_off else f"its connection is closed ({_first_words(error)})"
+            self._lost[rank] = silent if self._is_cut_off else f"its connection is closed ({_gloo_summary(error)})"
             return None
 
-    def _send(self, rank: int, content: bytes, *, patience: int) -> None:
+    def _send(self, rank: int, content: bytes, *, timeouts: int) -> None:
         import torch
 
         size = torch.tensor([len(content)], dtype=torch.int64)
         for part in (size, torch.frombuffer(bytearray(content), dtype=torch.uint8)):
-            self._group.send([part], rank, _TEXT).wait(self._patience(patience))
+            self._group.send([part], rank, _TEXT).wait(self._timeout(timeouts))
 
-    def _receive(self, rank: int, *, patience: int) -> Json:
+    def _receive(self, rank: int, *, timeouts: int) -> Json:
         import torch
 
         size = torch.zeros(1, dtype=torch.int64)
-        self._group.recv([size], rank, _TEXT).wait(self._patience(patience))
+        self._group.recv([size], rank, _TEXT).wait(self._timeout(timeouts))
         content = torch.empty(int(size.item()), dtype=torch.uint8)
-        self._group.recv([content], rank, _TEXT).wait(self._patience(patience))
-        heard: Json = json.loads(content.numpy().tobytes())
-        return heard
+        self._group.recv([content], rank, _TEXT).wait(self._timeout(timeouts))
+        message: Json = json.loads(content.numpy().tobytes())
+        return message
 
-    def _patience(self, times: int) -> timedelta:
-        return timedelta(seconds=self._timeout_seconds * times + (times - 1) * _WORDS_SECONDS)
+    def _timeout(self, times: int) -> timedelta:
+        return timedelta(seconds=self._timeout_seconds * times + (times - 1) * _LOSS_SECONDS)
 
 
-def pause_seconds(since: float) -> float:
-    """Until ranks that wait for each other since then look round again: a little of the time they have waited."""
+def poll_seconds(since: float) -> float:
+    """The pause between two polls of ranks that have waited for each other since then: a small share of that time."""
     return min(max(_PAUSE_SHARE * (time.monotonic() - since), _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
 
 
-def _finish(work: Any, patience: timedelta) -> None:
-    if work is not None:  # else its rank was lost before
-        work.wait(patience)
+def _finish(work: Any, timeout: timedelta) -> None:
+    if work is not None:  # None: its rank was lost before
+        work.wait(timeout)
 
 
-def _first_words(error: RuntimeError) -> str:
-    """Of gloo, which goes on to guess at the causes, after the place in its source."""
+def is_gloo_timeout(error: RuntimeError) -> bool:
+    """Whether gloo gave up waiting. It raises RuntimeError for everything and says so in its text alone."""
+    return "imed out" in str(error)
+
+
+def _gloo_summary(error: RuntimeError) -> str:
+    """The first sentence of gloo's text, without the place in its source before and the guesses at causes after it."""
     return str(error).partition("] ")[2].partition(". ")[0][:120] or str(error)[:120]

@@ -1,4 +1,4 @@
-"""Restoring together: rank 0 says which archive is tried, every rank reads its part of it, and all take it or none."""
+"""Restores of several ranks: rank 0 chooses the archive, every rank reads its part, and all restore it or none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from chockstone.checkpoints.errors import DamagedArchive, RanksLost, RestoreFailed
-from chockstone.checkpoints.ranks.peers import Json, PeerFailed, Peers, pause_seconds
+from chockstone.checkpoints.ranks.peers import Json, PeerFailed, Peers, poll_seconds
 from chockstone.checkpoints.restoring.receipt import RestoreReceipt, SkippedCandidate
 
 _HALF_RESTORED: Final = "The target is half restored; do not go on with it."
@@ -26,78 +26,77 @@ class RankedRestore:
         self._attempt = attempt
 
     def lead(self, walk: Callable[[Callable[[str], RestoreReceipt]], RestoreReceipt]) -> RestoreReceipt:
-        """What ``walk`` gives, which tries archives by name until it takes one or raises; the others do as it does."""
+        """Return the receipt of ``walk``, which tries archives by name until one is restored; other ranks follow it."""
         try:
             receipt = walk(self._try)
         except RanksLost:
             raise
         except BaseException as error:
-            self._peers.confer(error=error)
+            self._peers.gather_and_decide(error=error)
             raise
         skipped = [(skip.name, skip.reason) for skip in receipt.skipped]
-        self._peers.confer(decide=lambda _: {"skipped": skipped, "steps_lost": receipt.steps_lost})
+        self._peers.gather_and_decide(decide=lambda _: {"skipped": skipped, "steps_lost": receipt.steps_lost})
         return receipt
 
     def follow(self) -> RestoreReceipt:
-        """As rank 0 leads: the receipt for what this rank restored, or what rank 0 raised."""
+        """Follow rank 0: return the receipt of what this rank restored, or raise what rank 0 raised."""
         receipt: RestoreReceipt | None = None
-        own: Exception | None = None  # what went wrong here; rank 0 knows of it, and decides what comes of it
+        own: Exception | None = None  # of this rank; rank 0 got it and decides what follows
         while True:
             try:
-                told = self._peers.confer()
+                answer = self._peers.gather_and_decide()
             except PeerFailed as failed:
-                raise failed.error(otherwise=RestoreFailed) from own or failed
-            if "name" not in told:
+                raise failed.error(default=RestoreFailed) from own or failed
+            if "name" not in answer:
                 assert receipt is not None, "rank 0 takes what all have taken"
-                skipped = tuple(SkippedCandidate(name, reason) for name, reason in told["skipped"])
-                return replace(receipt, skipped=skipped, steps_lost=told["steps_lost"])
+                skipped = tuple(SkippedCandidate(name, reason) for name, reason in answer["skipped"])
+                return replace(receipt, skipped=skipped, steps_lost=answer["steps_lost"])
             try:
-                receipt = self._together(told["name"])
+                receipt = self._attempt_together(answer["name"])
             except RanksLost:
                 raise
-            except Exception as error:  # noqa: BLE001  # raised from, should rank 0 give up
+            except Exception as error:  # noqa: BLE001  # the cause, if rank 0 gives up
                 receipt, own = None, error
 
     def _try(self, name: str) -> RestoreReceipt:
-        self._peers.confer(decide=lambda _: {"name": name})
-        return self._together(name)
+        self._peers.gather_and_decide(decide=lambda _: {"name": name})
+        return self._attempt_together(name)
 
-    def _together(self, name: str) -> RestoreReceipt:
-        """The same attempt on all ranks. However it ends here, all meet equally often and end it alike."""
+    def _attempt_together(self, name: str) -> RestoreReceipt:
+        """The same attempt on all ranks. All ranks make the same number of calls and end it alike, whatever fails."""
         is_over = False
-        vigil = _Vigil(self._peers)
+        keep_alive = _KeepAlive(self._peers)
 
         def agree(seal: str) -> None:
             nonlocal is_over
-            vigil.end()
+            keep_alive.end()
             try:
-                self._peers.confer({"seal": seal}, _refuse_others)
+                self._peers.gather_and_decide({"seal": seal}, _check_same_archive)
             except PeerFailed as failed:
                 is_over = True
-                raise failed.error(otherwise=RestoreFailed) from failed
+                raise failed.error(default=RestoreFailed) from failed
             except BaseException:
                 is_over = True
                 raise
-            vigil.begin()
+            keep_alive.begin()
 
         try:
             receipt = self._attempt(name, agree)
             agree("")
         except RanksLost as lost:
-            if vigil.has_begun:
+            if keep_alive.has_begun:
                 raise RanksLost(f"{lost} {_HALF_RESTORED}") from lost
             raise
         except BaseException as error:
-            vigil.end()
+            keep_alive.end()
             if not is_over:
-                self._peers.confer(error=error)
+                self._peers.gather_and_decide(error=error)
             raise
         return receipt
 
 
-class _Vigil:
-    """After they have agreed to read, ranks say again and again that they live, until all have ended. So it may take
-    any of them as long as it likes."""
+class _KeepAlive:
+    """While ranks read, each sends in the background that it is alive, so that no read is too slow for the others."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
@@ -106,14 +105,14 @@ class _Vigil:
         self.has_begun = False
 
     def begin(self) -> None:
-        """The first time only: after the reading there is nothing that takes long."""
+        """Has an effect once: nothing after the read takes long."""
         if not self.has_begun:
             self.has_begun = True
-            self._thread = threading.Thread(target=self._keep, name="chockstone-vigil", daemon=True)
+            self._thread = threading.Thread(target=self._keep, name="chockstone-keep_alive", daemon=True)
             self._thread.start()
 
     def end(self) -> None:
-        """This rank has read, or failed to; returns when all others have, too."""
+        """This rank has read or failed; returns when all other ranks have, too."""
         if self._thread is not None:
             self._has_read.set()
             self._thread.join()
@@ -122,19 +121,19 @@ class _Vigil:
     def _keep(self) -> None:
         started = time.monotonic()
         is_over = False
-        with suppress(RanksLost):  # whoever confers next hears of it
+        with suppress(RanksLost):  # the next gather_and_decide raises it again
             while not is_over:
-                has_read = self._has_read.wait(pause_seconds(started))
-                is_over = self._peers.confer({"has_read": has_read}, _look_round)["is_over"]
+                has_read = self._has_read.wait(poll_seconds(started))
+                is_over = self._peers.gather_and_decide({"has_read": has_read}, _all_done)["is_over"]
 
 
-def _look_round(heard: Sequence[Json]) -> Json:
-    return {"is_over": all(said["has_read"] for said in heard)}
+def _all_done(messages: Sequence[Json]) -> Json:
+    return {"is_over": all(message["has_read"] for message in messages)}
 
 
-def _refuse_others(heard: Sequence[Json]) -> Json:
-    """A name may be overwritten while ranks open it, or mean another file to another host."""
-    for rank, said in enumerate(heard):
-        if said["seal"] != heard[0]["seal"]:
+def _check_same_archive(messages: Sequence[Json]) -> Json:
+    """A name may be overwritten while ranks open it, or be another file on another host."""
+    for rank, message in enumerate(messages):
+        if message["seal"] != messages[0]["seal"]:
             raise DamagedArchive(f"rank {rank} reads another archive than rank 0 under the same name")
     return {}

@@ -1,9 +1,9 @@
-"""Saving together: one archive, of which every rank writes what it owns, and which rank 0 commits.
+"""Saves of several ranks: each rank writes the bytes of the archive that it owns, and rank 0 commits it.
 
-Rank 0 plans and begins the archive and tells the others how to join. Each rank writes its part; whoever is done or
-fails says so, again and again, until all are done or one has failed. Only when the bytes of every rank are durable
-does rank 0 write the ends of the archive and commit it, and only then does any rank call it saved. A rank that is
-lost or fails at any point ends the save on all of them, with nothing visible.
+Rank 0 plans and begins the archive and sends the others what they need to join. Each rank writes its part. The ranks
+poll each other until all are done or one has failed. When the bytes of every rank are durable, rank 0 writes head and
+tail of the archive and commits it; only then does any rank report it as saved. A rank that fails or is lost at any
+point ends the save on all ranks, with nothing visible.
 """
 
 from __future__ import annotations
@@ -26,27 +26,26 @@ from chockstone.checkpoints.format.host_memory import Bytes
 from chockstone.checkpoints.format.layout import Layout, plan_layout
 from chockstone.checkpoints.format.manifest import DIGEST_BYTES, Manifest
 from chockstone.checkpoints.format.tar import PAGE
+from chockstone.checkpoints.ranks.buffer_pool import BufferPool
 from chockstone.checkpoints.ranks.ownership import Chunk, Ownership, plan_ownership, tail_start
 from chockstone.checkpoints.ranks.part_write import FILE_THREADS, PartWrite
-from chockstone.checkpoints.ranks.peers import Json, PeerFailed, Peers, pause_seconds
-from chockstone.checkpoints.ranks.scratch_memory import ScratchMemory
+from chockstone.checkpoints.ranks.peers import Json, PeerFailed, Peers, poll_seconds
 from chockstone.checkpoints.ranks.share import RankShare, Received, file_runs
+from chockstone.checkpoints.saving.copy_plan import CopyPlan, Structure
 from chockstone.checkpoints.saving.handle import SavedCheckpoint
 from chockstone.checkpoints.saving.image import render_ends
 from chockstone.checkpoints.saving.job import SaveJob
-from chockstone.checkpoints.saving.supply import Structure, Supply
 from chockstone.checkpoints.saving.writer import CHUNK_BYTES, THREADS
 from chockstone.checkpoints.stores.store import SharedSink, Sink
 
 
 @dataclass(slots=True)
 class RankedSaveCache:
-    """From one save to the next: what every rank supplies, and writes, which is told and worked out again only when it
-    has changed; and memory."""
+    """Kept from save to save: which bytes each rank copies and which it writes, until they change; and buffers."""
 
     digests: list[str] = field(default_factory=list)
     runs: list[ByteRuns] = field(default_factory=list)
-    scratch: ScratchMemory = field(default_factory=ScratchMemory)
+    buffers: BufferPool = field(default_factory=BufferPool)
     _planned: tuple[tuple[Layout, int, int, int], Ownership] | None = None
 
     def learn(self, runs: list[ByteRuns], digests: list[str]) -> None:
@@ -55,7 +54,7 @@ class RankedSaveCache:
     def plan(
         self, layout: Layout, runs: list[ByteRuns], *, unit_bytes: int, shared_from: int, chunk_bytes: int
     ) -> Ownership:
-        """``runs``: what was learnt, as offsets in the file."""
+        """``runs``: those of ``learn``, as offsets in the file."""
         asked = layout, unit_bytes, shared_from, chunk_bytes
         if self._planned is None or self._planned[0] != asked:
             ownership = plan_ownership(
@@ -66,14 +65,14 @@ class RankedSaveCache:
 
 
 def decline(peers: Peers, error: BaseException) -> None:
-    """In place of a save: this rank cannot take part, and the others are not to wait for it."""
-    with suppress(Exception):  # the caller raises why it declines
-        peers.confer(error=error)
+    """Instead of a save: tell the other ranks that this one cannot take part, so that none waits for it."""
+    with suppress(Exception):  # the caller raises its own error
+        peers.gather_and_decide(error=error)
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What this rank has to do, once it is known."""
+    """This rank's work in the save, once it is planned."""
 
     layout: Layout
     runs: list[ByteRuns]  # of every rank, as offsets in the file
@@ -85,22 +84,22 @@ class _Work:
 class RankedSave:
     """One rank's part in one save. ``run`` returns when the archive is durable, or raises with nothing visible."""
 
-    def __init__(self, job: SaveJob, peers: Peers, kept: RankedSaveCache) -> None:
-        assert job.snapshot.supply is not None
+    def __init__(self, job: SaveJob, peers: Peers, cache: RankedSaveCache) -> None:
+        assert job.snapshot.copy_plan is not None
         self._job = job
         self._peers = peers
-        self._kept = kept
-        self._supply: Supply = job.snapshot.supply
+        self._cache = cache
+        self._copy_plan: CopyPlan = job.snapshot.copy_plan
         self._archive: tuple[dict[str, bytes], Manifest, Layout, Sink] | None = None  # rank 0's
-        self._shared: SharedSink | None = None  # every other's
+        self._shared: SharedSink | None = None  # of every other rank
         self._part: PartWrite | None = None
-        self._may_be_committed = False  # where rank 0 was asked to, and did not answer
+        self._may_be_committed = False  # rank 0 was asked to commit and has not answered
 
     def run(self) -> SavedCheckpoint:
         try:
             return self._run()
         except PeerFailed as failed:
-            error = failed.error(otherwise=SaveFailed)
+            error = failed.error(default=SaveFailed)
             raise SaveFailed(str(error)) if isinstance(error, RanksLost) else error from failed
         except RanksLost as lost:
             doubt = " Rank 0 may have committed it before; look for it." if self._may_be_committed else ""
@@ -109,46 +108,46 @@ class RankedSave:
             self._clean_up()
 
     def _run(self) -> SavedCheckpoint:
-        plan = self._peers.confer(self._entry(), self._open)
+        plan = self._peers.gather_and_decide(self._entry(), self._open)
         if "structure" in plan:
             self._refuse(plan["structure"])
         if not plan["is_known"]:
-            told = self._peers.confer({"runs": _pack(self._supply.runs.rows.tobytes())}, _collect_runs)
-            self._learn(told["runs"], plan["digests"])
+            answer = self._peers.gather_and_decide({"runs": _pack(self._copy_plan.runs.rows.tobytes())}, _collect_runs)
+            self._learn(answer["runs"], plan["digests"])
         work = self._prepare(plan)
         self._exchange(work)
         self._await(work.part)
-        self._may_be_committed = not self._peers.leads
-        told = self._peers.confer(
+        self._may_be_committed = not self._peers.is_leader
+        answer = self._peers.gather_and_decide(
             {
                 "receipt": work.part.receipt,
                 "digests": _pack(b"".join(digest for _, digest in sorted(work.part.digests.items()))),
             },
-            lambda heard: self._commit(heard, work),
+            lambda messages: self._commit(messages, work),
             error=self._abandonment(),
         )
         if self._archive is not None:
             _, manifest, layout, _ = self._archive
-            return self._job.ended(manifest, layout, seal=told["seal"])
+            return self._job.ended(manifest, layout, seal=answer["seal"])
         seconds = time.perf_counter() - self._job.request.started
-        return self._job.saved(work.layout.size, seconds, seal=told["seal"])
+        return self._job.saved(work.layout.size, seconds, seal=answer["seal"])
 
     def _entry(self) -> Json:
-        supply, request = self._supply, self._job.request
+        plan, request = self._copy_plan, self._job.request
         meant = {"name": request.name, "step": request.step}
-        return {**meant, "structure": supply.structure_digest, "supply": supply.digest}
+        return {**meant, "structure": plan.structure_digest, "copy_plan": plan.digest}
 
-    def _open(self, heard: Sequence[Json]) -> Json:
-        """On rank 0: begin the archive, if all mean the same."""
-        names = sorted({said["name"] for said in heard})
+    def _open(self, messages: Sequence[Json]) -> Json:
+        """On rank 0: begin the archive, if all ranks save the same checkpoint."""
+        names = sorted({message["name"] for message in messages})
         if len(names) > 1:
             raise SaveFailed(f"the ranks save different checkpoints at the same time: {', '.join(map(repr, names))}")
-        steps = [said["step"] for said in heard]
+        steps = [message["step"] for message in messages]
         if any(step != steps[0] for step in steps):
             raise SaveFailed(f"the ranks save {names[0]!r} after different steps: {', '.join(map(repr, steps))}")
-        if any(said["structure"] != heard[0]["structure"] for said in heard):
-            return {"structure": self._supply.structure}
-        digests = [said["supply"] for said in heard]
+        if any(message["structure"] != messages[0]["structure"] for message in messages):
+            return {"structure": self._copy_plan.structure}
+        digests = [message["copy_plan"] for message in messages]
         files, manifest, layout = self._job.plan()
         sink = self._job.store.begin(self._job.request.name, layout.size)
         self._archive = files, manifest, layout, sink
@@ -160,20 +159,20 @@ class RankedSave:
             "shared_from": len(files),
             "unit_bytes": self._job.store.unit_bytes(layout.size),
             "ticket": sink.share(),
-            "is_known": digests == self._kept.digests,
+            "is_known": digests == self._cache.digests,
             "digests": digests,
         }
 
     def _refuse(self, structure: Sequence[Any]) -> None:
-        """Have all hear who differs from rank 0, and where."""
-        differs = _difference(self._supply.structure, structure)
+        """Raise on all ranks, naming the first tensor that differs from rank 0's."""
+        differs = _difference(self._copy_plan.structure, structure)
         error = SaveFailed(f"the ranks do not save the same tensors: {differs}") if differs else None
-        self._peers.confer(error=error)
+        self._peers.gather_and_decide(error=error)
 
     def _learn(self, packed: Sequence[str], digests: list[str]) -> None:
-        """What every rank supplies."""
+        """Keep which bytes each rank copies."""
         rows = [np.frombuffer(_unpack(each), dtype=np.int64).reshape(-1, 4) for each in packed]
-        self._kept.learn([ByteRuns(each) for each in rows], digests)
+        self._cache.learn([ByteRuns(each) for each in rows], digests)
 
     def _prepare(self, plan: Json) -> _Work:
         """Join the archive. Raises on all ranks if one of them cannot; before this nothing was written."""
@@ -181,9 +180,9 @@ class RankedSave:
         work: _Work | None = None
         try:
             work = self._work(plan)
-        except BaseException as trouble:  # noqa: BLE001  # raised below, when the others have heard of it
-            error = trouble
-        self._peers.confer(error=error)
+        except BaseException as raised:  # noqa: BLE001  # raised below, after the other ranks got it
+            error = raised
+        self._peers.gather_and_decide(error=error)
         assert work is not None
         self._part = work.part
         work.part.start()
@@ -193,9 +192,9 @@ class RankedSave:
         job, rank = self._job, self._peers.rank
         members = [(str(name), int(size)) for name, size in plan["members"]]
         layout = plan_layout(members, manifest_bytes=plan["manifest_bytes"], block_bytes=plan["block_bytes"])
-        runs = [file_runs(each, layout, job.snapshot.sections) for each in self._kept.runs]
+        runs = [file_runs(each, layout, job.snapshot.sections) for each in self._cache.runs]
         small, pace = plan["shared_from"], job.pace()
-        ownership = self._kept.plan(
+        ownership = self._cache.plan(
             layout,
             runs,
             unit_bytes=plan["unit_bytes"],
@@ -203,7 +202,7 @@ class RankedSave:
             chunk_bytes=pace.step_bytes(CHUNK_BYTES),
         )
         files = None if self._archive is None else self._archive[0]
-        share = RankShare(layout, job.snapshot, runs[rank], self._kept.scratch, mtime=plan["mtime"], files=files)
+        share = RankShare(layout, job.snapshot, runs[rank], self._cache.buffers, mtime=plan["mtime"], files=files)
         target: Sink | SharedSink
         finish: Callable[[], str] = str  # rank 0 makes durable what it wrote when it commits
         if self._archive is not None:
@@ -227,21 +226,23 @@ class RankedSave:
         return _Work(layout, runs, ownership, share, part)
 
     def _exchange(self, work: _Work) -> None:
-        """Send others what they own, round by round, and hand what comes in to the writer.
+        """Send other ranks the bytes that they own, round by round, and hand received bytes to the writer.
 
-        It goes on when the writer has failed: others count on what this rank sends.
+        It continues after the writer has failed, because other ranks wait for what this one sends.
         """
         try:
             for chunks in work.ownership.rounds:
                 self._exchange_round(work, chunks)
-        except BaseException as error:  # noqa: BLE001  # recorded, and told to the others
+        except BaseException as error:  # noqa: BLE001  # recorded, and sent to the other ranks
             work.part.fail(error)
         work.part.end_offers()
 
     def _exchange_round(self, work: _Work, chunks: Sequence[Chunk]) -> None:
-        rank, scratch = self._peers.rank, self._kept.scratch
-        parts: dict[int, list[Bytes]] = {}  # for whom
-        expected: list[tuple[Chunk, int, int, int]] = []  # with whose, and the first and last place in all it has
+        rank, buffers = self._peers.rank, self._cache.buffers
+        parts: dict[int, list[Bytes]] = {}  # by the rank that they go to
+        expected: list[
+            tuple[Chunk, int, int, int]
+        ] = []  # chunk, sender, first and last position among the sender's bytes
         for chunk in chunks:
             bounds = np.array([chunk.start, chunk.needed_to])
             for other, runs in enumerate(work.runs) if chunk.owner == rank else [(rank, work.runs[rank])]:
@@ -251,18 +252,18 @@ class RankedSave:
                 if chunk.owner == rank:
                     expected.append((chunk, other, first, last))
                 else:
-                    parts.setdefault(chunk.owner, []).extend(work.share.taken(chunk.start, chunk.needed_to))
+                    parts.setdefault(chunk.owner, []).extend(work.share.bytes_between(chunk.start, chunk.needed_to))
         sizes: dict[int, int] = {}
         for _, other, first, last in expected:
             sizes[other] = sizes.get(other, 0) + last - first
-        lent: list[Bytes] = []
+        borrowed: list[Bytes] = []
 
-        def lend(size: int) -> Bytes:
-            lent.append(scratch.lend(size))
-            return lent[-1][:size]
+        def borrow(size: int) -> Bytes:
+            borrowed.append(buffers.acquire(size))
+            return borrowed[-1][:size]
 
-        outgoing = {to: np.concatenate(some, out=lend(sum(map(len, some)))) for to, some in parts.items()}
-        incoming = {other: lend(size) for other, size in sizes.items()}
+        outgoing = {to: np.concatenate(some, out=borrow(sum(map(len, some)))) for to, some in parts.items()}
+        incoming = {other: borrow(size) for other, size in sizes.items()}
         if not self._peers.exchange(outgoing, incoming):
             work.part.fail(SaveFailed("a rank was lost before it had sent its bytes"))
             return
@@ -272,19 +273,19 @@ class RankedSave:
             received[chunk].append(Received(work.runs[other], first, content))
         for chunk, some in received.items():
             work.part.offer(chunk, some)
-        for memory in lent:
-            scratch.take_back(memory)
+        for memory in borrowed:
+            buffers.release(memory)
 
     def _await(self, part: PartWrite) -> None:
-        """Until the part of every rank is durable; raises on all as soon as one has failed."""
+        """Wait until the part of every rank is durable; raises on all ranks as soon as one has failed."""
         handle, started = self._job.handle, time.monotonic()
         while True:
-            is_done = part.wait(pause_seconds(started))
-            said = {"is_done": is_done, "hurry": handle._hurry.is_set()}
-            heard = self._peers.confer(said, _look_round, error=part.error or self._abandonment())
-            if heard["hurry"]:
-                handle.hurry()  # a rank that takes its time keeps the one that waits
-            if heard["is_done"]:
+            is_done = part.wait(poll_seconds(started))
+            message = {"is_done": is_done, "hurry": handle._hurry.is_set()}
+            messages = self._peers.gather_and_decide(message, _all_done, error=part.error or self._abandonment())
+            if messages["hurry"]:
+                handle.hurry()  # another rank waits for this save
+            if messages["is_done"]:
                 return
 
     def _abandonment(self) -> SaveAbandoned | None:
@@ -292,19 +293,19 @@ class RankedSave:
         is_abandoned = self._job.handle.is_abandoned()
         return SaveAbandoned(f"the save of {name!r} was abandoned; nothing of it is visible") if is_abandoned else None
 
-    def _commit(self, heard: Sequence[Json], work: _Work) -> Json:
+    def _commit(self, messages: Sequence[Json], work: _Work) -> Json:
         """On rank 0, when everything but the ends of the archive is durable."""
         assert self._archive is not None
         _, manifest, layout, sink = self._archive
         digests = np.zeros((layout.block_count, DIGEST_BYTES), dtype=np.uint8)
-        for rank, said in enumerate(heard):
+        for rank, message in enumerate(messages):
             blocks = [block for chunk in work.ownership.of(rank) for block in chunk.blocks]
-            digests[sorted(blocks)] = np.frombuffer(_unpack(said["digests"]), np.uint8).reshape(-1, DIGEST_BYTES)
+            digests[sorted(blocks)] = np.frombuffer(_unpack(message["digests"]), np.uint8).reshape(-1, DIGEST_BYTES)
         payload = manifest.encode(digests.tobytes(), layout)
         head, tail = render_ends(payload, layout, gap=work.part.remainder, mtime=manifest.mtime)
         sink.write_at(tail_start(layout), tail.data)
         sink.write_at(0, head.data)
-        sink.settle([said["receipt"] for said in heard[1:]])
+        sink.settle([message["receipt"] for message in messages[1:]])
         self._job.commit(sink)
         return {"seal": hashlib.sha256(payload).hexdigest()}
 
@@ -317,12 +318,15 @@ class RankedSave:
             self._shared.close()
 
 
-def _collect_runs(heard: Sequence[Json]) -> Json:
-    return {"runs": [said["runs"] for said in heard]}
+def _collect_runs(messages: Sequence[Json]) -> Json:
+    return {"runs": [message["runs"] for message in messages]}
 
 
-def _look_round(heard: Sequence[Json]) -> Json:
-    return {"is_done": all(said["is_done"] for said in heard), "hurry": any(said["hurry"] for said in heard)}
+def _all_done(messages: Sequence[Json]) -> Json:
+    return {
+        "is_done": all(message["is_done"] for message in messages),
+        "hurry": any(message["hurry"] for message in messages),
+    }
 
 
 def _difference(mine: Structure, leading: Sequence[Any]) -> str:

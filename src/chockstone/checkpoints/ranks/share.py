@@ -1,7 +1,7 @@
-"""Shares: what one rank writes of the archive, put together from its snapshot and from what others sent.
+"""Shares: the bytes that one rank writes, from its snapshot and from what other ranks sent.
 
-Whole pages of tensor data are handed out where the snapshot has them. The rest, where tensors of several ranks,
-headers and padding meet, is gathered in buffers of their own.
+Whole pages of tensor data are written straight from the snapshot. Pages in which tensors of several ranks, headers and
+padding meet are assembled in buffers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from chockstone.checkpoints.format.byte_runs import ByteCut, ByteRun, ByteRuns, 
 from chockstone.checkpoints.format.host_memory import Bytes
 from chockstone.checkpoints.format.layout import Layout
 from chockstone.checkpoints.format.tar import PAGE, render_headers, round_up
+from chockstone.checkpoints.ranks.buffer_pool import BufferPool
 from chockstone.checkpoints.ranks.ownership import Chunk
-from chockstone.checkpoints.ranks.scratch_memory import ScratchMemory
 from chockstone.checkpoints.saving.snapshot import Section, Snapshot
 
 _DIRECT_BYTES: Final = 64 * 1024  # less is gathered: a copy costs less than a write of its own
@@ -28,11 +28,11 @@ _DIRECT_BYTES: Final = 64 * 1024  # less is gathered: a copy costs less than a w
 class FileExtent(NamedTuple):
     offset: int  # in the file
     content: memoryview
-    lent: Bytes | None = None  # what it was gathered in
+    buffer: Bytes | None = None  # of the pool, where it was assembled
 
 
 class Received(NamedTuple):
-    """What another rank sent: all that it has of the bytes of one chunk, one after the other."""
+    """The bytes that another rank sent: all that it has of one chunk, in order."""
 
     runs: ByteRuns
     position: int  # of the first of these bytes in all that it has
@@ -75,18 +75,18 @@ class RankShare:
         layout: Layout,
         snapshot: Snapshot,
         runs: ByteRuns,
-        scratch: ScratchMemory,
+        buffers: BufferPool,
         *,
         mtime: int,
         files: Mapping[str, bytes] | None = None,
     ) -> None:
         """``runs``: what this rank has, as offsets in the file. ``files``: the small members, on rank 0."""
-        assert snapshot.supply is not None
-        self._scratch = scratch
+        assert snapshot.copy_plan is not None
+        self._buffers = buffers
         self._layout = layout
         self._runs = runs
         self._memory = snapshot.memory
-        self._supply = snapshot.supply
+        self._copy_plan = snapshot.copy_plan
         self._sections = snapshot.sections
         self._data = data_runs(layout, snapshot.sections)
         self._fixed: list[tuple[int, bytes]] = []
@@ -97,15 +97,15 @@ class RankShare:
             self._fixed += [(member.header_offset, tar), (member.offset, content or b"")]
         self._fixed_starts = [start for start, _ in self._fixed]
 
-    def taken(self, start: int, end: int) -> list[Bytes]:
-        """All that this rank has from ``start`` to ``end``, in order, to be sent."""
+    def bytes_between(self, start: int, end: int) -> list[Bytes]:
+        """All bytes that this rank has from ``start`` to ``end``, in order, to send them."""
         return [self._of(cut) for cut in self._runs.within(start, end)]
 
     def extents(self, chunk: Chunk, received: Sequence[Received] = ()) -> list[FileExtent]:
-        """All bytes that the chunk needs, in order. They begin on pages, and end there before the end of the body.
+        """All bytes of the chunk, in order. Extents begin on pages, and end on pages before the end of the body.
 
-        What was received is not referred to. Whoever has written them calls ``give_back``.
-        Raises SaveFailed where the ranks do not have every element of a tensor exactly once between them.
+        They do not refer to ``received``. Call ``release`` after writing them. Raises SaveFailed unless the ranks
+        together have every element of a tensor exactly once.
         """
         cuts = list(self._runs.within(chunk.start, chunk.needed_to))
         others = [cut for one in received for cut in one.runs.within(chunk.start, chunk.needed_to)]
@@ -127,20 +127,20 @@ class RankShare:
             extents.append(self._gather(position, chunk.needed_to, received))
         return extents
 
-    def give_back(self, extents: Iterable[FileExtent]) -> None:
+    def release(self, extents: Iterable[FileExtent]) -> None:
         for extent in extents:
-            if extent.lent is not None:
-                self._scratch.take_back(extent.lent)
+            if extent.buffer is not None:
+                self._buffers.release(extent.buffer)
 
     def _of(self, cut: ByteCut) -> Bytes:
-        """The bytes of a cut, which stand together in memory."""
+        """The bytes of a cut, which are contiguous in memory."""
         index, within = self._runs.locate(cut.position)
-        place = self._supply.places[index] + within
+        place = self._copy_plan.places[index] + within
         return self._memory[place : place + cut.run.size]
 
     def _gather(self, start: int, end: int, received: Sequence[Received]) -> FileExtent:
-        lent = self._scratch.lend(end - start)
-        memory = lent[: end - start]
+        buffer = self._buffers.acquire(end - start)
+        memory = buffer[: end - start]
         memory[:] = 0  # between members there is nothing
         first = max(bisect_right(self._fixed_starts, start) - 1, 0)
         for offset, content in self._fixed[first:]:
@@ -155,7 +155,7 @@ class RankShare:
             for cut in one.runs.within(start, end):
                 place = cut.position - one.position
                 _put(memory, start, cut.run, one.content[place : place + cut.run.size])
-        return FileExtent(start, memory.data, lent)
+        return FileExtent(start, memory.data, buffer)
 
     def _check(self, chunk: Chunk, cuts: Sequence[ByteCut], others: Sequence[ByteCut]) -> None:
         wanted = self._data.before(np.array([chunk.start, chunk.needed_to]))
@@ -173,7 +173,7 @@ class RankShare:
             raise SaveFailed(f"{self._name(self._hole(chunk, [*cuts, *others]))}: some of its elements no rank has")
 
     def _hole(self, chunk: Chunk, cuts: Iterable[ByteCut]) -> int:
-        """The first tensor byte of the chunk that nobody has."""
+        """The first tensor byte of the chunk that no rank has."""
         starts, lengths = spread(list(cuts))
         has = {int(start): int(start + length) for start, length in zip(starts, lengths, strict=True)}
         for cut in self._data.within(chunk.start, chunk.needed_to):
@@ -186,11 +186,11 @@ class RankShare:
 
     def _name(self, offset: int) -> str:
         """Of the tensor that a byte of the file belongs to."""
-        places = np.array(self._supply.leaf_places, dtype=np.int64)
+        places = np.array(self._copy_plan.leaf_places, dtype=np.int64)
         starts = places + _distances(places, self._layout, self._sections)
-        sizes = [math.prod(shape) for _, _, _, shape, _ in self._supply.structure]
+        sizes = [math.prod(shape) for _, _, _, shape, _ in self._copy_plan.structure]
         _, index = max((int(start), index) for index, start in enumerate(starts) if start <= offset and sizes[index])
-        group, key, *_ = self._supply.structure[index]
+        group, key, *_ = self._copy_plan.structure[index]
         return f"{group}.{key}"
 
 

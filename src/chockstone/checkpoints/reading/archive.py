@@ -69,10 +69,10 @@ class ArchiveTensor(NamedTuple):
 
 class Archive:
     def __init__(self, source: ArchiveSource, *, verify: Verify = "full", seal: str | None = None) -> None:
-        """Check the structure of ``source``. Owns it from here on, also when this raises.
+        """Check the structure of ``source``. Owns and closes it from here on, also when this raises.
 
-        ``seal``: of the archive that is expected; SealMismatch for every other one. What is read later comes
-        from the same open file, so nobody can put another one there in between.
+        ``seal``: of the expected archive; SealMismatch for every other one. Later reads use the same open file, so it
+        cannot be replaced in between.
         """
         self._source = source
         self.verify_policy: Verify = verify
@@ -158,7 +158,7 @@ class Archive:
         return start, end, memory
 
     def should_verify(self, index: int) -> bool:
-        """Whether the policy asks for this block. It is checked each time it is read, not only once."""
+        """Whether the policy verifies this block. A block is verified at every read, not only at the first."""
         if self.verify_policy == "sampled":
             return index % SAMPLE_EVERY == 0 or index == self.layout.block_count - 1
         return self.verify_policy == "full"
@@ -235,7 +235,7 @@ class Head(NamedTuple):
 
 
 def read_head(source: ArchiveSource) -> Head:
-    """What an archive says of itself, checked against COMMIT and the size; two small reads as a rule."""
+    """The head of an archive, checked against COMMIT and the size; two small reads as a rule."""
     if source.size < _SMALLEST_BYTES:
         raise TruncatedArchive(f"{source.size} bytes are too few for an archive")
     start = _read(source, 0, min(source.size, _FIRST_READ_BYTES))

@@ -1,4 +1,4 @@
-"""Surveys: what a store holds, with what each archive says of itself and whether it is sound."""
+"""Listings: the checkpoints of a store with their manifests, or with the damage that prevents reading them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NEVER: Final = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """One name of a store. ``manifest`` is None and ``damage`` says why where it cannot be used.
+    """One archive of a store. Where its head cannot be read, ``manifest`` is None and ``damage`` says why.
 
-    ``is_newer``: it is whole, but of a format this version does not read.
+    ``is_newer``: the archive is sound, but of a format that this version does not read.
     """
 
     name: str
@@ -34,41 +34,41 @@ class StoredCheckpoint:
 
     @property
     def is_for_recovery(self) -> bool:
-        """Whether it is a server's own, to bring a run back with: nobody's to list, and none to go by rule."""
+        """Whether a server saved it to recover a run: it is not listed to users, and no retention policy removes it."""
         return self.manifest is not None and self.manifest.kind == RECOVERY
 
     @property
     def order(self) -> tuple[datetime, int, str]:
-        """Newest last: by when it was made, then by step, then by name."""
+        """The sort key, newest last: by timestamp, then by step, then by name."""
         if self.manifest is None:
             return _NEVER, -1, self.name
         return self.manifest.created_at, -1 if self.manifest.step is None else self.manifest.step, self.name
 
 
 def list_checkpoints(store: Store, prefix: str = "") -> list[StoredCheckpoint]:
-    """Every committed archive below ``prefix``, oldest first; their heads are read, not their tensors.
+    """Every committed archive below ``prefix``, oldest first. Reads the head of each archive, not its tensors.
 
-    A store that cannot be read raises: half a survey must not look like a whole one.
+    Raises where the store cannot be read: an incomplete list must not look complete.
     """
     entries = list(store.entries(prefix))
     if not entries:
         return []
-    found = _look_at_all(store, entries)
+    found = _read_all(store, entries)
     return sorted((checkpoint for checkpoint in found if checkpoint), key=lambda checkpoint: checkpoint.order)
 
 
-def _look_at_all(store: Store, entries: list[StoreEntry]) -> list[StoredCheckpoint | None]:
+def _read_all(store: Store, entries: list[StoreEntry]) -> list[StoredCheckpoint | None]:
     try:
         with ThreadPoolExecutor(min(_WIDTH, len(entries)), "list-checkpoints") as pool:
-            return list(pool.map(lambda entry: _look(store, entry), entries))
+            return list(pool.map(lambda entry: _read_twice(store, entry), entries))
     except RuntimeError:  # the interpreter is ending and starts no more threads
-        return [_look(store, entry) for entry in entries]
+        return [_read_twice(store, entry) for entry in entries]
 
 
-def _look(store: Store, entry: StoreEntry) -> StoredCheckpoint | None:
+def _read_twice(store: Store, entry: StoreEntry) -> StoredCheckpoint | None:
     found = _read(store, entry)
     if found is not None and found.damage is not None and not found.is_newer:
-        found = _read(store, entry)  # the fault may have been on the way
+        found = _read(store, entry)  # the fault may have been in the transfer
     return found
 
 

@@ -1,8 +1,8 @@
 """The reader: verified bytes from an archive straight to where they are wanted.
 
-Each of a few threads reads a run of blocks into a buffer, checks it and copies what lies in it to
-its targets while it is still in the processor's cache. Each byte of the file is read once and copied
-once. Reading starts before it is known where the bytes go, because finding that out takes time, too.
+A few threads each read a run of blocks into a buffer, verify it and copy its bytes to their targets while
+they are still in the processor's cache. Each byte of the file is read once and copied once. Reading starts
+before the targets are known, because finding them takes time, too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Reader:
     """Reads an archive's body in the background from the moment it is made. Close it when done."""
 
     def __init__(self, archive: Archive, blocks: Sequence[int] | None = None) -> None:
-        """``blocks``: the ones to read; all, where it is not known yet which will be wanted."""
+        """``blocks``: those to read; None: all, because the targets are not known yet."""
         self._archive = archive
         layout = archive.layout
         self._run_blocks = max(1, archive.run_bytes // layout.block_bytes)
@@ -73,12 +73,12 @@ class Reader:
             thread.start()
 
     def deliver(self, targets: Sequence[ReadTarget], *, on_bytes: Callable[[int], None] = lambda _: None) -> None:
-        """Fill every target. When it raises, some may be filled and some not. Call it once."""
+        """Fill every target. When it raises, some targets may be filled. Call it once."""
         ordered, wanted = _ordered(self._archive, targets)
         self.pass_on(wanted, ordered, on_bytes)
 
     def pass_on(self, wanted: Sequence[int], targets: Sequence[ReadTarget], on_bytes: Callable[[int], None]) -> None:
-        """Check the wanted blocks, and copy what lies in them to the targets. Call it once."""
+        """Verify the wanted blocks and copy their bytes to the targets. Call it once."""
         with self._change:
             self._runs = iter(_cut(wanted[bisect_left(wanted, self._ahead) :], self._run_blocks))
             self._delivery = _Delivery(wanted, targets, [target.offset for target in targets], on_bytes)
@@ -128,7 +128,7 @@ class Reader:
                     self._free.append(run.buffer)
 
     def _take(self) -> _Run | None:
-        """What to do next; None when nothing is left to do."""
+        """The next run to read or to deliver; None when no run is left."""
         with self._change:
             while not (self._closed or self._error):
                 if self._delivery is not None and self._parked:
@@ -142,7 +142,7 @@ class Reader:
             return None
 
     def _park(self, run: _Run) -> _Delivery | None:
-        """The delivery that a run which was read is for; while there is none, the run is kept for it."""
+        """The delivery for a run that was read; while there is none, keep the run for it."""
         with self._change:
             if self._delivery is None:
                 self._parked.append(run)
@@ -152,7 +152,7 @@ class Reader:
         wanted, blocks = delivery.wanted, run.blocks
         needed = wanted[bisect_left(wanted, blocks.start) : bisect_left(wanted, blocks.stop)]
         if not needed:
-            return  # read before it was known that nobody wants it
+            return  # read ahead, and no target needs it
         start, end = self._range(blocks)
         self._check(needed, start, run.buffer)
         _copy(delivery.targets, delivery.starts, start, end, run.buffer)

@@ -1,4 +1,4 @@
-"""Places: the memory that restored tensors go into, whether the target has it or it must be made."""
+"""Destinations: the memory that restored tensors are read into, of the target or newly allocated."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 from chockstone.checkpoints.errors import DamagedArchive
 from chockstone.checkpoints.format.byte_runs import ByteRun, box_runs
 from chockstone.checkpoints.format.dtypes import BY_NAME, BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
-from chockstone.checkpoints.format.holdings import Pieces, holding_of, tensors_of
 from chockstone.checkpoints.format.host_memory import Bytes
 from chockstone.checkpoints.format.safetensors_header import SUFFIX
+from chockstone.checkpoints.format.shards import Pieces, local_tensors_of, shards_of
 from chockstone.checkpoints.format.tree import TensorReference
 from chockstone.checkpoints.reading.archive import Archive, ArchiveTensor
 from chockstone.checkpoints.reading.reader import FileMapping, ReadTarget, read_targets
 
 
 class RestoreDestinations:
-    """Collects what must be read and where to; nothing is touched before ``targets`` are read."""
+    """Collects which bytes must be read into which memory. Nothing changes before ``targets`` are read."""
 
     def __init__(self, archive: Archive, mapping: FileMapping | None = None) -> None:
         """With a ``mapping``, tensors that must be made are views of it."""
@@ -34,7 +34,7 @@ class RestoreDestinations:
         self.copies: list[Callable[[], object]] = []  # to be run after reading
 
     def read(self) -> None:
-        """Read what has been collected, where nothing else needs to be known first."""
+        """Read everything that was collected."""
         if self.targets:
             read_targets(self._archive, self.targets)
 
@@ -61,10 +61,10 @@ class RestoreDestinations:
         return tensor, dtype, shape
 
     def use(self, live: Any, tensor: ArchiveTensor) -> None:
-        """Read ``tensor`` into one that the target has: what of it is in this process, where it is divided."""
-        if (holding := holding_of(live)) is not None:
-            for box, part in zip(holding.boxes, tensors_of(live), strict=False):  # no box: an empty part
-                self._use_box(box_runs(holding.shape, box, part.element_size()), part, tensor.offset)
+        """Read ``tensor`` into a tensor of the target; of a sharded one, the shards of this process."""
+        if (shards := shards_of(live)) is not None:
+            for box, part in zip(shards.boxes, local_tensors_of(live), strict=False):  # no box: an empty part
+                self._use_box(box_runs(shards.shape, box, part.element_size()), part, tensor.offset)
             return
         if _is_plain(live):
             self.targets.append(ReadTarget(tensor.offset, _memory(live)))
@@ -90,7 +90,7 @@ class RestoreDestinations:
                 position += run.length
 
     def make(self, reference: TensorReference, tensor: ArchiveTensor, dtype: Dtype, shape: tuple[int, ...]) -> Any:
-        """Read ``tensor`` into a new one; a tied one is made once."""
+        """Read ``tensor`` into a new tensor; a tied one is made once."""
         key = (reference.group, reference.key, reference.form)
         if key not in self._made:
             self._made[key] = self._make(reference, tensor, dtype, shape)

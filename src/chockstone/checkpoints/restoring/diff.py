@@ -74,7 +74,7 @@ def compare(before: Archive, after: Archive, *, on_bytes: Callable[[int], None] 
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _PlacedTensor:
     """A tensor under the path it has in the state; a tied one is found under each of its paths."""
 
     path: str
@@ -94,7 +94,7 @@ class _Contents:
 
     def __init__(self, archive: Archive) -> None:
         self.window = _Window(archive)
-        self.tensors: dict[Place, _Found] = {}
+        self.tensors: dict[Place, _PlacedTensor] = {}
         self.nodes: dict[Place, tuple[str, Node]] = {}
         places = RestoreDestinations(archive)
         for path, place, node in walk(outline(archive.state()) if STATE in archive.members else ()):
@@ -102,12 +102,12 @@ class _Contents:
                 self.nodes[place] = (path, node)
                 continue
             tensor, dtype, shape = places.find(node.reference)
-            self.tensors[place] = _Found(path, tensor, dtype, shape, node.reference.form)
+            self.tensors[place] = _PlacedTensor(path, tensor, dtype, shape, node.reference.form)
         spoken_of = {(found.tensor.member, found.tensor.entry.key) for found in self.tensors.values()}
         for tensor in archive.all_tensors():
             if (tensor.member, tensor.entry.key) not in spoken_of:
                 entry = tensor.entry
-                found = _Found(tensor.path, tensor, BY_NAME[entry.dtype], entry.shape, "torch")
+                found = _PlacedTensor(tensor.path, tensor, BY_NAME[entry.dtype], entry.shape, "torch")
                 self.tensors[tensor.member, entry.key] = found
         self.files: dict[str, Member] = {
             name: member for name, member in archive.members.items() if name != STATE and not name.endswith(SUFFIX)

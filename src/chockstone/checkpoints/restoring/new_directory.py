@@ -1,4 +1,4 @@
-"""New directories: filled beside their place, then there in one step, whole or not at all."""
+"""New directories: filled under a temporary name, then renamed, so that they appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chockstone.checkpoints.stores.posix import explained, fsync_directory, move
 def new_directory(directory: Path) -> Iterator[Path]:
     """Yields an empty directory to fill, which becomes ``directory``: that must not exist, its parent must.
 
-    Whoever fills it makes its content durable. Raises ExportRefused or a StoreError with nothing left
+    The caller makes its content durable. Raises ExportRefused or a StoreError with nothing left
     behind; a killed process leaves a ``.export-….partial`` beside, and never a part of ``directory``.
     """
     target = directory.absolute()

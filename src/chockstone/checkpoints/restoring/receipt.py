@@ -1,4 +1,4 @@
-"""Receipts: what exactly came back from a checkpoint."""
+"""Receipts: what exactly a restore took from a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Restoring: an archive's state put back into live objects.
 
 First everything is compared and every tensor gets a place; a mismatch is raised then, with nothing
-touched. Then the tensors are read, verified on the way, and last the objects are told. A tensor
+touched. Then the tensors are read, verified on the way, and last ``load_state_dict`` of the objects is called. A tensor
 that the target already has is filled in place; others are made.
 """
 
@@ -14,13 +14,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from chockstone.checkpoints.errors import DamagedArchive, RestoreFailed, RestoreMismatch
-from chockstone.checkpoints.format.holdings import Unholdable, local_of
 from chockstone.checkpoints.format.safetensors_header import SUFFIX
+from chockstone.checkpoints.format.shards import UnsupportedSharding, local_tensor_of
 from chockstone.checkpoints.format.tree import TensorReference, unflatten
 from chockstone.checkpoints.reading.archive import Archive
 from chockstone.checkpoints.reading.reader import FileMapping, Reader
 from chockstone.checkpoints.restoring.destinations import RestoreDestinations, fits, is_tensor, show
-from chockstone.checkpoints.restoring.optimizer_template import add_moulds
+from chockstone.checkpoints.restoring.optimizer_templates import add_templates
 from chockstone.checkpoints.restoring.random_state import RandomState
 from chockstone.checkpoints.restoring.receipt import Restored, RestoredPart
 
@@ -35,13 +35,13 @@ def restore_state(
     on_bytes: Callable[[int], None] = lambda _: None,
     agree: Callable[[], None] | None = None,
 ) -> Restored:
-    """Put the archive's state into ``into``. Raises RestoreMismatch before anything is changed.
+    """Restore the archive's state into ``into``. Raises RestoreMismatch before anything is changed.
 
-    Damage found while reading is raised when some tensors are already filled: the target is then
-    neither old nor new, and must be restored from another archive or thrown away.
+    Damage is found while some tensors are already filled. The target is then neither old nor new: restore another
+    archive into it, or discard it.
 
-    Of tensors that are divided among ranks each reads what it has. Ranks that restore together ``agree`` before
-    anything is changed, and again when everything is read; it raises on all of them if one could not go on.
+    Each rank reads its shards of sharded tensors. Ranks that restore together pass ``agree``. It is called before
+    anything is changed and again when everything is read, and raises on all ranks if one of them failed.
     """
     plan = _Plan(archive)
     skeleton = archive.state()
@@ -52,20 +52,20 @@ def restore_state(
         if agree is not None:
             agree()
         try:
-            reader.deliver(plan.places.targets, on_bytes=on_bytes)
+            reader.deliver(plan.destinations.targets, on_bytes=on_bytes)
             if agree is not None:
                 agree()
         except DamagedArchive as error:
             error.touched = True
             raise
-    for step in (*plan.places.copies, *plan.early, *plan.late):
+    for step in (*plan.destinations.copies, *plan.early, *plan.late):
         step()
     parts = tuple(replace(part, detail=_describe(tree)) for part, tree in plan.parts)
     return Restored(parts, tuple(plan.missing), tuple(plan.unexpected))
 
 
 def load_state(archive: Archive) -> dict[str, Any]:
-    """The archive's state as a tree of its own, verified.
+    """The archive's state as new objects, verified.
 
     Where the archive is a file, its tensors are views of it, mapped privately: nothing is copied,
     writing to them does not change the file, and they outlive ``archive``.
@@ -78,8 +78,8 @@ def load_state(archive: Archive) -> dict[str, Any]:
     if plan.wrong:
         raise plan.mismatch()
     if mapping is not None:
-        mapping.verify(archive, plan.places.spans)
-    plan.places.read()
+        mapping.verify(archive, plan.destinations.spans)
+    plan.destinations.read()
     for step in plan.early:
         step()
     return into
@@ -87,10 +87,10 @@ def load_state(archive: Archive) -> dict[str, Any]:
 
 def load_tensor(archive: Archive, member: str, key: str) -> Any:
     """One tensor, verified, without reading the rest: ``load_tensor(archive, "model", "embed.weight")``."""
-    places = RestoreDestinations(archive)
+    destinations = RestoreDestinations(archive)
     reference = TensorReference(member.removesuffix(SUFFIX), key, None, None, "torch")
-    made = places.make(reference, *places.find(reference))
-    places.read()
+    made = destinations.make(reference, *destinations.find(reference))
+    destinations.read()
     return made
 
 
@@ -98,7 +98,7 @@ class _Plan:
     """What goes where, and what does not fit."""
 
     def __init__(self, archive: Archive, mapping: FileMapping | None = None) -> None:
-        self.places = RestoreDestinations(archive, mapping)
+        self.destinations = RestoreDestinations(archive, mapping)
         self.early: list[Callable[[], object]] = []
         self.late: list[Callable[[], object]] = []  # random states: loading other things may draw
         self.parts: list[tuple[RestoredPart, Any]] = []  # with the tree that was restored
@@ -137,11 +137,13 @@ class _Plan:
         if _is_module(live):
             tree = self._place_module(saved, live, path)
         elif _is_stateful(live):
-            supplied = add_moulds(saved, live.state_dict(), live, lambda reference: self.places.find(reference)[1:])
-            tree = self._fill(saved, supplied, path, exact=False)
+            live_state = add_templates(
+                saved, live.state_dict(), live, lambda reference: self.destinations.find(reference)[1:]
+            )
+            tree = self._fill(saved, live_state, path, exact=False)
             self._compare_groups(saved, live, path)
             steps = self.late if isinstance(live, RandomState) else self.early
-            steps.append(lambda: _tell(live, tree, path))
+            steps.append(lambda: _load_state_dict(live, tree, path))
         else:
             tree = self._fill(saved, live, path, exact=True)
             self.early.append(lambda: _assign(into, key, live, tree))
@@ -164,14 +166,14 @@ class _Plan:
             return saved
         tree = self._fill(saved, module.state_dict(), path, exact=True)
         if not _is_own(module, tree):
-            self.early.append(lambda: _tell(module, tree, path, strict=False))
+            self.early.append(lambda: _load_state_dict(module, tree, path, strict=False))
         return tree
 
     def _fill(self, saved: Any, live: Any, path: str, *, exact: bool) -> Any:
         """``saved`` with every reference replaced by the tensor that will hold its bytes.
 
-        ``exact``: what ``live`` holds and what was saved must agree; else ``live`` is only a
-        supply of tensors to fill, as with optimizers, which make their moments late.
+        ``exact``: ``live`` and the saved state must have the same structure. Otherwise ``live`` only provides tensors
+        to fill, as with optimizers, which allocate their moments late.
         """
         if isinstance(saved, TensorReference):
             return self._tensor(saved, live, path, exact=exact)
@@ -197,19 +199,19 @@ class _Plan:
         return saved
 
     def _tensor(self, reference: TensorReference, live: Any, path: str, *, exact: bool) -> Any:
-        tensor, dtype, shape = self.places.find(reference)
+        tensor, dtype, shape = self.destinations.find(reference)
         self._tensors += 1
         self._bytes += tensor.entry.size
         if fits(live, dtype, shape):
             try:
-                self.places.use(live, tensor)
-            except Unholdable as error:
+                self.destinations.use(live, tensor)
+            except UnsupportedSharding as error:
                 self.wrong.append(f"{path}: {error}")
             return live
         if exact and is_tensor(live):
             self.wrong.append(f"{path}: the archive holds {dtype.torch_name}{list(shape)}, the target {show(live)}")
             return live
-        return self.places.make(reference, tensor, dtype, shape)
+        return self.destinations.make(reference, tensor, dtype, shape)
 
     def _compare(self, saved: Mapping[Any, Any], live: Mapping[Any, Any], path: str) -> None:
         if live.keys() == saved.keys():
@@ -218,7 +220,7 @@ class _Plan:
         self.unexpected += [_join(path, key) for key in saved if key not in live]
 
     def _compare_groups(self, saved: Any, live: Any, path: str) -> None:
-        """An optimizer finds this out itself, but only after others have been restored."""
+        """Compare parameter counts early: the optimizer would notice only after other objects have been restored."""
         groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
         live_groups = getattr(live, "param_groups", None)
         if not (isinstance(groups, list) and isinstance(live_groups, list)):
@@ -263,7 +265,7 @@ def _like(saved: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _assign(into: MutableMapping[Any, Any], key: Any, live: Any, tree: Any) -> None:
-    """Put a plain value back: into the container that is there, or in its stead."""
+    """Assign a plain value: into the existing container, or replacing the old value."""
     if isinstance(live, dict) and isinstance(tree, dict):
         live.clear()
         live.update(tree)
@@ -273,7 +275,7 @@ def _assign(into: MutableMapping[Any, Any], key: Any, live: Any, tree: Any) -> N
         into[key] = tree
 
 
-def _tell(live: Any, tree: Any, path: str, **options: Any) -> None:
+def _load_state_dict(live: Any, tree: Any, path: str, **options: Any) -> None:
     try:
         live.load_state_dict(tree, **options)
     except Exception as error:
@@ -293,9 +295,11 @@ def _is_module(value: object) -> bool:
 
 
 def _is_own(module: Any, tree: Mapping[str, Any]) -> bool:
-    """Whether filling these tensors is all it takes: they are the module's own, and there is nothing else."""
-    own = {local_of(tensor).data_ptr() for tensor in (*module.parameters(), *module.buffers())}
-    return all(is_tensor(value) and (local_of(value).data_ptr() in own or not value.numel()) for value in tree.values())
+    """Whether filling these tensors restores the module: all of them are its own parameters and buffers."""
+    own = {local_tensor_of(tensor).data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    return all(
+        is_tensor(value) and (local_tensor_of(value).data_ptr() in own or not value.numel()) for value in tree.values()
+    )
 
 
 def _holds_stateful(value: object) -> bool:
@@ -320,7 +324,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _describe(tree: Any) -> str:
-    """What a reader of the receipt wants to know about an optimizer."""
+    """The line about an optimizer in the receipt."""
     states = tree.get("state") if isinstance(tree, Mapping) and "param_groups" in tree else None
     if not isinstance(states, Mapping):
         return ""

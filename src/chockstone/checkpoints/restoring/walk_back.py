@@ -1,26 +1,26 @@
-"""Walking back: which of several candidates is taken, decided in one place and without touching storage.
+"""Walking back: chooses one of several candidates, newest first, without touching storage.
 
-Whoever has candidates, newest first, looks at them and says what came of it; the walk says which one
-is next. It is an ordinary iterator, so that the body of the loop may as well await:
+The caller tries each candidate and reports the result; the walk says which candidate is next. It is an
+ordinary iterator, so that the body of the loop may also await:
 
     walk = WalkBack(candidates)
     for candidate in walk:
         try:
             state = load(candidate)            # or: await load(candidate)
         except Exception as error:
-            walk.failed(error)                 # judged as in ``verdicts``; or walk.reject(Verdict.VOID, "…")
+            walk.failed(error)                 # judged as in ``verdicts``; or walk.reject(Verdict.SUPERSEDED, "…")
         else:
             walk.accept(step=state.step)
     match walk.ending: ...
 
-The rules: what is CORRUPT comes once more before it is passed, for the fault may have been on the way.
-DENIED, UNREACHABLE, INCOMPATIBLE and LOCAL end the walk: what cannot be judged now may be good, and
-nothing older may stand in for it. ``on_unreadable="older"`` goes past it, but for LOCAL, to something
-VERIFIED, and to nothing else. Zero is a place to start from only if nothing was ever committed.
+The rules: a CORRUPT candidate is tried a second time before it is skipped, because the fault may have been in the
+transfer. DENIED, UNREACHABLE, INCOMPATIBLE and LOCAL end the walk: the candidate may be good, and no older one may
+replace it. ``on_unreadable="older"`` skips it, except for LOCAL, and then accepts only a VERIFIED candidate. A run may
+start from zero only if nothing was ever committed.
 
-A body that says nothing, or breaks off, has taken nothing, and its candidate counts as UNREACHABLE.
-Candidates of which no good is expected (those that are VOID) are put last by the caller, who may take
-them with ``accept(verdict=Verdict.VOID)``.
+If the body reports nothing, or leaves the loop, its candidate counts as UNREACHABLE and nothing was accepted.
+Candidates of which no good is expected (those that are SUPERSEDED) are put last by the caller, who may take
+them with ``accept(verdict=Verdict.SUPERSEDED)``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from chockstone.checkpoints.restoring.verdicts import Verdict, judge
 
 C = TypeVar("C")
 OnUnreadable = Literal["stop", "older"]
-_UNSAID: Final = "nobody said what came of it"
+_NOT_REPORTED: Final = "nobody said what came of it"
 
 
 class Ending(StrEnum):
@@ -47,7 +47,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CandidateVerdict(Generic[C]):
-    """What came of one candidate, of the second reading if there were two."""
+    """The verdict on one candidate, after the second reading if there were two."""
 
     candidate: C
     verdict: Verdict
@@ -61,7 +61,7 @@ class WalkBack(Generic[C]):
         self._left = deque(candidates)
         self._on_unreadable = on_unreadable
         self._present: C | None = None
-        self._is_open = False  # whether a candidate was handed out, and nothing has been said of it
+        self._is_open = False  # whether a candidate was handed out and not reported yet
         self._readings = 0
         self._will_retry = False
         self.judged: list[CandidateVerdict[C]] = []  # each candidate once, in their order
@@ -69,13 +69,13 @@ class WalkBack(Generic[C]):
         self.blocked: CandidateVerdict[C] | None = None  # what ended the walk, or the first that "older" went past
 
     def add(self, candidates: Iterable[C]) -> None:
-        """Older ones than all so far, for callers that come by them in pages; a loop that has ended may go on."""
+        """Add older candidates than all so far, for callers that list in pages. An ended loop may be resumed."""
         self._left.extend(candidates)
 
     def __iter__(self) -> Iterator[C]:
         while True:
             if self._is_open:
-                self.reject(Verdict.UNREACHABLE, _UNSAID)
+                self.reject(Verdict.UNREACHABLE, _NOT_REPORTED)
             if self._will_retry and self._present is not None:
                 self._will_retry = False
             elif self._left and not self.is_over:
@@ -87,7 +87,7 @@ class WalkBack(Generic[C]):
             yield self._present
 
     def accept(self, *, step: int | None = None, verdict: Verdict = Verdict.VERIFIED, reason: str = "") -> None:
-        """The candidate is in use; the walk is over."""
+        """The candidate was restored; the walk is over."""
         self.choice = self._record(verdict, reason, step)
 
     def failed(self, error: BaseException, *, step: int | None = None) -> Verdict:
@@ -96,7 +96,7 @@ class WalkBack(Generic[C]):
         return verdict
 
     def reject(self, verdict: Verdict, reason: str, *, step: int | None = None, is_sure: bool = False) -> None:
-        """The candidate was not taken. ``is_sure``: a second reading would find the same, or was made already."""
+        """The candidate cannot be used. ``is_sure``: a second reading was made already, or would find the same."""
         if verdict is Verdict.CORRUPT and self._readings == 1 and not is_sure:
             self._is_open, self._will_retry = False, True
             return
@@ -105,27 +105,29 @@ class WalkBack(Generic[C]):
             self.blocked = self.blocked or look
 
     def may_take(self, verdict: Verdict) -> bool:
-        """Whether something of this verdict may be taken where the walk stands: to be asked before it is loaded."""
-        return verdict is Verdict.VERIFIED or (self.blocked is None and verdict in (Verdict.UNVERIFIED, Verdict.VOID))
+        """Whether a candidate of this verdict may be accepted at this point of the walk. Ask before loading it."""
+        return verdict is Verdict.VERIFIED or (
+            self.blocked is None and verdict in (Verdict.UNVERIFIED, Verdict.SUPERSEDED)
+        )
 
     @property
     def will_retry(self) -> bool:
-        """Whether the same candidate comes once more."""
+        """Whether the same candidate comes a second time."""
         return self._will_retry
 
     @property
     def is_over(self) -> bool:
-        """Whether no candidate comes any more, however many there are."""
+        """Whether the walk hands out no further candidate."""
         return self.choice is not None or self._is_stopped
 
     @property
     def skipped(self) -> list[CandidateVerdict[C]]:
-        """All that were looked at and not taken."""
+        """All candidates that were judged and not accepted."""
         return [look for look in self.judged if look is not self.choice]
 
     @property
     def ending(self) -> Ending:
-        """To be asked after the loop."""
+        """How the walk ended. Ask after the loop."""
         if self.choice is not None:
             return Ending.TAKEN
         if self.blocked is not None or self._is_open or self._will_retry or self._left:
@@ -134,7 +136,7 @@ class WalkBack(Generic[C]):
 
     @property
     def steps_lost(self) -> int | None:
-        """How far the choice is behind the newest that was committed; None where one of the two is not known."""
+        """Steps between the choice and the newest committed candidate; None where either step is not known."""
         if self.choice is None:
             return None
         newest = next(look for look in self.judged if look is self.choice or _counts(look))
@@ -158,5 +160,5 @@ class WalkBack(Generic[C]):
 
 
 def _counts(look: CandidateVerdict[C]) -> bool:
-    """Whether the chain may have had it: what stops may be good, for all that is known."""
-    return look.verdict.stops or (look.verdict.was_committed and look.verdict is not Verdict.VOID)
+    """Whether it may have been a good save: one that stops the walk may be good."""
+    return look.verdict.stops or (look.verdict.was_committed and look.verdict is not Verdict.SUPERSEDED)

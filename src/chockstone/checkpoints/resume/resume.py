@@ -23,7 +23,7 @@ from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Any, Final, Self, Unpack, get_args
 
-from chockstone.checkpoints.checkpointer import Checkpointer, SaveOptions
+from chockstone.checkpoints.checkpointer import Checkpointer
 from chockstone.checkpoints.errors import (
     CheckpointError,
     DamagedArchive,
@@ -61,6 +61,7 @@ from chockstone.checkpoints.resume.walk.report import ResumeReport
 from chockstone.checkpoints.resume.walk.rules import ResumeRules
 from chockstone.checkpoints.retention.policy import Retention
 from chockstone.checkpoints.saving.handle import SaveHandle
+from chockstone.checkpoints.saving.request import SaveOptions
 from chockstone.checkpoints.stores.bucket import RetryPolicy
 
 log = logging.getLogger(__name__)

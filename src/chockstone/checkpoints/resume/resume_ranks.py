@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from chockstone.checkpoints.errors import ResumeError
 from chockstone.checkpoints.ranks.error_codec import decode_error, encode_error
-from chockstone.checkpoints.ranks.peers import find_place
+from chockstone.checkpoints.ranks.peers import rank_and_world_size
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ class ResumeRanks:
     @classmethod
     def found(cls, rank: int, world_size: int) -> ResumeRanks:
         """What an initialised torch.distributed says; else what is given, as by the environment."""
-        return cls(*(find_place() or (rank, world_size)))
+        return cls(*(rank_and_world_size() or (rank, world_size)))
 
     @property
     def leads(self) -> bool:
@@ -121,7 +121,7 @@ class ResumeRanks:
 
     def _check(self) -> torch.device:
         """Where the tensors of a collective must lie, once it is known that one can be had."""
-        place = find_place()
+        place = rank_and_world_size()
         if place is None:
             raise ResumeError(
                 f"rank {self.rank} of {self.world_size} cannot hear from the others: call "
@@ -164,7 +164,7 @@ def _heard(said: str) -> str:
     failure = message.get("failure")
     if failure is None:
         return str(message["text"])
-    error = decode_error(failure, otherwise=ResumeError)
+    error = decode_error(failure, default=ResumeError)
     if not failure["kind"]:
         error = ResumeError(f"rank 0 failed while it looked where to resume: {error}")
     raise error

@@ -1,8 +1,8 @@
-"""ChainFacts: what a chain of attempts says about the archives of a store, as data.
+"""Chain facts: what chains of attempts say about the archives of a store, as data.
 
-An archive of a chain may be superseded: it was committed after its writer had lost the place, and no resume takes it
-while there is another. It may be a reference, which only names another archive. And others may need it, because they
-refer to it or inherit files from it. Archives that belong to no chain have no chain_facts.
+An archive may be superseded: it was committed after its writer had lost the place, and no resume takes it while there
+is another. It may be a reference, which only names another archive. Other archives may depend on it, because they refer
+to it or inherit files from it. Archives of no chain have no such facts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ChainFacts:
         return self.numbers.get(name, NUMBER_OF_OTHERS)
 
     def needed(self, names: Collection[str]) -> dict[str, tuple[Dependent, ...]]:
-        """Those among ``names`` that something depends on which would stay if all others of them went."""
+        """Those of ``names`` that a remaining archive depends on, if all the others of ``names`` are removed."""
         going = set(names)
         needed: dict[str, tuple[Dependent, ...]] = {}
         while found := {name: by for name in going if (by := self._staying(name, going))}:

@@ -1,4 +1,4 @@
-"""Collection: a retention plan carried out."""
+"""Enforcement: plans retention for the checkpoints of a store and removes what the plan does not keep."""
 
 from __future__ import annotations
 
@@ -36,22 +36,21 @@ def apply_retention(
     chain_facts_of: Callable[[Sequence[str]], ChainFacts] = lambda _: NO_CHAIN,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> RetentionResult:
-    """Remove what ``policy`` does not keep below ``prefix``. One failing delete does not stop the others.
+    """Remove what ``policy`` does not keep below ``prefix``. A delete that fails does not stop the others.
 
-    ``verify`` reads in full whatever the plan would keep, and plans again without those that turn out
-    to be damaged, so that only archives whose every digest was right a moment ago count. Without it
-    their heads must do. ``chain_facts_of`` tells what a chain of attempts needs; it is asked again before
-    the first removal, because an attempt may have begun while archives were read.
+    ``verify``: read every archive that the plan would keep, and plan again without those that are damaged. Without it
+    only their heads are read. ``chain_facts_of`` returns what chains of attempts need; it is called again before the
+    first removal, because an attempt may have begun meanwhile.
     """
     found = list_checkpoints(store, prefix)
     checkpoints = [c for c in found if c.name != prefix and not c.is_for_recovery]  # below it, not itself
     chain_facts = chain_facts_of([c.name for c in checkpoints])
     plan = plan_retention(checkpoints, policy, now=now, chain_facts=chain_facts)
     trusted: set[str] = set()
-    while verify and (doubtful := _doubtful(checkpoints, plan, trusted)):
-        checkpoint = doubtful[-1]
+    while verify and (unverified := _unverified(checkpoints, plan, trusted)):
+        checkpoint = unverified[-1]
         trusted.add(checkpoint.name)
-        checkpoints = _looked_at(store, checkpoint, checkpoints, on_bytes)
+        checkpoints = _verified(store, checkpoint, checkpoints, on_bytes)
         plan = plan_retention(checkpoints, policy, now=now, chain_facts=chain_facts)
     if chain_facts.numbers and plan.remove:
         chain_facts = chain_facts_of([c.name for c in checkpoints])
@@ -73,26 +72,26 @@ def apply_retention(
 
 
 def _still_needed(name: str, chain_facts: ChainFacts, failed: Sequence[tuple[Removal, str]]) -> str:
-    """Why it must stay after all: an archive that depends on it was to go before it, and could not be removed."""
+    """Why it must be kept after all: an archive that depends on it could not be removed; else an empty string."""
     left = {removal.name for removal, _ in failed}
     dependent = next((each for each in chain_facts.dependents.get(name, ()) if each.name in left), None)
     return f"{dependent} depends on it and could not be removed" if dependent else ""
 
 
-def _doubtful(
+def _unverified(
     checkpoints: Sequence[StoredCheckpoint], plan: RetentionPlan, trusted: set[str]
 ) -> list[StoredCheckpoint]:
-    """What a plan relies on and nobody has read yet; nothing where it removes nothing."""
+    """The archives that the plan keeps and that were not verified yet; none where the plan removes nothing."""
     if not plan.remove:
         return []
     kept = {kept.name for kept in plan.keep} - trusted
     return [c for c in checkpoints if c.manifest is not None and c.name in kept]
 
 
-def _looked_at(
+def _verified(
     store: Store, checkpoint: StoredCheckpoint, checkpoints: Sequence[StoredCheckpoint], on_bytes: Callable[[int], None]
 ) -> list[StoredCheckpoint]:
-    """The survey, with this one read in full: unchanged if good, marked if damaged, without it if gone."""
+    """The list after reading this one in full: unchanged if sound, marked if damaged, without it if deleted."""
     try:
         with Archive(store.open(checkpoint.name)) as archive:
             verify_archive(archive, on_bytes=on_bytes)

@@ -1,13 +1,12 @@
-"""Retention: which checkpoints stay, as data, decided without touching any.
+"""Retention policies: which checkpoints are kept and which are removed, decided as data.
 
-Rules apply to each folder and kind on its own. A checkpoint stays if any rule wants it; with no
-rule all stay, and with none but a metric that no checkpoint has, too. Expired ones go, whatever the
-other rules want, unless pinned. Damaged ones are neither counted nor removed, and the newest good
-one is never removed.
+Rules apply to each folder and kind separately. A checkpoint is kept if any rule keeps it. All are kept where there is
+no rule, or only a rule on a metric that no checkpoint has. Expired checkpoints are removed whatever other rules say,
+unless they are pinned. Damaged checkpoints are neither counted nor removed. The newest sound one is never removed.
 
-Of a chain of attempts, superseded archives are not counted and go if any rule selects, references stay while too few
-saves of their attempt are newer, and what a kept archive depends on stays. Saves of an attempt are in the order of
-their numbers.
+For chains of attempts: superseded archives are not counted, and are removed if any rule selects. References are kept
+while too few newer saves of their attempt exist. What a kept archive depends on is kept. Saves of an attempt are
+ordered by their numbers.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Retention:
 
     @property
     def selects(self) -> bool:
-        """Whether some rule chooses what stays; if none does, only expiry removes."""
+        """Whether any rule selects what is kept; without one only expiry removes."""
         return self.keep_last is not None or self.keep_every is not None or self.keep_best is not None
 
 
@@ -80,10 +79,10 @@ class RetentionPlan:
 def plan_retention(
     checkpoints: Sequence[StoredCheckpoint], policy: Retention, *, now: datetime, chain_facts: ChainFacts = NO_CHAIN
 ) -> RetentionPlan:
-    """Decide for each checkpoint of one survey. Pure: the same survey gives the same plan.
+    """Decide for each listed checkpoint. Pure: the same list gives the same plan.
 
-    Checkpoints compete only with those of the same folder and kind: a policy over several runs is
-    applied to each, and sampler weights never push out the training state.
+    Checkpoints compete only within their folder and kind: a policy over several runs applies to each run, and sampler
+    weights never displace training state.
     """
     groups: dict[tuple[str, str], list[StoredCheckpoint]] = {}
     apart: list[StoredCheckpoint] = []

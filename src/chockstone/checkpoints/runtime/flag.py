@@ -1,6 +1,6 @@
-"""Flags: raised once, by any thread, and never stuck.
+"""Flags: set once by any thread, and safe against Ctrl-C.
 
-``threading.Event`` has a lock, which a Ctrl-C that falls into ``set`` takes with it: whoever comes next waits for ever.
+``threading.Event`` holds a lock in ``set``. A Ctrl-C at that moment leaves it locked, and the next caller hangs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Flag:
         return self._is_raised
 
     def wait(self, seconds: float) -> None:
-        """Until it is raised, but no longer."""
+        """Return when the flag is set, after ``seconds`` at the latest."""
         if self._is_raised or seconds <= 0:
             return
         if self._gate.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):

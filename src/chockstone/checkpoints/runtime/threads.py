@@ -1,4 +1,4 @@
-"""Threads: for calls that block and may never come back, and their manners towards the rest of the process."""
+"""Threads: priorities of background threads, latency of the process, and calls in a thread of their own."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 T = TypeVar("T")
-_NICENESS: Final = 10  # a tenth of what others get, where processors are short; enough to end in time
+_NICENESS: Final = 10  # about a tenth of the time of other threads, where cores are short
 _SWITCH_SECONDS: Final = 0.0001
-_manners = threading.local()
+_this_thread = threading.local()
 
 
 def lower_priority() -> None:
-    """From here on this thread, and those it starts, run when others leave them room. It cannot be taken back.
+    """Lower the priority of this thread and of those that it starts from here on. It cannot be raised again.
 
-    Nothing happens in the main thread, which is the program's own. Only Linux has a priority for each thread; what can
-    do with fewer of them asks ``has_low_priority``.
+    Does nothing in the main thread, which belongs to the program. Only Linux has priorities of threads. Code that can
+    use fewer threads instead asks ``has_low_priority``.
     """
     if threading.current_thread() is threading.main_thread():
         return
-    _manners.has_low_priority = True
+    _this_thread.has_low_priority = True
     if sys.platform == "linux":
         with suppress(OSError):
             thread = threading.get_native_id()
@@ -34,18 +34,16 @@ def lower_priority() -> None:
 
 
 def has_low_priority() -> bool:
-    """Whether somebody else goes before this thread."""
-    return getattr(_manners, "has_low_priority", False)
+    """Whether ``lower_priority`` was called in this thread."""
+    return getattr(_this_thread, "has_low_priority", False)
 
 
 def tune_for_latency(*, collect: bool = True) -> None:
-    """Keep what stops every thread of this process short. Call it once, when libraries and models are loaded.
+    """Shorten the pauses that stop all threads of this process. Call it once, when libraries and models are loaded.
 
-    Threads take turns of a tenth of a millisecond at the interpreter instead of five whole ones, each of which an event
-    loop would wait for.
-    And what is in memory now is left alone by the garbage collector, above all the libraries: a collection that
-    walks all of them takes hundreds of milliseconds. So does the one with which this begins, unless it ``collect``
-    nothing: then what is garbage by now stays.
+    The interpreter switches threads after 0.1 ms instead of 5 ms, so that an event loop waits less for its turn.
+    The garbage collector ignores all objects that exist now (``gc.freeze``), because a collection that walks all
+    libraries takes hundreds of milliseconds. ``collect``: collect garbage first, which takes as long once.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
     if collect:
@@ -54,9 +52,9 @@ def tune_for_latency(*, collect: bool = True) -> None:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run ``work`` in a thread of its own. Cancelling whoever waits leaves it running, with nobody to hear of it.
+    """Run ``work`` in a thread of its own. Cancelling the awaiting task leaves it running and drops its result.
 
-    ``asyncio.to_thread`` has a pool: others could keep it waiting, and ``asyncio.run`` ends only when all in it have.
+    ``asyncio.to_thread`` uses a pool: other work could keep this one waiting, and ``asyncio.run`` waits for all of it.
     """
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()

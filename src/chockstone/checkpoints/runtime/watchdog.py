@@ -1,4 +1,4 @@
-"""The watchdog: how long an event loop was kept from going on, and by whom.
+"""The watchdog: measures how long callbacks hold an event loop, and finds the lines that do.
 
     async with LoopWatchdog(limit_seconds=0.1):     # in a test: leaving raises LoopBlocked
         ...
@@ -6,9 +6,9 @@
     watchdog = LoopWatchdog(on_stall=warn)          # in a server
     watchdog.start(asyncio.get_running_loop())
 
-A beat on the loop measures how late it comes. While one is overdue, a thread looks at what the loop's
-thread is doing, first when the threshold has passed and then whenever the stall has doubled, so that
-the stack which is told was seen in the later half of it. Runs on asyncio's loop and on uvloop.
+A timer on the loop (the beat) measures how late it is called. While a beat is overdue, a thread samples the stack of
+the loop's thread: first when the threshold has passed, then whenever the stall has doubled. So the reported stack is
+from the later half of the stall. Runs on asyncio's loop and on uvloop.
 
 A stall is seen as at most ``interval_seconds`` shorter than it was. A beat every 50 ms, which is the
 default, takes about 0.5 % of a core (measured on two busy virtual ones; most of it is waking up); one
@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 _RELAXED_SECONDS: Final = 0.05
 _EXACT_SECONDS: Final = 0.005
 _FRAMES: Final = 20  # of a stack, the innermost ones
-_BOUNDS: Final = tuple(1e-4 * 1.1**n for n in range(150))  # seconds; quantiles are told to within 10 %
+_BOUNDS: Final = tuple(1e-4 * 1.1**n for n in range(150))  # seconds; quantiles are exact to 10 %
 
 
 class LoopBlocked(AssertionError):
     """Callbacks held an event loop for longer than its watchdog allows. ``stalls`` has the longest ones."""
 
     def __init__(self, stalls: tuple[Stall, ...], limit_seconds: float) -> None:
-        told = "".join(f"\n{stall.held_seconds:.3f} s:\n{stall.stack}" for stall in stalls)
-        super().__init__(f"the event loop was held for more than {limit_seconds:g} s; await it in a thread:{told}")
+        listed = "".join(f"\n{stall.held_seconds:.3f} s:\n{stall.stack}" for stall in stalls)
+        super().__init__(f"the event loop was held for more than {limit_seconds:g} s; await it in a thread:{listed}")
         self.stalls = stalls
 
 
@@ -65,12 +65,12 @@ class Stalls:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What was seen while the beat that was due then was late."""
+class _StackSample:
+    """The stack of the loop's thread while the beat that was due at ``due`` was late."""
 
     due: float
     stack: traceback.StackSummary | None
-    overslept_seconds: float  # by the thread that looks: it could not run either
+    overslept_seconds: float  # of the sampling thread: it could not run either
 
 
 class LoopWatchdog:
@@ -79,7 +79,7 @@ class LoopWatchdog:
     A stall is a beat later than ``threshold_seconds``. With ``limit_seconds``, leaving ``async with``
     raises LoopBlocked if a callback held the loop for longer. Only that counts: a machine that has no
     core free, or another thread that keeps the interpreter in a C call, delays beats as well, but
-    fails no test. Such a stall is told without a stack, or with a smaller ``held_seconds``.
+    fails no test. Such a stall is reported without a stack, or with a smaller ``held_seconds``.
 
     ``on_stall`` is called in the watchdog's thread when a stall is over, and must not wait for the
     loop; ``on_beat`` on the loop with every lateness. Starts once.
@@ -102,12 +102,12 @@ class LoopWatchdog:
         self._on_beat = on_beat
         self._keep = keep
         self._lock = threading.Lock()  # held for moments only: the loop takes it
-        self._news = threading.Event()  # for the thread: a stall is over, or the watchdog ends
+        self._news = threading.Event()  # wakes the thread: a stall is over, or the watchdog stops
         self._thread: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ends = False
-        self._look: _Look | None = None
-        self._untold: list[Stall] = []
+        self._sample: _StackSample | None = None
+        self._unreported: list[Stall] = []
         self._blocked: list[Stall] = []  # beyond the limit
         self._forget()
 
@@ -120,7 +120,7 @@ class LoopWatchdog:
         loop.call_soon_threadsafe(self._begin)
 
     def stop(self) -> None:
-        """The last beat is measured as far as it has come; on return the thread has ended."""
+        """Stop watching. A beat that is late now is still measured; on return the thread has ended."""
         if self._ends or self._thread is None:
             return
         self._ends = True  # a beat that comes now is the last
@@ -192,7 +192,7 @@ class LoopWatchdog:
             self._longest = max(self._longest, lateness)
             if stall is not None:
                 self._stalls = self._longest_of(self._stalls, stall)
-                self._untold.append(stall)
+                self._unreported.append(stall)
                 if self._limit is not None and stall.held_seconds > self._limit:
                     self._blocked = self._longest_of(self._blocked, stall)
         if self._on_beat is not None:
@@ -201,13 +201,13 @@ class LoopWatchdog:
             self._news.set()
 
     def _judge(self, lateness: float) -> Stall:
-        look, waited = self._look, self._waited
+        sample, waited = self._sample, self._waited
         self._waited = self._waited_for_a_core()
-        if look is None or look.due != self._due or look.stack is None:
+        if sample is None or sample.due != self._due or sample.stack is None:
             return Stall(lateness, "", 0.0)
-        interpreter_taken = look.overslept_seconds - (time.thread_time() - self._computed)
+        interpreter_taken = sample.overslept_seconds - (time.thread_time() - self._computed)
         excused = max(self._waited - waited, interpreter_taken)
-        return Stall(lateness, "".join(look.stack.format()), max(0.0, lateness - excused))
+        return Stall(lateness, "".join(sample.stack.format()), max(0.0, lateness - excused))
 
     def _longest_of(self, stalls: list[Stall], stall: Stall) -> list[Stall]:
         return sorted([*stalls, stall], key=lambda each: -each.seconds)[: self._keep]
@@ -220,20 +220,20 @@ class LoopWatchdog:
         while not (self._ends or self._loop.is_closed()):
             has_news = self._news.wait(max(0.0, wake - time.monotonic()))
             self._news.clear()
-            self._tell()
+            self._report()
             now, due = time.monotonic(), self._due
             if now - due < self._threshold:
                 self._waited = self._waited_for_a_core()
                 wake = due + self._threshold
             else:
-                self._look_at(due, overslept_seconds=0.0 if has_news else now - max(wake, due))
+                self._take_sample(due, overslept_seconds=0.0 if has_news else now - max(wake, due))
                 wake = now + (now - due)
-        self._tell()
+        self._report()
 
-    def _look_at(self, due: float, *, overslept_seconds: float) -> None:
-        before = self._look if self._look is not None and self._look.due == due else _Look(due, None, 0.0)
+    def _take_sample(self, due: float, *, overslept_seconds: float) -> None:
+        before = self._sample if self._sample is not None and self._sample.due == due else _StackSample(due, None, 0.0)
         stack = self._stack_of(sys._current_frames().get(self._loop_thread))
-        self._look = _Look(due, stack or before.stack, before.overslept_seconds + overslept_seconds)
+        self._sample = _StackSample(due, stack or before.stack, before.overslept_seconds + overslept_seconds)
         for frame in stack or ():
             _ = frame.line  # read from its file here, so that the loop need not
 
@@ -251,19 +251,19 @@ class LoopWatchdog:
             return None
         return traceback.StackSummary.extract(iter(callback[_FRAMES - 1 :: -1]), lookup_lines=False)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         with self._lock:
-            untold, self._untold = self._untold, []
+            unreported, self._unreported = self._unreported, []
         if self._on_stall is None:
             return
-        for stall in untold:
+        for stall in unreported:
             try:
                 self._on_stall(stall)
             except Exception:
                 log.exception("the callback for stalls failed; watching goes on")
 
     def _waited_for_a_core(self) -> float:
-        """Seconds for which the loop's thread could have run and no core was free; 0 where nobody counts them."""
+        """Seconds for which the loop's thread was runnable without a core; 0 where the system does not count them."""
         try:
             with open(self._scheduling) as file:
                 return int(file.read().split()[1]) / 1e9

@@ -1,4 +1,4 @@
-"""Admission: whether an archive of a known size may be written at all, asked before the first byte."""
+"""Admission: checks quota and free space for an archive of known size before its first byte is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chockstone.checkpoints.stores.store import Store
 class Admission:
     quota_bytes: int | None = None  # of all archives below the checkpointer's prefix
     reserve_bytes: int = 0  # of the disk, to be left free for others
-    allowance_bytes: int | None = None  # for one archive alone, where somebody else has counted the others
+    allowance_bytes: int | None = None  # for one archive alone, where the caller has counted the others
 
     def check(self, store: Store, *, prefix: str, name: str, size: int) -> None:
         """Raise AdmissionRefused if ``size`` more bytes do not fit. An archive to be replaced is not counted."""

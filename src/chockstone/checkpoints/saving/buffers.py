@@ -1,4 +1,4 @@
-"""Buffers: a fixed number of snapshots, handed out in the order they were asked for."""
+"""Buffers: a fixed number of snapshot buffers, granted in the order of the requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Buffers:
         return ticket
 
     def give_up(self, ticket: Future[Snapshotter]) -> None:
-        """For a caller that will not use its ticket after all, whether granted or not."""
+        """Return a ticket unused, whether it was granted or not."""
         if not ticket.cancel() and not ticket.cancelled():
             self.release(ticket.result())
 

@@ -1,7 +1,7 @@
-"""The clock: moments to put into manifests, each later than all that were seen before.
+"""The clock: timestamps of manifests, each later than all timestamps seen before.
 
-What is newest is decided by these moments. Clocks jump and differ between machines; the order of
-checkpoints must not.
+The newest checkpoint is the one with the latest timestamp. Clocks jump and differ between machines; the order of
+checkpoints must not change with them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Clock:
         self._newest = datetime.fromtimestamp(0, UTC)
 
     def now(self) -> datetime:
-        """What the machine's own clock says: for ages, not for order."""
+        """The time of the machine: for ages, not for order."""
         return self._now()
 
     def observe(self, moment: datetime) -> None:
-        """Whatever is stamped from here on is later than ``moment``, as far as there is a later."""
+        """Make every later ``stamp`` come after ``moment``, up to LAST_MOMENT."""
         with self._lock:
             self._newest = max(self._newest, min(moment, LAST_MOMENT))
 

@@ -32,7 +32,7 @@ _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file as it was when its save began, and must be until the end of it."""
+    """A file to be saved. It must not change from the beginning of the save to its end."""
 
     path: Path
     size: int
@@ -51,7 +51,7 @@ class SourceFile:
         return cls(path, facts.st_size, facts.st_mtime_ns, (facts.st_dev, facts.st_ino))
 
     def read_into(self, start: int, target: memoryview) -> None:
-        """Fill ``target`` with bytes of this very file, or raise."""
+        """Fill ``target`` with bytes of the file; raises if it was replaced."""
         with _explained(self.path):
             try:
                 descriptor = os.open(self.path, _READ)
@@ -71,7 +71,7 @@ class SourceFile:
                 os.close(descriptor)
 
     def check(self) -> None:
-        """Raise if it is not what it was."""
+        """Raise if the file has changed since the save began."""
         with _explained(self.path):
             self._compare(os.lstat(self.path))
 
@@ -120,7 +120,7 @@ class FileImage:
         return render_ends(payload, self.layout, gap=self._gap, mtime=self.manifest.mtime)
 
     def check_unchanged(self) -> None:
-        """Raise if any of the files is not what it was when the save began."""
+        """Raise if any of the files has changed since the save began."""
         for content in self._files.values():
             if isinstance(content, SourceFile):
                 content.check()

@@ -1,4 +1,4 @@
-"""Handles: a save that goes on in the background, to be waited for, awaited or watched."""
+"""Handles: a save in the background, to wait for, to await or to watch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SaveHandle:
     """What ``save`` returns once the state is copied.
 
     ``result`` waits, ``await handle`` waits without blocking the loop; both return ``SavedCheckpoint`` or
-    raise what went wrong. An error nobody looked at is raised by the next save.
+    raise the error of the save. An error that no caller has seen is raised by the next save.
     """
 
     def __init__(self, name: str) -> None:
@@ -66,7 +66,7 @@ class SaveHandle:
         return self._future.done()
 
     def result(self, timeout: float | None = None) -> SavedCheckpoint:
-        """Wait until the checkpoint is durable. TimeoutError leaves the save going on."""
+        """Wait until the checkpoint is durable. After a TimeoutError the save continues."""
         self.hurry()
         error = self._future.exception(timeout)
         self._seen = True
@@ -81,16 +81,16 @@ class SaveHandle:
         return error
 
     def add_done_callback(self, call: Callable[[SaveHandle], None]) -> None:
-        """Have ``call`` called once the save has ended, in the thread that ended it. Whoever asks has looked."""
+        """Call ``call`` when the save has ended, in the thread that ended it. The error then counts as seen."""
         self._watched = True
         self._future.add_done_callback(lambda _: call(self))
 
     def hurry(self) -> None:
-        """From here on write as fast as it goes. ``result`` does this, too; awaiting does not."""
+        """Write without a rate limit from here on. ``result`` does this, too; awaiting does not."""
         self._hurry.set()
 
     def abandon(self) -> None:
-        """Give the save up if it is not committed yet; it then ends with SaveAbandoned."""
+        """Cancel the save unless it is committed already; it then ends with SaveAbandoned."""
         self._abandoned.set()
         self.hurry()
 
@@ -108,7 +108,7 @@ class SaveHandle:
         state = "done" if self.done() else f"{self.progress.fraction:.0%}"
         return f"<SaveHandle {self.name} {state}>"
 
-    # What follows is the checkpointer's side.
+    # The methods below are for the checkpointer.
 
     def _plan(self, total: int) -> None:
         self._total = total
@@ -125,11 +125,11 @@ class SaveHandle:
         self._future.set_exception(error)
 
     def _wait(self) -> None:
-        """Until it has ended, either way; does not count as having looked at an error."""
+        """Return when the save has ended or failed. An error stays unseen."""
         self._future.exception()
 
     def _unseen_error(self) -> BaseException | None:
         if self._seen or self._watched or not self._future.done():
             return None
         error = self._future.exception()
-        return None if isinstance(error, SaveAbandoned) else error  # somebody asked for that
+        return None if isinstance(error, SaveAbandoned) else error  # the caller asked for it

@@ -29,7 +29,7 @@ class Image:
     def __init__(self, manifest: Manifest, layout: Layout, files: Mapping[str, bytes], snapshot: Snapshot) -> None:
         self.manifest = manifest
         self.layout = layout
-        self.seal = ""  # known once the digests are
+        self.seal = ""  # set by ``head_and_tail``
         self._starts: list[int] = []
         self._extents: list[Bytes] = []
         sections = {section.name: section for section in snapshot.sections}

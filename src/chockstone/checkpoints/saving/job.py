@@ -1,82 +1,38 @@
-"""Jobs: the background half of a save, from a snapshot in memory to a committed archive."""
+"""Save jobs: the background half of a save, from a snapshot in memory to a committed archive."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from chockstone.checkpoints.errors import (
-    CheckpointError,
     CheckpointExists,
     CheckpointMissing,
     SaveAbandoned,
     StoreError,
 )
-from chockstone.checkpoints.format.layout import Layout, check_members
+from chockstone.checkpoints.format.layout import Layout
 from chockstone.checkpoints.format.manifest import Manifest
 from chockstone.checkpoints.format.tree import STATE
 from chockstone.checkpoints.reading.listing import RECOVERY, list_checkpoints
 from chockstone.checkpoints.retention.enforcement import apply_retention
 from chockstone.checkpoints.retention.policy import Removal, Retention
-from chockstone.checkpoints.saving.admission import Admission
 from chockstone.checkpoints.saving.clock import Clock
 from chockstone.checkpoints.saving.handle import SavedCheckpoint, SaveHandle
 from chockstone.checkpoints.saving.image import Image
 from chockstone.checkpoints.saving.pace import Pace
+from chockstone.checkpoints.saving.request import SaveRequest
 from chockstone.checkpoints.saving.snapshot import Snapshot
 from chockstone.checkpoints.saving.writer import Write
 from chockstone.checkpoints.stores.store import Sink, Store
 
 log = logging.getLogger(__name__)
 _ORPHAN_SECONDS: Final = 3600.0  # locks tell orphans from writes, age does where locks do not reach
-
-
-@dataclass(frozen=True, slots=True)
-class SaveRequest:
-    """What the caller said about a save; the name is the store's full one."""
-
-    name: str
-    step: int | None
-    kind: str
-    metrics: Mapping[str, float]
-    metadata: Mapping[str, Any]  # Any: plain JSON of the caller's
-    files: Mapping[str, bytes]
-    pinned: bool
-    ttl_seconds: float | None
-    overwrite: bool
-    admission: Admission
-    started: float = field(default_factory=time.perf_counter)
-
-
-def copy_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy the caller cannot change any more; refuses what is not plain JSON."""
-    try:
-        copied: dict[str, Any] = json.loads(json.dumps(dict(metadata), allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"metadata is not plain JSON: {error}") from error
-    return copied
-
-
-def check_ttl(seconds: float | None) -> float | None:
-    try:
-        return None if seconds is None else float(seconds)
-    except OverflowError:
-        raise CheckpointError("ttl_seconds is longer than there is time") from None
-
-
-def copy_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A copy the caller cannot change any more; refuses names that cannot stand in an archive."""
-    copied = {name: bytes(content) for name, content in files.items()}
-    members = [(STATE, 0), *((name, len(content)) for name, content in copied.items())]
-    if why := check_members(members):
-        raise CheckpointError(f"files: {why}")
-    return copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +47,7 @@ class SaveJob:
     retention: Retention | None
     handle: SaveHandle
     blocked_seconds: float
-    is_first: bool  # of its checkpointer: looks at what is there
+    is_first: bool  # of its checkpointer: sweeps the store and lists its checkpoints
     bytes_per_second: float = math.inf
 
     def run(self) -> SavedCheckpoint:
@@ -111,7 +67,7 @@ class SaveJob:
         return self.ended(manifest, layout, seal=image.seal)
 
     def plan(self) -> tuple[dict[str, bytes], Manifest, Layout]:
-        """The small members, and what will be written; raises if it is bound to fail."""
+        """The small members, the manifest and the layout; raises if the save is bound to fail."""
         files = {STATE: self.snapshot.encode_state(), **self.request.files}
         if self.is_first:
             self._sweep()
@@ -129,10 +85,10 @@ class SaveJob:
         sink.commit(overwrite=self.request.overwrite)
 
     def ended(self, manifest: Manifest, layout: Layout, *, seal: str) -> SavedCheckpoint:
-        """After the commit: tidies up, and says what was saved."""
+        """After the commit: log it, apply retention, and return what was saved."""
         request = self.request
         seconds = time.perf_counter() - request.started
-        level = logging.DEBUG if request.kind == RECOVERY else logging.INFO  # a server takes those all the time
+        level = logging.DEBUG if request.kind == RECOVERY else logging.INFO  # a server saves those all the time
         facts = (request.name, request.step, layout.size, seconds)
         log.log(level, "checkpoint saved name=%s step=%s bytes=%d seconds=%.3f", *facts)
         removed = self._retain(min(self.clock.now(), manifest.created_at))
@@ -170,7 +126,7 @@ class SaveJob:
         )
 
     def _refuse_early(self, size: int) -> None:
-        """Spare the write where it is bound to fail; the commit decides all the same."""
+        """Refuse before the write what the commit would refuse after it."""
         self.request.admission.check(self.store, prefix=self.prefix, name=self.request.name, size=size)
         if self.request.overwrite:
             return
@@ -184,7 +140,7 @@ class SaveJob:
         )
 
     def _sweep(self) -> None:
-        """What killed processes left must not fill the disk; but it must not fail a save either."""
+        """Remove what killed processes left. A failure is logged and does not fail the save."""
         try:
             for partial in self.store.sweep(min_age_seconds=_ORPHAN_SECONDS):
                 log.info("partial write swept place=%s bytes=%d", partial.place, partial.size)
@@ -192,16 +148,16 @@ class SaveJob:
             log.warning("sweep failed url=%s error=%s", self.store.url, error)
 
     def _witness(self) -> None:
-        """A checkpoint whose clock ran ahead must not count as newer than this one."""
+        """Give this checkpoint a later timestamp than all that exist, also those whose clock ran ahead."""
         try:
             for checkpoint in list_checkpoints(self.store, self.prefix):
                 if checkpoint.manifest is not None:
                     self.clock.observe(checkpoint.manifest.created_at)
         except StoreError as error:
-            log.warning("survey failed url=%s error=%s", self.store.url, error)
+            log.warning("checkpoint listing failed url=%s error=%s", self.store.url, error)
 
     def _retain(self, now: datetime) -> tuple[Removal, ...]:
-        """Apply the policy. The archive is safe already, so a failure here is only reported."""
+        """Apply the policy. The archive is durable already, so a failure here is only logged."""
         if self.retention is None:
             return ()
         try:

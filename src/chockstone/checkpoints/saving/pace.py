@@ -1,8 +1,7 @@
-"""Pace: a save that takes its time, so that what runs beside it keeps the disk and the processors.
+"""Pace: a rate limit for writes in the background.
 
-Writing as fast as a disk takes it costs whoever computes on the same machine, in cores and in memory
-bandwidth, whatever priority the writer has. A pace spreads the same bytes over more time, and only for as
-long as nobody waits for them.
+Writing as fast as the disk allows slows down the training on the same machine, in cores and in memory bandwidth,
+whatever priority the writer has. A pace spreads the same bytes over more time while no caller waits for the save.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _PAUSES_PER_SECOND: Final = 25  # many small pauses disturb less than few long o
 
 
 class Pace:
-    """At most so many bytes per second from now on, until ``hurry`` is set. For any number of threads."""
+    """Limits writes to ``bytes_per_second`` from now on, until ``hurry`` is set. Thread-safe."""
 
     def __init__(
         self,
@@ -35,11 +34,11 @@ class Pace:
         self._free_at = now()
 
     def step_bytes(self, most: int) -> int:
-        """How much to write at once: little enough for even steps."""
+        """How many bytes to write at once for an even rate, ``most`` at most."""
         return max(1, int(min(most, self._bytes_per_second / _PAUSES_PER_SECOND)))
 
     def wait(self, size: int) -> None:
-        """Until it is time to write so many bytes."""
+        """Return when ``size`` bytes may be written."""
         with self._lock:
             at = max(self._free_at, self._now())
             self._free_at = at + size / self._bytes_per_second

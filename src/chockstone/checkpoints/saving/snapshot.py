@@ -1,7 +1,7 @@
 """Snapshots: one consistent copy of a state in host memory, laid out as the archive will be.
 
-The copy is the only time a trainer waits for. Where each tensor goes depends on names and shapes
-alone, so an arrangement is worked out once and used again while they stay the same.
+The trainer waits for this copy only. Where each tensor goes depends on names and shapes alone, so an
+arrangement is planned once and reused while they stay the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chockstone.checkpoints.format.host_memory import Bytes, HostBuffer
 from chockstone.checkpoints.format.safetensors_header import SUFFIX, order_tensors, render_header
 from chockstone.checkpoints.format.tar import PAGE, round_up
 from chockstone.checkpoints.format.tree import MAX_STATE_BYTES, Leaf, flatten
-from chockstone.checkpoints.saving.supply import Supply, plan_supply
+from chockstone.checkpoints.saving.copy_plan import CopyPlan, plan_copies
 
 Signature = tuple[object, ...]  # what decides where tensors go
 
@@ -50,7 +50,7 @@ class Snapshot:
     skeleton: Mapping[str, Any]
     sections: tuple[Section, ...]
     memory: Bytes
-    supply: Supply | None = None  # what of it is in ``memory``, where several ranks have it between them
+    copy_plan: CopyPlan | None = None  # which bytes ``memory`` holds, where several ranks share the state
 
     @property
     def tensor_bytes(self) -> int:
@@ -89,14 +89,14 @@ def arrange(leaves: list[Leaf]) -> Arrangement:
 class Snapshotter:
     """Copies states into one host buffer. One snapshot is valid until the next is taken.
 
-    As one of several ranks it copies what this one supplies, and knows of the others only how many they are.
+    As one of several ranks it copies only this rank's part.
     """
 
     def __init__(self) -> None:
         self._buffer = HostBuffer()
         self._signature: Signature | None = None
         self._arrangement = Arrangement((), (), 0)
-        self._supply: Supply | None = None
+        self._copy_plan: CopyPlan | None = None
         self._targets: list[Any] = []  # Any: torch tensors and numpy arrays over the buffer
         self._generation = 0
 
@@ -108,48 +108,48 @@ class Snapshotter:
         rank: int = 0,
         world_size: int = 1,
     ) -> Snapshot:
-        """Copy ``state``. On return the caller may change it; nothing of it is referred to."""
+        """Copy ``state``. On return the caller may change it; the snapshot does not refer to it."""
         tree = flatten(state)
         leaves = tree.leaves
         signature: Signature = (rank, world_size, *(_facts(leaf) for leaf in leaves))
         if signature != self._signature:
             self._signature = None  # first: an interrupt must not leave it with another arrangement
             self._arrangement = arrange(leaves)
-            self._supply = _supply(leaves, self._arrangement, rank, world_size)
-            self._targets = []  # they would keep the old memory alive while the new is made
-        supply = self._supply
-        memory = self._buffer.reserve(self._arrangement.size if supply is None else supply.size)
-        sources = [leaf.value for leaf in leaves] if supply is None else [one.source(leaves) for one in supply.copies]
+            self._copy_plan = _plan_copies(leaves, self._arrangement, rank, world_size)
+            self._targets = []  # frees the old memory before the new is allocated
+        plan = self._copy_plan
+        memory = self._buffer.reserve(self._arrangement.size if plan is None else plan.size)
+        sources = [leaf.value for leaf in leaves] if plan is None else [one.source(leaves) for one in plan.copies]
         if self._signature is None or self._generation != self._buffer.generation:
-            if supply is None:
+            if plan is None:
                 places = [(place, leaf.shape) for place, leaf in zip(self._arrangement.places, leaves, strict=True)]
             else:
-                places = [(one.place, one.shape) for one in supply.copies]
+                places = [(one.place, one.shape) for one in plan.copies]
             self._targets = [_view(memory, *place, source) for place, source in zip(places, sources, strict=True)]
             self._signature, self._generation = signature, self._buffer.generation
         _copy(sources, self._targets, is_abandoned)
-        return Snapshot(tree.skeleton, self._arrangement.sections, memory, supply)
+        return Snapshot(tree.skeleton, self._arrangement.sections, memory, plan)
 
 
 def _facts(leaf: Leaf) -> tuple[object, ...]:
     is_numpy = type(leaf.value) is np.ndarray
-    return leaf.group, leaf.key, leaf.dtype.name, leaf.shape, is_numpy, leaf.aliases, leaf.holding
+    return leaf.group, leaf.key, leaf.dtype.name, leaf.shape, is_numpy, leaf.aliases, leaf.shards
 
 
-def _supply(leaves: list[Leaf], arrangement: Arrangement, rank: int, world_size: int) -> Supply | None:
-    """None where the snapshot is the whole state, as every process has it."""
-    divided = [leaf for leaf in leaves if leaf.holding is not None]
+def _plan_copies(leaves: list[Leaf], arrangement: Arrangement, rank: int, world_size: int) -> CopyPlan | None:
+    """None where the snapshot is the whole state."""
+    divided = [leaf for leaf in leaves if leaf.shards is not None]
     if world_size == 1:
         if not divided:
             return None
         for leaf in divided:
-            if leaf.holding is not None and not leaf.holding.is_whole:
+            if leaf.shards is not None and not leaf.shards.is_whole:
                 raise UnstorableValue(
                     f"{leaf.group}.{leaf.key}",
                     "this process has only a part of it. Initialise torch.distributed on all that have the others, and "
                     'let all of them save, with ranks="auto"',
                 )
-    return plan_supply(leaves, arrangement.places, rank=rank, world_size=world_size)
+    return plan_copies(leaves, arrangement.places, rank=rank, world_size=world_size)
 
 
 def _copy(sources: Sequence[Any], targets: Sequence[Any], is_abandoned: Callable[[], bool]) -> None:
@@ -166,7 +166,7 @@ def _copy(sources: Sequence[Any], targets: Sequence[Any], is_abandoned: Callable
         return
     streams = [torch.cuda.Stream(device) for device in {t.device for t in out_of if t.device.type == "cuda"}]
     with ExitStack() as side, torch.no_grad():
-        for stream in streams:  # wait for the work that makes the values, then copy beside whatever comes next
+        for stream in streams:  # wait for the kernels that compute the values, then copy beside later ones
             stream.wait_stream(torch.cuda.current_stream(stream.device))
             side.enter_context(torch.cuda.stream(stream))
         for first in range(0, len(into), _COPY_BATCH):

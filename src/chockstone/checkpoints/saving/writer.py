@@ -71,7 +71,7 @@ class Write:
         started = [helper for helper in helpers if helper.ident is not None]
         try:
             _join(started)
-        except BaseException as error:  # Ctrl-C: the sink may be closed only when nobody writes to it any more
+        except BaseException as error:  # Ctrl-C: the sink may be closed only when no thread writes to it
             self._fail(error)
             _join(started)
             raise
@@ -105,7 +105,7 @@ class Write:
             return start, self._next
 
     def _write(self, start: int, end: int) -> None:
-        """One chunk. What is hashed is what is written: the image is asked for it once."""
+        """Hash and write one chunk. Both use the same bytes: the image is asked for them once."""
         self._pace.wait(end - start)
         pieces = list(self._image.pieces(start, end))
         self._hash(start, pieces)

@@ -1,7 +1,7 @@
-"""Buckets: objects by key. What S3 and the other object stores do differently, behind one seam.
+"""Buckets: objects by key, as a protocol that hides the differences between S3 and other object stores.
 
-Whichever client sends a request, a failed one becomes ``RequestFailed`` where it was sent and a
-``StoreError`` in ``explained``; no exception of a client goes further.
+A failed request of any client becomes ``RequestFailed`` where it was sent, and a ``StoreError`` in ``explained``. No
+exception of a client library leaves this room.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _OTHER_REGION: Final = {"PermanentRedirect", "AuthorizationHeaderMalformed", "Il
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long one request may take: three silences of 30 s and the pauses between, about two minutes.
+    """How often and how long one request is retried: by default about two minutes, with three timeouts of 30 s.
 
-    ``outage_seconds`` more when the store as a whole is out of order: it gives no answer, or a 5xx.
+    ``outage_seconds``: retry for so much longer while the store does not answer or answers 5xx.
     """
 
     attempts: int = 3
@@ -37,7 +37,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class S3Access:
-    """Who we are on S3 and where it is, for callers that know better than the AWS environment."""
+    """Endpoint, region and credentials of S3, for callers that do not use the AWS environment."""
 
     endpoint_url: str | None = None
     key_id: str | None = None
@@ -78,7 +78,7 @@ class Bucket(Protocol):
     def copy(self, facts: ObjectFacts, target: str, *, overwrite: bool) -> None: ...
 
     def presign(self, key: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
-        """A URL that whoever has it may fetch the object from for as long, without credentials; None: no such thing."""
+        """A presigned URL that gives access to the object for ``seconds``; None where the store has none."""
 
     def copy_range(self, facts: ObjectFacts, start: int, size: int, target: str) -> None:
         """Make a part of the object as ``find`` saw it the object ``target``, whatever that was before."""
@@ -86,7 +86,7 @@ class Bucket(Protocol):
     def sweep(
         self, key: str, *, is_ours: Callable[[str], bool], min_age_seconds: float, dry_run: bool
     ) -> list[PartialWrite]:
-        """Discard uploads below ``key`` that nobody finished, of keys that ``is_ours`` knows."""
+        """Discard unfinished uploads below ``key`` whose keys ``is_ours`` accepts."""
 
 
 class Traffic(threading.local):
@@ -115,7 +115,7 @@ class RequestFailed(Exception):
 
     @property
     def is_outage(self) -> bool:
-        """Whether the same request may succeed later, with nothing changed."""
+        """Whether the same request may succeed later."""
         return self.status is None or self.status in {429, 500, 502, 503, 504}
 
     @property
@@ -165,7 +165,7 @@ def exists_already(place: str) -> CheckpointExists:
 class InMemorySink:
     """An archive kept in memory until ``commit`` hands it to ``send`` with whether to overwrite.
 
-    Its owner writes all of it. Where that is a small thing others may join all the same, as ``NonWritingSink``.
+    Its owner writes all of it. Other processes may join a small one as ``NonWritingSink``.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class InMemorySink:
 
 
 class NonWritingSink:
-    """The part of the others in an archive that goes out in one request: none."""
+    """The part of a process that writes nothing, in an archive that its owner sends in one request."""
 
     def __init__(self, place: str, size: int, ticket: str) -> None:
         self._place = place

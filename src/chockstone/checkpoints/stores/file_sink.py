@@ -1,7 +1,7 @@
-"""Writing an archive into a directory: a partial file with room for all of it, renamed when it is whole.
+"""File sinks: an archive is written to a partial file of its full size, which is renamed when it is complete.
 
-A partial file is locked by the process that began it for as long as it writes; others that were given
-a ticket write to it without. So when its owner dies it is an orphan, whoever still writes to it.
+The process that began the archive holds a lock on the partial file. Other processes write to it with a ticket and
+without a lock. So when the owner dies the file is an orphan, even if others still write to it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TRIES: Final = 100  # at a name whose directory is removed between its making a
 
 
 class FileSink:
-    """An archive begun here: ours to commit or to abort."""
+    """An archive that this process began, and commits or aborts."""
 
     def __init__(self, final: Path, partials: Path, *, name: str, size: int) -> None:
         self._final = final
@@ -119,7 +119,7 @@ class FileSink:
 
 
 class SharedFile:
-    """A part in an archive that another process began."""
+    """A part of an archive that another process began."""
 
     def __init__(self, final: Path, partials: Path, *, name: str, size: int, ticket: str) -> None:
         """Raises StoreError unless the ticket names the partial file of such an archive, still being written."""
@@ -188,7 +188,7 @@ def _write(descriptor: int, offset: int, data: memoryview) -> None:
 
 
 def put(final: Path, act: Callable[[], None]) -> None:
-    """Have ``act`` make ``final`` in its directory, again where that was pruned at the same moment."""
+    """Call ``act``, which creates ``final``; again if its directory was pruned at the same moment."""
     for tries_left in reversed(range(_TRIES)):
         try:
             ensure_directory(final.parent)
@@ -201,7 +201,7 @@ def put(final: Path, act: Callable[[], None]) -> None:
 
 
 def create_locked(directory: Path, label: str) -> tuple[Path, int]:
-    """A new file that only this process holds the lock of."""
+    """A new file, locked by this process."""
     while True:
         path = directory / f"{label}-{secrets.token_hex(8)}{SUFFIX}"
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
@@ -215,7 +215,7 @@ def create_locked(directory: Path, label: str) -> tuple[Path, int]:
 
 
 def lock(descriptor: int) -> bool:
-    """Take the lock of this file; whether nobody else holds it."""
+    """Try to lock this file; False if another process holds the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -224,7 +224,7 @@ def lock(descriptor: int) -> bool:
 
 
 def _set_direct(descriptor: int, *, on: bool) -> bool:
-    """Switch O_DIRECT as far as the file system lets us; whether it is on now."""
+    """Switch O_DIRECT where the file system supports it; whether it is on now."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     wanted = flags | _DIRECT if on else flags & ~_DIRECT
     with suppress(OSError):

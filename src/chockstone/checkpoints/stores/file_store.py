@@ -1,7 +1,6 @@
-"""A store in a directory: ``<root>/<name>.tar``, with writes under way in ``<root>/.partial``.
+"""A store in a directory: ``<root>/<name>.tar``, with writes in progress in ``<root>/.partial``.
 
-A partial file is locked by its writer for as long as it writes. The lock dies with the process, so
-a partial file that can be locked is an orphan.
+A writer locks its partial file. The lock ends with the process, so a partial file that can be locked is an orphan.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ class FileStore:
         return [partial for partial in found if partial is not None]
 
     def prune(self, *, min_age_seconds: float) -> int:
-        """Remove directories in which nothing is or has been for as long; how many. Writers may be at work."""
+        """Remove directories that have been empty for ``min_age_seconds``; returns how many. Safe beside writers."""
         pruned = 0
         for place, _, _ in os.walk(self.root, topdown=False):
             with suppress(InvalidName, OSError):  # not ours, or something is in it
@@ -206,7 +205,7 @@ def _sweep_one(path: Path, min_age_seconds: float, *, dry_run: bool) -> PartialW
 
 @contextmanager
 def _held(path: Path) -> Iterator[None]:
-    """A lock on the file that no sweep can take meanwhile, under whatever name it finds it."""
+    """Hold a shared lock on the file, so that no sweep removes it under any of its names."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # a file system without locks; sweeps go by age there

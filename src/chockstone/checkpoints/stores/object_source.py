@@ -1,4 +1,4 @@
-"""Reading objects by ranges through obstore, each range of the object that was opened or of none."""
+"""Object sources: ranges of one object through obstore. A read fails if the object was replaced since it was opened."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ObjectSource:
         retry_policy: RetryPolicy,
         repeats: bool = False,
     ) -> None:
-        """``repeats``: whether to send again what failed for the time being; else ``store`` does that by itself."""
+        """``repeats``: retry failed requests here; otherwise the client of ``store`` does it."""
         self._store = store
         self._facts = facts
         self._url = url
@@ -105,7 +105,7 @@ class ObjectSource:
                 self._fill(piece, offset + start, place)
 
     def _copy(self, target: memoryview, offset: int, place: str) -> None:
-        """Small reads come out of windows: headers of members stand close together, and each request takes as long."""
+        """Serve small reads from cached windows: headers of members are close together, and requests are slow."""
         width = self.size if self.size <= _SMALL_BYTES else _WINDOW_BYTES
         while len(target):
             index, start = divmod(offset, width)
@@ -134,7 +134,7 @@ class ObjectSource:
         raise RequestFailed(f"it sent {len(content)} bytes where {len(target)} were asked for")
 
     def _fetch(self, start: int, end: int, place: str) -> memoryview:
-        """As often as our retry_policy has it, where the store does not see to that."""
+        """Send a request, with the retries of the policy where the client of the store has none."""
         if self._retry_policy is None:
             return self._fetch_once(start, end, place)
         retries = retry_config(self._retry_policy)
@@ -178,10 +178,11 @@ def obstore_requests() -> Iterator[None]:
     except InvalidPathError as error:
         raise RequestFailed("an object there has a key with '//' or '..' in it; remove it") from error
     except (BaseError, FileNotFoundError) as error:
-        raise _failure(error) from error
+        raise recognise_obstore_error(error) from error
 
 
-def _failure(error: Exception) -> RequestFailed:
+def recognise_obstore_error(error: Exception) -> RequestFailed:
+    """The facts of a failed request. obstore gives status, S3 code and cause of most errors in its text alone."""
     text = str(error)
     found = _STATUS.search(text)
     status = int(found[1]) if found else _STATUS_OF.get(type(error))
@@ -192,7 +193,7 @@ def _failure(error: Exception) -> RequestFailed:
         return RequestFailed(f"the store answered {status} {code}".rstrip(), status=status, code=code)
     if "BareRedirect" in text:
         return RequestFailed("the store answered with a redirect", status=301)
-    silent = (words for mark, words in _SILENT.items() if mark in text)
+    silent = (summary for mark, summary in _SILENT.items() if mark in text)
     return RequestFailed(next(silent, f"the request broke off with {type(error).__name__}"))
 
 
@@ -211,7 +212,7 @@ def retry_config(retry_policy: RetryPolicy) -> RetryConfig:
 
 
 def client_config(retry_policy: RetryPolicy, *, request_seconds: float, allow_http: bool) -> ClientConfig:
-    """``request_seconds`` bounds a request that never falls silent and still never ends."""
+    """``request_seconds`` is the limit for a whole request, also while bytes still arrive."""
     return {
         "connect_timeout": timedelta(seconds=retry_policy.connect_seconds),
         "read_timeout": timedelta(seconds=retry_policy.silence_seconds),

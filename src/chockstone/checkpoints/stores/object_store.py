@@ -25,14 +25,14 @@ from chockstone.checkpoints.stores.store import (
 )
 
 GRACE_SECONDS: Final = 24 * 3600.0
-_PATIENCE: Final = RetryPolicy()
+_RETRY_POLICY: Final = RetryPolicy()
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}\Z")
 _PACKAGES: Final = {"obstore", "boto3", "botocore"}
 
 
 class ObjectStore:
     def __init__(self, bucket: Bucket, prefix: str = "", *, grace_seconds: float = GRACE_SECONDS) -> None:
-        """``grace_seconds``: the age below which ``sweep`` takes an upload for one still under way.
+        """``grace_seconds``: the age below which ``sweep`` counts an upload as in progress.
 
         No lock on S3 dies with its writer, so only age tells an orphan. It must exceed the longest save.
         """
@@ -41,7 +41,9 @@ class ObjectStore:
         self._grace_seconds = grace_seconds
 
     @classmethod
-    def from_url(cls, url: str, *, grace_seconds: float = GRACE_SECONDS, retry_policy: RetryPolicy = _PATIENCE) -> Self:
+    def from_url(
+        cls, url: str, *, grace_seconds: float = GRACE_SECONDS, retry_policy: RetryPolicy = _RETRY_POLICY
+    ) -> Self:
         """``s3://bucket/prefix``, ``gs://…`` or ``az://…``. Finds credentials; asks the bucket nothing yet."""
         scheme, bucket, prefix = split_url(url)
         return cls(connect(scheme, bucket, retry_policy), prefix, grace_seconds=grace_seconds)
@@ -60,7 +62,7 @@ class ObjectStore:
         return self._bucket.unit_bytes(size)
 
     def open(self, name: str) -> ArchiveSource:
-        """A source of this very object: once it is replaced or deleted, reading fails rather than mixes."""
+        """Open the object as it is now. Once it is replaced or deleted, reads fail and never mix two objects."""
         return self._bucket.source(self._found(name))
 
     def entries(self, prefix: str = "") -> Iterator[StoreEntry]:
@@ -85,7 +87,7 @@ class ObjectStore:
         self._bucket.copy(self._found(name), target_key, overwrite=overwrite)
 
     def presign(self, name: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
-        """A URL of the archive that needs no credentials for as long; None where the store gives out none.
+        """A presigned URL of the archive, valid for ``seconds``; None where the store has none.
 
         ``filename`` and ``content_type`` are what the answer will say, in plain characters. ``method``: GET or HEAD.
         """
@@ -94,14 +96,14 @@ class ObjectStore:
         )
 
     def read_note(self, name: str, *, limit: int) -> bytes | None:
-        """What stands in ``<prefix>/<name>``, beside the archives and never listed with them; None: nothing."""
+        """The content of the note ``<prefix>/<name>``, which is never listed with archives; None if there is none."""
         facts = self._bucket.find(self._beside(name))
         if facts is None:
             return None
         return bytes(read_range(self._bucket.source(facts), 0, min(facts.size, limit)))
 
     def write_note(self, name: str, content: bytes, *, overwrite: bool = False) -> None:
-        """``CheckpointExists`` if there is one of that name and it is not to be replaced. On return it is durable."""
+        """Write a note, durable on return. ``CheckpointExists`` if there is one and it may not be replaced."""
         sink = self._bucket.begin(self._beside(name), len(content))
         sink.write_at(0, memoryview(content))
         sink.commit(overwrite=overwrite)
@@ -164,7 +166,7 @@ def split_url(url: str) -> tuple[str, str, str]:
 
 
 def connect(scheme: str, bucket: str, retry_policy: RetryPolicy, access: S3Access | None = None) -> Bucket:
-    """``access`` is for s3:// only; without it the environment tells, as it does for the others."""
+    """``access`` is for s3:// only; without it, and for other stores, the environment has the credentials."""
     try:
         if scheme == "s3":
             from chockstone.checkpoints.stores.s3_bucket import S3Bucket

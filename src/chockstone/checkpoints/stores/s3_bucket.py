@@ -101,7 +101,9 @@ class S3Bucket:
         except RequestFailed as failure:
             if failure.status == 404:
                 raise RequestFailed("there is no such bucket", status=404, code="NoSuchBucket") from failure
-            if failure.status != 403:  # whoever may not ask about the bucket was told that the key is missing
+            if (
+                failure.status != 403
+            ):  # 403: no permission to ask about the bucket, so the answer that the key is missing stands
                 raise
 
     def below(self, key: str) -> Iterator[ObjectFacts]:
@@ -112,7 +114,7 @@ class S3Bucket:
                     yield ObjectFacts(item["Key"], item["Size"], item["LastModified"], item["ETag"])
 
     def delete(self, key: str, found: ObjectFacts | None = None) -> bool:
-        """Delete what stands there, under the condition that it is still what was found.
+        """Delete the object, on condition that it is still the one that was found.
 
         Of concurrent calls one returns True where S3 heeds If-Match on DELETE, as AWS does since 2025;
         a server that ignores it lets several that overlap return True. When an answer was lost and
@@ -137,7 +139,7 @@ class S3Bucket:
         raise StoreUnreachable(f"cannot delete {self.url}/{key}: it is replaced again and again; try again later")
 
     def presign(self, key: str, *, method: str, seconds: int, filename: str, content_type: str) -> str | None:
-        """Signed here: no request is sent, and nobody has looked whether the object is there."""
+        """Signed on this machine: no request is sent, and the object may not exist."""
         with self._explained("sign a URL of", key, "s3:GetObject"):
             return self._s3.presigned(
                 "head_object" if method == "HEAD" else "get_object",
@@ -151,7 +153,7 @@ class S3Bucket:
         self._copy(facts, 0, facts.size, target, overwrite=overwrite)
 
     def copy_range(self, facts: ObjectFacts, start: int, size: int, target: str) -> None:
-        """In the server, but for what is so small that to read and write it takes fewer requests."""
+        """Copied by the server, except for small ranges: reading and writing those takes fewer requests."""
         if facts.size > _COPIED_BY_RANGE_BYTES and size > _SMALL_BYTES:
             self._copy(facts, start, start + size, target, overwrite=True)
         else:

@@ -1,4 +1,4 @@
-"""One S3 bucket through boto3: who we are, where it is, and requests whose failures are ours."""
+"""One S3 bucket through boto3: credentials, endpoint, and requests whose failures are ``RequestFailed``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from chockstone.checkpoints.stores.object_source import client_config, obstore_r
 
 _REQUEST_SECONDS: Final = 300.0  # for one range
 _CONNECTIONS: Final = 32
-_LONGEST_PAUSE: Final = 10.0  # between two looks at a store that is out of order
+_LONGEST_PAUSE: Final = 10.0  # between two retries
 _CREDENTIAL_LIFE: Final = timedelta(minutes=10)  # boto3 renews those that live less
 
 _NO_CREDENTIALS: Final = (CredentialRetrievalError, NoCredentialsError, SSOError, TokenRetrievalError)
@@ -52,20 +52,20 @@ class S3Connection:
 
     @classmethod
     def connect(cls, bucket: str, *, retry_policy: RetryPolicy, access: S3Access | None = None) -> Self:
-        """Endpoint and credentials come from ``access``, and where it is silent from where the AWS tools take them.
+        """Endpoint and credentials come from ``access``, and what it lacks from the AWS environment.
 
         Sends no request to S3.
         """
-        told = access or S3Access()
+        access = access or S3Access()
         try:
-            session = boto3.session.Session(told.key_id, told.secret, told.session_token)
-            region = told.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
+            session = boto3.session.Session(access.key_id, access.secret, access.session_token)
+            region = access.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
             settings = _client_settings(retry_policy)
-            client = session.client("s3", region_name=region, config=settings, endpoint_url=told.endpoint_url)
+            client = session.client("s3", region_name=region, config=settings, endpoint_url=access.endpoint_url)
             client.meta.events.register("before-send.s3", _count_request)
             if (credentials := session.get_credentials()) is None:
                 raise NoCredentialsError
-            credentials.get_frozen_credentials()  # asks whoever gives them out
+            credentials.get_frozen_credentials()  # fetches them, where a service gives them out
         except _NO_CREDENTIALS as error:
             raise StoreDenied(
                 f"cannot use s3://{bucket}: there are no valid AWS credentials ({type(error).__name__}); log in, set "
@@ -96,7 +96,7 @@ class S3Connection:
     def request(self, operation: str, **parameters: object) -> Answer:
         """Send one request for this bucket; ``RequestFailed`` unless it succeeds.
 
-        An outage is waited for, as long as our retry_policy has it.
+        Retries during an outage, as long as the retry policy says.
         """
         outage = _Outage(self.url, operation, self.retry_policy.outage_seconds)
         while True:
@@ -106,7 +106,7 @@ class S3Connection:
                 outage.wait(failure)
 
     def request_now(self, operation: str, **parameters: object) -> Answer:
-        """The same, but an outage is not waited for."""
+        """As ``request``, without retries during an outage."""
         with _boto_requests(), _one_answer():
             answer: Answer = getattr(self._client, operation)(Bucket=self.bucket, **parameters)
             return answer
@@ -130,7 +130,7 @@ class S3Connection:
 
 
 class _Outage:
-    """The time that one request gives a store that is out of order."""
+    """The retries of one request during an outage of the store."""
 
     def __init__(self, url: str, operation: str, seconds: float) -> None:
         self._url = url
@@ -140,7 +140,7 @@ class _Outage:
         self._pause = 1.0
 
     def wait(self, failure: RequestFailed) -> None:
-        """Until the request may be sent again; raises the failure where that would not help, or not any more."""
+        """Wait before the next retry; raises the failure where a retry does not help or time is up."""
         now = time.monotonic()
         if self._began is None:
             self._began = now
@@ -199,7 +199,7 @@ def _refusal(response: Answer) -> RequestFailed:
     code = str(response.get("Error", {}).get("Code", ""))
     facts = response.get("ResponseMetadata", {})
     status = facts.get("HTTPStatusCode")
-    words = f"{status}" if code == str(status) else f"{status} {code}"
+    answer = f"{status}" if code == str(status) else f"{status} {code}"
     retries = facts.get("RetryAttempts", 0)
     again = f" after {retries + 1} attempts" if retries else ""
-    return RequestFailed(f"the store answered {words}{again}", status=status, code=code, was_retried=retries > 0)
+    return RequestFailed(f"the store answered {answer}{again}", status=status, code=code, was_retried=retries > 0)

@@ -1,4 +1,4 @@
-"""Archives on their way to S3 in parts: by the process that began the upload, and by others that joined it.
+"""S3 sinks: archives uploaded in parts, by the process that began the upload and by others that joined it.
 
 A part is uploaded whole by one process, so what several write is divided between parts.
 """
@@ -54,7 +54,7 @@ class _Parts:
             offset += len(piece)
 
     def _fill(self, index: int, start: int, piece: memoryview) -> bytearray | None:
-        """Put a piece in its place; the part if that was the last of it."""
+        """Copy a piece into its part; returns the part if that completed it."""
         with self._lock:
             if index not in self._open:
                 one = self.planned(index)
@@ -81,7 +81,7 @@ class _Parts:
         return [self.planned(index) for index in sorted(self._upload.etags)]
 
     def open_bytes(self) -> int:
-        """What parts that were begun here still miss."""
+        """How many bytes are missing in the parts that were begun here."""
         with self._lock:
             return sum(part.missing for part in self._open.values())
 
@@ -93,7 +93,7 @@ class _Parts:
 
 
 class MultipartSink:
-    """An archive begun here: ours to commit or to abort."""
+    """An archive that this process began, and commits or aborts."""
 
     def __init__(self, s3: S3Connection, key: str, size: int, *, under_way: set[str]) -> None:
         self._size = size
@@ -132,7 +132,7 @@ class MultipartSink:
 
 
 class SharedUpload:
-    """A share in an archive that another process began."""
+    """A part of an archive that another process began."""
 
     def __init__(self, s3: S3Connection, key: str, size: int, ticket: str) -> None:
         place = Ticket.decode(ticket, archive=f"{s3.url}/{key}", size=size).place

@@ -1,4 +1,4 @@
-"""Writing to S3 so that an object appears whole, once, under its key.
+"""S3 uploads: an object appears under its key whole, and only once.
 
 Every write carries a token in the object's metadata. When the answer to the request that makes it
 visible is lost, the token tells whether the object that stands there is this one.
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def part_bytes(size: int, *, smallest: int = PART_BYTES) -> int:
-    """How long the parts of an upload are. All but the last are."""
+    """The length of each part of an upload, except the last."""
     return max(smallest, round_up(-(-size // MAX_PARTS), _PART_UNIT))
 
 
@@ -34,7 +34,7 @@ class S3Upload:
     """One multipart upload. Parts may be added from several threads; ``complete`` or ``abort`` ends it."""
 
     def __init__(self, s3: S3Connection, key: str, upload_id: str, *, token: str, under_way: set[str]) -> None:
-        """One that has begun. It is ended by whoever has it in ``under_way``, which sweeps spare."""
+        """Begin an upload. The process that has it in ``under_way`` ends it; sweeps spare those."""
         self.place = f"{s3.url}/{key}"
         self.upload_id = upload_id
         self.etags: dict[int, str] = {}  # of its parts, counted from zero
@@ -53,7 +53,7 @@ class S3Upload:
 
     @classmethod
     def join(cls, s3: S3Connection, key: str, upload_id: str) -> Self:
-        """One that another process began, and ends."""
+        """Join an upload that another process began and ends."""
         return cls(s3, key, upload_id, token="", under_way=set())
 
     def add(self, index: int, content: bytearray) -> None:
@@ -71,7 +71,7 @@ class S3Upload:
         self.etags[index] = answer["CopyPartResult"]["ETag"]
 
     def complete(self, *, overwrite: bool) -> None:
-        """Make the parts visible as one object, or nothing and raise."""
+        """Make the parts visible as one object; raises with nothing visible."""
         parts = [{"PartNumber": index + 1, "ETag": self.etags[index]} for index in sorted(self.etags)]
 
         def send(**condition: str) -> Answer:
@@ -81,7 +81,7 @@ class S3Upload:
         self._under_way.discard(self.upload_id)
 
     def abort(self) -> bool:
-        """Discard what was uploaded; False, and a line in the log, when S3 does not answer. Harmless twice."""
+        """Discard the upload; returns False and logs it when S3 does not answer. Harmless when called twice."""
         if self.upload_id not in self._under_way:
             return True
         try:
@@ -117,7 +117,7 @@ def publish(
     overwrite: bool,
     give_up: Callable[[], bool],
 ) -> None:
-    """Send the request that makes an object visible, and find out what became of it if that is not clear.
+    """Send the request that makes an object visible. Where the answer is lost, find out whether it succeeded.
 
     ``give_up`` makes sure that it cannot become visible any more, and returns whether it could.
     """
@@ -151,7 +151,7 @@ def _lost(
 
 
 def _token_at(s3: S3Connection, key: str) -> str | None:
-    """The token of the object there, or some other text; empty when there is none, None when nobody can say."""
+    """The token of the object there, or other text; empty when there is no object, None when it cannot be known."""
     try:
         metadata = s3.request_now("head_object", Key=key)["Metadata"]
     except RequestFailed as failure:

@@ -1,8 +1,8 @@
-"""Sharing: one archive that several processes write, and what they tell each other about it.
+"""Shared writes: tickets and receipts of several processes that write one archive.
 
-Its owner begins it and gives out a ticket. Whoever has that writes ranges of the archive and leaves a
-receipt for them. The owner settles the receipts, and commits only what its own ranges and theirs cover
-without a gap. Tickets and receipts are JSON; what they say is checked where it can be.
+The owner begins the archive and gives out a ticket. Other processes use the ticket to write ranges of the archive, and
+return a receipt for them. The owner settles the receipts, and commits only if all ranges together cover the archive
+without a gap. Tickets and receipts are JSON and are checked on arrival.
 """
 
 from __future__ import annotations

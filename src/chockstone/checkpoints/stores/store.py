@@ -1,7 +1,7 @@
-"""Stores: where archives live, by name, each whole or not there at all.
+"""Stores: where archives live, by name. An archive is there whole or not at all.
 
-A name is ``component/component/…``; the archive behind it is the file or object ``<name>.tar``.
-What a store must hold to:
+A name is ``component/component/…``; its archive is the file or object ``<name>.tar``.
+The contract of a store:
 
 - ``Sink.commit`` makes the archive durable and visible in one step. Without ``overwrite`` it fails
   with ``CheckpointExists`` if the name is taken, however close the race; with it, readers see the
@@ -44,7 +44,7 @@ class StoreEntry:
 
 @dataclass(frozen=True, slots=True)
 class PartialWrite:
-    """What an interrupted write left behind."""
+    """Data that an interrupted write left behind."""
 
     place: str
     size: int
@@ -74,10 +74,10 @@ class Sink(Protocol):
 
 
 class SharedSink(Protocol):
-    """A part in an archive that another process began, and commits or aborts.
+    """A part of an archive that another process began and commits or aborts.
 
-    Of what ``unit_bytes`` says goes together, one process writes all. A sweep does not know of it: when
-    the owner has ended, what is written here goes nowhere.
+    Each unit of ``unit_bytes`` is written by one process. A sweep does not spare it: when the owner has
+    ended, bytes that are written here are lost.
     """
 
     def write_at(self, offset: int, data: memoryview) -> None:
@@ -106,7 +106,7 @@ class ArchiveSource(Protocol):
 
     @property
     def readers(self) -> int:
-        """How many threads it takes to read as fast as there are bytes to be had."""
+        """How many threads read at full speed."""
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill ``target``; thread-safe. ``TruncatedArchive`` when the source ends before it is full."""
@@ -130,9 +130,9 @@ class Store(Protocol):
         """Write to an archive that another process began, and whose ``share`` gave the ticket."""
 
     def unit_bytes(self, size: int) -> int:
-        """Of an archive of that size, what one process must write whole: from each multiple of it to the next.
+        """The unit that one process must write whole, in an archive of that size: from each multiple to the next.
 
-        1 where processes may divide it as they like, in pages; ``size`` where only its owner writes.
+        1 where processes may divide the archive freely, in pages; ``size`` where only its owner writes.
         """
 
     def open(self, name: str) -> ArchiveSource: ...
@@ -152,9 +152,9 @@ class Store(Protocol):
         """Room left, or None where the store has no such limit."""
 
     def sweep(self, *, min_age_seconds: float = 0.0, dry_run: bool = False) -> list[PartialWrite]:
-        """Remove what interrupted writes left. Writes still under way are never touched.
+        """Remove what interrupted writes left. Writes in progress are never removed.
 
-        Where no lock dies with its writer, only age tells: object stores spare a day.
+        Object stores have no locks that end with their writer, so they spare everything younger than a day.
         """
 
 

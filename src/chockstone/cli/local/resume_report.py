@@ -19,7 +19,7 @@ from chockstone.integrations.flyte.layouts import Derivation, recognise
 _ALIKE: Final = 4  # places in a row of which the same is said: so many are one line
 _COLOURS: Final[Mapping[Verdict, str]] = {
     Verdict.VERIFIED: "green",
-    **dict.fromkeys((Verdict.UNVERIFIED, Verdict.VOID, Verdict.FOREIGN, Verdict.POISONED), "yellow"),
+    **dict.fromkeys((Verdict.UNVERIFIED, Verdict.SUPERSEDED, Verdict.FOREIGN, Verdict.POISONED), "yellow"),
     **dict.fromkeys((Verdict.ABSENT, Verdict.EMPTY, Verdict.PARTIAL, Verdict.SETTLED, Verdict.UNTRIED), "dim"),
     Verdict.CORRUPT: "red",
     **dict.fromkeys((verdict for verdict in Verdict if verdict.stops), "bold red"),

@@ -25,7 +25,7 @@ from chockstone.backends.training.run import TrainedRun
 from chockstone.backends.worker.sampler_weights import Weights, run_weights
 from chockstone.backends.worker.sampling_source import SamplingSource
 from chockstone.checkpoints import Archive
-from chockstone.checkpoints.format.holdings import Pieces
+from chockstone.checkpoints.format.shards import Pieces
 from chockstone.sampling.model import SampledModel
 from chockstone.wire.codecs.passes import Datum, PassResult
 from chockstone.wire.codecs.sample_request import decode_sample

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from chockstone.checkpoints.format.byte_runs import ByteRun, ByteRuns, box_runs, spread
-from chockstone.checkpoints.format.holdings import Box
+from chockstone.checkpoints.format.shards import Box
 
 
 def random_box(chance: random.Random) -> tuple[tuple[int, ...], Box]:

@@ -19,7 +19,7 @@ from chockstone.checkpoints.ranks.error_codec import decode_error, encode_error
 
 
 def passed_on(error: BaseException) -> CheckpointError:
-    return decode_error(json.loads(json.dumps(encode_error(error))), otherwise=SaveFailed)
+    return decode_error(json.loads(json.dumps(encode_error(error))), default=SaveFailed)
 
 
 @pytest.mark.parametrize(

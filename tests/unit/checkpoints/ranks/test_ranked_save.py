@@ -44,20 +44,6 @@ def test_the_file_is_the_same_where_parts_must_not_be_divided(ranks: RankPool, t
     assert (tmp_path / "step-00000001.tar").read_bytes() == (alone / "step-00000001.tar").read_bytes()
 
 
-@pytest.mark.parametrize("world_size", [1, 3, 4])
-def test_what_two_ranks_saved_any_number_restores(ranks: RankPool, together: Path, world_size: int) -> None:
-    said = ranks.run(world_size, jobs.restore, together)
-
-    assert all(is_same and step == 1 for is_same, step in said)
-
-
-@pytest.mark.parametrize(("world_size", "dimensions"), [(2, 1), (4, 2)])
-def test_what_one_process_saved_ranks_restore(ranks: RankPool, alone: Path, world_size: int, dimensions: int) -> None:
-    said = ranks.run(world_size, jobs.restore, alone, dimensions)
-
-    assert all(is_same and step == 1 for is_same, step in said)
-
-
 def test_ranks_copy_write_and_read_only_their_part(ranks: RankPool, tmp_path: Path) -> None:
     said = ranks.run(4, jobs.save_rows, tmp_path)
 
@@ -68,19 +54,8 @@ def test_ranks_copy_write_and_read_only_their_part(ranks: RankPool, tmp_path: Pa
         assert read <= 5 * 4 + 2  # those of its own, and the ones at their ends
 
 
-def test_a_process_may_be_another_rank_the_next_time(ranks: RankPool, together: Path) -> None:
-    for is_turned in (False, True):
-        said = ranks.run(2, jobs.restore, together, is_turned=is_turned)
-
-        assert all(is_same for is_same, _ in said)
-
-
 def test_a_coroutine_saves_and_restores_as_one_of_the_ranks(ranks: RankPool, tmp_path: Path) -> None:
     assert ranks.run(2, jobs.save_async, tmp_path) == [True, True]
-
-
-def test_ranks_wait_for_one_that_takes_long_to_read(ranks: RankPool, tmp_path: Path) -> None:
-    assert ranks.run(2, jobs.restore_slowly, tmp_path) == [True, True]
 
 
 def test_a_rank_that_waits_makes_the_others_hurry(ranks: RankPool, tmp_path: Path) -> None:

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,24 +12,10 @@ from chockstone.checkpoints import Archive, Checkpointer, verify_archive
 from chockstone.checkpoints.errors import CheckpointError, DigestMismatch, ForeignArchive
 from chockstone.checkpoints.format import layout
 from chockstone.checkpoints.format.layout import MIN_BLOCK_BYTES
-from chockstone.checkpoints.format.tree import flatten
 from chockstone.checkpoints.reading.archive import SAMPLE_EVERY, Verify
-from chockstone.checkpoints.restoring.restore import load_state, restore_state
-from chockstone.checkpoints.saving.snapshot import arrange
+from chockstone.checkpoints.restoring.restore import load_state
 from support.archives import BytesSource, assert_same, load_bytes, open_file, small_state, write_archive
-
-BLOCKS = 20
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """An archive of a little more than twenty blocks, one tensor to a block."""
-    generator = torch.Generator().manual_seed(1)
-    tensors = {
-        f"t{index:02d}": torch.randint(256, (MIN_BLOCK_BYTES,), dtype=torch.uint8, generator=generator)
-        for index in range(BLOCKS)
-    }
-    return write_archive(tmp_path_factory.mktemp("large"), {"model": tensors}).read_bytes()
+from unit.checkpoints.reading.conftest import BLOCKS
 
 
 def test_archives_with_the_larger_blocks_of_the_first_writers_are_read(
@@ -65,24 +49,6 @@ def touched(source: BytesSource, archive: Archive) -> set[int]:
         for offset, size in source.reads
         for index in range(block_of(archive, offset), block_of(archive, offset + size - 1) + 1)
     }
-
-
-class Flaky(BytesSource):
-    """A disk that gives one byte wrongly: on its ``bad_read``-th read, or to every thread but the main one."""
-
-    def __init__(self, content: bytes, spot: int, *, bad_read: int | None) -> None:
-        super().__init__(content)
-        self._spot = spot
-        self._bad_read = bad_read
-        self._count = 0
-
-    def read_into(self, offset: int, target: memoryview) -> None:
-        super().read_into(offset, target)
-        if offset <= self._spot < offset + len(target):
-            self._count += 1
-            aside = threading.current_thread() is not threading.main_thread()
-            if aside if self._bad_read is None else self._count == self._bad_read:
-                target[self._spot - offset] ^= 1
 
 
 @pytest.mark.parametrize("size", range(0, 4609, 256))
@@ -300,72 +266,6 @@ def test_the_off_policy_hands_out_what_is_there(large: bytes) -> None:
     assert int(state["model"]["t05"][0]) == large[spot] ^ 1
 
 
-def test_verifying_reports_every_byte_of_the_body(large: bytes) -> None:
-    seen: list[int] = []
-
-    with Archive(BytesSource(large)) as archive:
-        count = verify_archive(archive, on_bytes=seen.append)
-        run_blocks = max(1, archive.run_bytes // archive.layout.block_bytes)
-
-    assert count == archive.layout.block_count
-    assert len(seen) == -(-count // run_blocks)  # one for each read
-    assert sum(seen) == archive.layout.body_end - archive.layout.body_offset
-
-
-def test_bytes_are_verified_on_the_read_that_hands_them_out(tmp_path: Path) -> None:
-    content = write_archive(tmp_path).read_bytes()
-    with Archive(BytesSource(content)) as archive:
-        spot = archive.tensors("model.safetensors")["weight"].offset
-
-    for bad_read in (None, 1, 2, 3, 4, 5):
-        try:
-            with Archive(Flaky(content, spot, bad_read=bad_read)) as archive:
-                found = load_state(archive)
-        except DigestMismatch:
-            continue  # found out, which is as good as not met
-
-        assert_same(found, small_state(), f"bad read {bad_read}: state")
-
-
-@pytest.mark.parametrize("form", ["torch", "numpy"])
-def test_a_tied_tensor_fills_every_tensor_it_is_restored_into(tmp_path: Path, form: str) -> None:
-    weight: Any = torch.arange(3_000_000, dtype=torch.int32)
-    weight = weight.numpy() if form == "numpy" else weight
-    path = write_archive(tmp_path, {"model": {"embed": weight, "head": weight}})
-    into = {"model": {"embed": weight * 0, "head": weight * 0}}
-
-    with open_file(path) as archive:
-        restore_state(archive, into)
-
-    assert_same(into["model"]["embed"], weight)
-    assert_same(into["model"]["head"], weight)
-
-
-@pytest.mark.parametrize("order", ["numpy-first", "torch-first"])
-def test_a_value_may_change_from_numpy_to_torch_between_saves(tmp_path: Path, order: str) -> None:
-    values: list[Any] = [np.arange(3.0), torch.arange(3, dtype=torch.float64)]
-    if order == "torch-first":
-        values.reverse()
-
-    with Checkpointer(tmp_path) as checkpointer:
-        for step, value in enumerate(values):
-            checkpointer.save({"x": {"y": value}}, step=step).result()
-
-            assert_same(checkpointer.load(), {"x": {"y": value}})
-
-
-@pytest.mark.parametrize("odd", [torch.bool, torch.uint8, torch.float8_e5m2])
-@pytest.mark.parametrize("raw", [torch.complex128, torch.complex32])
-def test_every_tensor_is_copied_to_a_place_aligned_to_its_elements(raw: torch.dtype, odd: torch.dtype) -> None:
-    leaves = flatten(
-        {"m": {"a": torch.zeros(3, dtype=odd), "b": torch.zeros(48, dtype=torch.uint8).view(raw), "c": torch.ones(1)}}
-    ).leaves
-
-    places = arrange(leaves).places
-
-    assert [place % leaf.dtype.itemsize for place, leaf in zip(places, leaves, strict=True)] == [0, 0, 0]
-
-
 def test_a_file_of_the_callers_cannot_replace_the_state(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer, pytest.raises(CheckpointError, match=r"state\.json"):
         checkpointer.save({"a": 1}, step=1, files={"state.json": b'{"a": 2}'}).result()
@@ -385,21 +285,6 @@ def test_none_is_loaded_as_none(tmp_path: Path) -> None:
         assert load_state(archive) == {"a": None, "b": [None]}
 
 
-@pytest.mark.parametrize(
-    "target",
-    [torch.zeros(4)[::2][:1], torch.zeros(3, 3)[:1, :1], torch.zeros(2, 2).t()[:, :1]],
-    ids=["strided", "corner", "column"],
-)
-def test_a_restore_fills_a_view_of_any_strides(tmp_path: Path, target: torch.Tensor) -> None:
-    state = {"model": {"x": torch.full(target.shape, 7.0)}}
-    path = write_archive(tmp_path, state)
-
-    with open_file(path) as archive:
-        restore_state(archive, {"model": {"x": target}})
-
-    assert_same(target, state["model"]["x"])
-
-
 def test_a_loaded_tensor_outlives_its_archive_and_is_private(tmp_path: Path) -> None:
     path = write_archive(tmp_path)
     before = path.read_bytes()
@@ -411,27 +296,3 @@ def test_a_loaded_tensor_outlives_its_archive_and_is_private(tmp_path: Path) -> 
 
     assert_same(state["model"]["bias"], small_state()["model"]["bias"])
     assert before == write_archive(tmp_path).read_bytes(), "and what it was loaded from has not changed"
-
-
-def test_files_of_the_callers_are_members_of_the_archive(tmp_path: Path) -> None:
-    path = write_archive(tmp_path, {"a": 1}, files={"adapter/config.json": b'{"r": 8}', "empty": b""})
-
-    with open_file(path) as archive:
-        assert archive.read("adapter/config.json") == b'{"r": 8}'
-        assert archive.read("empty") == b""
-
-
-@pytest.mark.parametrize("sizes", [(1024**2,), (3 * 1024**2 + 5, 0, 17), (4096, 2 * 1024**2, 5 * 1024**2 + 4096)])
-@pytest.mark.parametrize("with_tensors", [True, False])
-def test_files_of_every_size_come_back_beside_tensors(
-    tmp_path: Path, sizes: tuple[int, ...], with_tensors: bool
-) -> None:
-    files = {f"file-{index}": np.random.default_rng(index).bytes(size) for index, size in enumerate(sizes)}
-    state: dict[str, Any] = {"model": {"w": torch.arange(5000)}} if with_tensors else {"x": 1}
-    with Checkpointer(tmp_path) as checkpointer:
-        checkpointer.save(state, name="one", files=files).result()
-
-    with Archive.open(tmp_path / "one.tar") as archive:
-        assert {name: archive.read(name) for name in files} == files
-        verify_archive(archive)
-        assert_same(load_state(archive), state)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,42 +77,6 @@ def test_what_exists_is_never_touched(archive: Archive, tmp_path: Path, kind: st
 
     assert os.listdir(tmp_path) == ["out"]
     assert target.is_symlink() == (kind == "dangling link")
-
-
-def test_a_target_that_appears_meanwhile_is_not_replaced(archive: Archive, tmp_path: Path) -> None:
-    target = tmp_path / "out"
-
-    with pytest.raises(ExportRefused, match="exists already"):
-        export_members(archive, target, on_bytes=lambda _: target.mkdir(exist_ok=True))
-
-    assert os.listdir(tmp_path) == ["out"]
-    assert os.listdir(target) == []
-
-
-@pytest.mark.parametrize("directory", ["nowhere/out", "..", "/"])
-def test_a_directory_that_cannot_be_made_is_refused(
-    archive: Archive, tmp_path: Path, directory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    with pytest.raises(ExportRefused):
-        export_members(archive, Path(directory))
-
-    assert os.listdir(tmp_path) == []
-
-
-def test_file_systems_without_exclusive_rename_are_served(
-    archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(source: Path, target: Path) -> None:
-        raise OSError(errno.EINVAL, "no such flag", str(target))
-
-    monkeypatch.setattr(new_directory_module, "move_if_absent", refuse)
-
-    export_members(archive, tmp_path / "out", members=["config.json"])
-
-    assert (tmp_path / "out" / "config.json").read_bytes() == b"{}"
-    assert os.listdir(tmp_path) == ["out"]
 
 
 def test_damage_leaves_nothing(saved: Path, tmp_path: Path) -> None:

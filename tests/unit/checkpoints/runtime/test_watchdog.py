@@ -39,7 +39,7 @@ def has_seen(watchdog: LoopWatchdog, *, late_seconds: float = 0.0) -> Callable[[
     """Whether the beat that is due now was looked at inside a callback, and is late enough."""
 
     def seen() -> bool:
-        look = watchdog._look
+        look = watchdog._sample
         is_late = time.monotonic() - watchdog._due > late_seconds
         return is_late and look is not None and look.due == watchdog._due and look.stack is not None
 
@@ -109,7 +109,7 @@ def test_a_loop_that_is_late_but_in_no_callback_is_told_without_a_stack(runner: 
         return watchdog.drain().stalls
 
     runner.run(begin())
-    block_until(lambda: watchdog._look is not None and watchdog._look.due == watchdog._due)
+    block_until(lambda: watchdog._sample is not None and watchdog._sample.due == watchdog._due)
     stalls = runner.run(end())
 
     assert (stalls[0].stack, stalls[0].held_seconds) == ("", 0.0)
@@ -124,7 +124,7 @@ def test_what_others_took_is_not_held_against_a_callback(taken: str, monkeypatch
             if taken == "core":
                 monkeypatch.setattr(watchdog, "_waited_for_a_core", lambda: watchdog._waited + 100)
             else:
-                object.__setattr__(watchdog._look, "overslept_seconds", 100.0)
+                object.__setattr__(watchdog._sample, "overslept_seconds", 100.0)
             return watchdog._judge(1.0)
 
     stall = asyncio.run(main())

@@ -60,7 +60,7 @@ class RestoreAttempt:
                 return None
             verdict = Verdict.UNVERIFIED if found.generation is None else Verdict.VERIFIED
             if item.is_last_resort:
-                verdict = Verdict.VOID
+                verdict = Verdict.SUPERSEDED
             if not walk.may_take(verdict):
                 walk.reject(verdict, "older than one that cannot be read: only a verified one may stand in for that")
                 return None
@@ -87,7 +87,7 @@ class RestoreAttempt:
         if generation is None:
             return self._stock(attempt, walk)
         if item.is_void:
-            walk.reject(Verdict.VOID, "committed after its writer had been superseded")
+            walk.reject(Verdict.SUPERSEDED, "committed after its writer had been superseded")
             return None
         limit = self._rules.poison_after
         if limit is not None and attempt.trials(generation) >= limit:

@@ -1,4 +1,4 @@
-"""Pieces: what of one tensor this rank has, said by hand where no DTensor says it."""
+"""Shards: which part of a tensor this process has, of a DTensor or of Pieces that the caller describes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """This rank's ranges of a tensor that the ranks have between them.
+    """This rank's ranges of a tensor that is sharded over the ranks.
 
         Pieces((10, 4), torch.float32, [(0, first), (32, second)])
 
@@ -63,20 +63,20 @@ class Box(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TensorHolding:
-    """Boxes of a tensor of ``shape``, in rising order: all that this process has of it."""
+class TensorShards:
+    """The boxes of a tensor of ``shape`` that this process has, in rising order."""
 
     shape: tuple[int, ...]  # for Pieces one dimension, whatever the whole has
     boxes: tuple[Box, ...]
-    replicas: tuple[int, ...] = ()  # the ranks that have the very same, in order; none: this one alone
+    replicas: tuple[int, ...] = ()  # the ranks that have the same boxes, in order; none: this rank alone
 
     @property
     def is_whole(self) -> bool:
         return sum(box.elements for box in self.boxes) == math.prod(self.shape)
 
 
-class Unholdable(ValueError):
-    """Why a tensor cannot be told apart into boxes."""
+class UnsupportedSharding(ValueError):
+    """A DTensor is placed in a way that boxes cannot describe."""
 
 
 def is_dtensor(value: object) -> bool:
@@ -84,31 +84,31 @@ def is_dtensor(value: object) -> bool:
     return module is not None and isinstance(value, module.DTensor)
 
 
-def holding_of(value: Any) -> TensorHolding | None:  # Any: torch is not imported here
-    """Of a DTensor or of Pieces; None for what every process has whole."""
+def shards_of(value: Any) -> TensorShards | None:  # Any: torch is not imported here
+    """The shards of a DTensor or of Pieces; None for a tensor that every process has whole."""
     if isinstance(value, Pieces):
         boxes = tuple(Box((first,), (tensor.numel(),)) for first, tensor in value.pieces)
-        return TensorHolding((math.prod(value.shape),), boxes)
+        return TensorShards((math.prod(value.shape),), boxes)
     if not is_dtensor(value):
         return None
     mesh = value.device_mesh
-    holding = _held(tuple(value.shape), mesh, tuple(value.placements), mesh.get_rank())
-    sizes = holding.boxes[0].sizes if holding.boxes else None
-    local = tuple(local_of(value).shape)
+    shards = _shards_on_mesh(tuple(value.shape), mesh, tuple(value.placements), mesh.get_rank())
+    sizes = shards.boxes[0].sizes if shards.boxes else None
+    local = tuple(local_tensor_of(value).shape)
     if local == sizes or (sizes is None and not (value.shape and math.prod(local))):
-        return holding  # outside its mesh torch has something empty, or a scalar for a scalar
-    raise Unholdable(f"<DTensor of {list(value.shape)}> is here as {list(local)}, where its mesh has {sizes}")
+        return shards  # outside its mesh torch has something empty, or a scalar for a scalar
+    raise UnsupportedSharding(f"<DTensor of {list(value.shape)}> is here as {list(local)}, where its mesh has {sizes}")
 
 
-def tensors_of(value: Any) -> tuple[Any, ...]:
+def local_tensors_of(value: Any) -> tuple[Any, ...]:
     """The tensors that hold the boxes, in their order."""
     if isinstance(value, Pieces):
         return tuple(tensor for _, tensor in value.pieces)
-    return (local_of(value),)
+    return (local_tensor_of(value),)
 
 
-def local_of(value: Any) -> Any:
-    """What of a tensor is in this process: all of it, unless it is a DTensor."""
+def local_tensor_of(value: Any) -> Any:
+    """The local tensor of a DTensor; any other tensor itself."""
     if not is_dtensor(value):
         return value
     local = value._local_tensor  # to_local() costs a thousand times as much, and a save asks for every tensor
@@ -116,7 +116,7 @@ def local_of(value: Any) -> Any:
 
 
 def address_of(value: Any) -> int:
-    """What a DTensor or Pieces shares with the tensors that it may be tied to. All ranks must see the same ties.
+    """The address that tied tensors share. All ranks must find the same ties.
 
     So where this rank has nothing of a tensor, its memory is asked for all the same. But what is empty and lies in the
     memory of something larger has neighbours at the same address, and is tied to nothing but itself.
@@ -125,32 +125,34 @@ def address_of(value: Any) -> int:
         return 0
     if isinstance(value, Pieces):
         return id(value)
-    local = local_of(value)
+    local = local_tensor_of(value)
     storage = local.untyped_storage()
     if local.numel():
         return int(storage.data_ptr() + local.storage_offset() * local.element_size())
     return id(value) if storage.nbytes() > value.numel() * value.element_size() else int(storage._cdata)
 
 
-def is_divided_alike(one: Any, other: Any) -> bool:
-    """Whether the same memory is the same part of both, if both are DTensors."""
+def is_sharded_alike(one: Any, other: Any) -> bool:
+    """Whether two tensors over the same memory are the same part of their wholes."""
     if not (is_dtensor(one) and is_dtensor(other)):
         return True
     return bool(one.placements == other.placements and one.device_mesh == other.device_mesh)
 
 
 @lru_cache(maxsize=16_384)  # a state names few meshes and many shapes, and asks again at each save
-def _held(shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...], rank: int) -> TensorHolding:
-    """What the mesh gives this rank. It is asked by number, for torch keeps meshes of earlier worlds of that shape."""
+def _shards_on_mesh(shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...], rank: int) -> TensorShards:
+    """The shards of a rank by mesh and placements. ``rank`` is given, because torch reuses meshes of earlier worlds."""
     from torch.distributed.tensor import Replicate, Shard
 
     for placement in placements:
         if type(placement) not in (Replicate, Shard):
-            raise Unholdable(f"<DTensor placed as {placement}> cannot be stored: redistribute it to Shard or Replicate")
+            raise UnsupportedSharding(
+                f"<DTensor placed as {placement}> cannot be stored: redistribute it to Shard or Replicate"
+            )
     ranks = mesh.mesh
     found = (ranks == rank).nonzero().tolist()
     if not found:
-        return TensorHolding(shape, ())  # other ranks have it
+        return TensorShards(shape, ())  # other ranks have it
     offsets, sizes = [0] * len(shape), list(shape)
     for placement, extent, at in zip(placements, ranks.shape, found[0], strict=True):
         if isinstance(placement, Shard):  # as torch.chunk divides
@@ -162,4 +164,4 @@ def _held(shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...], rank: 
     box = Box(tuple(offsets), tuple(sizes))
     index = tuple(at if isinstance(each, Shard) else slice(None) for each, at in zip(placements, found[0], strict=True))
     replicas = ranks[index].flatten().tolist()
-    return TensorHolding(shape, (box,) if box.elements else (), tuple(replicas) if len(replicas) > 1 else ())
+    return TensorShards(shape, (box,) if box.elements else (), tuple(replicas) if len(replicas) > 1 else ())

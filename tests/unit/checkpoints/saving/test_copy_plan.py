@@ -12,20 +12,20 @@ from chockstone.checkpoints.errors import UnstorableValue
 from chockstone.checkpoints.format.byte_runs import spread
 from chockstone.checkpoints.format.tar import PAGE
 from chockstone.checkpoints.format.tree import flatten
+from chockstone.checkpoints.saving.copy_plan import SMALL_BYTES, CopyPlan, plan_copies
 from chockstone.checkpoints.saving.snapshot import Snapshotter, arrange
-from chockstone.checkpoints.saving.supply import SMALL_BYTES, Supply, plan_supply
 
 LARGE = SMALL_BYTES // 4
 
 
-def supplies(state: dict[str, Any], world_size: int) -> list[Supply]:
+def plans(state: dict[str, Any], world_size: int) -> list[CopyPlan]:
     leaves = flatten(state).leaves
     places = arrange(leaves).places
-    return [plan_supply(leaves, places, rank=rank, world_size=world_size) for rank in range(world_size)]
+    return [plan_copies(leaves, places, rank=rank, world_size=world_size) for rank in range(world_size)]
 
 
-def covered(supply: Supply) -> list[tuple[int, int]]:
-    starts, lengths = spread(list(supply.runs.within(0, 2**60)))
+def covered(plan: CopyPlan) -> list[tuple[int, int]]:
+    starts, lengths = spread(list(plan.runs.within(0, 2**60)))
     return [(int(start), int(start + length)) for start, length in zip(starts, lengths, strict=True)]
 
 
@@ -33,9 +33,9 @@ def covered(supply: Supply) -> list[tuple[int, int]]:
 def test_what_all_have_is_divided_among_all_without_a_gap(world_size: int) -> None:
     state = {"a": torch.zeros(50, LARGE // 10), "b": {"c": torch.zeros(LARGE), "d": torch.zeros(3)}}
 
-    planned = supplies(state, world_size)
+    planned = plans(state, world_size)
 
-    spans = sorted(span for supply in planned for span in covered(supply))
+    spans = sorted(span for plan in planned for span in covered(plan))
     total = 4 * (50 * (LARGE // 10) + LARGE + 3)
     assert sum(end - start for start, end in spans) == total
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
@@ -47,7 +47,7 @@ def test_small_values_come_from_one_rank() -> None:
     """Those that ranks may not have in common, such as the state of a generator, must not be mixed."""
     state = {"random": torch.get_rng_state(), "array": np.zeros(2 * SMALL_BYTES, dtype=np.uint8)}
 
-    first, second = supplies(state, 2)
+    first, second = plans(state, 2)
 
     assert first.runs.size == 5056 + 2 * SMALL_BYTES
     assert second.runs.size == 0
@@ -56,8 +56,8 @@ def test_small_values_come_from_one_rank() -> None:
 def test_pages_of_the_file_are_pages_of_memory() -> None:
     state = {"odd": torch.zeros(17), "large": torch.zeros(50, LARGE // 10 + 1), "more": torch.zeros(LARGE + 3)}
 
-    for supply in supplies(state, 3):
-        for place, row in zip(supply.places, supply.runs.rows, strict=True):
+    for plan in plans(state, 3):
+        for place, row in zip(plan.places, plan.runs.rows, strict=True):
             assert place % PAGE == row[0] % PAGE
 
 

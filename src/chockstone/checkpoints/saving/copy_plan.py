@@ -1,8 +1,8 @@
-"""Supply: which bytes of a state this rank copies for the archive, and where in its memory they go.
+"""Copy plans: which bytes of a state this rank copies into its snapshot, and where in its memory they go.
 
-What one rank alone has, it supplies. What several have is divided among them by bytes, in stretches; small
-tensors, whose values ranks may not quite agree on, come whole from the first that has them. All of this follows
-from what a rank knows of itself, so that nobody waits for others before the copy is made.
+A rank copies what it alone has. Tensors that several ranks have are divided among them by bytes. Small tensors, whose
+values may differ slightly between ranks, come whole from the first rank that has them. Each rank plans from its own
+state, so that no rank waits for another before it copies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from chockstone.checkpoints.format.byte_runs import ByteRun, ByteRuns, box_runs
-from chockstone.checkpoints.format.holdings import Box
+from chockstone.checkpoints.format.shards import Box
 from chockstone.checkpoints.format.tar import PAGE, round_up
 from chockstone.checkpoints.format.tree import Leaf
 
@@ -26,8 +26,8 @@ _APART: Final = 64  # bytes that pieces without pages of their own are aligned t
 Structure = tuple[tuple[str, str, str, tuple[int, ...], tuple[str, ...]], ...]
 
 
-class Copied(NamedTuple):
-    """One copy of the snapshot: these rows of a tensor of a leaf, to ``place``."""
+class TensorCopy(NamedTuple):
+    """One copy of a snapshot: these rows of a tensor of a leaf, to ``place`` in memory."""
 
     leaf: int
     part: int
@@ -37,19 +37,19 @@ class Copied(NamedTuple):
 
     def source(self, leaves: Sequence[Leaf]) -> Any:  # Any: a torch tensor or a numpy array
         leaf = leaves[self.leaf]
-        tensor = leaf.parts[self.part] if leaf.parts else leaf.value
+        tensor = leaf.local_tensors[self.part] if leaf.local_tensors else leaf.value
         return tensor if self.rows is None else tensor[self.rows[0] : self.rows[1]]
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
+class CopyPlan:
     """Offsets of ``runs`` are those of the arrangement, as if one process had everything."""
 
     structure: Structure
     leaf_places: tuple[int, ...]
     runs: ByteRuns
     places: tuple[int, ...]  # of each run, in memory
-    copies: tuple[Copied, ...]
+    copies: tuple[TensorCopy, ...]
     size: int  # of the memory
 
     @property
@@ -62,24 +62,24 @@ class Supply:
 
 
 class _Part(NamedTuple):
-    """A box of a leaf that this rank could supply."""
+    """A box of a leaf that this rank has and could copy."""
 
     leaf: int
     part: int
     shape: tuple[int, ...]
     box: Box
     size: int
-    replicas: Sequence[int]  # that have it, too; none: only this rank
+    replicas: Sequence[int]  # ranks that have the same box; none: only this rank
 
 
-def plan_supply(leaves: Sequence[Leaf], places: Sequence[int], *, rank: int, world_size: int) -> Supply:
+def plan_copies(leaves: Sequence[Leaf], places: Sequence[int], *, rank: int, world_size: int) -> CopyPlan:
     """``places``: where each leaf starts in the arrangement."""
     order = sorted(range(len(leaves)), key=lambda index: places[index])
     parts = [part for index in order for part in _parts(index, leaves[index], world_size)]
     choose = _chooser(parts, rank)
     runs: list[ByteRun] = []
     memory: list[int] = []
-    copies: list[Copied] = []
+    copies: list[TensorCopy] = []
     end = 0
     for part in parts:
         rows = choose(part)
@@ -91,7 +91,7 @@ def plan_supply(leaves: Sequence[Leaf], places: Sequence[int], *, rank: int, wor
             for run in box_runs(part.shape, box, leaves[part.leaf].dtype.itemsize)
         ]
         place = _place(end, runs[-1] if runs else None, found)
-        copies.append(Copied(part.leaf, part.part, rows, box.sizes, place))
+        copies.append(TensorCopy(part.leaf, part.part, rows, box.sizes, place))
         end = place
         for run in found:
             if runs and memory[-1] + runs[-1].size == end and (joined := _joined(runs[-1], run)) is not None:
@@ -101,29 +101,29 @@ def plan_supply(leaves: Sequence[Leaf], places: Sequence[int], *, rank: int, wor
                 memory.append(end)
             end += run.size
     structure = tuple((leaf.group, leaf.key, leaf.dtype.name, tuple(leaf.shape), leaf.aliases) for leaf in leaves)
-    return Supply(structure, tuple(places), ByteRuns.of(runs), tuple(memory), tuple(copies), end)
+    return CopyPlan(structure, tuple(places), ByteRuns.of(runs), tuple(memory), tuple(copies), end)
 
 
 def _parts(index: int, leaf: Leaf, world_size: int) -> list[_Part]:
-    if leaf.holding is None:
+    if leaf.shards is None:
         shape = tuple(leaf.shape)
         box = Box((0,) * len(shape), shape)
         size = box.elements * leaf.dtype.itemsize
         everyone = range(1) if isinstance(leaf.value, np.ndarray) else range(world_size)
         return [_Part(index, 0, shape, box, size, everyone)] if size else []
-    holding = leaf.holding
+    shards = leaf.shards
     return [
-        _Part(index, number, holding.shape, box, box.elements * leaf.dtype.itemsize, holding.replicas)
-        for number, box in enumerate(holding.boxes)
+        _Part(index, number, shards.shape, box, box.elements * leaf.dtype.itemsize, shards.replicas)
+        for number, box in enumerate(shards.boxes)
         if box.elements
     ]
 
 
 def _chooser(parts: Sequence[_Part], rank: int) -> Callable[[_Part], tuple[int, int] | None]:
-    """Which rows of a part this rank supplies; None for all of them.
+    """Returns a function that says which rows of a part this rank copies; None for all of them.
 
-    Of the large parts that the same ranks have, as one long row of bytes, each takes an equal stretch. Cuts fall
-    between rows, so that what is copied is a view.
+    The large parts that the same ranks have count as one sequence of bytes, of which each rank takes an equal share.
+    Cuts fall between rows, so that each copy is of a view.
     """
     starts: dict[tuple[int, int], int] = {}
     totals: dict[tuple[int, ...], int] = {}
@@ -146,7 +146,7 @@ def _chooser(parts: Sequence[_Part], rank: int) -> Callable[[_Part], tuple[int, 
 
 
 def _place(end: int, last: ByteRun | None, found: Sequence[ByteRun]) -> int:
-    """Where memory goes on, so that whole pages of a run are whole pages of memory and can be written from there."""
+    """The next place in memory. Whole pages of the file are whole pages of memory, so they are written from there."""
     if len(found) > 1 or found[0].times > 1:
         return round_up(end, _APART)
     if last is not None and _joined(last, found[0]) is not None:
@@ -155,7 +155,7 @@ def _place(end: int, last: ByteRun | None, found: Sequence[ByteRun]) -> int:
 
 
 def _joined(first: ByteRun, second: ByteRun) -> ByteRun | None:
-    """Two runs as one, where one follows on the other."""
+    """Two runs as one, where the second begins at the end of the first; else None."""
     if first.times != 1 or second.times != 1 or second.start != first.start + first.size:
         return None
     size = first.size + second.size

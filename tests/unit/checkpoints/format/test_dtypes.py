@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from chockstone.checkpoints.format.dtypes import BY_NAME, BY_NUMPY_NAME, BY_TORCH_NAME, STORED_ITEMSIZE, Dtype
+
+
+@pytest.mark.parametrize("dtype", BY_NAME.values(), ids=lambda dtype: dtype.name)
+def test_sizes_are_those_of_numpy_and_torch(dtype: Dtype) -> None:
+    if dtype.numpy_name is not None:
+        assert np.dtype(dtype.numpy_name).itemsize == dtype.itemsize
+        assert BY_NUMPY_NAME[dtype.numpy_name] is dtype
+    if hasattr(torch, dtype.torch_name):
+        assert getattr(torch, dtype.torch_name).itemsize == dtype.itemsize
+    assert BY_TORCH_NAME[dtype.torch_name] is dtype
+
+
+def test_types_that_safetensors_does_not_know_are_stored_as_bytes() -> None:
+    unknown = {dtype.name for dtype in BY_NAME.values() if dtype.stored != dtype.name}
+
+    assert all(BY_NAME[name].stored == "U8" for name in unknown)
+    assert STORED_ITEMSIZE["U8"] == 1

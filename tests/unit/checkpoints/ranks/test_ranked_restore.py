@@ -1,0 +1,51 @@
+"""Restores by several ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import support.checkpoints.ranked_jobs as jobs
+from support.rank_pool import RankPool
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state as one process saves it."""
+    place = tmp_path_factory.mktemp("alone")
+    jobs.save(0, place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def together(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, as two ranks save it."""
+    place = tmp_path_factory.mktemp("together")
+    ranks.run(2, jobs.save, place)
+    return place
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 4])
+def test_what_two_ranks_saved_any_number_restores(ranks: RankPool, together: Path, world_size: int) -> None:
+    said = ranks.run(world_size, jobs.restore, together)
+
+    assert all(is_same and step == 1 for is_same, step in said)
+
+
+@pytest.mark.parametrize(("world_size", "dimensions"), [(2, 1), (4, 2)])
+def test_what_one_process_saved_ranks_restore(ranks: RankPool, alone: Path, world_size: int, dimensions: int) -> None:
+    said = ranks.run(world_size, jobs.restore, alone, dimensions)
+
+    assert all(is_same and step == 1 for is_same, step in said)
+
+
+def test_a_process_may_be_another_rank_the_next_time(ranks: RankPool, together: Path) -> None:
+    for is_turned in (False, True):
+        said = ranks.run(2, jobs.restore, together, is_turned=is_turned)
+
+        assert all(is_same for is_same, _ in said)
+
+
+def test_ranks_wait_for_one_that_takes_long_to_read(ranks: RankPool, tmp_path: Path) -> None:
+    assert ranks.run(2, jobs.restore_slowly, tmp_path) == [True, True]

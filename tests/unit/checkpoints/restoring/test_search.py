@@ -1,0 +1,91 @@
+"""The search for the newest checkpoint that can be read."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from chockstone.checkpoints import Checkpointer
+from chockstone.checkpoints.errors import (
+    CheckpointMissing,
+    DamagedArchive,
+    DigestMismatch,
+    UnsupportedArchive,
+)
+from support.checkpoints.damage import first_tensor, flip, save_three
+
+
+def test_a_checkpoint_of_a_newer_format_stops_a_restore(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        save_three(checkpointer)
+        path = tmp_path / "step-00000002.tar"
+        content = path.read_bytes()
+        payload = content[4096:8192]
+        newer = payload.replace(b'"version": 1,', b'"version": 2,')
+        seal, new_seal = (hashlib.sha256(p).hexdigest().encode() for p in (payload, newer))
+        path.write_bytes(content.replace(payload, newer).replace(seal, new_seal))
+
+        with pytest.raises(UnsupportedArchive, match="has format version 2"):
+            checkpointer.restore({"x": torch.zeros(1000)})
+
+
+def test_a_foreign_tar_in_the_directory_is_walked_past(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        save_three(checkpointer)
+        with tarfile.open(tmp_path / "zz-dataset.tar", "w") as tar:
+            tar.add(__file__)
+
+        assert checkpointer.load()["x"][0] == 2.0
+
+
+def test_damaged_checkpoints_are_walked_past_and_named(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        save_three(checkpointer)
+        flip(tmp_path / "step-00000002.tar", first_tensor(checkpointer, "step-00000002") + 5)
+        (tmp_path / "step-00000001.tar").write_bytes(b"")
+        target = {"x": torch.zeros(1000)}
+
+        receipt = checkpointer.restore(target)
+
+    assert receipt.step == 0
+    assert target["x"][0] == 0.0
+    assert {skip.name for skip in receipt.skipped} == {"step-00000001", "step-00000002"}
+    assert "not what was written" in str(receipt)
+
+
+def test_a_named_checkpoint_that_is_damaged_is_an_error(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        save_three(checkpointer)
+        flip(tmp_path / "step-00000002.tar", first_tensor(checkpointer, "step-00000002"))
+
+        with pytest.raises(DigestMismatch):
+            checkpointer.restore({"x": torch.zeros(1000)}, name="step-00000002")
+
+
+def test_nothing_to_restore_is_told_apart_from_nothing_usable(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        with pytest.raises(CheckpointMissing, match="there is no checkpoint"):
+            checkpointer.restore({})
+        (tmp_path / "torn.tar").write_bytes(b"torn")
+
+        with pytest.raises(DamagedArchive, match="none of the checkpoints"):
+            checkpointer.restore({})
+
+
+def test_the_newest_is_the_one_made_last_even_when_the_clock_jumps_back(tmp_path: Path) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    clock = [datetime(2030, 1, 2, tzinfo=UTC)]
+    with Checkpointer(tmp_path, now=lambda: clock[0]) as checkpointer:
+        checkpointer.save({"x": 1}, step=200).result()
+        clock[0] -= timedelta(days=1)
+        checkpointer.save({"x": 2}, step=150).result()
+
+        target = {"x": 0}
+        receipt = checkpointer.restore(target)
+
+    assert (receipt.step, target["x"]) == (150, 2)
