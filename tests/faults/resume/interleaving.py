@@ -269,11 +269,11 @@ class MemorySource:
         pass
 
 
-def one_after_the_other(places: Any, candidates: Sequence[Any], _: object, stock: Any = None) -> list[Any]:
+def one_after_the_other(places: Any, candidates: Sequence[Any], _: object, flyte_native: Any = None) -> list[Any]:
     """In the stead of ``probe``, whose threads no scheduler knows."""
     from chockstone.checkpoints.resume.attempts.attempt import Attempt
 
-    return [Attempt.look(places.open(each.uri), stock) for each in candidates]
+    return [Attempt.inspect(places.open(each.uri), flyte_native) for each in candidates]
 
 
 class InThisThread:

@@ -100,7 +100,7 @@ def test_f33_what_a_zombie_commits_after_its_fence_is_void(outruns: bool, world:
 
     assert step == 100
     if outruns:
-        assert ("attempt-00001:000002-0001", Verdict.VOID) in world.verdicts(resume.report)
+        assert ("attempt-00001:000002-0001", Verdict.SUPERSEDED) in world.verdicts(resume.report)
     assert chosen(explain(world.root)) == chosen(resume.report), "who only looks sees the same"
 
 
@@ -117,7 +117,7 @@ def test_f33_a_void_one_is_better_than_zero(world: World) -> None:
     assert step == 300
     assert resume.report is not None
     assert resume.report.choice is not None
-    assert resume.report.choice.verdict is Verdict.VOID
+    assert resume.report.choice.verdict is Verdict.SUPERSEDED
     assert any("superseded" in warning for warning in resume.report.warnings)
 
 

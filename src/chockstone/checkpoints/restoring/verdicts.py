@@ -24,14 +24,14 @@ from chockstone.checkpoints.errors import (
 
 class Verdict(StrEnum):
     VERIFIED = "verified"  # committed, ours, and what was read of it is right
-    UNVERIFIED = "unverified"  # files that a stock writer left: no claim, no commit, no digests
+    UNVERIFIED = "unverified"  # files of Flyte's own checkpoint: no claim, no commit, no digests
     ABSENT = "absent"  # the store says so, and we may list
     EMPTY = "empty"  # the place is there, and nothing is in it
     PARTIAL = "partial"  # someone began and committed nothing
     CORRUPT = "corrupt"  # committed, and damaged, also at a second reading
     FOREIGN = "foreign"  # of another chain
     INCOMPATIBLE = "incompatible"  # of a newer format than this version reads
-    VOID = "void"  # committed after its writer had been superseded
+    SUPERSEDED = "void"  # committed after its writer had been superseded
     POISONED = "poisoned"  # the loader failed on it again and again
     DENIED = "denied"
     UNREACHABLE = "unreachable"
@@ -56,7 +56,7 @@ class Verdict(StrEnum):
 
 
 _STOPS: Final = {Verdict.INCOMPATIBLE, Verdict.DENIED, Verdict.UNREACHABLE, Verdict.LOCAL}
-_COMMITTED: Final = {Verdict.VERIFIED, Verdict.UNVERIFIED, Verdict.CORRUPT, Verdict.VOID, Verdict.POISONED}
+_COMMITTED: Final = {Verdict.VERIFIED, Verdict.UNVERIFIED, Verdict.CORRUPT, Verdict.SUPERSEDED, Verdict.POISONED}
 _OUR_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE}  # whichever file it was that could not be opened
 _OUR_OWN: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, *_OUR_DESCRIPTORS}
 

@@ -8,7 +8,7 @@ is next. It is an ordinary iterator, so that the body of the loop may as well aw
         try:
             state = load(candidate)            # or: await load(candidate)
         except Exception as error:
-            walk.failed(error)                 # judged as in ``verdicts``; or walk.reject(Verdict.VOID, "…")
+            walk.failed(error)                 # judged as in ``verdicts``; or walk.reject(Verdict.SUPERSEDED, "…")
         else:
             walk.accept(step=state.step)
     match walk.ending: ...
@@ -19,8 +19,8 @@ nothing older may stand in for it. ``on_unreadable="older"`` goes past it, but f
 VERIFIED, and to nothing else. Zero is a place to start from only if nothing was ever committed.
 
 A body that says nothing, or breaks off, has taken nothing, and its candidate counts as UNREACHABLE.
-Candidates of which no good is expected (those that are VOID) are put last by the caller, who may take
-them with ``accept(verdict=Verdict.VOID)``.
+Candidates of which no good is expected (those that are SUPERSEDED) are put last by the caller, who may take
+them with ``accept(verdict=Verdict.SUPERSEDED)``.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class WalkBack(Generic[C]):
 
     def may_take(self, verdict: Verdict) -> bool:
         """Whether something of this verdict may be taken where the walk stands: to be asked before it is loaded."""
-        return verdict is Verdict.VERIFIED or (self.blocked is None and verdict in (Verdict.UNVERIFIED, Verdict.VOID))
+        unsafe = (Verdict.UNVERIFIED, Verdict.SUPERSEDED)
+        return verdict is Verdict.VERIFIED or (self.blocked is None and verdict in unsafe)
 
     @property
     def will_retry(self) -> bool:
@@ -159,4 +160,4 @@ class WalkBack(Generic[C]):
 
 def _counts(look: CandidateVerdict[C]) -> bool:
     """Whether the chain may have had it: what stops may be good, for all that is known."""
-    return look.verdict.stops or (look.verdict.was_committed and look.verdict is not Verdict.VOID)
+    return look.verdict.stops or (look.verdict.was_committed and look.verdict is not Verdict.SUPERSEDED)

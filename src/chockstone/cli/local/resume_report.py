@@ -19,7 +19,7 @@ from chockstone.integrations.flyte.layouts import Derivation, recognise
 _ALIKE: Final = 4  # places in a row of which the same is said: so many are one line
 _COLOURS: Final[Mapping[Verdict, str]] = {
     Verdict.VERIFIED: "green",
-    **dict.fromkeys((Verdict.UNVERIFIED, Verdict.VOID, Verdict.FOREIGN, Verdict.POISONED), "yellow"),
+    **dict.fromkeys((Verdict.UNVERIFIED, Verdict.SUPERSEDED, Verdict.FOREIGN, Verdict.POISONED), "yellow"),
     **dict.fromkeys((Verdict.ABSENT, Verdict.EMPTY, Verdict.PARTIAL, Verdict.SETTLED, Verdict.UNTRIED), "dim"),
     Verdict.CORRUPT: "red",
     **dict.fromkeys((verdict for verdict in Verdict if verdict.stops), "bold red"),
@@ -96,7 +96,11 @@ def _print(report: ResumeReport) -> None:
 def _print_outcome(report: ResumeReport) -> None:
     chosen = report.choice
     if chosen is not None:
-        what = "the files that a stock writer left" if chosen.generation is None else f"generation {chosen.generation}"
+        what = (
+            "the files that a flyte_native writer left"
+            if chosen.generation is None
+            else f"generation {chosen.generation}"
+        )
         number = "" if chosen.attempt is None else f" of attempt {chosen.attempt}"
         step = "" if chosen.step is None else f", step {chosen.step:,}"
         did = "restored" if report.outcome == "restored" else "would restore"

@@ -30,7 +30,7 @@ def walked(*found: Verdict, on_unreadable: OnUnreadable = "stop") -> tuple[WalkB
     read = []
     for candidate in walk:
         read.append(candidate)
-        if walk.may_take(found[candidate]) and found[candidate] is not Verdict.VOID:
+        if walk.may_take(found[candidate]) and found[candidate] is not Verdict.SUPERSEDED:
             walk.accept(step=100 - 10 * candidate, verdict=found[candidate])
         else:
             walk.reject(found[candidate], "so it is", step=100 - 10 * candidate)
@@ -158,7 +158,7 @@ def test_nothing_makes_a_fresh_start_of_what_cannot_be_judged(verdict: Verdict) 
 def test_a_fresh_start_needs_that_nothing_was_ever_committed() -> None:
     assert walked()[0].ending is Ending.FRESH
     assert walked(*NEVER_COMMITTED)[0].ending is Ending.FRESH
-    for verdict in (Verdict.CORRUPT, Verdict.VOID, Verdict.POISONED):
+    for verdict in (Verdict.CORRUPT, Verdict.SUPERSEDED, Verdict.POISONED):
         assert walked(*NEVER_COMMITTED, verdict)[0].ending is Ending.EXHAUSTED
 
 
@@ -190,17 +190,17 @@ def test_one_that_is_void_is_taken_where_it_stands_last() -> None:
     walk = WalkBack(["good", "void"])
     for candidate in walk:
         if candidate == "void":
-            walk.accept(verdict=Verdict.VOID, reason="nothing else is left")
+            walk.accept(verdict=Verdict.SUPERSEDED, reason="nothing else is left")
         else:
             walk.reject(Verdict.CORRUPT, "it is damaged", is_sure=True)
 
     assert walk.ending is Ending.TAKEN
-    assert walk.choice is not None and walk.choice.verdict is Verdict.VOID
+    assert walk.choice is not None and walk.choice.verdict is Verdict.SUPERSEDED
 
 
 def test_steps_lost_are_counted_from_the_newest_that_was_committed() -> None:
     assert walked(Verdict.PARTIAL, Verdict.VERIFIED)[0].steps_lost == 0
-    assert walked(Verdict.VOID, Verdict.VERIFIED)[0].steps_lost == 0
+    assert walked(Verdict.SUPERSEDED, Verdict.VERIFIED)[0].steps_lost == 0
     assert walked(Verdict.PARTIAL, Verdict.CORRUPT, Verdict.CORRUPT, Verdict.VERIFIED)[0].steps_lost == 20
     assert walked(Verdict.CORRUPT)[0].steps_lost is None
 

@@ -335,7 +335,7 @@ def test_files_of_a_stock_writer_are_seen(tmp_path: Path) -> None:
 
     for result in (of_tree, of_object):
         assert result.exit_code == 0
-        assert fact(result, "outcome") == "would restore the files that a stock writer left"
+        assert fact(result, "outcome") == "would restore the files that Flyte's own checkpoint wrote"
         assert "Resume in a loop of your own does not" in result.output
         assert "unverified" in fact(result, "warning")
 

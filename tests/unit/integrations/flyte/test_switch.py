@@ -42,10 +42,10 @@ def bare(n: int) -> str:
 
 @flytekit.task
 @quiet
-@resumable(stock_view=False, sources=("/elsewhere",))
+@resumable(flyte_native_view=False, sources=("/elsewhere",))
 def with_options(n: int) -> str:
     options = present()._options
-    return f"{options.stock_view} {options.sources} {n}"
+    return f"{options.flyte_native_view} {options.sources} {n}"
 
 
 @flytekit.task
@@ -64,7 +64,7 @@ def called() -> bool:
 def options_too_late() -> str:
     present().prev_exists()
     try:
-        checkpoint(stock_view=False)
+        checkpoint(flyte_native_view=False)
     except CheckpointError as error:
         return str(error)
     return "no error"

@@ -17,7 +17,7 @@ import flyte
 import pytest
 from flyte import latest_checkpoint
 from flyte._checkpoint import CHECKPOINT_CACHE_KEY
-from flyte._checkpoint import Checkpoint as StockCheckpoint
+from flyte._checkpoint import Checkpoint as NativeCheckpoint
 from flyte.models import ActionID, CheckpointPaths, RawDataPath, TaskContext
 from flyte.report import Report
 from flyte.storage import S3
@@ -61,7 +61,7 @@ def test_f44_prev_exists_says_whether_the_platform_named_a_place_and_asks_no_sto
 def test_f44_it_is_a_flyte_checkpoint_with_its_properties(tmp_path: Path) -> None:
     checkpoint = Flyte2Checkpoint(tmp_path / "out", " prev ")
 
-    assert isinstance(checkpoint, StockCheckpoint)
+    assert isinstance(checkpoint, NativeCheckpoint)
     assert checkpoint.remote_destination == str(tmp_path / "out")
     assert checkpoint.remote_source == "prev"
     assert checkpoint.path.is_dir()
@@ -311,5 +311,5 @@ def test_making_one_asks_nothing_and_dropping_a_half_made_one_is_harmless(tmp_pa
         Flyte2Checkpoint(None)  # type: ignore[arg-type]
     gc.collect()
 
-    assert flyte.Checkpoint is StockCheckpoint
+    assert flyte.Checkpoint is NativeCheckpoint
     assert not list(tmp_path.iterdir())

@@ -7,7 +7,7 @@ import uuid
 
 import flyte
 import pytest
-from flyte._checkpoint import Checkpoint as StockCheckpoint
+from flyte._checkpoint import Checkpoint as NativeCheckpoint
 
 from chockstone.integrations.flyte2 import Flyte2Checkpoint, checkpoint, install, resumable
 from support.integrations.flyte2_attempts import Storage
@@ -99,8 +99,8 @@ def test_each_retry_goes_on_where_the_last_save_was(task: object, storage: Stora
 def test_a_task_that_knows_nothing_of_us_does_so_too_once_we_are_installed(
     storage: Storage, begun: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flyte.Checkpoint", StockCheckpoint)
-    monkeypatch.setattr("flyte._checkpoint.Checkpoint", StockCheckpoint)
+    monkeypatch.setattr("flyte.Checkpoint", NativeCheckpoint)
+    monkeypatch.setattr("flyte._checkpoint.Checkpoint", NativeCheckpoint)
     install()
 
     outputs = run(train_stock, storage)
