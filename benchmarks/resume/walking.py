@@ -122,7 +122,7 @@ class _OursAfterDeaths(_Ours):
             _chain(self.places, self.uris, attempt).claim()  # and no more: not even a fence, so all that is left to do
 
 
-class _Stock(_Walk):
+class _Native(_Walk):
     def prepare(self) -> None:
         client = boto3.client("s3")
         client.put_object(Bucket=BUCKET, Key=f"{_key(self.uris[0])}/state", Body=b"\x01" * _VALUES * 4)
@@ -133,7 +133,7 @@ class _Stock(_Walk):
             raise WentWrong(f"restored files of {found} bytes")
 
 
-class _Boto3(_Stock):
+class _Boto3(_Native):
     def walk(self) -> None:
         client: Any = boto3.client("s3")
         with TemporaryDirectory(dir=self.directory) as target:
@@ -146,7 +146,7 @@ class _Boto3(_Stock):
             self.check(target)
 
 
-class _Flytekit(_Stock):
+class _Flytekit(_Native):
     def walk(self) -> None:
         from flytekit.configuration import DataConfig
         from flytekit.core.checkpointer import SyncCheckpoint

@@ -28,7 +28,7 @@ from chockstone.checkpoints.resume.attempts.places import FilePlace
 from chockstone.checkpoints.resume.attempts.roots import attempt_place
 from chockstone.checkpoints.resume.forward import Forward, Mode
 from chockstone.checkpoints.resume.retention_runner import RetentionRunner
-from chockstone.checkpoints.resume.walk import candidate_scanner as lookout
+from chockstone.checkpoints.resume.walk import candidate_scanner
 from chockstone.checkpoints.resume.walk.chain import Chain
 from chockstone.checkpoints.retention.policy import Retention
 from chockstone.checkpoints.stores.store import Store
@@ -162,7 +162,7 @@ def check_store(history: History) -> None:
         valid = set(attempt.generations) - attempt.superseded()
         for each in history.acknowledged:
             if each.attempt == number and each.generation in attempt.generations:
-                assert each.generation in valid, f"{each} is void"
+                assert each.generation in valid, f"{each} is superseded"
         for generation in valid:
             manifest = read_head_of(place, generation.name).manifest
             real += manifest.kind != FORWARD
@@ -189,8 +189,8 @@ def check_readers(history: History) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookout, "probe", one_after_the_other)
-    monkeypatch.setattr(lookout, "ThreadPoolExecutor", InThisThread)
+    monkeypatch.setattr(candidate_scanner, "probe", one_after_the_other)
+    monkeypatch.setattr(candidate_scanner, "ThreadPoolExecutor", InThisThread)
 
 
 @pytest.mark.parametrize("block", range(4))

@@ -115,8 +115,8 @@ class _Inspection:
         self._inspect({uri for uri, _ in self._keys.values()})
         superseded: set[str] = set()
         for uri in {uri for uri, _ in self._keys.values()}:
-            void = {each.name for each in self._attempts[uri].superseded()}
-            superseded |= {name for name, key in self._keys.items() if key[0] == uri and key[1] in void}
+            there = {each.name for each in self._attempts[uri].superseded()}
+            superseded |= {name for name, key in self._keys.items() if key[0] == uri and key[1] in there}
         references: set[str] = set()
         chains: dict[str, str] = {}
         dependents: dict[str, list[Dependent]] = {}

@@ -15,7 +15,7 @@ from chockstone.checkpoints.resume.attempts.claims import Claim
 from chockstone.checkpoints.resume.attempts.cost import CostSnapshot
 from chockstone.checkpoints.resume.attempts.flyte_native import FlyteNativeForm, list_flyte_native
 from chockstone.checkpoints.resume.attempts.generations import CHAIN
-from chockstone.checkpoints.resume.attempts.places import FOLDER, RETRY, AttemptPlace, AttemptPlaces, normalise
+from chockstone.checkpoints.resume.attempts.places import FOLDER, RETRY_POLICY, AttemptPlace, AttemptPlaces, normalise
 from chockstone.checkpoints.resume.attempts.roots import attempt_place, attempts_in, earlier_attempts, named_places
 from chockstone.checkpoints.resume.walk.chain import Chain
 from chockstone.checkpoints.resume.walk.report import MAX_BYTES, RECORD, ResumeReport
@@ -30,7 +30,7 @@ def explain(
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     attempt: int | None = None,
     earlier: Sequence[tuple[int, str]] = (),
-    retry: RetryPolicy = RETRY,
+    retry_policy: RetryPolicy = RETRY_POLICY,
 ) -> ResumeReport:
     """Report what the next attempt below a root would restore, or a restart in the place of one attempt.
 
@@ -40,7 +40,7 @@ def explain(
     Uses the settings that the newest attempt recorded, and by default the ``identity`` of its claim. Reads no payload.
     Raises InvalidName if ``uri`` cannot be a place, and StoreError if the root cannot be listed.
     """
-    root, places = _root(uri), AttemptPlaces(retry=retry)
+    root, places = _root(uri), AttemptPlaces(retry_policy=retry_policy)
     numbers = attempts_in(places, root)
     newest = _newest_settings(places, [*_newest_first(root, numbers), *(place for _, place in earlier)])
     if isinstance(identity, str):
@@ -70,12 +70,12 @@ def explain(
     return chain.explain()
 
 
-def recorded(uri: str | os.PathLike[str], *, retry: RetryPolicy = RETRY) -> ResumeReport:
+def recorded(uri: str | os.PathLike[str], *, retry_policy: RetryPolicy = RETRY_POLICY) -> ResumeReport:
     """Return the newest report that an attempt recorded, below a root or in the place of one attempt.
 
     Raises CheckpointMissing if there is none.
     """
-    root, places = _root(uri), AttemptPlaces(retry=retry)
+    root, places = _root(uri), AttemptPlaces(retry_policy=retry_policy)
     silent: list[str] = []
     for place in map(places.open, _newest_first(root, attempts_in(places, root))):
         try:

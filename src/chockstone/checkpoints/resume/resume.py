@@ -41,7 +41,7 @@ from chockstone.checkpoints.restoring.walk_back import OnUnreadable
 from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
 from chockstone.checkpoints.resume.attempts.claims import Generation
 from chockstone.checkpoints.resume.attempts.generations import CHAIN, FoundGeneration, find_generation
-from chockstone.checkpoints.resume.attempts.places import RETRY, AttemptPlaces, normalise
+from chockstone.checkpoints.resume.attempts.places import RETRY_POLICY, AttemptPlaces, normalise
 from chockstone.checkpoints.resume.attempts.roots import (
     MAX_ATTEMPT,
     as_list,
@@ -82,7 +82,7 @@ class Resume:
         on_unreadable: OnUnreadable = "stop",
         poison_after: int | None = None,
         fresh_start: bool = False,
-        retry: RetryPolicy = RETRY,
+        retry_policy: RetryPolicy = RETRY_POLICY,
         deadline_seconds: float = 120.0,
         rank: int = 0,
         world_size: int = 1,
@@ -116,7 +116,7 @@ class Resume:
             deadline_seconds=deadline_seconds,
             fresh_start=fresh_start,
         )
-        self._places = AttemptPlaces(retry=retry)
+        self._places = AttemptPlaces(retry_policy=retry_policy)
         self._ranks = ResumeRanks.found(rank, world_size)
         self._notes: list[str] = []
         self._chain_: Chain | None = None
@@ -311,8 +311,8 @@ class Resume:
         if chosen is not None:
             step = "" if chosen.step is None else f", step {chosen.step},"
             raise ResumeError(
-                f"there is a checkpoint{step} at {chosen.uri} that nobody restored, and this save would go before it: "
-                "call restore() first, or give fresh_start=True to begin at zero"
+                f"there is a checkpoint{step} at {chosen.uri} that was not restored, and this save would rank before "
+                "it: call restore() first, or give fresh_start=True to begin at zero"
             )
         self._has_begun = True
 

@@ -1,4 +1,4 @@
-"""Audits: what ``resume explain`` says of a chain of attempts."""
+"""Print the report of ``resume explain`` on a chain of attempts."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_rules_that_are_none_are_as_they_are_by_default(settings: dict[str, Any]
     assert (report.settings["stock"], report.settings["poison_after"]) == (None, None)
 
 
-def test_stock_files_of_lineage_are_seen_where_the_attempt_reckoned_with_them(tmp_path: Path) -> None:
+def test_native_files_of_lineage_are_seen_where_the_attempt_reckoned_with_them(tmp_path: Path) -> None:
     flyte_native, own = tmp_path / "a/ckpt", tmp_path / "b/ckpt"
     flyte_native.mkdir(parents=True)
     (flyte_native / "model.pt").write_bytes(b"x")

@@ -306,25 +306,25 @@ class TestSaving:
         assert checkpoint.restore() is None
 
 
-class TestStock:
-    def test_F37_stock_reads_what_we_saved(self, root: Root) -> None:
+class TestFlyteNative:
+    def test_F37_flytekit_reads_what_we_saved(self, root: Root) -> None:
         root.attempt(0).write(b"ours")
 
         assert flyte_native("read", dest=root.path(1), src=root.path(0)) == b"ours"
 
-    def test_F37_we_read_what_stock_saved_and_say_so(self, root: Root) -> None:
-        flyte_native("write", dest=root.path(0), content=b"stock")
+    def test_F37_we_read_what_flytekit_saved_and_say_so(self, root: Root) -> None:
+        flyte_native("write", dest=root.path(0), content=b"native")
 
         checkpoint = root.attempt(1)
 
-        assert checkpoint.read() == b"stock"
+        assert checkpoint.read() == b"native"
         assert checkpoint.report is not None and checkpoint.report.choice is not None
         assert checkpoint.report.choice.verdict == "unverified"
         assert checkpoint.report.warnings
 
     def test_F37_it_may_be_refused(self, tmp_path: Path) -> None:
         root = Root(str(tmp_path / "raw"))
-        flyte_native("write", dest=root.path(0), content=b"stock")
+        flyte_native("write", dest=root.path(0), content=b"native")
 
         with pytest.raises(ResumeExhausted):
             root.attempt(1, accept_flyte_native=False).read()

@@ -29,7 +29,7 @@ from support.integrations.flyte2_attempts import IDENTITY, Storage, loaded
 from support.loop_gate import LoopGate
 
 
-def stock_tar(path: Path, **texts: str) -> None:
+def native_tar(path: Path, **texts: str) -> None:
     with tarfile.open(path, "w:gz") as tar:
         for name, text in texts.items():
             info = tarfile.TarInfo(name)
@@ -84,11 +84,11 @@ def test_f44_the_newest_file_of_a_restored_tree_is_the_one_that_was_written_last
 
 
 @pytest.mark.parametrize("as_uri", [True, False])
-def test_f44_a_directory_that_stock_saved_comes_back_and_the_next_one_too(tmp_path: Path, as_uri: bool) -> None:
+def test_f44_a_directory_that_flyte_saved_comes_back_and_the_next_one_too(tmp_path: Path, as_uri: bool) -> None:
     def place(name: str) -> str:
         return (tmp_path / name).as_uri() if as_uri else str(tmp_path / name)
 
-    stock_tar(tmp_path / "prev", **{"state.json": json.dumps({"step": 3})})
+    native_tar(tmp_path / "prev", **{"state.json": json.dumps({"step": 3})})
 
     first = Flyte2Checkpoint(place("out"), place("prev"))
     assert first.load_sync() == first.path

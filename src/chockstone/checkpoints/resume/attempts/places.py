@@ -27,7 +27,7 @@ from chockstone.checkpoints.stores.store import SUFFIX, ArchiveSource, Store, fi
 FOLDER: Final = ".ckpt"
 MAX_RECORD_BYTES: Final = 256 * 1024
 _PAGE_KEYS: Final = 1000  # per page of a listing; only one page is consistent
-RETRY: Final = RetryPolicy(attempts=3, connect_seconds=5.0, silence_seconds=10.0)
+RETRY_POLICY: Final = RetryPolicy(attempts=3, connect_seconds=5.0, silence_seconds=10.0)
 _SCHEMES: Final = {"s3", "gs", "az"}
 
 
@@ -78,8 +78,8 @@ class AttemptPlace(Protocol):
 class AttemptPlaces:
     """Opens places, with one connection per bucket. Thread-safe."""
 
-    def __init__(self, *, retry: RetryPolicy = RETRY, access: S3Access | None = None) -> None:
-        self._retry = retry
+    def __init__(self, *, retry_policy: RetryPolicy = RETRY_POLICY, access: S3Access | None = None) -> None:
+        self._retry_policy = retry_policy
         self._access = access
         self._buckets: dict[tuple[str, str], Bucket] = {}
         self.cost = Cost()  # of all places together
@@ -106,7 +106,7 @@ class AttemptPlaces:
     def _bucket(self, scheme: str, bucket: str) -> Bucket:
         with self._lock:
             if (scheme, bucket) not in self._buckets:
-                self._buckets[scheme, bucket] = connect(scheme, bucket, self._retry, self._access)
+                self._buckets[scheme, bucket] = connect(scheme, bucket, self._retry_policy, self._access)
             return self._buckets[scheme, bucket]
 
 

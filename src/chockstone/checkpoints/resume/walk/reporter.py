@@ -167,7 +167,7 @@ def exhausted(report: ResumeReport) -> ResumeExhausted:
     listed = "".join(f"\n  {each.uri} {each.generation or ''}: {each.verdict}, {each.reason}" for each in report.looked)
     return ResumeExhausted(
         "something was committed in this chain and none of it can be used, so it does not start at zero by itself:"
-        f"{listed}\nLook at it with `chockstone resume explain`, restore it from a backup, or begin anew with "
+        f"{listed}\nLook at it with `chockstone resume explain`, restore it from a backup, or start from zero with "
         "acknowledge_fresh_start().",
         report=report,
     )
@@ -194,8 +194,8 @@ def blocked(report: ResumeReport, verdict: Verdict) -> ResumeBlocked:
 
 def broken_off() -> ResumeBlocked:
     return ResumeBlocked(
-        "a restore was broken off before it was decided what to go on from, and a save would come before all that "
-        "there is: restore again, or call acknowledge_fresh_start() to begin anew.",
+        "a restore was broken off before it was decided what to resume from, and a save would rank before everything "
+        "that exists: restore again, or call acknowledge_fresh_start() to start from zero.",
         verdict=Verdict.UNREACHABLE,
     )
 
@@ -203,6 +203,6 @@ def broken_off() -> ResumeBlocked:
 def unfit(error: Exception) -> ResumeBlocked:
     return ResumeBlocked(
         f"a saved state was found and does not fit what it was to be restored into: {error} Correct the model, or "
-        "call acknowledge_fresh_start() to begin anew.",
+        "call acknowledge_fresh_start() to start from zero.",
         verdict=Verdict.UNREACHABLE,
     )

@@ -53,14 +53,14 @@ _numbers = count()
 @pytest.fixture(scope="module")
 def shared_proxy() -> Iterator[Proxy]:
     with s3_server() as url, faulty_proxy(url) as proxy, pytest.MonkeyPatch.context() as monkeypatch:
-        make_bucket(url, "stock")
+        make_bucket(url, "native")
         set_environment(monkeypatch, proxy.url)
         yield proxy
 
 
 @pytest.fixture(scope="module")
 def places(shared_proxy: Proxy) -> AttemptPlaces:
-    return AttemptPlaces(retry=RetryPolicy(attempts=1))
+    return AttemptPlaces(retry_policy=RetryPolicy(attempts=1))
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def proxy(shared_proxy: Proxy) -> Iterator[Proxy]:
 
 @pytest.fixture
 def remote(proxy: Proxy, places: AttemptPlaces) -> BucketPlace:
-    place = places.open(f"s3://stock/run-{next(_numbers)}/attempt")
+    place = places.open(f"s3://native/run-{next(_numbers)}/attempt")
     assert isinstance(place, BucketPlace)
     return place
 
@@ -102,7 +102,7 @@ def state(seed: str) -> dict[str, bytes]:
 
 
 def put(place: AttemptPlace, name: str, data: bytes) -> None:
-    """As a flyte_native writer does; ``name`` is empty for an object."""
+    """As Flyte itself does; ``name`` is empty for an object."""
     if isinstance(place, BucketPlace):
         sink = place.bucket.begin(f"{place.key}/{name}" if name else place.key, len(data))
         sink.write_at(0, memoryview(data))
@@ -128,8 +128,8 @@ def test_where_nothing_was_written_nothing_is_listed(place: AttemptPlace, form: 
     assert list_flyte_native(place, form) == ()
 
 
-def test_what_a_stock_writer_left_is_fetched(place: AttemptPlace, tmp_path: Path) -> None:
-    files = {**state("stock"), "with space.bin": b"x", "gewicht-ü.bin": b"y", "epoch=3.ckpt": b"z"}
+def test_what_flytes_own_checkpoint_left_is_fetched(place: AttemptPlace, tmp_path: Path) -> None:
+    files = {**state("native"), "with space.bin": b"x", "gewicht-ü.bin": b"y", "epoch=3.ckpt": b"z"}
     for name, data in files.items():
         put(place, name, data)
     read: list[int] = []
@@ -230,7 +230,7 @@ def test_a_file_is_fetched_as_it_was_listed_or_not_at_all(place: AttemptPlace, t
     expected: type[Exception] = StoreError if isinstance(place, BucketPlace) else DamagedArchive
 
     if size == 10 and isinstance(place, FilePlace):
-        return  # a flyte_native file has no digest: another one of that length is as good
+        return  # a native file has no digest: another one of that length is as good
     with pytest.raises(expected):
         fetch_flyte_native(place, "tree", listed, tmp_path / "out")
 

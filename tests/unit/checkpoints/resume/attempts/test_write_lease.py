@@ -26,7 +26,7 @@ def test_a_place_that_was_shut_cannot_be_claimed_again(tmp_path: Path, lost: str
     place.delete(lost)
     with pytest.raises(Superseded, match="taken over"):
         held.check()
-    with pytest.raises(Superseded, match="was shut"):
+    with pytest.raises(Superseded, match="was fenced"):
         WriteLease.claim(Attempt.inspect(place), entry("claim"))
 
 
@@ -34,7 +34,7 @@ def test_a_place_that_is_shut_while_it_is_being_claimed_is_not_claimed(tmp_path:
     place = FilePlace(tmp_path / "run")
     before = Attempt.inspect(place)
     fence(before, entry("fence"))
-    with pytest.raises(Superseded, match="was shut by file:///later"):
+    with pytest.raises(Superseded, match="was fenced by file:///later"):
         WriteLease.claim(before, entry("claim"))
 
 

@@ -187,7 +187,7 @@ def test_f17_a_denied_attempt_blocks_and_nothing_older_stands_in(
 ) -> None:
     saved(s3, 1, b"older", step=10)
     if method == "HEAD":
-        NativeCheckpoint(s3.dest(2)).save_sync(b"stock")  # what is ours is not asked for its head
+        NativeCheckpoint(s3.dest(2)).save_sync(b"native")  # what is ours is not asked for its head
     else:
         saved(s3, 2, b"newer", step=20)
     proxy.inject(Fault(Kind.STATUS, 403, "AccessDenied"), method=method, containing=containing)
@@ -298,7 +298,7 @@ def test_f22_a_directory_that_cannot_be_read_is_no_fresh_start(
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO], ids=lambda number: errno.errorcode[number])
-def test_f22_an_object_of_stock_that_cannot_be_read_is_no_fresh_start(
+def test_f22_an_object_of_flyte_that_cannot_be_read_is_no_fresh_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     storage = Storage(str(tmp_path))
@@ -347,16 +347,16 @@ def test_f23_a_full_disk_of_our_own_is_not_blamed_on_the_checkpoint(
 # F37
 
 
-def test_f37_what_stock_saved_is_taken_unverified_and_the_next_is_ours(storage: Storage, tmp_path: Path) -> None:
+def test_f37_what_flyte_saved_is_taken_unverified_and_the_next_is_ours(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "state.json").write_text("stock")
+    (tmp_path / "tree" / "state.json").write_text("native")
     NativeCheckpoint(storage.dest(1)).save_sync(tmp_path / "tree")
     second = storage.attempt(2)
 
     tree = second.load_sync()
 
     assert tree is not None
-    assert (tree / "state.json").read_text() == "stock"
+    assert (tree / "state.json").read_text() == "native"
     assert second.report is not None
     assert second.report.choice is not None
     assert second.report.choice.verdict == Verdict.UNVERIFIED
@@ -365,7 +365,7 @@ def test_f37_what_stock_saved_is_taken_unverified_and_the_next_is_ours(storage: 
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_f37_stock_reads_what_ours_saved(storage: Storage, tmp_path: Path, is_async: bool) -> None:
+async def test_f37_flyte_reads_what_ours_saved(storage: Storage, tmp_path: Path, is_async: bool) -> None:
     (tmp_path / "tree" / "sub").mkdir(parents=True)
     (tmp_path / "tree" / "sub" / "state.json").write_text("ours")
     (tmp_path / "tree" / "link").symlink_to("sub/state.json")
@@ -382,7 +382,7 @@ async def test_f37_stock_reads_what_ours_saved(storage: Storage, tmp_path: Path,
     assert raw.read_bytes() == b"raw"
 
 
-def test_f37_stock_reads_the_last_of_several_saves(storage: Storage, tmp_path: Path) -> None:
+def test_f37_flyte_reads_the_last_of_several_saves(storage: Storage, tmp_path: Path) -> None:
     first = storage.attempt(1)
     first.save_sync(b"a" * 6_000_000)
     first.save_sync(b"b")
@@ -408,12 +408,12 @@ def test_f37_a_view_that_cannot_be_refreshed_costs_a_warning(
         patch.setattr("chockstone.integrations.flyte2.checkpointer.refresh_flyte_native", full)
         storage.attempt(1).save_sync(b"ours")
 
-    assert "stock view not refreshed" in caplog.text
+    assert "copy for Flyte not refreshed" in caplog.text
     assert loaded(storage.attempt(2)) == b"ours"
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, -20], ids=["empty", "one byte", "in the header", "at the end"])
-def test_f37_a_torn_object_of_stock_is_passed_by(storage: Storage, tmp_path: Path, cut: int) -> None:
+def test_f37_a_torn_object_of_flyte_is_passed_by(storage: Storage, tmp_path: Path, cut: int) -> None:
     saved(storage, 1, b"older", step=10)
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "noise").write_bytes(os.urandom(100_000))
@@ -422,12 +422,12 @@ def test_f37_a_torn_object_of_stock_is_passed_by(storage: Storage, tmp_path: Pat
     resumed = storage.attempt(3)
 
     if cut == 1:
-        assert loaded(resumed) == b"\x1f"  # nothing tells it from a payload: flyte_native keeps no digests
+        assert loaded(resumed) == b"\x1f"  # nothing tells it from a payload: Flyte keeps no digests
     else:
         assert loaded(resumed) == b"older"
 
 
-def test_f37_a_flipped_byte_in_a_tar_of_stock_is_found_by_its_checksum(storage: Storage, tmp_path: Path) -> None:
+def test_f37_a_flipped_byte_in_a_tar_of_flyte_is_found_by_its_checksum(storage: Storage, tmp_path: Path) -> None:
     saved(storage, 1, b"older", step=10)
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "noise").write_bytes(os.urandom(100_000))
@@ -439,12 +439,12 @@ def test_f37_a_flipped_byte_in_a_tar_of_stock_is_found_by_its_checksum(storage: 
 
 def test_f37_legacy_may_be_refused(storage: Storage) -> None:
     saved(storage, 1, b"older", step=10)
-    NativeCheckpoint(storage.dest(2)).save_sync(b"stock")
+    NativeCheckpoint(storage.dest(2)).save_sync(b"native")
 
     assert loaded(storage.attempt(3, legacy="reject")) == b"older"
 
 
-def test_f38_a_hostile_tar_of_stock_leaves_nothing_outside(storage: Storage, tmp_path: Path) -> None:
+def test_f38_a_hostile_tar_of_flyte_leaves_nothing_outside(storage: Storage, tmp_path: Path) -> None:
     saved(storage, 1, b"older", step=10)
     bomb = io.BytesIO()
     with tarfile.open(fileobj=bomb, mode="w:gz") as tar:

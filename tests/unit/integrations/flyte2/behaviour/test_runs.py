@@ -60,7 +60,7 @@ def train_bytes(steps: int) -> int:
 
 
 @env.task(retries=3)
-async def train_stock(steps: int) -> int:
+async def train_native(steps: int) -> int:
     """Knows nothing of us."""
     cp = flyte.ctx().checkpoint
     assert cp is not None
@@ -103,7 +103,7 @@ def test_a_task_that_knows_nothing_of_us_does_so_too_once_we_are_installed(
     monkeypatch.setattr("flyte._checkpoint.Checkpoint", NativeCheckpoint)
     install()
 
-    outputs = run(train_stock, storage)
+    outputs = run(train_native, storage)
 
     assert tuple(outputs) == (7,)  # type: ignore[arg-type]
     assert begun == [0, 3, 3, 5]

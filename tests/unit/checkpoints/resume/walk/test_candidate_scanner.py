@@ -68,13 +68,13 @@ def asked(chain: Chain) -> list[str]:
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Places that were listed."""
     found: list[str] = []
-    real = Attempt.look.__func__  # type: ignore[attr-defined]
+    real = Attempt.inspect.__func__  # type: ignore[attr-defined]
 
-    def look(cls: type[Attempt], place: object, flyte_native: object = None) -> Attempt:
+    def inspect(cls: type[Attempt], place: object, flyte_native: object = None) -> Attempt:
         found.append(place.uri.rpartition("/")[2])  # type: ignore[attr-defined]
         return real(cls, place, flyte_native)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(Attempt, "look", classmethod(look))
+    monkeypatch.setattr(Attempt, "inspect", classmethod(inspect))
     return found
 
 
