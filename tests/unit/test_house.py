@@ -29,13 +29,11 @@ KNOWN_LONG_FUNCTIONS: Final[dict[str, int]] = {
 # How many hooks each file still sets after construction.
 KNOWN_HOOKS: Final[dict[str, int]] = {
     "api/context.py": 1,
-    "checkpoints/resume/resume.py": 1,
     "cli/training/run.py": 1,
     "engine/engine.py": 11,
     "engine/runs/performing.py": 2,
     "engine/runs/registry.py": 4,
     "engine/samples/sampling.py": 2,
-    "integrations/flyte/checkpointer.py": 1,
 }
 
 # Functions that recognise what a foreign library says only in words; each has a test of its own.
@@ -303,15 +301,7 @@ KNOWN_RETIRED: Final[dict[str, set[str]]] = {
     "src/chockstone/checkpoints/ranks/peers.py": {"confer"},
     "src/chockstone/checkpoints/ranks/ranked_restore.py": {"confer"},
     "src/chockstone/checkpoints/ranks/ranked_save.py": {"confer"},
-    "src/chockstone/checkpoints/restoring/verdicts.py": {"VOID"},
-    "src/chockstone/checkpoints/restoring/walk_back.py": {"VOID"},
-    "src/chockstone/checkpoints/resume/attempts/write_lease.py": {"tenure"},
-    "src/chockstone/checkpoints/resume/walk/candidate_scanner.py": {"lookout"},
-    "src/chockstone/checkpoints/resume/walk/chain.py": {"auditor", "lookout", "tenure"},
-    "src/chockstone/checkpoints/resume/walk/reporter.py": {"auditor"},
-    "src/chockstone/checkpoints/resume/walk/restore_attempt.py": {"VOID"},
     "src/chockstone/cli/local/doctor_report.py": {"ailment"},
-    "src/chockstone/cli/local/resume_report.py": {"VOID"},
     "src/chockstone/engine/doctor/examination.py": {"ailment"},
     "src/chockstone/engine/doctor/findings.py": {"ailment"},
     "src/chockstone/engine/doctor/repairs.py": {"ailment"},
@@ -329,8 +319,6 @@ KNOWN_RETIRED: Final[dict[str, set[str]]] = {
     "src/chockstone/sampling/fused/multi_lora.py": {"blueprint"},
     "src/chockstone/sampling/model.py": {"blueprint"},
     "tests/faults/lifecycle_sweep.py": {"ailment"},
-    "tests/faults/resume/test_f32_f36.py": {"VOID"},
-    "tests/faults/resume/test_interleavings.py": {"lookout", "tenure"},
     "tests/support/backends/fsdp/jobs.py": {"crew", "mould"},
     "tests/support/backends/fsdp/member.py": {"crew"},
     "tests/support/backends/saving.py": {"crew", "make_mixture"},
@@ -338,7 +326,6 @@ KNOWN_RETIRED: Final[dict[str, set[str]]] = {
     "tests/unit/backends/export/test_merge.py": {"make_mixture"},
     "tests/unit/backends/fsdp/behaviour/test_numbers.py": {"make_mixture"},
     "tests/unit/backends/worker/test_checkpoints.py": {"make_mixture"},
-    "tests/unit/checkpoints/restoring/test_walk_back.py": {"VOID"},
     "tests/unit/cli/commands/test_doctor.py": {"Patient", "ailment"},
     "tests/unit/engine/doctor/test_examination.py": {"Patient", "ailment"},
     "tests/unit/engine/doctor/test_repairs.py": {"Patient", "ailment"},
