@@ -17,7 +17,7 @@ NAME = Generation(1, 1).name
 
 
 def state(value: float = 0.0) -> dict[str, object]:
-    return {"w": np.full(4, value)}
+    return {"w": np.full(4, float(value))}
 
 
 def save(root: Path, attempt: int, step: int) -> None:

@@ -84,9 +84,9 @@ def workflow(n: int) -> str:
 
 def test_below_task_the_context_has_ours() -> None:
     assert bare(n=1) == "FlyteCheckpoint 1"
-    assert workflow(n=2) == "Checkpoint 2"
-    assert planned(n=3) == "Checkpoint 3"
-    assert flytekit.map_task(bare)(n=[4, 5]) == ["Checkpoint 4", "Checkpoint 5"]
+    assert workflow(n=2) == "FlyteCheckpoint 2"
+    assert planned(n=3) == "FlyteCheckpoint 3"
+    assert flytekit.map_task(bare)(n=[4, 5]) == ["FlyteCheckpoint 4", "FlyteCheckpoint 5"]
 
 
 def test_afterwards_the_context_is_what_it_was() -> None:
