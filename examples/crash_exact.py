@@ -152,8 +152,15 @@ def demonstrate(console: Console, directory: Path, server: Server, picture: Path
         bits = "the same bits" if is_exact else "DIFFERENT"
         title = f"One script, left alone and with its server killed {kills} times: {bits}"
         verdict = f"{STEPS} losses, {difference.same['tensors']} tensors of weights and moments: {bits}"
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        picture.write_text(draw(title, verdict, alone.losses, killed.losses, killed.seconds, killed.crashes))
+        draw(
+            picture,
+            title,
+            verdict,
+            alone=alone.losses,
+            killed=killed.losses,
+            seconds=killed.seconds,
+            crashes=killed.crashes,
+        )
         console.print(f"the picture is {picture}")
     return is_exact
 

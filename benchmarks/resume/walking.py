@@ -119,7 +119,7 @@ class _OursAfterDeaths(_Ours):
             chain.claim()  # and dies before it fences any other, so the last attempt has to fence all
 
 
-class _Stock(_Walk):
+class _Native(_Walk):
     def prepare(self) -> None:
         client = boto3.client("s3")
         client.put_object(Bucket=BUCKET, Key=f"{_key(self.uris[0])}/state", Body=b"\x01" * _VALUES * 4)
@@ -130,7 +130,7 @@ class _Stock(_Walk):
             raise WrongRestore(f"restored files of {found} bytes")
 
 
-class _Boto3(_Stock):
+class _Boto3(_Native):
     def walk(self) -> None:
         client: Any = boto3.client("s3")
         with TemporaryDirectory(dir=self.directory) as target:
@@ -143,7 +143,7 @@ class _Boto3(_Stock):
             self.check(target)
 
 
-class _Flytekit(_Stock):
+class _Flytekit(_Native):
     def walk(self) -> None:
         from flytekit.configuration import DataConfig
         from flytekit.core.checkpointer import SyncCheckpoint

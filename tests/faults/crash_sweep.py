@@ -1,11 +1,10 @@
 """Kills an engine at every durable step of a run's life, and looks whether its client notices. See test_crash_steps.py.
 
-A step is anything that can be durable: a write to a journal or an archive, a sync, a link, a deletion,
-a transaction of the catalog, a request to the bucket if archives are in one. The engine, journals, catalog
-and store are the real ones; only the worker is a fake, which does sums and writes real archives. A child
-lives until its n-th step; the next one starts on what it left, and the client, which knows what was
-acknowledged and what it has heard, goes on: it asks for what was acknowledged and sends again what was not.
-In the end it has heard the same answers as one that nobody disturbed, and the weights are the same.
+Steps are those of crash_harness.py. The engine, journals, catalog and store are the real ones; only the worker is a
+fake, which does sums and writes real archives. A child lives until its n-th step. The next child starts on the data
+that it left. The client knows what was acknowledged and which answers it got: it asks again for the answers of
+acknowledged requests, and sends the other requests again. In the end it has the same answers as an undisturbed
+client, and the weights are the same.
 """
 
 from __future__ import annotations
@@ -13,33 +12,24 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import secrets
-import shutil
-import signal
 import sys
-import traceback
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from chockstone.backends.run_spec import RunSpec
 from chockstone.catalog import Catalog
-from chockstone.catalog.database.database import Database
-from chockstone.checkpoints import open_store
 from chockstone.engine.config import Durability, StorageRules
 from chockstone.engine.engine import Engine
 from chockstone.engine.runs.commands import Save
 from chockstone.engine.runs.run import Run
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.paths import Kind, TinkerPath
+from faults.crash_harness import RUN, SESSION, Say, StepKiller, in_child, make_data, open_run, prepare_imports, store_of
 from support.engine.damaged_data_dirs import NOON
 from support.engine.fake_backend import FakeBackend
 
-SESSION, RUN = "s", "s:train:0"
-BUCKET = os.environ.get("CHOCKSTONE_SWEEP_BUCKET")  # in which archives are; else in a directory
 MOST_STEPS = 1000
 ENOUGH_SECONDS = 30.0  # for all of it
 LIVES = 12  # after which a run that is only killed now and then has ended
@@ -89,46 +79,10 @@ class Memory:
                 self.weights = value
 
 
-class Killer:
-    """Counts durable steps, and kills this process before one of them."""
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-        self.count = 0
-
-    def come_to_a_step(self) -> None:
-        self.count += 1
-        if self.count == self._step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def watch(self) -> None:
-        run = Database.run
-
-        async def watched_run(database: Database, work: Any, *, writes: bool) -> Any:
-            if writes:
-                self.come_to_a_step()
-            return await run(database, work, writes=writes)
-
-        Database.run = watched_run  # type: ignore[method-assign]  # that is the point
-        for name in (*CALLS, *SYNCS):
-            setattr(os, name, self._watched(getattr(os, name)))
-        if BUCKET is not None:
-            from chockstone.checkpoints.stores.s3_connection import S3Connection
-
-            S3Connection.request_now = self._watched(S3Connection.request_now)  # type: ignore[method-assign]  # that is the point
-
-    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*values: Any, **facts: Any) -> Any:
-            self.come_to_a_step()
-            return call(*values, **facts)
-
-        return watched
-
-
 class Client:
     """Goes through the plan as the SDK would: in order, each request until it was taken, each result once."""
 
-    def __init__(self, engine: Engine, memory: Memory, say: Callable[[object], None]) -> None:
+    def __init__(self, engine: Engine, memory: Memory, say: Say) -> None:
         self._engine = engine
         self._memory = memory
         self._say = say
@@ -150,16 +104,7 @@ class Client:
     async def _send(self, place: int, word: str, value: Any) -> str:
         training = self._engine.training
         if word == "open":
-            return await training.open(
-                SESSION,
-                0,
-                owner="ann",
-                base_model="tiny",
-                spec=RunSpec(rank=8, seed=1),
-                optimizer={"type": "adamw"},
-                user_metadata={},
-                project_id=None,
-            )
+            return await open_run(self._engine)
         live = await self._live()
         if word == "pass":
             return await training.forward_backward(live, place, str(value).encode())
@@ -188,11 +133,11 @@ class Client:
         return orjson.loads(body) if body.startswith(b"{") else body.decode()
 
 
-async def live(data: Path, memory: Memory, step: int, say: Callable[[object], None]) -> None:
+async def live(data: Path, memory: Memory, step: int, say: Say) -> None:
     """Serve one client until it has all its answers, or until a step."""
-    killer = Killer(step)
+    killer = StepKiller(step, (*CALLS, *SYNCS))
     killer.watch()
-    store = open_store(data / "checkpoints" if BUCKET is None else (data / "prefix").read_text())
+    store = store_of(data)
     storage = ArchiveStorage(store)
     async with await Catalog.open(f"sqlite:///{data}/catalog.sqlite3") as catalog:
         backend = FakeBackend(store)
@@ -221,29 +166,6 @@ async def live(data: Path, memory: Memory, step: int, say: Callable[[object], No
     storage.close()
 
 
-def in_child(work: Callable[[Callable[[object], None]], Awaitable[None]]) -> tuple[list[Any], int]:
-    """What a forked process said, and its wait status."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.close(reader)
-            asyncio.run(work(lambda told: os.write(writer, orjson.dumps(told) + b"\n")))  # type: ignore[arg-type, func-returns-value]  # a coroutine
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    os.close(writer)
-    said = b""
-    while chunk := os.read(reader, 65536):
-        said += chunk
-    os.close(reader)
-    _, status = os.waitpid(pid, 0)
-    return [orjson.loads(line) for line in said.splitlines()], status
-
-
 def one_life(data: Path, memory: Memory, step: int) -> int | None:
     """How many steps it had, if it came to its end."""
     said, status = in_child(lambda say: live(data, memory, step, say))
@@ -253,9 +175,7 @@ def one_life(data: Path, memory: Memory, step: int) -> int | None:
 
 
 def fresh(data: Path) -> Memory:
-    shutil.rmtree(data, ignore_errors=True)
-    (data / "checkpoints").mkdir(parents=True)
-    (data / "prefix").write_text(f"{BUCKET}/{secrets.token_hex(8)}")
+    make_data(data)
     return Memory()
 
 
@@ -307,8 +227,7 @@ def stumble(data: Path, *, rounds: int, seed: int) -> tuple[int, list[str]]:
 
 
 def main(home: Path, how: str, first: int, second: int) -> int:
-    if BUCKET is not None:
-        import chockstone.checkpoints.stores.s3_bucket  # noqa: F401  # once, for all children
+    prepare_imports()
     if how == "every":
         kills, failures = sweep(home / "data", first=first, stride=second)
     else:

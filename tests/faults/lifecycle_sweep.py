@@ -1,24 +1,19 @@
 """Kills a server at every step of an operation and looks at what is left. A script of test_lifecycle_crashes.py.
 
-A step is anything that can be durable: a transaction of the catalog, and each system call by which the
-store writes, publishes, deletes or syncs, or request to the bucket that it is in. The engine, the catalog
-and the store are the real ones; only the worker is a fake, which writes real archives. For each number n a
-child does the operation and is killed before its n-th step, until one comes through. Each time the parent
-recovers, once by a start of the server and the doctor, once by the doctor alone, and then checks everything.
-
-The parent has no threads, so that it can fork: whatever needs a loop is done in a child.
+Steps are those of crash_harness.py. The engine, the catalog and the store are the real ones; only the worker is a fake,
+which writes real archives. For each number n a child does the operation and is killed before its n-th step, until one
+child completes it. Each time the parent recovers, once by a start of the server and the doctor, once by the doctor
+alone, and then checks everything.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import shutil
 import signal
 import sqlite3
 import sys
-import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -28,10 +23,8 @@ from typing import Any
 
 import orjson
 
-from chockstone.backends.run_spec import RunSpec
 from chockstone.catalog import Catalog, CheckpointRow
-from chockstone.catalog.database.database import Database
-from chockstone.checkpoints import Archive, Retention, Store, load_state, open_store, verify_archive
+from chockstone.checkpoints import Archive, Retention, Store, load_state, verify_archive
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.engine.config import StorageRules
 from chockstone.engine.doctor.examination import examine
@@ -44,11 +37,23 @@ from chockstone.engine.runs.run import Run
 from chockstone.engine.storage.archive_names import recovered_run
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.paths import Kind, TinkerPath
+from faults.crash_harness import (
+    BUCKET,
+    RUN,
+    SESSION,
+    Say,
+    StepKiller,
+    give_prefix,
+    in_child,
+    make_data,
+    open_run,
+    prepare_imports,
+    store_of,
+    store_url,
+)
 from support.engine.damaged_data_dirs import silent
 from support.engine.fake_backend import FakeBackend
 
-BUCKET = os.environ.get("CHOCKSTONE_SWEEP_BUCKET")  # in which archives are; else in a directory
-RUN = "s:train:0"
 DAY = 24 * 3600.0
 MOST_STEPS = 200
 CALLS = ("link", "unlink", "replace", "rename", "mkdir", "rmdir", "pwrite", "posix_fallocate", "fsync")
@@ -82,17 +87,8 @@ class Server:
 
     async def open_run(self) -> None:
         catalog = self.engine.catalog
-        await catalog.sessions.create("s", owner="ann", sdk_version="0.36.0", now=self.clock())
-        opening = await self.engine.training.open(
-            "s",
-            0,
-            owner="ann",
-            base_model="tiny",
-            spec=RunSpec(rank=8, seed=1),
-            optimizer={"type": "adamw"},
-            user_metadata={},
-            project_id=None,
-        )
+        await catalog.sessions.create(SESSION, owner="ann", sdk_version="0.36.0", now=self.clock())
+        opening = await open_run(self.engine)
         assert "error" not in await self.result(opening)
         self.live = self.engine.runs.get(RUN)
 
@@ -290,47 +286,6 @@ SCENARIOS = {
 }
 
 
-class Killer:
-    """Counts steps from when it is armed, and kills this process before one of them."""
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-        self.count = -1  # not armed
-
-    def arm(self) -> None:
-        self.count = 0
-
-    def come_to_a_step(self) -> None:
-        if self.count < 0:
-            return
-        self.count += 1
-        if self.count == self._step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def watch(self) -> None:
-        run = Database.run
-
-        async def watched_run(database: Database, work: Any, *, writes: bool) -> Any:
-            if writes:
-                self.come_to_a_step()
-            return await run(database, work, writes=writes)
-
-        Database.run = watched_run  # type: ignore[method-assign]  # that is the point
-        for name in CALLS:
-            setattr(os, name, self._watched(getattr(os, name)))
-        if BUCKET is not None:
-            from chockstone.checkpoints.stores.s3_connection import S3Connection
-
-            S3Connection.request_now = self._watched(S3Connection.request_now)  # type: ignore[method-assign]  # that is the point
-
-    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*values: Any, **facts: Any) -> Any:
-            self.come_to_a_step()
-            return call(*values, **facts)
-
-        return watched
-
-
 @asynccontextmanager
 async def served(data: Path, scenario: Scenario, clock: Clock) -> Any:
     store = store_of(data)
@@ -343,9 +298,9 @@ async def served(data: Path, scenario: Scenario, clock: Clock) -> Any:
     storage.close()
 
 
-async def live_and_die(data: Path, scenario: Scenario, step: int, say: Callable[[object], None]) -> None:
+async def live_and_die(data: Path, scenario: Scenario, step: int, say: Say) -> None:
     """Do it all, and be killed on the way, or at the end."""
-    killer = Killer(step)
+    killer = StepKiller(step, CALLS, is_armed=False)
     killer.watch()
     async with served(data, scenario, Clock()) as server:
         await server.open_run()
@@ -357,28 +312,28 @@ async def live_and_die(data: Path, scenario: Scenario, step: int, say: Callable[
             os.kill(os.getpid(), signal.SIGKILL)
     scenario.hurt(data)
     killer.arm()
-    await repair(data, scenario.orders, now=Clock().at, is_full=True, progress=silent, store_url=url_of(data))
+    await repair(data, scenario.orders, now=Clock().at, is_full=True, progress=silent, store_url=store_url(data))
     say(killer.count)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def restart_and_fix(data: Path, scenario: Scenario, say: Callable[[object], None]) -> None:
+async def restart_and_fix(data: Path, scenario: Scenario, say: Say) -> None:
     """The server comes back, and ends well; then the doctor."""
     now = Clock().at + timedelta(seconds=scenario.elapsed_seconds)
     async with served(data, scenario, Clock(now)) as server:
         await server.come_back()
         await server.engine.sweeper.sweep()
-    visit = await look(data, now=now, is_full=True, progress=silent, store_url=url_of(data))
+    visit = await look(data, now=now, is_full=True, progress=silent, store_url=store_url(data))
     found = {finding.kind.value for finding in visit.examination.problems}
     if scenario.hurt is None:
         assert found <= HARMLESS_BEFORE_A_FIX, f"after a restart there was {visit.examination.problems}"
     await fix(data, scenario, say)
 
 
-async def fix(data: Path, scenario: Scenario, say: Callable[[object], None]) -> None:
+async def fix(data: Path, scenario: Scenario, say: Say) -> None:
     """The doctor alone; then a server starts as if nothing had been."""
     now = Clock().at + timedelta(seconds=scenario.elapsed_seconds)
-    visit = await repair(data, scenario.orders, now=now, is_full=True, progress=silent, store_url=url_of(data))
+    visit = await repair(data, scenario.orders, now=now, is_full=True, progress=silent, store_url=store_url(data))
     assert visit.examination.problems == (), visit
     async with served(data, scenario, Clock(now)) as server:
         await server.come_back()
@@ -420,29 +375,6 @@ def _weight(store: Store, row: CheckpointRow) -> int:
         return int(load_state(archive)["run"]["weight"][0])
 
 
-def in_child(work: Callable[[Callable[[object], None]], Awaitable[None]]) -> tuple[list[Any], int]:
-    """What a forked process said, and its wait status."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.close(reader)
-            asyncio.run(work(lambda told: os.write(writer, orjson.dumps(told) + b"\n")))  # type: ignore[arg-type, func-returns-value]  # a coroutine
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    os.close(writer)
-    said = b""
-    while chunk := os.read(reader, 65536):
-        said += chunk
-    os.close(reader)
-    _, status = os.waitpid(pid, 0)
-    return [orjson.loads(line) for line in said.splitlines()], status
-
-
 def recovered(data: Path, scenario: Scenario, recover: Callable[..., Awaitable[None]]) -> World:
     copy = data.with_name("recovered")
     shutil.rmtree(copy, ignore_errors=True)
@@ -453,25 +385,12 @@ def recovered(data: Path, scenario: Scenario, recover: Callable[..., Awaitable[N
 
 
 async def _recover(
-    recover: Callable[..., Awaitable[None]], data: Path, copy: Path, scenario: Scenario, say: Callable[[object], None]
+    recover: Callable[..., Awaitable[None]], data: Path, copy: Path, scenario: Scenario, say: Say
 ) -> None:
     if BUCKET is not None:
-        give_bucket(copy)
+        give_prefix(copy)
         copy_objects(data, copy)
     await recover(copy, scenario, say)
-
-
-def give_bucket(data: Path) -> None:
-    """A prefix that nobody has used."""
-    (data / "prefix").write_text(f"{BUCKET}/{secrets.token_hex(8)}")
-
-
-def url_of(data: Path) -> str | None:
-    return None if BUCKET is None else (data / "prefix").read_text()
-
-
-def store_of(data: Path) -> Store:
-    return open_store(url_of(data) or data / "checkpoints")
 
 
 def copy_objects(data: Path, copy: Path) -> None:
@@ -479,7 +398,7 @@ def copy_objects(data: Path, copy: Path) -> None:
     from chockstone.checkpoints.stores.bucket import RetryPolicy
     from chockstone.checkpoints.stores.object_store import connect
 
-    (name, before), (_, after) = (str(url_of(each)).removeprefix("s3://").split("/", 1) for each in (data, copy))
+    (name, before), (_, after) = (str(store_url(each)).removeprefix("s3://").split("/", 1) for each in (data, copy))
     bucket = connect("s3", name, RetryPolicy())
     for facts in bucket.below(before):
         bucket.copy(facts, after + facts.key[len(before) :], overwrite=True)
@@ -487,9 +406,7 @@ def copy_objects(data: Path, copy: Path) -> None:
 
 def killed(data: Path, scenario: Scenario, step: int) -> list[int]:
     """A data directory as a server leaves it that is killed before that step; what the server said before."""
-    shutil.rmtree(data, ignore_errors=True)
-    (data / "checkpoints").mkdir(parents=True)
-    give_bucket(data)
+    make_data(data)
     said, status = in_child(lambda say: live_and_die(data, scenario, step, say))
     assert os.WIFSIGNALED(status), f"the server ended by itself before step {step}: {status}"
     return said
@@ -510,8 +427,7 @@ def sweep(data: Path, scenario: Scenario) -> int:
 
 
 def main(home: Path, name: str) -> None:
-    if BUCKET is not None:
-        import chockstone.checkpoints.stores.s3_bucket  # noqa: F401  # once, for all children
+    prepare_imports()
     steps = sweep(home / "data", SCENARIOS[name])
     print(f"{name}: killed at {steps} steps")
 

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from faults.crash_harness import run_script
 from support.stores import S3Place, place_in, shared_endpoint
 
-SCRIPT = Path(__file__).with_name("crash_sweep.py")
 STRIDE = 14  # of the steps that are tried in the suite
 
 
 def run(home: Path, *arguments: object, place: S3Place | None = None) -> int:
     """How many kills there were, none of which was noticed."""
-    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1]), "OPENBLAS_NUM_THREADS": "1"}
-    if place is not None:
-        environment = {**place.environment(environment), "CHOCKSTONE_SWEEP_BUCKET": place.url}
-    command = [sys.executable, str(SCRIPT), str(home), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return int(done.stdout.split()[0])
+    return int(run_script("crash_sweep.py", home, *arguments, place=place).split()[0])
 
 
 @pytest.mark.parametrize("first", [1, 8])

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from faults.crash_harness import run_script
 from faults.lifecycle_sweep import SCENARIOS
-from support.stores import place_in, shared_endpoint
-
-SCRIPT = Path(__file__).with_name("lifecycle_sweep.py")
+from support.stores import S3Place, place_in, shared_endpoint
 
 DEAR = {"save", "doctor", "weights of a sampler", "overwrite with undo", "copy", "purge"}  # in soak, with these:
 DEAR |= {"first save", "delete of two", "delete with undo", "sweep by retention", "sweep of what expired"}
@@ -23,24 +18,14 @@ DEAR |= {"first save", "delete of two", "delete with undo", "sweep by retention"
     "scenario", [pytest.param(name, marks=pytest.mark.soak if name in DEAR else ()) for name in SCENARIOS]
 )
 def test_killed_at_every_step_and_recovered(tmp_path: Path, scenario: str) -> None:
-    sweep(tmp_path, scenario, os.environ)
+    sweep(tmp_path, scenario)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name != "doctor"])  # who looks at files there
 def test_killed_at_every_step_and_recovered_from_a_bucket(tmp_path: Path, scenario: str) -> None:
-    place = place_in(shared_endpoint())
-
-    sweep(tmp_path, scenario, {**place.environment(os.environ), "CHOCKSTONE_SWEEP_BUCKET": place.url})
+    sweep(tmp_path, scenario, place_in(shared_endpoint()))
 
 
-def sweep(home: Path, scenario: str, environment: Mapping[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(home), scenario],
-        capture_output=True,
-        text=True,
-        env={**environment, "PYTHONPATH": str(SCRIPT.parents[1]), "OPENBLAS_NUM_THREADS": "1"},
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "killed at" in done.stdout
+def sweep(home: Path, scenario: str, place: S3Place | None = None) -> None:
+    assert "killed at" in run_script("lifecycle_sweep.py", home, scenario, place=place)

@@ -28,9 +28,7 @@ KNOWN_LONG_FUNCTIONS: Final[dict[str, int]] = {
 
 # How many hooks each file still sets after construction.
 KNOWN_HOOKS: Final[dict[str, int]] = {
-    "checkpoints/resume/resume.py": 1,
     "cli/training/run.py": 1,
-    "integrations/flyte/checkpointer.py": 1,
 }
 
 # Functions that recognise what a foreign library says only in words; each has a test of its own.
@@ -41,8 +39,7 @@ RECOGNISERS: Final = {
     "sampling/vllm/connection.py:has_no_output_layer",
     "sampling/vllm/connection.py:is_loaded_already",
 }
-KNOWN_PARSING: Final = {
-}
+KNOWN_PARSING: Final = {}
 
 # Words that are gone altogether: no text has them and no identifier contains them.
 RETIRED_WORDS: Final = frozenset(
@@ -300,11 +297,6 @@ KNOWN_RETIRED: Final[dict[str, set[str]]] = {
     "src/chockstone/backends/worker/checkpoints.py": {"Mould", "crew", "mould"},
     "src/chockstone/backends/worker/sampling_source.py": {"crew"},
     "src/chockstone/backends/worker/service.py": {"crew", "mould", "workshop"},
-    "src/chockstone/checkpoints/resume/attempts/write_lease.py": {"tenure"},
-    "src/chockstone/checkpoints/resume/walk/candidate_scanner.py": {"lookout"},
-    "src/chockstone/checkpoints/resume/walk/chain.py": {"auditor", "lookout", "tenure"},
-    "src/chockstone/checkpoints/resume/walk/reporter.py": {"auditor"},
-    "tests/faults/resume/test_interleavings.py": {"lookout", "tenure"},
     "tests/support/backends/fsdp/jobs.py": {"crew", "mould"},
     "tests/support/backends/fsdp/member.py": {"crew"},
 }

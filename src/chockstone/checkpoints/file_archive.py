@@ -87,7 +87,7 @@ def list_files(directory: Path) -> dict[str, Path]:
     """The files below a folder by relative name, as ``write_files`` takes them.
 
     A link stands for what it points to, wherever that is, as it does for ``shutil.copytree`` and so for
-    stock Flyte; one that points to nothing, or to a folder around itself, is a ``CheckpointError``, and so is
+    Flyte itself; one that points to nothing, or to a folder around itself, is a ``CheckpointError``, and so is
     anything that is neither file nor folder. Folders without files leave no trace.
     """
     found: dict[str, Path] = {}

@@ -1,5 +1,5 @@
-"""Integrations: the checkpoint library behind the interfaces of other platforms, a package for each.
+"""The checkpoint library behind the interfaces of other platforms, one package each.
 
-They know the platform and the checkpoint library; nothing of the server, and no torch. None is imported
-with another: each needs an extra of its own.
+A package knows its platform and the checkpoint library. It must not know the server or torch. No package imports
+another platform's SDK: each SDK is an extra of its own.
 """

@@ -32,7 +32,7 @@ from chockstone.checkpoints.stores.bucket import RetryPolicy
 from support.hostile_archives import CREATED_AT
 from support.loopback_s3 import Fault, Kind, Proxy
 
-PATIENCE = RetryPolicy(attempts=2, connect_seconds=3.0, silence_seconds=3.0)  # a busy machine takes more than one
+RETRY_POLICY = RetryPolicy(attempts=2, connect_seconds=3.0, silence_seconds=3.0)  # a busy machine takes more than one
 IDENTITY = {CHAIN: "run"}  # what a Resume of ``World.root`` says of itself
 WORDS = 40_000  # of the largest tensor: several blocks
 DENIED = Fault(Kind.STATUS, 403, "AccessDenied")
@@ -139,7 +139,7 @@ class World(ABC):
 
     def resume(self, attempt: int | None = None, **options: Any) -> Resume:
         """An attempt at the root. What it keeps and how long it waits is for tests; the rest is as for users."""
-        told = {"patience": PATIENCE, "retention": Retention(), "forward": "off", **options}
+        told = {"retry_policy": RETRY_POLICY, "retention": Retention(), "forward": "off", **options}
         return Resume(told.pop("root", self.root), attempt=attempt, **told)
 
     def attempt(self, number: int, *steps: int, restores: bool = False, **options: Any) -> None:
@@ -178,7 +178,7 @@ class World(ABC):
         """A chain whose places are named one by one; ``own`` is a path of this world."""
         identity = options.pop("identity", IDENTITY)
         rules = options.pop("rules", ResumeRules())
-        places = options.pop("places", None) or AttemptPlaces(patience=PATIENCE)
+        places = options.pop("places", None) or AttemptPlaces(retry_policy=RETRY_POLICY)
         return Chain(
             places, self.uri(own), identity=identity, attempt=attempt, candidates=candidates, rules=rules, **options
         )

@@ -114,7 +114,7 @@ class World:
 
 
 class MemoryPlaces:
-    """As ``Places``, for one process."""
+    """As ``AttemptPlaces``, for one process."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -176,7 +176,7 @@ class MemoryPlace:
         return True
 
     def put(self, record: str, content: bytes) -> None:
-        if record == SETTLED:  # the other one is the audit, which nobody reads: no call of its own
+        if record == SETTLED:  # the other one is the report, which nobody reads: no call of its own
             self._world.call()
         self._world.objects[self._folder + record] = content
 
@@ -269,11 +269,11 @@ class MemorySource:
         pass
 
 
-def one_after_the_other(places: Any, candidates: Sequence[Any], _: object, stock: Any = None) -> list[Any]:
+def one_after_the_other(places: Any, candidates: Sequence[Any], _: object, flyte_native: Any = None) -> list[Any]:
     """In the stead of ``probe``, whose threads no scheduler knows."""
     from chockstone.checkpoints.resume.attempts.attempt import Attempt
 
-    return [Attempt.look(places.open(each.uri), stock) for each in candidates]
+    return [Attempt.inspect(places.open(each.uri), flyte_native) for each in candidates]
 
 
 class InThisThread:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import botocore.httpsession
-from harness import PATIENCE, state, step_of
+from harness import RETRY_POLICY, state, step_of
 
 from chockstone.checkpoints.resume import Resume
 from chockstone.checkpoints.resume.attempts import places
@@ -83,7 +83,9 @@ def torn_write(real: Callable[..., int]) -> Callable[..., Callable[[], object]]:
 
 
 def attempt(root: str, number: int, **options: Any) -> Resume:
-    return Resume(root, attempt=number, patience=PATIENCE, **{"retention": Retention(), "forward": "off", **options})
+    return Resume(
+        root, attempt=number, retry_policy=RETRY_POLICY, **{"retention": Retention(), "forward": "off", **options}
+    )
 
 
 def said(pipe: int, step: int) -> None:

@@ -16,8 +16,8 @@ from harness import (
     EXPIRED,
     HANG,
     MANY,
-    PATIENCE,
     RESET,
+    RETRY_POLICY,
     SHORT,
     FileWorld,
     S3World,
@@ -131,7 +131,7 @@ TROUBLES = {"500": BROKEN, "503": BUSY, "429": MANY, "reset": RESET, "hang": HAN
 def test_f19_a_store_that_does_not_answer_stops(trouble: str, where: str, two_on_s3: S3World) -> None:
     two_on_s3.inject(TROUBLES[trouble], where)
 
-    error = is_blocked(two_on_s3, Verdict.UNREACHABLE, patience=IMPATIENT)
+    error = is_blocked(two_on_s3, Verdict.UNREACHABLE, retry_policy=IMPATIENT)
 
     if trouble.isdigit():
         assert [each.status for each in error.report.looked if each.reached][-1] == int(trouble)  # type: ignore[attr-defined]  # a Report
@@ -142,7 +142,7 @@ def test_f19_the_deadline_ends_what_patience_would_not(two_on_s3: S3World) -> No
     started = time.monotonic()
 
     error = is_blocked(
-        two_on_s3, Verdict.UNREACHABLE, patience=RetryPolicy(silence_seconds=100.0), deadline_seconds=2.0
+        two_on_s3, Verdict.UNREACHABLE, retry_policy=RetryPolicy(silence_seconds=100.0), deadline_seconds=2.0
     )
 
     assert "within the 2 s that a decision may take" in str(error)
@@ -153,7 +153,7 @@ def test_f19_the_deadline_ends_what_patience_would_not(two_on_s3: S3World) -> No
 def test_f20_what_comes_at_the_third_try_is_taken(where: str, two_on_s3: S3World) -> None:
     two_on_s3.inject(BUSY, where, methods=["GET"], times=2)
 
-    step, resume = two_on_s3.restore(patience=RetryPolicy(attempts=3, silence_seconds=5.0))
+    step, resume = two_on_s3.restore(retry_policy=RetryPolicy(attempts=3, silence_seconds=5.0))
 
     assert step == 20
     assert resume.report is not None
@@ -343,7 +343,7 @@ def test_f24_the_next_save_goes_before_what_could_not_be_read(two: World) -> Non
 def test_f27_a_body_that_breaks_off_once_is_asked_for_again(after: int, two_on_s3: S3World) -> None:
     two_on_s3.inject(SHORT, GET, methods=["GET"], times=1, after=after)
 
-    assert two_on_s3.restore(patience=PATIENCE)[0] == 20
+    assert two_on_s3.restore(retry_policy=RETRY_POLICY)[0] == 20
 
 
 @pytest.mark.parametrize("after", [0, 1])

@@ -28,9 +28,10 @@ from chockstone.checkpoints.resume.attempts.places import FilePlace
 from chockstone.checkpoints.resume.attempts.roots import attempt_place
 from chockstone.checkpoints.resume.forward import Forward, Mode
 from chockstone.checkpoints.resume.retention_runner import RetentionRunner
-from chockstone.checkpoints.resume.walk import candidate_scanner as lookout
+from chockstone.checkpoints.resume.walk import candidate_scanner
 from chockstone.checkpoints.resume.walk.chain import Chain
 from chockstone.checkpoints.retention.policy import Retention
+from chockstone.checkpoints.stores.store import Store
 
 ROOT = "s3://bucket/run"
 MOST_ATTEMPTS = 10
@@ -79,10 +80,10 @@ class History:
             step = self.resume(chain)
             if mode != "off" and chain.found is not None and chain.found.place.uri != chain.place.uri:
                 self.world.start(Forward(chain, chain.found, mode)._run)
-            chain.on_commit = RetentionRunner(chain, Retention(keep_last=2)).tidy
+            store = chain.store_with(RetentionRunner(chain, Retention(keep_last=2)).tidy)
             for _ in range(saves):
                 step += 1
-                self._save(chain, step)
+                self._save(chain, store, step)
         except Superseded:
             self.superseded += 1
         except (ResumeBlocked, ResumeExhausted, StoreError) as error:
@@ -91,10 +92,10 @@ class History:
 
     def resume(self, chain: Chain) -> int:
         found = chain.walk(load)
-        tenure = chain.claim()
+        lease = chain.claim()
         assert chain.attempt is not None
-        claimed_at = self.world.written[f"{chain.place.uri}.ckpt/claims/{tenure.number:06d}.json"]
-        self.claimed[chain.attempt, tenure.number] = claimed_at
+        claimed_at = self.world.written[f"{chain.place.uri}.ckpt/claims/{lease.number:06d}.json"]
+        self.claimed[chain.attempt, lease.number] = claimed_at
         rank, step = (-1, 0), 0
         if found is not None:
             assert chain.report is not None
@@ -105,12 +106,10 @@ class History:
         self.resumed.append(Resumed(chain.attempt, claimed_at, rank, step))
         return step
 
-    def _save(self, chain: Chain, step: int) -> None:
+    def _save(self, chain: Chain, store: Store, step: int) -> None:
         generation = chain.begin()
         content = json.dumps({"step": step, "place": chain.place.uri, "generation": generation.name}).encode()
-        write_files(
-            chain.store, generation.name, {"state": content}, step=step, metadata=chain.metadata, created_at=WHEN
-        )
+        write_files(store, generation.name, {"state": content}, step=step, metadata=chain.metadata, created_at=WHEN)
         assert chain.attempt is not None
         self.acknowledged.append(Acknowledged(chain.attempt, generation, step, self.world.now))
 
@@ -159,11 +158,11 @@ def check_store(history: History) -> None:
     real = 0
     for number in range(MOST_ATTEMPTS):
         place = MemoryPlace(history.world, attempt_place(ROOT, number))
-        attempt = Attempt.look(place)
-        valid = set(attempt.generations) - attempt.voids()
+        attempt = Attempt.inspect(place)
+        valid = set(attempt.generations) - attempt.superseded()
         for each in history.acknowledged:
             if each.attempt == number and each.generation in attempt.generations:
-                assert each.generation in valid, f"{each} is void"
+                assert each.generation in valid, f"{each} is superseded"
         for generation in valid:
             manifest = read_head_of(place, generation.name).manifest
             real += manifest.kind != FORWARD
@@ -190,8 +189,8 @@ def check_readers(history: History) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookout, "probe", one_after_the_other)
-    monkeypatch.setattr(lookout, "ThreadPoolExecutor", InThisThread)
+    monkeypatch.setattr(candidate_scanner, "probe", one_after_the_other)
+    monkeypatch.setattr(candidate_scanner, "ThreadPoolExecutor", InThisThread)
 
 
 @pytest.mark.parametrize("block", range(4))

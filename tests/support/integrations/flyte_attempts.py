@@ -29,7 +29,7 @@ class Root:
         return FlyteCheckpoint(checkpoint_dest=self.path(number), checkpoint_src=src, options=Options(**options))
 
 
-def stock(work: str, *, dest: str, src: str | None = None, content: bytes = b"") -> bytes:
+def flyte_native(work: str, *, dest: str, src: str | None = None, content: bytes = b"") -> bytes:
     """``read`` or ``write`` of flytekit's own checkpoint; S3 in a process of its own: it leaves connections open."""
     if not dest.startswith("s3"):
         checkpoint = SyncCheckpoint(checkpoint_dest=dest, checkpoint_src=src)

@@ -1,6 +1,7 @@
-"""Resume: a chain of attempts, each resuming from the newest good checkpoint of any earlier attempt.
+"""Resume: a chain of attempts, each of which resumes from the newest good checkpoint of any earlier attempt.
 
-Knows nothing of platforms; ``chockstone.integrations`` tells it where their attempts are.
+``attempts`` reads and writes single attempts, ``walk`` chooses among them, ``resume`` is what users call. This room
+must not know Flyte's SDKs or the server; ``chockstone.integrations`` tells it where the attempts of a platform are.
 """
 
 from chockstone.checkpoints.restoring.verdicts import Verdict

@@ -1,8 +1,8 @@
-"""Dependents: which archives of a store a chain of attempts still needs, for whoever removes archives by name or rule.
+"""Dependents: which archives of a store a chain of attempts still needs, for callers that remove archives.
 
 An archive belongs to a chain if it is ``<place>.ckpt/<generation>.tar``. Attempts that may refer to it are found in
-three ways: a fence in its place names the attempt that wrote the fence, a record names an attempt of another chain,
-and attempts below one root stand side by side. Every way is followed from each attempt found. Only reads.
+three ways: a fence in its place names the attempt that wrote the fence; a record names an attempt of another chain;
+attempts below one root are siblings. Each attempt found is followed in all three ways. Only reads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WIDTH: Final = 8  # heads read at once
 
 
 def references_of(place: str, manifest: Manifest) -> set[Key]:
-    """Archives that one with this manifest, at ``place``, cannot be restored without."""
+    """Return the archives that the one with this manifest, at ``place``, needs for a restore."""
     needed: set[Key] = set()
     source = manifest.metadata.get("source") if manifest.kind == FORWARD else None
     if isinstance(source, dict):
@@ -50,14 +50,14 @@ def references_of(place: str, manifest: Manifest) -> set[Key]:
 
 
 class Dependents:
-    """Of one store, by its URL. Sends no request for names that belong to no chain."""
+    """Finds the dependents of archives of one store. Sends no request for names that belong to no chain."""
 
     def __init__(self, store_url: str, places: AttemptPlaces | None = None) -> None:
         self._url = store_url.rstrip("/")
         self._places = places
 
     def chain_facts(self, names: Sequence[str]) -> ChainFacts:
-        """Of these archives. Raises StoreError where a place cannot be read: what it needs is then not known."""
+        """Return who needs these archives. Raises StoreError if a place cannot be read: its needs are unknown."""
         keys = {name: key for name in names if (key := self._key(name)) is not None}
         if not keys:
             return NO_CHAIN
@@ -70,19 +70,19 @@ class Dependents:
             return None
         try:
             return normalise(folder.removesuffix(FOLDER)), last
-        except InvalidName:  # a whole bucket, or a disk: no attempt is there
+        except InvalidName:  # a whole bucket or file system, which cannot be a place
             return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
-    """How places are named here, and how they were by the attempt that wrote a record: mounts may differ."""
+class _PathTranslation:
+    """Translates paths of a record to paths here: the writer may have mounted the storage elsewhere."""
 
     recorded: str
     actual: str
 
     @classmethod
-    def of(cls, recorded: str, actual: str) -> _Frame:
+    def of(cls, recorded: str, actual: str) -> _PathTranslation:
         theirs, ours = recorded.split("/"), actual.split("/")
         while theirs and ours and theirs[-1] == ours[-1]:
             theirs.pop()
@@ -90,7 +90,7 @@ class _Frame:
         return cls("/".join(theirs), "/".join(ours))
 
     def translate(self, uri: str) -> str:
-        """As it is where it is no place at all: then it equals no place that anybody asks about."""
+        """Return ``uri`` unchanged if it cannot be a place: then it matches none."""
         moved = uri
         if self.recorded != self.actual and f"{uri}/".startswith(f"{self.recorded}/"):
             moved = self.actual + uri[len(self.recorded) :]
@@ -101,22 +101,22 @@ class _Frame:
 
 
 class _Inspection:
-    """One look at all places that matter."""
+    """Lists all places that matter, once."""
 
     def __init__(self, places: AttemptPlaces, keys: dict[str, Key]) -> None:
         self._places = places
         self._keys = keys
         self._names = {key: name for name, key in keys.items()}
         self._attempts: dict[str, Attempt] = {}
-        self._frames: dict[str, _Frame] = {}
+        self._translations: dict[str, _PathTranslation] = {}
         self._roots: set[str] = set()
 
     def chain_facts(self) -> ChainFacts:
-        self._look({uri for uri, _ in self._keys.values()})
+        self._inspect({uri for uri, _ in self._keys.values()})
         superseded: set[str] = set()
         for uri in {uri for uri, _ in self._keys.values()}:
-            void = {each.name for each in self._attempts[uri].voids()}
-            superseded |= {name for name, key in self._keys.items() if key[0] == uri and key[1] in void}
+            there = {each.name for each in self._attempts[uri].superseded()}
+            superseded |= {name for name, key in self._keys.items() if key[0] == uri and key[1] in there}
         references: set[str] = set()
         chains: dict[str, str] = {}
         dependents: dict[str, list[Dependent]] = {}
@@ -127,13 +127,13 @@ class _Inspection:
                 if head.manifest.kind == FORWARD:
                     references.add(name)
             for place, target in references_of(uri, head.manifest):
-                key = (place if place == uri else self._frames[uri].translate(place)), target
+                key = (place if place == uri else self._translations[uri].translate(place)), target
                 if key in self._names:
                     dependents.setdefault(self._names[key], []).append(Dependent(uri, generation, name))
         numbers = {name: number for name, key in self._keys.items() if (number := Generation.parse(key[1]))}
         return ChainFacts(numbers, chains, frozenset(superseded), frozenset(references), dependents)
 
-    def _look(self, uris: set[str]) -> None:
+    def _inspect(self, uris: set[str]) -> None:
         pending = sorted(uris)
         while pending:
             uri = pending.pop()
@@ -144,12 +144,12 @@ class _Inspection:
                     f"more than {MAX_CANDIDATES} attempts may refer to these checkpoints, so it cannot be told which "
                     "of them are needed; name fewer of them, or a prefix"
                 )
-            attempt = self._attempts[uri] = Attempt.look(self._places.open(uri))
+            attempt = self._attempts[uri] = Attempt.inspect(self._places.open(uri))
             claims = [claim for number in attempt.log.claims if (claim := _read(attempt, number)) is not None]
             own = next((claim.by for claim in reversed(claims) if claim.kind == "claim"), uri)
-            frame = self._frames[uri] = _Frame.of(own, uri)
+            translation = self._translations[uri] = _PathTranslation.of(own, uri)
             fences = [claim.by for claim in claims if claim.kind == "fence"]
-            elsewhere = [frame.translate(by) for by in (*fences, *_referrers(attempt))]
+            elsewhere = [translation.translate(by) for by in (*fences, *_referrers(attempt))]
             pending += [each for each in (*elsewhere, *self._siblings(uri)) if _is_place(each)]
 
     def _siblings(self, uri: str) -> list[str]:
@@ -167,7 +167,7 @@ class _Inspection:
 
 
 def _read(attempt: Attempt, number: int) -> Claim | None:
-    """None for one that is damaged: the records beside it say whether the place is fenced."""
+    """Return None for a damaged claim: the records beside it show whether the place is fenced."""
     with suppress(DamagedArchive):
         return attempt.claim(number)
     return None
@@ -192,12 +192,12 @@ def _is_place(uri: str) -> bool:
 
 
 def _head(place: AttemptPlace, name: str) -> Head | None:
-    """None where it is gone, or cannot be restored anyhow."""
+    """Return None if the archive is gone, or cannot be restored."""
     for is_last in (False, True):
         try:
             return read_head_of(place, name)
         except DamagedArchive:
-            if is_last:  # the fault may have been on the way
+            if is_last:  # read it twice: the transfer may have damaged it
                 return None
         except (CheckpointMissing, ForeignArchive, UnsupportedArchive):
             return None

@@ -1,4 +1,4 @@
-"""Audits: what a next attempt would go on from, and what the last one wrote down. Claims and changes nothing."""
+"""Explain which checkpoint the next attempt would resume from, or show the report of the last one. Writes nothing."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing, Da
 from chockstone.checkpoints.resume.attempts.attempt import Attempt
 from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
 from chockstone.checkpoints.resume.attempts.claims import Claim
-from chockstone.checkpoints.resume.attempts.cost import Spent
-from chockstone.checkpoints.resume.attempts.flyte_native import StockForm, list_flyte_native
+from chockstone.checkpoints.resume.attempts.cost import CostSnapshot
+from chockstone.checkpoints.resume.attempts.flyte_native import FlyteNativeForm, list_flyte_native
 from chockstone.checkpoints.resume.attempts.generations import CHAIN
-from chockstone.checkpoints.resume.attempts.places import FOLDER, PATIENCE, AttemptPlace, AttemptPlaces, normalise
+from chockstone.checkpoints.resume.attempts.places import FOLDER, RETRY_POLICY, AttemptPlace, AttemptPlaces, normalise
 from chockstone.checkpoints.resume.attempts.roots import attempt_place, attempts_in, earlier_attempts, named_places
 from chockstone.checkpoints.resume.walk.chain import Chain
 from chockstone.checkpoints.resume.walk.report import MAX_BYTES, RECORD, ResumeReport
@@ -30,53 +30,52 @@ def explain(
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     attempt: int | None = None,
     earlier: Sequence[tuple[int, str]] = (),
-    patience: RetryPolicy = PATIENCE,
+    retry_policy: RetryPolicy = RETRY_POLICY,
 ) -> ResumeReport:
-    """What the next attempt below a root would find, or a restart in the place of a single one; reads no payload.
+    """Report what the next attempt below a root would restore, or a restart in the place of one attempt.
 
-    Of a single one, ``attempt`` is its number, and ``earlier`` are numbers and places of those before it, newest first,
-    for who can tell them from its path.
+    For the place of one attempt, ``attempt`` is its number, and ``earlier`` are numbers and places of the attempts
+    before it, newest first.
 
-    Goes by the rules that the newest attempt there recorded, and takes ``identity`` from its claim if nobody says
-    whose it must be. The outcome tells what would be done. Raises InvalidName for what is no place, and StoreError
-    where even the root cannot be listed.
+    Uses the settings that the newest attempt recorded, and by default the ``identity`` of its claim. Reads no payload.
+    Raises InvalidName if ``uri`` cannot be a place, and StoreError if the root cannot be listed.
     """
-    root, places = _root(uri), AttemptPlaces(patience=patience)
+    root, places = _root(uri), AttemptPlaces(retry_policy=retry_policy)
     numbers = attempts_in(places, root)
-    told = _told(places, [*_newest_first(root, numbers), *(place for _, place in earlier)])
+    newest = _newest_settings(places, [*_newest_first(root, numbers), *(place for _, place in earlier)])
     if isinstance(identity, str):
         identity = {CHAIN: identity}
     elif identity is None:
-        identity = told.claim.identity if told.claim else {CHAIN: PurePosixPath(root).name}
+        identity = newest.claim.identity if newest.claim else {CHAIN: PurePosixPath(root).name}
     before = earlier_attempts(root, reversed(numbers))
     if numbers:
         attempt = numbers[-1] + 1
         own, notes = attempt_place(root, attempt), []
     else:
         before = [Candidate(place, Origin.DERIVED, number) for number, place in earlier]
-        if attempt is None and told.claim is not None:
-            attempt = told.claim.attempt
-        own, notes = root, [told.fence] if told.fence else []
+        if attempt is None and newest.claim is not None:
+            attempt = newest.claim.attempt
+        own, notes = root, [newest.fence] if newest.fence else []
     chain = Chain(
         places,
         own,
         identity=identity,
         attempt=attempt,
         candidates=[*before, *named_places(places, sources)],
-        rules=told.rules,
+        rules=newest.rules,
         notes=notes,
         is_looking_only=True,
-        since=Spent(),
+        since=CostSnapshot(),
     )
     return chain.explain()
 
 
-def recorded(uri: str | os.PathLike[str], *, patience: RetryPolicy = PATIENCE) -> ResumeReport:
-    """What the newest attempt that wrote it down found when it resumed: below a root, or in one place.
+def recorded(uri: str | os.PathLike[str], *, retry_policy: RetryPolicy = RETRY_POLICY) -> ResumeReport:
+    """Return the newest report that an attempt recorded, below a root or in the place of one attempt.
 
-    Raises CheckpointMissing where none did.
+    Raises CheckpointMissing if there is none.
     """
-    root, places = _root(uri), AttemptPlaces(patience=patience)
+    root, places = _root(uri), AttemptPlaces(retry_policy=retry_policy)
     silent: list[str] = []
     for place in map(places.open, _newest_first(root, attempts_in(places, root))):
         try:
@@ -90,16 +89,16 @@ def recorded(uri: str | os.PathLike[str], *, patience: RetryPolicy = PATIENCE) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What the newest attempt of a chain says of itself, as far as it can be read."""
+class _NewestSettings:
+    """Claim and settings of the newest attempt of a chain, as far as they can be read."""
 
     claim: Claim | None
     rules: ResumeRules
-    fence: str = ""
+    fence: str = ""  # a note on the fence of its place, if it has one
 
 
 def _root(uri: str | os.PathLike[str]) -> str:
-    """The folder of records that belongs to a place stands for the place."""
+    """Return the place; the folder of its records stands for it as well."""
     return normalise(normalise(uri).removesuffix(FOLDER))
 
 
@@ -107,18 +106,18 @@ def _newest_first(root: str, numbers: Sequence[int]) -> list[str]:
     return [attempt_place(root, number) for number in reversed(numbers)] or [root]
 
 
-def _told(places: AttemptPlaces, uris: Sequence[str]) -> _Told:
-    """By the newest of these places that says anything."""
+def _newest_settings(places: AttemptPlaces, uris: Sequence[str]) -> _NewestSettings:
+    """Read claim and settings from the first of these places that has them."""
     rules: ResumeRules | None = None
     for place in map(places.open, uris):
         rules = rules or _rules(place)
         try:
-            attempt = Attempt.look(place)
+            attempt = Attempt.inspect(place)
         except CheckpointError:
-            continue  # the walk comes to it, and says what is wrong with it
+            continue  # the walk will report the error
         if (claim := _newest_claim(attempt)) is not None:
-            return _Told(claim, rules or ResumeRules(stock=_form(place)), _fence(attempt))
-    return _Told(None, rules or ResumeRules(stock=_form(places.open(uris[0]))))
+            return _NewestSettings(claim, rules or ResumeRules(flyte_native=_form(place)), _fence(attempt))
+    return _NewestSettings(None, rules or ResumeRules(flyte_native=_form(places.open(uris[0]))))
 
 
 def _newest_claim(attempt: Attempt) -> Claim | None:
@@ -131,33 +130,25 @@ def _newest_claim(attempt: Attempt) -> Claim | None:
 
 
 def _fence(attempt: Attempt) -> str:
-    """What to know about a place that a later attempt has shut."""
+    """Return a note if a later attempt fenced the place."""
     with suppress(CheckpointError):
         last = attempt.claim(attempt.log.last)
         if last is not None and last.kind == "fence":
-            return f"{attempt.place.uri} was shut by {last.by}, which is where the chain goes on"
+            return f"{attempt.place.uri} was fenced by {last.by}, where the chain continues"
     return ""
 
 
 def _rules(place: AttemptPlace) -> ResumeRules | None:
-    """Those of an attempt, out of its report. Whatever is not understood is as it is by default."""
+    """Read the settings of an attempt from its report."""
     try:
-        settings = _record(place).settings
+        return ResumeRules.from_json(_record(place).settings)
     except CheckpointError:
         return None
-    stock, legacy, on_unreadable = (settings.get(name) for name in ("stock", "legacy", "on_unreadable"))
-    poison_after = settings.get("poison_after")
-    return ResumeRules(
-        on_unreadable="older" if on_unreadable == "older" else "stop",
-        legacy="reject" if legacy == "reject" else "accept",
-        stock="tree" if stock == "tree" else "object" if stock == "object" else None,
-        poison_after=poison_after if type(poison_after) is int and poison_after > 0 else None,
-    )
 
 
-def _form(place: AttemptPlace) -> StockForm | None:
-    """How files of a stock writer stand there, if any do."""
-    forms: tuple[StockForm, ...] = ("tree", "object")
+def _form(place: AttemptPlace) -> FlyteNativeForm | None:
+    """Return the form of Flyte's native files there, if there are any."""
+    forms: tuple[FlyteNativeForm, ...] = ("tree", "object")
     for form in forms:
         with suppress(CheckpointError):
             if list_flyte_native(place, form):

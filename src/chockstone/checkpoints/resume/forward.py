@@ -1,8 +1,8 @@
-"""Forwarding: what was restored is put under the first number of the new attempt, so that the next finds it there.
+"""Forward the restored generation to the new attempt, as its first generation, so that the next attempt finds it there.
 
-By reference it is an archive that only names the other; by copy it is the same bytes. Either is committed
-like a save, under a number that no save has, and touches nothing that is there. It may fail: the restore
-has succeeded, and the next attempt walks as far as this one did.
+The mode "reference" writes an archive that only names the other; "copy" copies its bytes. Both are committed like a
+save, under a number that no save uses, and change nothing that exists. A forward may fail: the restore has succeeded,
+and the next attempt walks back as far as this one did.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from chockstone.checkpoints.stores.store import SUFFIX, ArchiveSource, Sink
 
 log = logging.getLogger(__name__)
 Mode = Literal["reference", "copy", "off"]
-SECONDS: Final = 60.0  # that anybody waits for one
+SECONDS: Final = 60.0  # maximum time to wait for a forward
 _RUN_BYTES: Final = 8 * 1024**2
 
 
 class Forward:
-    """One forward on its way, in a thread of its own."""
+    """One forward, in a thread of its own."""
 
     def __init__(self, chain: Chain, found: FoundGeneration, mode: Mode) -> None:
         self._chain = chain
         self._found = found
         self._mode = mode
         self._held = found.place.uri, found.name
-        chain.held.add(self._held)  # or the attempt's own saves might have it removed before it is referred to
+        chain.held.add(self._held)  # so that retention does not remove it before the reference exists
         self._thread = threading.Thread(target=self._run, name="chockstone-forward", daemon=True)
 
     @classmethod
     def begin(cls, chain: Chain, mode: Mode) -> Forward | None:
-        """Start one, if there is something to forward that was verified and stands elsewhere."""
+        """Start a forward if the restored generation was verified and is in another place."""
         found, report = chain.found, chain.report
         is_sound = report is not None and report.choice is not None and report.choice.verdict is Verdict.VERIFIED
         if mode == "off" or found is None or not is_sound or found.place.uri == chain.place.uri:
@@ -52,7 +52,7 @@ class Forward:
         return forward
 
     def wait(self, seconds: float = SECONDS) -> None:
-        """Until it has ended, but no longer than that."""
+        """Wait until the forward has ended, at most ``seconds``."""
         self._thread.join(seconds)
 
     def _run(self) -> None:
@@ -66,7 +66,7 @@ class Forward:
             self._chain.note(f"forwarded {found.name} of {found.place.uri} {how}")
         except CheckpointExists:
             self._chain.note("not forwarded: the attempt has saved something of its own")
-        except Exception as error:  # noqa: BLE001  # best effort: whatever it is, the restore has succeeded
+        except Exception as error:  # noqa: BLE001  # best effort: the restore has succeeded
             log.warning("resume forward failed place=%s error=%s", self._chain.place.uri, error)
             self._chain.note(f"forwarding failed: {error}")
         finally:
@@ -75,10 +75,10 @@ class Forward:
     def _refer(self, generation: Generation) -> str:
         found = self._found
         if identity_of(found.manifest) != self._chain.identity:
-            self._tell_the_source()
+            self._record_at_source()
         source = {"uri": found.place.uri, "generation": found.name, "seal": found.seal}
         write_files(
-            self._chain.quiet_store,
+            self._chain.store,
             generation.name,
             {},
             kind=FORWARD,
@@ -88,13 +88,13 @@ class Forward:
         )
         return "by reference"
 
-    def _tell_the_source(self) -> None:
-        """Leave a record in a place of another chain, which this chain did not fence. The place may be read-only."""
+    def _record_at_source(self) -> None:
+        """Record the reference at the place of another chain, which has no fence of ours. It may be read-only."""
         referrer = Referrer(self._chain.place.uri)
         try:
             self._found.place.put_if_absent(referrer.record, referrer.encode())
         except CheckpointError as error:
-            self._chain.note(f"{self._found.place.uri} does not know of the reference to it: {error}")
+            self._chain.note(f"the reference to {self._found.place.uri} could not be recorded there: {error}")
 
     def _copy(self, generation: Generation) -> str:
         found, chain = self._found, self._chain
@@ -103,11 +103,11 @@ class Forward:
         if identity_of(found.manifest) != chain.identity:
             return self._refer(generation) + ": a copy would say that it is of another chain"
         chain.claim().check()
-        if copied := _within_the_store(found.place, found.name, chain.place, generation.name):
+        if copied := _copy_within_store(found.place, found.name, chain.place, generation.name):
             chain.claim().check()
             return copied
         source = found.open()
-        sink = chain.quiet_store.begin(generation.name, source.size)
+        sink = chain.store.begin(generation.name, source.size)
         try:
             _stream(source, sink)
             sink.commit(overwrite=False)
@@ -117,8 +117,8 @@ class Forward:
         return "by copying its bytes"
 
 
-def _within_the_store(source: AttemptPlace, name: str, target: AttemptPlace, new: str) -> str:
-    """How it was copied without moving bytes through this process, or nothing where that cannot be."""
+def _copy_within_store(source: AttemptPlace, name: str, target: AttemptPlace, new: str) -> str:
+    """Copy without moving bytes through this process. Return how, or "" if that is not possible."""
     if isinstance(source, BucketPlace) and isinstance(target, BucketPlace) and source.bucket is target.bucket:
         facts = source.bucket.find(f"{source.store.url[len(source.bucket.url) + 1 :]}/{name}{SUFFIX}")
         if facts is None:
@@ -127,18 +127,18 @@ def _within_the_store(source: AttemptPlace, name: str, target: AttemptPlace, new
         target.bucket.copy(facts, key, overwrite=False)
         return "by a copy that the store made"
     if isinstance(source, FilePlace) and isinstance(target, FilePlace):
-        return _linked(source, name, target, new)
+        return _link(source, name, target, new)
     return ""
 
 
-def _linked(source: FilePlace, name: str, target: FilePlace, new: str) -> str:
+def _link(source: FilePlace, name: str, target: FilePlace, new: str) -> str:
     ensure_directory(target.folder)
     try:
         os.link(source.store.path(name), target.store.path(new))
     except FileExistsError:
         raise CheckpointExists(f"{new} of {target.uri} is there already") from None
     except OSError:
-        return ""  # another disk, or none with links
+        return ""  # another file system, or one without hard links
     fsync_directory(target.folder)
     return "by a hard link"
 

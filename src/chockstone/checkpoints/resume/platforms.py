@@ -1,9 +1,9 @@
-"""Surroundings: what the variables of a process tell about which try of which job it is.
+"""Read the job, attempt and rank of this process from the environment variables of schedulers. Does no I/O.
 
-A number that stands still is harmless: several processes of one attempt are incarnations of it, in the order of their
-claims. A number that goes back is not, because an attempt would look older than the ones it follows. So the outermost
-platform found is the one whose number counts; if that one starts its jobs again without counting, then every number
-inside starts over with it, and none is used. Nothing here is read from a disk or asked of a network.
+An attempt number that repeats is harmless: the processes are incarnations of one attempt, in the order of their claims.
+A number that decreases is not, because a new attempt would rank below older ones. So the number of the outermost
+platform counts. If that platform restarts jobs without counting, every inner count starts again with each restart, and
+none is used.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # becomes part of paths 
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """``attempt`` is None where nothing counts: the chain then takes one after the newest attempt there.
+    """Which job, attempt and rank this process is.
 
-    ``in_place`` is whether an earlier process of this attempt is known to have been there. ``job`` stays the same when
-    the platform starts the job again and differs between jobs, array tasks among them; it is for the user to put into
-    the root, which alone says what belongs to one chain. ``why`` is a sentence for people.
+    ``attempt`` is None if no platform counts attempts: the chain then takes the number after the newest attempt.
+    ``job`` stays the same when the platform restarts the job, and differs between jobs and array tasks; users put it
+    into the root, which alone decides what belongs to one chain. ``why`` explains the attempt number to people.
     """
 
     platform: PlatformName
@@ -37,17 +37,16 @@ class JobIdentity:
     rank: int
     world_size: int
     job: str | None
-    in_place: bool
     why: str
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> JobIdentity:
-        """Raises ResumeError, naming the variable, for a value that no platform would have set."""
+        """Raises ResumeError with the name of the variable for a value that no platform sets."""
         rank, world_size = _rank(environ)
         found = [platform for platform in _OUTERMOST_FIRST if any(environ.get(name) for name in platform.markers)]
         restarts = {platform: platform.restarts(environ) for platform in found}
         if not found:
-            return cls("none", None, rank, world_size, None, in_place=False, why=f"no scheduler found: {_AFTER_NEWEST}")
+            return cls("none", None, rank, world_size, None, why=f"no scheduler found: {_AFTER_NEWEST}")
         outer, inner = found[0], found[1:]
         attempt = restarts[outer] if outer.numbers_attempts else None
         return cls(
@@ -56,8 +55,6 @@ class JobIdentity:
             rank=rank,
             world_size=world_size,
             job=_job(environ, outer),
-            # Where nothing numbers the attempts, each start is a new one, whatever was started again.
-            in_place=attempt is not None and any(restarts[each] for each in inner),
             why="; ".join([_of_outer(environ, outer, attempt), *_of_inner(environ, inner, restarts, attempt)]),
         )
 
@@ -66,11 +63,11 @@ class JobIdentity:
 class _Platform:
     name: PlatformName
     title: str
-    markers: tuple[str, ...]  # any of these set, and not to nothing
+    markers: tuple[str, ...]  # the platform is present if one of these is set and not empty
     counter: str | None = None
-    uncounted: int | None = None  # what a counter means that is not set
+    uncounted: int | None = None  # the count if the counter is not set
     restarts_in_place: bool = False
-    jobs: tuple[tuple[str, ...], ...] = ()  # the first of these that is set as a whole
+    jobs: tuple[tuple[str, ...], ...] = ()  # the first tuple whose variables are all set names the job
 
     @property
     def numbers_attempts(self) -> bool:
@@ -82,11 +79,11 @@ class _Platform:
         return _count(environ, self.counter) if environ.get(self.counter) else self.uncounted
 
 
-# SkyPilot gives a task its id once, for all recoveries, and counts them nowhere a task could see. JobSet has its count
-# in an annotation, which a manifest puts into the variable. Slurm sets its count from the first requeue on. Kubernetes
-# starts the pods of a Job again without a count; it stands behind Slurm, whose jobs may be sent off from a pod and take
-# its variables along. The agent of torchelastic counts failures of its workers, from zero in each of its own lives, and
-# not every restart: enough to know of one, not to tell attempts apart.
+# SkyPilot keeps the id of a task over all recoveries, and shows no count. JobSet has its count in an annotation, which
+# a manifest puts into the variable. Slurm sets its count from the first requeue on. Kubernetes restarts the pods
+# of a Job without a count; it comes after Slurm, because a Slurm job submitted from a pod inherits the pod's variables.
+# The agent of torchelastic counts failures of its workers, from zero in each process of the agent: enough to know of a
+# restart, not to number attempts.
 _OUTERMOST_FIRST = (
     _Platform("skypilot", "SkyPilot", ("SKYPILOT_TASK_ID",), jobs=(("SKYPILOT_TASK_ID",),)),
     _Platform("jobset", "JobSet", ("JOBSET_RESTART_ATTEMPT",), "JOBSET_RESTART_ATTEMPT", jobs=(("JOBSET_NAME",),)),
@@ -151,7 +148,7 @@ def _job(environ: Mapping[str, str], platform: _Platform) -> str | None:
 
 
 def _rank(environ: Mapping[str, str]) -> tuple[int, int]:
-    """The launcher of the processes knows best; then who started one process per task or per node."""
+    """Return rank and world size from the launcher of the processes, or else from the scheduler."""
     pairs = (
         ("RANK", "WORLD_SIZE"),
         # Not SLURM_NTASKS: a batch script has it too, where one process runs whatever was asked for.
@@ -174,7 +171,7 @@ def _rank(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _refuse_half(environ: Mapping[str, str]) -> None:
-    """A process that takes itself for the only one would save and shut out beside its siblings."""
+    """Refuse a rank without a world size: the process would take itself for the only one, and save and fence too."""
     if environ.get("RANK"):
         raise ResumeError(f"RANK={_shown(environ['RANK'])} is set and WORLD_SIZE is not. Set both, or neither.")
     if environ.get("WORLD_SIZE") and _count(environ, "WORLD_SIZE") != 1:

@@ -1,4 +1,4 @@
-"""Resume: a training that goes on where the newest good checkpoint of any earlier attempt stands.
+"""Resume: restores the newest good checkpoint of any earlier attempt of a training, and saves new ones.
 
     with Resume.from_environment("s3://bucket/run-7") as resume:
         resume.restore(state)                          # None, and nothing touched, on a first start
@@ -7,8 +7,8 @@
             if step % 100 == 0:
                 resume.save(state, step=step)          # in the background
 
-Each start is an attempt and has a place of its own below the root, so one that should be dead can harm
-nothing that a later one wrote. Nothing is asked of the store before the first call that needs it.
+Each start is an attempt with a place of its own below the root, so a process that should have ended cannot damage
+checkpoints of a later one. Sends no request before the first call that needs one.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from chockstone.checkpoints.restoring.verdicts import Verdict, judge
 from chockstone.checkpoints.restoring.walk_back import OnUnreadable
 from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
 from chockstone.checkpoints.resume.attempts.claims import Generation
-from chockstone.checkpoints.resume.attempts.generations import CHAIN, FoundGeneration, find
-from chockstone.checkpoints.resume.attempts.places import PATIENCE, AttemptPlaces, normalise
+from chockstone.checkpoints.resume.attempts.generations import CHAIN, FoundGeneration, find_generation
+from chockstone.checkpoints.resume.attempts.places import RETRY_POLICY, AttemptPlaces, normalise
 from chockstone.checkpoints.resume.attempts.roots import (
     MAX_ATTEMPT,
+    as_list,
     attempt_place,
     attempts_in,
     begun_before,
     earlier_attempts,
-    listed,
     named_places,
     number_attempt,
 )
@@ -69,7 +69,7 @@ _KEEP: Final = Retention(keep_last=2)
 
 
 class Resume:
-    """One attempt at a training. Call its methods from one thread; saves go on in others."""
+    """One attempt at a training. Call its methods from one thread; saves run in background threads."""
 
     def __init__(
         self,
@@ -83,16 +83,16 @@ class Resume:
         on_unreadable: OnUnreadable = "stop",
         poison_after: int | None = None,
         fresh_start: bool = False,
-        patience: RetryPolicy = PATIENCE,
+        retry_policy: RetryPolicy = RETRY_POLICY,
         deadline_seconds: float = 120.0,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        """``attempt``: which try this is, counted by whoever starts it; None takes the one after the newest there.
+        """``attempt``: the number of this attempt; None takes the one after the newest attempt below the root.
 
-        ``sources`` are tried after everything of this chain, in their order: roots or attempts of other runs.
-        ``identity`` must be the same in every attempt, and tells this chain's checkpoints from others'; the last
-        part of the root by default. ``fresh_start`` begins at zero whatever there is.
+        ``sources``: roots or attempts of other runs, tried in this order after everything of this chain. ``identity``
+        distinguishes the checkpoints of this chain from others and must be the same in every attempt; by default the
+        last part of the root. ``fresh_start``: start from zero, whatever exists.
         """
         _refuse_attempt(attempt)
         _refuse_word("forward", forward, get_args(Mode))
@@ -108,7 +108,7 @@ class Resume:
         self.root = normalise(root)
         self.identity = {CHAIN: PurePosixPath(self.root).name if identity is None else identity}
         self._wanted = attempt
-        self._sources = listed(sources)
+        self._sources = as_list(sources)
         self._retention = retention
         self._forward_mode: Mode = forward
         self._rules = ResumeRules(
@@ -117,41 +117,40 @@ class Resume:
             deadline_seconds=deadline_seconds,
             fresh_start=fresh_start,
         )
-        self._places = AttemptPlaces(patience=patience)
+        self._places = AttemptPlaces(retry_policy=retry_policy)
         self._ranks = ResumeRanks.found(rank, world_size)
         self._notes: list[str] = []
         self._chain_: Chain | None = None
         self._checkpointer: Checkpointer | None = None
         self._forward: Forward | None = None
         self._step: int | None = None
-        self._touched: Exception | None = None  # what broke off a restore that had begun to fill the target
-        self._has_begun = fresh_start  # whether it is known from where this attempt goes on
+        self._touched: Exception | None = None  # the error of a restore that had changed the target already
+        self._has_begun = fresh_start  # whether it is decided what this attempt resumes from
         self._block: ResumeBlocked | None = None  # the root itself could not be read
 
     @classmethod
     def from_environment(
         cls, root: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None, **options: Any
     ) -> Self:
-        """As the variables of Slurm, JobSet, SkyPilot or torchelastic tell it; ``options`` are the constructor's."""
-        found = JobIdentity.read(os.environ if environ is None else environ)
-        told = {"attempt": found.attempt, "rank": found.rank, "world_size": found.world_size, **options}
-        resume = cls(root, **told)
-        resume._notes.append(found.why)
+        """Take attempt and rank from Slurm, JobSet, SkyPilot or torchelastic; ``options`` are the constructor's."""
+        job = JobIdentity.read(os.environ if environ is None else environ)
+        resume = cls(root, **{"attempt": job.attempt, "rank": job.rank, "world_size": job.world_size, **options})
+        resume._notes.append(job.why)
         return resume
 
     @property
     def step(self) -> int | None:
-        """The step of what was restored; None before, and on a fresh start."""
+        """The restored step; None before ``restore``, and on a fresh start."""
         return self._step
 
     @property
     def leads(self) -> bool:
-        """Whether this is the process that saves, of those that train together."""
+        """Whether this is the rank that saves."""
         return self._ranks.leads
 
     @property
     def attempt(self) -> int | None:
-        """Which attempt this is. Asks the store, where nobody said."""
+        """The number of this attempt. Lists the root if no number was given."""
         return self._chain().attempt
 
     @property
@@ -161,17 +160,17 @@ class Resume:
 
     @property
     def report(self) -> ResumeReport | None:
-        """What was looked at and why; None before the first decision, and on all ranks but the first."""
+        """The report of the decision; None before it, and on all ranks except rank 0."""
         return self._chain_.report if self._chain_ else None
 
     def resolve(self) -> ResumeReport:
-        """Decide where to go on from, reading no tensors. Raises ResumeBlocked or ResumeExhausted."""
+        """Choose the checkpoint to resume from, reading no tensors. Raises ResumeBlocked or ResumeExhausted."""
         return self._chain().resolve()
 
     def restore(self, into: MutableMapping[str, Any], *, strict: bool = True) -> RestoreReceipt | None:
-        """Put the newest good state into ``into``, in place, and say what came back; None: nothing was ever saved.
+        """Restore the newest good state into ``into``, in place. Return None if nothing was ever saved.
 
-        With several ranks all restore the very same checkpoint, or all raise.
+        With several ranks, all restore the same checkpoint, or all raise.
         """
         if self._ranks.world_size == 1:
             return self._restore(into, strict=strict)
@@ -197,12 +196,12 @@ class Resume:
     def save(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
         """As ``Checkpointer.save``: returns when ``state`` may be changed again, and writes in the background.
 
-        Raises what blocks the chain, if a restore was refused, and ResumeError where there is something to restore and
-        nobody did: what begins at zero would bury it. Once a later attempt has begun, the handle ends with
-        Superseded, and so does the next call. Only the first rank saves.
+        Raises the error of a refused restore again. Raises ResumeError if a checkpoint exists and was not restored: the
+        save would rank before it. After a later attempt has started, the handle and the next call raise Superseded.
+        Only rank 0 saves.
         """
         if not self._ranks.leads:
-            raise ResumeError(f"rank {self._ranks.rank} is not to save: rank 0 does, for all of them")
+            raise ResumeError(f"rank {self._ranks.rank} must not save: rank 0 saves for all ranks")
         if options.get("name") is not None or options.get("overwrite"):
             raise ResumeError("generations are numbered and never overwritten; leave out name and overwrite")
         chain = self._chain()
@@ -210,23 +209,23 @@ class Resume:
         if CHAIN in metadata:
             raise ResumeError(f"the metadata {CHAIN!r} is the chain's own; choose another name for yours")
         if not self._has_begun:
-            self._refuse_burying(chain)
+            self._refuse_unrestored(chain)
         name = chain.begin().name
         options["name"], options["metadata"] = name, {**metadata, **chain.metadata}
         if self._checkpointer is None:
-            chain.on_commit = RetentionRunner(chain, self._retention).tidy
-            self._checkpointer = Checkpointer(chain.store, ranks="off")  # the first rank saves for all
+            store = chain.store_with(RetentionRunner(chain, self._retention).tidy)
+            self._checkpointer = Checkpointer(store, ranks="off")  # rank 0 saves for all
         with _plainly_superseded():
             return self._checkpointer.save(state, **options)
 
     def acknowledge_fresh_start(self) -> None:
-        """After ResumeBlocked or ResumeExhausted: begin at zero, and let saves go before what could not be read."""
+        """After ResumeBlocked or ResumeExhausted: start from zero, and rank saves before what could not be read."""
         self._block = None
         self._chain().acknowledge_fresh_start()
         self._has_begun = True
 
     def close(self) -> None:
-        """Let running saves and a forward end."""
+        """Wait for running saves and a forward."""
         try:
             if self._forward is not None:
                 self._forward.wait()
@@ -250,7 +249,7 @@ class Resume:
             raise self._block
         if self._chain_ is None:
             try:
-                self._chain_ = self._made()
+                self._chain_ = self._make_chain()
             except (InvalidName, ResumeError):
                 raise
             except Exception as error:
@@ -264,7 +263,7 @@ class Resume:
             verdict=judge(error),
         )
 
-    def _made(self) -> Chain:
+    def _make_chain(self) -> Chain:
         since = self._places.cost.spent
         existing = attempts_in(self._places, self.root, is_only_chain=True)
         numbered = number_attempt(existing, self._wanted)
@@ -277,11 +276,11 @@ class Resume:
             candidates=[*earlier_attempts(self.root, numbered.earlier), *others],
             rules=self._rules,
             notes=[*self._notes, *filter(None, [numbered.note])],
-            meanwhile=lambda: self._begun_meanwhile(numbered.attempt),
+            started_since=lambda: self._started_since(numbered.attempt),
             since=since,
         )
 
-    def _begun_meanwhile(self, attempt: int) -> list[Candidate]:
+    def _started_since(self, attempt: int) -> list[Candidate]:
         try:
             existing = attempts_in(self._places, self.root)
         except Exception as error:
@@ -295,7 +294,7 @@ class Resume:
             receipt = chain.walk(lambda found: self._load(found, into, strict=strict))
         except ResumeError as error:
             if self._touched is not None:
-                error.add_note(f"the target is half restored; do not go on with it: {self._touched}")
+                error.add_note(f"the target is half restored; do not use it: {self._touched}")
             raise
         self._has_begun = True
         if receipt is None:
@@ -308,13 +307,13 @@ class Resume:
             self._forward = Forward.begin(chain, self._forward_mode)
         return receipt
 
-    def _refuse_burying(self, chain: Chain) -> None:
+    def _refuse_unrestored(self, chain: Chain) -> None:
         chosen = chain.resolve().choice
         if chosen is not None:
             step = "" if chosen.step is None else f", step {chosen.step},"
             raise ResumeError(
-                f"there is a checkpoint{step} at {chosen.uri} that nobody restored, and this save would go before it: "
-                "call restore() first, or give fresh_start=True to begin at zero"
+                f"there is a checkpoint{step} at {chosen.uri} that was not restored, and this save would rank before "
+                "it: call restore() first, or give fresh_start=True to begin at zero"
             )
         self._has_begun = True
 
@@ -322,7 +321,7 @@ class Resume:
         uri, name, seal = chosen
         generation = Generation.parse(name)
         assert generation is not None, "rank 0 names generations"
-        found = find(self._places, self._places.open(uri), generation)
+        found = find_generation(self._places, self._places.open(uri), generation)
         if found.seal != seal:
             raise DamagedArchive(f"{name} of {uri} is not the one that rank 0 restored")
         receipt = self._load(found, into, strict=strict)
@@ -349,7 +348,7 @@ class Resume:
 
 
 def _refuse_attempt(attempt: int | None) -> None:
-    """A number that no place has would be found by no later attempt."""
+    """Refuse a number outside of the range of places: later attempts would not find it."""
     if attempt is not None and not (type(attempt) is int and 0 <= attempt <= MAX_ATTEMPT):
         raise ValueError(f"attempt={attempt!r} is not a number from 0 to {MAX_ATTEMPT}, nor None for the next one")
 
@@ -360,7 +359,7 @@ def _refuse_word(name: str, word: str, known: tuple[str, ...]) -> None:
 
 
 def _doubts(report: ResumeReport | None) -> Iterator[str]:
-    """What a user may not have meant by what is a fresh start all the same."""
+    """Return warnings for a fresh start that the user may not have wanted."""
     looked = report.looked if report is not None else ()
     foreign = [each for each in looked if each.verdict is Verdict.FOREIGN and each.origin != Origin.USER]
     if foreign:
@@ -375,7 +374,7 @@ def _doubts(report: ResumeReport | None) -> Iterator[str]:
 
 @contextmanager
 def _plainly_superseded() -> Iterator[None]:
-    """That an earlier save failed of it, and nobody looked, is no other error: whoever is superseded is to stop."""
+    """Raise Superseded itself, not the SaveFailed of an earlier save that it caused."""
     try:
         yield
     except SaveFailed as error:

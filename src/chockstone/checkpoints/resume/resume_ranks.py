@@ -1,7 +1,7 @@
-"""Ranks: several processes of one training, one decision, and either all go on or none does.
+"""Ranks of one training: they take one common decision, and either all of them continue or none does.
 
-Rank 0 looks, claims and saves; the others hear from it what to restore. What it says goes through torch.distributed as
-bytes, never as objects: those would be unpickled. Imports torch only where there is more than one process.
+Rank 0 scans, claims and saves, and tells the others what to restore. Messages go through torch.distributed as bytes,
+never as objects, which would be unpickled. Imports torch only if there is more than one process.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _MAX_REASON_BYTES = 2000
 
 @dataclass(frozen=True, slots=True)
 class ResumeRanks:
-    """This process among ``world_size``. All of them call the same methods in the same order, as with any collective.
+    """This process among ``world_size``. All ranks must call the same methods in the same order: they are collectives.
 
-    One process alone needs no torch and waits for nobody: ``decide`` is then a call, ``share`` gives back what it got,
-    ``all_agree`` raises for itself.
+    A single process needs no torch: ``decide`` is a plain call, ``share`` returns its argument, and ``all_agree``
+    raises for this process only.
     """
 
     rank: int = 0
@@ -39,36 +39,36 @@ class ResumeRanks:
 
     @classmethod
     def found(cls, rank: int, world_size: int) -> ResumeRanks:
-        """What an initialised torch.distributed says; else what is given, as by the environment."""
+        """Return the rank of an initialised torch.distributed, or else the given one."""
         return cls(*(rank_and_world_size() or (rank, world_size)))
 
     @property
     def leads(self) -> bool:
-        """Whether this is the one that writes."""
+        """Whether this is the rank that writes."""
         return self.rank == 0
 
     def decide(self, work: Callable[[], str]) -> str:
-        """What ``work`` gives on rank 0, the only one that does it, on all of them.
+        """Call ``work`` on rank 0 only, and return its result on all ranks.
 
-        If it fails there, it raises on all: the same kind of error with the same text, as far as it is one of this
-        library's, else a ResumeError.
+        If ``work`` raises, all ranks raise: an error of this library of the same type with the same text, or else a
+        ResumeError.
         """
         if self.world_size == 1:
             return work()
         if not self.leads:
-            return _heard(self.share(None))
-        self._check()  # before the work, which may write a claim that nobody then goes by
+            return _decode_message(self.share(None))
+        self._check()  # before the work, which may write a claim in vain
         try:
             text = work()
         except Exception as error:
-            with suppress(ResumeError):  # what went wrong first is what is raised
+            with suppress(ResumeError):  # raise the first error
                 self.share(json.dumps({"failure": encode_error(error)}))
             raise
         self.share(json.dumps({"text": text}))
         return text
 
     def share(self, text: str | None) -> str:
-        """The text of rank 0, on all of them. The others give None."""
+        """Return the text of rank 0 on all ranks. The others pass None."""
         if self.leads and text is None:
             raise ResumeError("rank 0 has nothing to share: it is the one whose text counts.")
         if self.world_size == 1:
@@ -78,38 +78,38 @@ class ResumeRanks:
         import torch
         import torch.distributed as distributed
 
-        said = (text or "").encode()
+        content = (text or "").encode()
         try:
-            size = torch.tensor([len(said)], dtype=torch.int64, device=device)
+            size = torch.tensor([len(content)], dtype=torch.int64, device=device)
             distributed.broadcast(size, src=0)
             if not (length := int(size.item())):
                 return ""
-            payload = _bytes(said, length, device)
+            payload = _bytes(content, length, device)
             distributed.broadcast(payload, src=0)
             return bytes(payload.cpu().tolist()).decode()
         except RuntimeError as error:
             raise self._lost(error) from error
 
     def all_agree(self, ok: bool, why: str = "") -> None:
-        """Return on all of them if ``ok`` is true on all of them; else raise ResumeError on all, naming who was not."""
+        """Return if ``ok`` is true on all ranks; else raise ResumeError on all, with the ranks where it is not."""
         if self.world_size == 1:
             if not ok:
-                raise ResumeError(why or "this process could not go on.")
+                raise ResumeError(why or "this process could not continue.")
             return
         device = self._check()
         import torch
         import torch.distributed as distributed
 
-        said = b"" if ok else (why or "no reason given").encode()[:_MAX_REASON_BYTES]
+        content = b"" if ok else (why or "no reason given").encode()[:_MAX_REASON_BYTES]
         try:
             sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.world_size)]
-            distributed.all_gather(sizes, torch.tensor([len(said)], dtype=torch.int64, device=device))
+            distributed.all_gather(sizes, torch.tensor([len(content)], dtype=torch.int64, device=device))
             lengths = [int(size.item()) for size in sizes]
             if not any(lengths):
                 return
             longest = max(lengths)
             reasons = [torch.zeros(longest, dtype=torch.uint8, device=device) for _ in range(self.world_size)]
-            distributed.all_gather(reasons, _bytes(said, longest, device))
+            distributed.all_gather(reasons, _bytes(content, longest, device))
         except RuntimeError as error:
             raise self._lost(error) from error
         failed = {
@@ -120,11 +120,11 @@ class ResumeRanks:
         raise ResumeError(_disagreement(failed, self.world_size))
 
     def _check(self) -> torch.device:
-        """Where the tensors of a collective must lie, once it is known that one can be had."""
+        """Check that collectives are possible, and return the device for their tensors."""
         place = rank_and_world_size()
         if place is None:
             raise ResumeError(
-                f"rank {self.rank} of {self.world_size} cannot hear from the others: call "
+                f"rank {self.rank} of {self.world_size} cannot reach the others: call "
                 f"torch.distributed.init_process_group() before Resume. If each process trains on its own, give each "
                 f"its own root and world_size=1."
             )
@@ -143,7 +143,7 @@ class ResumeRanks:
 
 
 def _device() -> torch.device:
-    """The processor if the group can use it, else the device of the process: NCCL knows no other memory."""
+    """Return the CPU if the group supports it, else the device of this process: NCCL needs device memory."""
     import torch
     import torch.distributed as distributed
 
@@ -153,14 +153,14 @@ def _device() -> torch.device:
     return torch.device(kinds[0], torch.get_device_module(kinds[0]).current_device())
 
 
-def _bytes(said: bytes, length: int, device: torch.device) -> torch.Tensor:
+def _bytes(content: bytes, length: int, device: torch.device) -> torch.Tensor:
     import torch
 
-    return torch.tensor(list(said.ljust(length, b"\0")), dtype=torch.uint8, device=device)
+    return torch.tensor(list(content.ljust(length, b"\0")), dtype=torch.uint8, device=device)
 
 
-def _heard(said: str) -> str:
-    message: dict[str, Any] = json.loads(said)
+def _decode_message(content: str) -> str:
+    message: dict[str, Any] = json.loads(content)
     failure = message.get("failure")
     if failure is None:
         return str(message["text"])
@@ -171,9 +171,9 @@ def _heard(said: str) -> str:
 
 
 def _disagreement(failed: dict[int, str], world_size: int) -> str:
-    """All ranks by number, and the reasons of a few: thousands would fail of the same."""
+    """Name all ranks that failed, and the reasons of a few of them."""
     ranks = ", ".join(str(rank) for rank in failed)
     reasons = "; ".join(f"rank {rank}: {reason}" for rank, reason in list(failed.items())[:4])
     more = f"; and {len(failed) - 4} more" if len(failed) > 4 else ""
     noun = "rank" if len(failed) == 1 else "ranks"
-    return f"{noun} {ranks} of {world_size} could not go on, so none does. {reasons}{more}"
+    return f"{noun} {ranks} of {world_size} could not continue, so none does. {reasons}{more}"

@@ -1,8 +1,8 @@
-"""Keeping: which generations of a chain stay, its earlier attempts' among them.
+"""Retention of a chain: removes old generations of this attempt and of earlier ones.
 
-Only what can be read and is ours counts, in the order of the walk, never by time. What is damaged is
-neither counted nor removed: somebody may want to look at it. Nothing goes before enough newer ones stand,
-and what another one refers to stays as long as that does. A removal that fails, fails alone.
+It counts only readable generations of this chain, in the order of the walk, never by time. It neither counts nor
+removes damaged ones, which someone may want to examine. It removes a generation only after enough newer ones exist,
+and keeps the target of a reference as long as the reference. A removal that fails does not fail the save.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chockstone.checkpoints.resume.attempts.attempt import Attempt
 from chockstone.checkpoints.resume.attempts.claims import Generation
 from chockstone.checkpoints.resume.attempts.flyte_native import (
     FlyteNativeFile,
-    StockForm,
+    FlyteNativeForm,
     check_flyte_native,
     clear_flyte_native,
 )
@@ -37,14 +37,14 @@ from chockstone.checkpoints.resume.walk.chain import Chain
 from chockstone.checkpoints.retention.policy import Best, Retention
 
 log = logging.getLogger(__name__)
-LEAST: Final = 2  # good ones that always stay
-_REFERENCES_AT_ONCE: Final = 4  # of attempts that were not asked; the next save removes as many
-_ORPHAN_SECONDS: Final = 3600.0  # locks tell orphans from writes, age does where locks do not reach
+LEAST: Final = 2  # readable generations that always stay
+_REFERENCES_AT_ONCE: Final = 4  # of settled attempts; the next save removes as many
+_ORPHAN_SECONDS: Final = 3600.0  # minimum age of a partial file to sweep, where locks do not show its writer
 
 
 @dataclass(frozen=True, slots=True)
 class KeptGeneration:
-    """A generation that counts."""
+    """A readable generation of the chain."""
 
     place: AttemptPlace
     generation: Generation
@@ -60,7 +60,7 @@ class KeptGeneration:
 
     @property
     def refers_to(self) -> set[Key]:
-        """Others that it cannot do without."""
+        """Other generations that it needs."""
         return references_of(self.place.uri, self.head.manifest)
 
 
@@ -70,57 +70,57 @@ class RetentionRunner:
     def __init__(self, chain: Chain, policy: Retention) -> None:
         self._chain = chain
         self._policy = policy
-        self._heads: dict[Key, Head | None] = {}  # None: not to be read
+        self._heads: dict[Key, Head | None] = {}  # None: unreadable
         self._has_swept = False
-        self._cleared: set[str] = set()  # places whose copies for stock readers are gone
-        self._damaged: set[tuple[str, str | None]] = set()  # as the restore found, whatever their heads say
+        self._cleared: set[str] = set()  # places whose copies for Flyte were removed
+        self._damaged: set[tuple[str, str | None]] = set()  # found by the restore; their heads may be fine
 
     def tidy(self) -> list[Key]:
-        """Remove what the policy does not keep; what was removed. Raises nothing."""
+        """Remove what the policy does not keep, and return it. Raises nothing."""
         self._sweep()
         if not self._policy.selects:
-            return []  # then all stay, and nobody need look
-        held = set(self._chain.held)  # before looking: what it was held for is either still to come, or listed
+            return []  # the policy keeps everything
+        held = set(self._chain.held)  # before the listing, so that a forward that ends meanwhile is in the listing
         try:
-            good = self._good()
-            doomed = [each for each in plan(good, self._policy) if each.key not in held]
-            if doomed:
-                self._chain.claim().check()  # a later attempt may go by what we would remove
-            doomed = self._unreferred(doomed)
-            self._clear_views(good, {each.key for each in doomed})
-            return self._remove(doomed)
-        except Exception as error:  # noqa: BLE001  # the save has succeeded, and must not look as if it had not
+            readable = self._readable()
+            to_remove = [each for each in plan(readable, self._policy) if each.key not in held]
+            if to_remove:
+                self._chain.claim().check()  # a later attempt may resume from what we would remove
+            to_remove = self._unreferenced(to_remove)
+            self._clear_flyte_native(readable, {each.key for each in to_remove})
+            return self._remove(to_remove)
+        except Exception as error:  # noqa: BLE001  # the save has succeeded, and must not fail because of this
             log.warning("resume retention failed place=%s error=%s", self._chain.place.uri, error)
             return []
 
-    def _unreferred(self, doomed: Sequence[KeptGeneration]) -> list[KeptGeneration]:
-        """Those that no reference in an attempt that was not asked leads to, once some such references are removed."""
-        keys = {each.key for each in doomed}
-        leading = [each for each in self._chain.references_aside() if (each.target, each.target_generation) in keys]
+    def _unreferenced(self, to_remove: Sequence[KeptGeneration]) -> list[KeptGeneration]:
+        """Remove some references in settled attempts, and return the generations that no remaining one refers to."""
+        keys = {each.key for each in to_remove}
+        leading = [each for each in self._chain.skipped_references() if (each.target, each.target_generation) in keys]
         if leading:
-            self._chain.remove_aside(leading[:_REFERENCES_AT_ONCE])
+            self._chain.remove_skipped_references(leading[:_REFERENCES_AT_ONCE])
         needed = {(each.target, each.target_generation) for each in leading[_REFERENCES_AT_ONCE:]}
-        return [each for each in doomed if each.key not in needed]
+        return [each for each in to_remove if each.key not in needed]
 
-    def _clear_views(self, good: Sequence[KeptGeneration], doomed: Container[Key]) -> None:
-        """Remove the copies for stock readers from earlier attempts, but for the newest one that keeps a state.
+    def _clear_flyte_native(self, readable: Sequence[KeptGeneration], to_remove: Container[Key]) -> None:
+        """Remove the copies for Flyte from earlier attempts, except the newest one that keeps a generation.
 
-        Each attempt that saves comes past the one that was the newest before it, so copies do not pile up.
+        Each attempt that saves clears the attempt that was the newest before it, so copies do not pile up.
         """
-        if (form := self._chain.rules.stock) is None:
+        if (form := self._chain.rules.flyte_native) is None:
             return
-        real = [each for each in good if not each.is_forward and each.place.uri != self._chain.place.uri]
+        real = [each for each in readable if not each.is_forward and each.place.uri != self._chain.place.uri]
         newest: dict[str, KeptGeneration] = {}  # of each place
         for each in real:
             newest.setdefault(each.place.uri, each)
-        staying = [uri for uri in newest if any(e.place.uri == uri and e.key not in doomed for e in real)]
+        staying = [uri for uri in newest if any(e.place.uri == uri and e.key not in to_remove for e in real)]
         emptied = [uri for uri in newest if uri not in staying]
         for uri in (*staying[1:2], *emptied):
             if uri not in self._cleared:
                 self._cleared.add(uri)
-                self._clear_view(newest[uri], form)
+                self._clear_copies(newest[uri], form)
 
-    def _clear_view(self, shown: KeptGeneration, form: StockForm) -> None:
+    def _clear_copies(self, shown: KeptGeneration, form: FlyteNativeForm) -> None:
         manifest = shown.head.manifest
         files = {member.name: member.size for member in shown.head.layout.members}
         inherited = manifest.metadata.get("inherited")
@@ -131,13 +131,13 @@ class RetentionRunner:
             check_flyte_native([FlyteNativeFile(name, size) for name, size in files.items()])
             count = clear_flyte_native(shown.place, form, files)
         except CheckpointError as error:
-            log.warning("resume stock view not cleared place=%s error=%s", shown.place.uri, error)
+            log.warning("resume copies for Flyte not removed place=%s error=%s", shown.place.uri, error)
             return
         if count:
-            log.info("resume stock view cleared place=%s files=%d", shown.place.uri, count)
+            log.info("resume copies for Flyte removed place=%s files=%d", shown.place.uri, count)
 
     def _sweep(self) -> None:
-        """Once: what killed writers of the chain left behind, where they can no longer be writing."""
+        """Once per process: remove old partial files of killed writers."""
         if self._has_swept:
             return
         self._has_swept = True
@@ -148,23 +148,22 @@ class RetentionRunner:
             except CheckpointError as error:
                 log.warning("resume sweep failed place=%s error=%s", place.uri, error)
 
-    def _good(self) -> list[KeptGeneration]:
-        """All that count, newest first."""
-        good: list[KeptGeneration] = []
+    def _readable(self) -> list[KeptGeneration]:
+        """Return all readable generations of the chain that are not superseded, newest first."""
+        readable: list[KeptGeneration] = []
         report = self._chain.report
-        self._damaged |= {
-            (look.uri, look.generation) for look in (report.looked if report else ()) if look.verdict is Verdict.CORRUPT
-        }
-        own = Attempt.look(self._chain.place)
+        looked = report.looked if report else ()
+        self._damaged |= {(each.uri, each.generation) for each in looked if each.verdict is Verdict.CORRUPT}
+        own = Attempt.inspect(self._chain.place)
         for attempt in (own, *self._chain.earlier()):
-            voids = attempt.voids()
+            superseded = attempt.superseded()
             for generation in attempt.generations:
-                if generation in voids or (attempt.place.uri, generation.name) in self._damaged:
+                if generation in superseded or (attempt.place.uri, generation.name) in self._damaged:
                     continue
                 head = self._head(attempt.place, generation)
                 if head is not None and identity_of(head.manifest) == self._chain.identity:
-                    good.append(KeptGeneration(attempt.place, generation, head))
-        return good
+                    readable.append(KeptGeneration(attempt.place, generation, head))
+        return readable
 
     def _head(self, place: AttemptPlace, generation: Generation) -> Head | None:
         key = place.uri, generation.name
@@ -172,14 +171,14 @@ class RetentionRunner:
             try:
                 self._heads[key] = self._chain.head(place, generation.name)
             except (CheckpointMissing, DamagedArchive, ForeignArchive, UnsupportedArchive):
-                self._heads[key] = None  # also where somebody else removed it
+                self._heads[key] = None  # also if another process removed it
         return self._heads[key]
 
-    def _remove(self, doomed: Sequence[KeptGeneration]) -> list[Key]:
-        """In this order. What one that cannot be removed refers to stays with it."""
+    def _remove(self, generations: Sequence[KeptGeneration]) -> list[Key]:
+        """Remove in this order. If a generation cannot be removed, keep what it refers to."""
         removed: list[Key] = []
         needed: set[Key] = set()
-        for each in doomed:
+        for each in generations:
             if each.key in needed:
                 needed |= each.refers_to
                 continue
@@ -187,32 +186,32 @@ class RetentionRunner:
                 if each.place.remove(each.generation.name):
                     removed.append(each.key)
                     log.info("resume generation removed place=%s name=%s", *each.key)
-                self._heads[each.key] = None  # listings of earlier attempts are older than this
+                self._heads[each.key] = None  # older listings still contain it
             except CheckpointError as error:
                 needed |= each.refers_to
                 log.warning("resume generation not removed place=%s name=%s error=%s", *each.key, error)
         return removed
 
 
-def plan(good: Sequence[KeptGeneration], policy: Retention) -> list[KeptGeneration]:
-    """What goes: references before what they refer to, then oldest first. ``good`` is newest first. Pure."""
-    real = [each for each in good if not each.is_forward]
+def plan(readable: Sequence[KeptGeneration], policy: Retention) -> list[KeptGeneration]:
+    """Return what to remove: references before their targets, oldest first. ``readable`` is newest first. Pure."""
+    real = [each for each in readable if not each.is_forward]
     count = max(LEAST, policy.keep_last or 0)
-    different: dict[str, KeptGeneration] = {}  # by seal: a copy, a hard link even, adds nothing to fall back on
+    different: dict[str, KeptGeneration] = {}  # by seal: a copy or hard link of an archive does not count twice
     for each in real:
         different.setdefault(each.head.seal, each)
     if policy.keep_last is None or len(different) <= count:
         return []
     newest = list(different.values())[:count]
     keep = {each.key for each in newest}
-    oldest_kept = good.index(newest[-1])
-    keep |= {each.key for each in good[:oldest_kept] if each.is_forward}
+    oldest_kept = readable.index(newest[-1])
+    keep |= {each.key for each in readable[:oldest_kept] if each.is_forward}
     keep |= {each.key for each in real if each.head.manifest.pinned or each.generation.name in policy.pinned}
     if policy.keep_every is not None:
         keep |= {each.key for each in real if (each.head.manifest.step or 1) % policy.keep_every == 0}
     if policy.keep_best is not None:
         keep |= {each.key for each in _best(real, policy.keep_best)}
-    by_key = {each.key: each for each in good}
+    by_key = {each.key: each for each in readable}
     pending = [by_key[key] for key in keep if key in by_key]
     while pending:
         for key in pending.pop().refers_to:
@@ -220,8 +219,8 @@ def plan(good: Sequence[KeptGeneration], policy: Retention) -> list[KeptGenerati
                 keep.add(key)
                 if key in by_key:
                     pending.append(by_key[key])
-    doomed = [each for each in reversed(good) if each.key not in keep]
-    return sorted(doomed, key=lambda each: not each.is_forward)
+    to_remove = [each for each in reversed(readable) if each.key not in keep]
+    return sorted(to_remove, key=lambda each: not each.is_forward)
 
 
 def _best(real: Sequence[KeptGeneration], best: Best) -> list[KeptGeneration]:

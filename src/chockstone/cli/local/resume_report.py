@@ -96,7 +96,8 @@ def _print(report: ResumeReport) -> None:
 def _print_outcome(report: ResumeReport) -> None:
     chosen = report.choice
     if chosen is not None:
-        what = "the files that a stock writer left" if chosen.generation is None else f"generation {chosen.generation}"
+        is_native = chosen.generation is None
+        what = "the files that Flyte's own checkpoint wrote" if is_native else f"generation {chosen.generation}"
         number = "" if chosen.attempt is None else f" of attempt {chosen.attempt}"
         step = "" if chosen.step is None else f", step {chosen.step:,}"
         did = "restored" if report.outcome == "restored" else "would restore"

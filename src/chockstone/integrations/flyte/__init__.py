@@ -1,7 +1,7 @@
-"""Flyte: attempts of a task that go on from the newest good checkpoint of any attempt before them.
+"""flytekit 1.x: each attempt of a task resumes from the newest good checkpoint of any earlier attempt.
 
-Knows flytekit 1.x and the checkpoint library. What is named here is imported when it is asked for: how Flyte lays out
-its paths is of use where there is no flytekit, too.
+Uses flytekit and the checkpoint library. The names below are imported on first use, because ``layouts`` must be
+importable without flytekit.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
-"""What flytekit imports by itself when it is imported: with ``CHOCKSTONE_FLYTE_AUTO=1`` all checkpoints are ours.
+"""The flytekit plugin, imported with flytekit: replaces its checkpoint class if ``CHOCKSTONE_FLYTE_AUTO=1``.
 
-Without it nothing happens here, and nothing else is imported.
+Otherwise it does nothing and imports nothing else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Flytekit's checkpoint on a chain of attempts: the same calls, and what they promise holds.
+"""flytekit's checkpoint interface on a chain of attempts.
 
-What the user gives is committed as an archive beside the destination before a copy of it appears at the destination
-itself, where flytekit's own checkpoint would read it. What is restored is whole, verified and of the newest attempt
-that has any; a failure to look is an error, and never an empty answer.
+A save is committed as an archive beside the destination. Then its files are copied to the destination itself, where
+flytekit's own checkpoint reads them. A restore gives the complete, verified state of the newest attempt that has one.
+A failure to read raises an error; it is never treated as "no checkpoint".
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ from chockstone.checkpoints.retention.policy import Retention
 from chockstone.checkpoints.stores.bucket import S3Access
 from chockstone.checkpoints.stores.posix import local_errors
 from chockstone.integrations.flyte.errors import FreshStart, Translator
-from chockstone.integrations.flyte.identity import told
+from chockstone.integrations.flyte.identity import read_attempt
 from chockstone.integrations.flyte.merging import MergedPart, as_metadata, fetch, inherit, state_of
 from chockstone.integrations.flyte.staging import StagingDirectory, move_into, staging
 
 log = logging.getLogger(__name__)
 _FORM: Final = "tree"  # files below the destination
-_FORWARD_SECONDS: Final = 10.0  # it may be cut off: the next attempt then walks as far as this one did
+_FORWARD_SECONDS: Final = 10.0  # without the forward, the next attempt walks back as far as this one did
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     sources: str | Sequence[str] = ()  # places of other runs, tried last
-    stock_view: bool = True  # whether flytekit's own checkpoint finds what was saved
-    accept_stock: bool = True  # whether files that flytekit's own checkpoint left are restored, unverified
+    flyte_native_view: bool = True  # also write the files where flytekit's own checkpoint reads them
+    accept_flyte_native: bool = True  # also restore files of flytekit's own checkpoint, which cannot be verified
     on_unreadable: OnUnreadable = "stop"
     forward: Mode = "reference"
     retention: Retention = Retention(keep_last=2)  # noqa: RUF009  # frozen
     poison_after: int | None = None
     deadline_seconds: float = 120.0
-    fresh_start: bool = False  # from zero, whatever there is
+    fresh_start: bool = False  # start from zero, whatever exists
 
 
 class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no types
-    """In the place of flytekit's ``SyncCheckpoint``. Thread-safe; keep it while the restored files are in use.
+    """Replaces flytekit's ``SyncCheckpoint``. Thread-safe. Keep the object while the restored files are in use.
 
-    One per attempt and process: a second one takes the place over from the first, whose saves then raise
-    ``Superseded``. Of several ranks only rank 0 saves; the others restore what it finds, before its first save.
+    Use one per attempt and process: a second one takes over the place, and saves of the first raise ``Superseded``.
+    Of several ranks only rank 0 saves; the others restore what it finds, before its first save.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no 
         *,
         options: Options = Options(),  # noqa: B008  # frozen
     ) -> None:
-        """Asks nothing of a store or of a disk: flytekit makes one for every task, used or not.
+        """Does no I/O: flytekit makes a checkpoint for every task, used or not.
 
-        ``checkpoint_src`` is the place of the previous attempt, or several, the most recent first; what can be derived
-        from the paths comes between the first and the others.
+        ``checkpoint_src``: the place of the previous attempt, or several, the most recent first. Places that are
+        derived from the paths come between the first and the others.
         """
         given = [checkpoint_src] if isinstance(checkpoint_src, str | os.PathLike) else list(checkpoint_src or ())
         paths = [path for path in (os.fspath(each) for each in given) if path]
-        # What flytekit's constructor sets, without its directory. Plugins read these names.
+        # The attributes that flytekit's constructor sets, without its directory. Plugins read them.
         self._checkpoint_dest: str = os.fspath(checkpoint_dest)
         self._checkpoint_src: str | None = paths[0] if paths else None
         self._prev_download_path: Path | None = None
@@ -92,31 +92,32 @@ class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no 
         self._options = options
         self._lock = threading.RLock()
         self._chain_made: Chain | None = None
-        self._state: dict[str, MergedPart] | None = None  # what this attempt has saved so far; None: to be read
-        self._last: str | None = None  # the generation that was committed last
+        self._state: dict[str, MergedPart] | None = None  # what this attempt has saved so far; None: not read yet
+        self._last: str | None = None  # the generation committed last
         self._translator = Translator()
         self._forward: Forward | None = None
+        self._retention_runner: RetentionRunner | None = None
 
     def __del__(self) -> None:
-        directory = getattr(self, "_td", None)  # not there if the constructor failed
+        directory = getattr(self, "_td", None)  # missing if the constructor failed
         if directory is not None:
             directory.cleanup()
 
-    # -- what flytekit has
+    # -- the interface of flytekit
 
     def prev_exists(self) -> bool:
-        """Whether there is something to restore. Raises where that cannot be told, and never says no instead."""
+        """Whether there is something to restore. Raises if that is unknown; it never returns False then."""
         with self._lock, self._translator.translated():
             if self._prev_download_path is not None:
                 return True
             return self._chain().resolve().choice is not None
 
     def restore(self, path: Path | str | None = None) -> Path | None:
-        """The directory with what the newest good checkpoint holds; the first call decides it for all.
+        """Restore the newest good checkpoint into a directory and return it. Later calls return the same directory.
 
-        None where the platform named no previous attempt and there is none; FreshStart, which is flytekit's
-        FlyteDataNotFoundException, where it named one and nothing was ever committed. When this raises, nothing of a
-        checkpoint is in ``path``, unless the disk failed while complete files were being moved there.
+        Returns None if the platform named no previous attempt and there is none. Raises FreshStart (a
+        FlyteDataNotFoundException) if it named one and nothing was ever committed. When this raises, ``path`` is
+        unchanged, unless the disk failed while complete files were moved there.
         """
         with self._lock, self._translator.translated():
             if self._prev_download_path is None:
@@ -126,9 +127,9 @@ class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no 
     def save(
         self, cp: Path | str | os.PathLike[str] | io.IOBase | bytes, *, step: int | None = None, replace: bool = False
     ) -> None:
-        """Save a file, a folder, or what a reader or bytes hold. On return it is durable; a kill leaves the last one.
+        """Save a file, a folder, a reader's content or bytes. Durable on return; a kill keeps the save before.
 
-        It is added to what this attempt saved before, or with ``replace`` put in its stead. ``step`` is for the audit.
+        Adds to the files that this attempt saved before, or with ``replace`` replaces them. ``step`` is for the report.
         """
         with self._lock, self._translator.translated():
             if isinstance(cp, str | os.PathLike):
@@ -150,31 +151,31 @@ class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no 
                 raise ValueError(f"a path, a reader or bytes can be saved, and not {type(cp)}")
 
     def write(self, b: bytes, *, step: int | None = None) -> None:
-        """Save these bytes under one fixed name; ``read`` of the next attempt gives them back."""
-        self.save(io.BytesIO(b).getvalue(), step=step)  # so that what is not bytes is refused as flytekit does
+        """Save these bytes under one fixed name; ``read`` in the next attempt returns them."""
+        self.save(io.BytesIO(b).getvalue(), step=step)  # BytesIO refuses other types as flytekit does
 
-    # -- what it has not
+    # -- additions to it
 
     @property
     def report(self) -> ResumeReport | None:
-        """The audit of the decision, once there is one."""
+        """The report of the decision; None before it."""
         return self._chain_made.report if self._chain_made else None
 
     def configure(self, options: Options) -> None:
-        """Change what it was made with, as long as it has not been used."""
+        """Replace the options, before the first use."""
         with self._lock:
             if self._chain_made is not None and options != self._options:
                 raise CheckpointError("the checkpoint of this task is in use already; give its options in one place")
             self._options = options
 
     def acknowledge_fresh_start(self) -> None:
-        """Go on from zero although something could not be read. Saves are refused after such an error until then."""
+        """Start from zero although something could not be read. After such an error, saves raise until this call."""
         with self._lock, self._translator.translated():
             self._chain().acknowledge_fresh_start()
             self._state, self._last = {}, None
 
     def close(self) -> None:
-        """Let what runs in the background come to its end."""
+        """Wait for work in the background."""
         if self._forward is not None:
             self._forward.wait(_FORWARD_SECONDS)
 
@@ -194,13 +195,13 @@ class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no 
         if self._checkpoint_src is None:
             return None
         if _is_empty(chain.report, self._checkpoint_src):
-            return target  # as flytekit does with an empty directory
+            return target  # as flytekit does for an empty directory
         raise FreshStart(self._checkpoint_src, chain.report)
 
     def _load(self, found: FoundGeneration, target: Path) -> Path:
         with staging(target, Path(self._td.name)) as staged:
             if found.generation is None:
-                fetch_flyte_native(found.place, _FORM, found.stock, staged)
+                fetch_flyte_native(found.place, _FORM, found.flyte_native, staged)
             else:
                 assert found.head is not None
                 fetch(found.place, found.head, found.name, staged)
@@ -222,24 +223,26 @@ class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no 
             return
         kept = [] if replace else inherit(self._saved_so_far(chain), files)
         metadata = {**chain.metadata, **as_metadata(kept)}
-        saved = write_files(
-            chain.store, generation.name, files, step=step, metadata=metadata, created_at=datetime.now(UTC)
-        )
+        self._retention_runner = self._retention_runner or RetentionRunner(chain, self._options.retention)
+        store = chain.store_with(self._retention_runner.tidy)
+        saved = write_files(store, generation.name, files, step=step, metadata=metadata, created_at=datetime.now(UTC))
         self._last, self._state = generation.name, None
         facts = (self._checkpoint_dest, generation.name, step, saved.size_bytes)
         log.info("checkpoint saved dest=%s generation=%s step=%s bytes=%d", *facts)
-        if self._options.stock_view:
+        if self._options.flyte_native_view:
             self._refresh(chain, generation.name, replace=replace)
 
     def _refresh(self, chain: Chain, name: str, *, replace: bool) -> None:
-        """Show it to flytekit's own checkpoint. It is saved already, so a failure here is only reported."""
+        """Copy the files for flytekit's own checkpoint. They are saved already, so a failure is only reported."""
         try:
             head = chain.head(chain.place, name)
             self._state = state_of(head, name)
             refresh_flyte_native(chain.place, name, head.layout.members, form=_FORM, replace=replace)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it must not look like a failed save
-            log.warning("stock view not refreshed dest=%s generation=%s error=%s", self._checkpoint_dest, name, error)
-            chain.note(f"{name} is not in the view of flytekit's own checkpoint: {error}")
+        except Exception as error:  # noqa: BLE001  # it must not look like a failed save
+            log.warning(
+                "copies for flytekit not refreshed dest=%s generation=%s error=%s", self._checkpoint_dest, name, error
+            )
+            chain.note(f"{name} was not copied for flytekit's own checkpoint: {error}")
 
     def _saved_so_far(self, chain: Chain) -> dict[str, MergedPart]:
         if self._state is None and self._last is not None:
@@ -249,14 +252,14 @@ class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no 
         return self._state
 
     def _saved_before(self, chain: Chain) -> dict[str, MergedPart]:
-        """What an earlier process of this attempt had saved: to that, too, a save adds."""
+        """Return what an earlier process of this attempt saved: a save adds to that, too."""
         attempt = chain.claim().attempt
-        voids = attempt.voids()
+        superseded = attempt.superseded()
         for generation in attempt.generations:
-            with suppress(CheckpointMissing, DamagedArchive, ForeignArchive):  # nor would it have been restored
+            with suppress(CheckpointMissing, DamagedArchive, ForeignArchive):  # a restore skips it, too
                 head = read_head_of(attempt.place, generation.name)
                 is_ours = identity_of(head.manifest) == chain.identity
-                if generation not in voids and head.manifest.kind == FILES and is_ours:
+                if generation not in superseded and head.manifest.kind == FILES and is_ours:
                     return state_of(head, generation.name)
         return {}
 
@@ -265,7 +268,7 @@ class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no 
     def _chain(self) -> Chain:
         if self._chain_made is None:
             options, dest = self._options, self._checkpoint_dest
-            facts = told(dest, self._checkpoint_src, os.environ)
+            facts = read_attempt(dest, self._checkpoint_src, os.environ)
             places = AttemptPlaces(access=_access())
             older = [Candidate(uri, Origin.USER, may_be_foreign=True) for uri in self._older]
             self._chain_made = Chain(
@@ -276,8 +279,8 @@ class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no 
                 candidates=[*facts.candidates, *older, *named_places(places, options.sources)],
                 rules=ResumeRules(
                     on_unreadable=options.on_unreadable,
-                    legacy="accept" if options.accept_stock else "reject",
-                    stock=_FORM,
+                    legacy="accept" if options.accept_flyte_native else "reject",
+                    flyte_native=_FORM,
                     poison_after=options.poison_after,
                     deadline_seconds=options.deadline_seconds,
                     fresh_start=options.fresh_start,
@@ -285,7 +288,6 @@ class FlyteCheckpoint(SyncCheckpoint):  # type: ignore[misc]  # flytekit has no 
                 notes=facts.notes,
                 is_looking_only=not self._is_leading(),
             )
-            self._chain_made.on_commit = RetentionRunner(self._chain_made, options.retention).tidy
         return self._chain_made
 
     def _is_leading(self) -> bool:
@@ -305,13 +307,13 @@ def _is_empty(report: ResumeReport | None, src: str) -> bool:
 
 
 def _access() -> S3Access | None:
-    """Endpoint and keys as flytekit has them (FLYTE_AWS_ENDPOINT and others); else those of the AWS environment."""
-    told_s3 = FlyteContextManager.current_context().file_access.data_config.s3
-    has_keys = bool(told_s3.access_key_id and told_s3.secret_access_key)
-    if not told_s3.endpoint and not has_keys:
+    """Return endpoint and keys of flytekit's settings (FLYTE_AWS_ENDPOINT and others); None: the AWS environment's."""
+    settings = FlyteContextManager.current_context().file_access.data_config.s3
+    has_keys = bool(settings.access_key_id and settings.secret_access_key)
+    if not settings.endpoint and not has_keys:
         return None
     return S3Access(
-        endpoint_url=told_s3.endpoint or None,
-        key_id=told_s3.access_key_id if has_keys else None,
-        secret=told_s3.secret_access_key if has_keys else None,
+        endpoint_url=settings.endpoint or None,
+        key_id=settings.access_key_id if has_keys else None,
+        secret=settings.secret_access_key if has_keys else None,
     )

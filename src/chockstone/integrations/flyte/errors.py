@@ -1,15 +1,15 @@
-"""What goes wrong with a checkpoint, as Flyte understands it: whether another attempt is worth its while.
+"""Errors of the checkpoint library as Flyte errors, which tell Flyte whether to retry the task.
 
-Each is what the checkpoint library raises, too. Only what may pass by itself is recoverable; Flyte ends the
-task at the others, because the next attempt would find the same.
+Each class is also the library's error. An error is recoverable if it may end without a change; Flyte fails the task at
+the others, because the next attempt would fail the same way.
 
 FreshStart            nothing was ever committed (flytekit's FlyteDataNotFoundException)
 ResumeBlockedForNow   ResumeBlocked, recoverable: the store could not be reached, or our own disk is full
-ResumeBlockedForGood  ResumeBlocked: denied, or of a newer version
+ResumeBlockedForGood  ResumeBlocked: denied, or written by a newer version
 NothingUsable         ResumeExhausted: something was committed, and none of it can be used
 StoreAway             StoreUnreachable while saving, recoverable
 DiskAway              LocalResourceError before or after the decision, recoverable
-HostChanged           this flytekit is not the one that is known here
+FlytekitChanged       this flytekit is not one that the integration supports
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from chockstone.checkpoints.restoring.verdicts import Verdict
 from chockstone.checkpoints.resume.walk.report import ResumeReport
 
 
-class _PlainlySaid:
-    """The message as it is; flytekit would put its code before it."""
+class _PlainMessage:
+    """Keeps the message unchanged; flytekit would put its error code before it."""
 
     args: tuple[object, ...]
 
@@ -39,8 +39,8 @@ class _PlainlySaid:
         return str(self.args[0]) if self.args else ""
 
 
-class FreshStart(_PlainlySaid, FlyteDataNotFoundException):  # type: ignore[misc]  # flytekit has no types
-    """``report`` lists what was looked at."""
+class FreshStart(_PlainMessage, FlyteDataNotFoundException):  # type: ignore[misc]  # flytekit has no types
+    """``report`` lists the candidates and their verdicts."""
 
     def __init__(self, path: str, report: ResumeReport | None = None) -> None:
         super().__init__(path)
@@ -49,23 +49,23 @@ class FreshStart(_PlainlySaid, FlyteDataNotFoundException):  # type: ignore[misc
         self.report = report
 
 
-class ResumeBlockedForNow(_PlainlySaid, FlyteRecoverableException, ResumeBlocked):  # type: ignore[misc]
+class ResumeBlockedForNow(_PlainMessage, FlyteRecoverableException, ResumeBlocked):  # type: ignore[misc]
     _ERROR_CODE = "USER:ResumeUnreachable"
 
 
-class ResumeBlockedForGood(_PlainlySaid, FlyteUserException, ResumeBlocked):  # type: ignore[misc]
+class ResumeBlockedForGood(_PlainMessage, FlyteUserException, ResumeBlocked):  # type: ignore[misc]
     _ERROR_CODE = "USER:ResumeBlocked"
 
 
-class NothingUsable(_PlainlySaid, FlyteUserException, ResumeExhausted):  # type: ignore[misc]
+class NothingUsable(_PlainMessage, FlyteUserException, ResumeExhausted):  # type: ignore[misc]
     _ERROR_CODE = "USER:ResumeExhausted"
 
 
-class StoreAway(_PlainlySaid, FlyteRecoverableException, StoreUnreachable):  # type: ignore[misc]
+class StoreAway(_PlainMessage, FlyteRecoverableException, StoreUnreachable):  # type: ignore[misc]
     _ERROR_CODE = "USER:StoreUnreachable"
 
 
-class DiskAway(_PlainlySaid, FlyteRecoverableException, LocalResourceError):  # type: ignore[misc]
+class DiskAway(_PlainMessage, FlyteRecoverableException, LocalResourceError):  # type: ignore[misc]
     _ERROR_CODE = "USER:LocalDisk"
 
 
@@ -74,7 +74,7 @@ class FlytekitChanged(CheckpointError):
 
 
 class Translator:
-    """Turns errors of the library into those above; the same one into the same, however often it comes."""
+    """Translates errors of the library. The same error gives the same translation each time."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Exception, Exception]] = {}
@@ -87,7 +87,7 @@ class Translator:
             if isinstance(error, FlyteUserException):
                 raise
             if id(error) not in self._known:
-                self._known[id(error)] = (error, _translate(error))  # holds it, so that the id stays its own
+                self._known[id(error)] = (error, _translate(error))  # keeps the error, so that its id is not reused
             raise self._known[id(error)][1] from error
 
 

@@ -1,7 +1,4 @@
-"""What Flyte tells an attempt about itself: whose it is, its number, and where those before it were.
-
-Only from the two paths and the environment; nothing is asked of a store.
-"""
+"""Read identity, number and earlier places of an attempt from the two paths and the environment. Does no I/O."""
 
 from __future__ import annotations
 
@@ -15,33 +12,34 @@ _ATTEMPT = "FLYTE_ATTEMPT_NUMBER"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FlyteAttempt:
+    """What Flyte tells an attempt about itself."""
+
     identity: dict[str, str]
-    attempt: int | None  # as the path counts; None where it does not tell
+    attempt: int | None  # as the path counts; None if it has no number
     candidates: tuple[Candidate, ...]
-    notes: tuple[str, ...]  # for the audit
+    notes: tuple[str, ...]  # for the report
 
 
-def told(dest: str, prev: str | None, environ: Mapping[str, str]) -> Told:
+def read_attempt(dest: str, prev: str | None, environ: Mapping[str, str]) -> FlyteAttempt:
     derived = recognise(dest, prev, environ)
     if not isinstance(derived, Derivation):
         candidates = [_previous(prev, None, may_be_foreign=environ.get(_ATTEMPT, "0") == "0")] if prev else []
         note = f"no older attempts are derived from {dest!r}: {derived.why}"
-        return Told(identity(environ), None, tuple(candidates), (note,))
+        return FlyteAttempt(identity(environ), None, tuple(candidates), (note,))
     older = list(derived.older())
     numbers = {place: attempt for attempt, place in older}
-    is_first = derived.attempt == derived.first  # then the platform's is another execution's, which this one recovers
+    is_first = derived.attempt == derived.first  # then ``prev`` is of another execution, which this one recovers
     platform = [_previous(prev, numbers.get(prev.rstrip("/")), may_be_foreign=is_first)] if prev else []
     candidates = [*platform, *(Candidate(place, Origin.DERIVED, attempt) for attempt, place in older)]
-    return Told(identity(environ), derived.attempt, tuple(candidates), _audit(derived, environ))
+    return FlyteAttempt(identity(environ), derived.attempt, tuple(candidates), _attempt_note(derived, environ))
 
 
 def identity(environ: Mapping[str, str]) -> dict[str, str]:
-    """What stays the same in all attempts of a task, and differs between tasks.
+    """Return what is the same in all attempts of a task and differs between tasks.
 
-    Paths are no identities: two projects may share one, and ids that are hashes may coincide. Whatever is in here
-    must never change from one attempt to the next, or a chain would not know itself; so the node is left out where
-    its address is not of the one form that is known.
+    Paths are not identities: two projects may share one, and hashed ids may collide. A value that changed from one
+    attempt to the next would break the chain, so the node is left out if its URL does not have the known form.
     """
     found = {
         "project": environ.get("FLYTE_INTERNAL_EXECUTION_PROJECT") or environ.get("_F_PRJ"),
@@ -63,7 +61,7 @@ def _previous(prev: str, attempt: int | None, *, may_be_foreign: bool) -> Candid
     return Candidate(prev, Origin.PLATFORM, attempt, may_be_foreign=may_be_foreign)
 
 
-def _audit(derived: Derivation, environ: Mapping[str, str]) -> tuple[str, ...]:
+def _attempt_note(derived: Derivation, environ: Mapping[str, str]) -> tuple[str, ...]:
     said = environ.get(_ATTEMPT, "")
     counted = derived.attempt - derived.first
     if not said.isdecimal() or int(said) == counted:

@@ -1,9 +1,8 @@
-"""Layouts: where the attempts of one Flyte task keep their checkpoints, computed from where this one does.
+"""Layouts: derive the checkpoint paths of older attempts of a Flyte task from the path of this attempt.
 
-Flyte puts the attempt's number into the path, and in two of three layouts into a hash over it, so that an
-older attempt's path cannot be had by replacing a digit. It is computed here, and only after the path of
-this attempt, and the one the platform gave as previous, came out of the same computation byte for byte.
-What does not is ``Unrecognised``: no path is better than a wrong one. Nothing here touches storage.
+Flyte puts the attempt's number into the path, and in two of three layouts a hash of it, so replacing a digit is not
+enough. A path is derived only if the same computation also gives this attempt's path, and the previous one from the
+platform, byte for byte. Otherwise the result is ``Unrecognised``: no path is better than a wrong one. Does no I/O.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ def fnv1a32(data: bytes) -> int:
 
 
 def shard(name: str) -> str:
-    """The two characters that Flyte puts before ``name``, so that a bucket's keys spread."""
+    """Return the two characters that Flyte puts before ``name`` to distribute the keys of a bucket."""
     high, low = divmod(fnv1a32(name.encode()) % _SHARDS, len(_SHARD_ALPHABET))
     return _SHARD_ALPHABET[high] + _SHARD_ALPHABET[low]
 
 
 def unique_id(joined: str, *, max_bytes: int = _UID_BYTES) -> str:
-    """``joined`` where it fits, else the eight characters that Flyte makes of its hash."""
+    """Return ``joined`` if it is short enough, else the eight characters of its hash, as Flyte does."""
     encoded = joined.encode()
     if len(encoded) <= max_bytes:
         return joined
@@ -59,7 +58,7 @@ def unique_id(joined: str, *, max_bytes: int = _UID_BYTES) -> str:
 
 
 def node_id(environ: Mapping[str, str]) -> str | None:
-    """The node, without the attempt; only the address of the execution's page tells it."""
+    """Return the node without the attempt, from the URL of the execution, the only variable that has it."""
     found = _NODE_IN_URL.search(environ.get("FLYTE_EXECUTION_URL", ""))
     return found["node"] if found else None
 
@@ -70,14 +69,14 @@ def execution_name(environ: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Unrecognised:
-    """No older attempt's path can be told from this one's."""
+    """The paths of older attempts cannot be derived from this one's."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """Attempts as the path counts them: from ``first``, which is 0 on Flyte 1 and 1 on Flyte 2."""
+    """A recognised layout. Attempts count from ``first``, as in the path: 0 on Flyte 1, 1 on Flyte 2."""
 
     layout: str
     attempt: int
@@ -85,21 +84,21 @@ class Derivation:
     _models: tuple[Model, ...]
 
     def place(self, attempt: int) -> str | None:
-        """Where ``attempt`` of this task keeps its checkpoint; None where more than one place could be meant."""
+        """Return the checkpoint path of ``attempt``, or None if it is ambiguous."""
         if not self.first <= attempt <= self.attempt:
             return None
         paths = {model.path(attempt) for model in self._models}
         return paths.pop() if len(paths) == 1 else None
 
     def older(self) -> Iterator[tuple[int, str]]:
-        """(attempt, place) of those before this one, newest first."""
+        """Yield (attempt, place) of the earlier attempts, newest first."""
         for attempt in range(self.attempt - 1, max(self.first, self.attempt - MAX_OLDER) - 1, -1):
             if (place := self.place(attempt)) is not None:
                 yield attempt, place
 
 
 class Model(Protocol):
-    """A way to make paths of attempts."""
+    """Computes the path of an attempt."""
 
     def path(self, attempt: int, /) -> str: ...
 
@@ -141,10 +140,10 @@ class _Flyte2Hosted:
 
 
 def recognise(dest: str, prev: str | None, environ: Mapping[str, str]) -> Derivation | Unrecognised:
-    """The layout that makes ``dest``, and ``prev`` unless it says nothing about the layout.
+    """Return the layout that gives ``dest``, and ``prev`` if that belongs to this task.
 
-    ``prev`` says nothing where there is none, where it is ``dest`` itself (the platform has been seen to
-    hand that out), and at the first attempt, where it is a place of another execution.
+    ``prev`` is not checked if it is missing, if it is ``dest`` itself (which some platform versions pass), and at the
+    first attempt, where it is a place of another execution.
     """
     dest = dest.rstrip("/")
     prev = prev.rstrip("/") if prev else None
@@ -201,7 +200,7 @@ def _recognise_flyte2(dest: str, prev: str | None, environ: Mapping[str, str]) -
     derivation = _checked("flyte 2", [_Flyte2(base)], dest, prev, attempt=attempt, first=1)
     if isinstance(derivation, Unrecognised) or attempt == 1:
         return derivation
-    # The path holds nothing that its own number goes into, so a witness from outside is wanted.
+    # No part of the path is computed from the number, so something else must confirm the layout.
     if (prev and prev != dest) or _is_named(base, attempt, environ) or _is_sharded(base, environ):
         return derivation
     return Unrecognised(
@@ -213,7 +212,7 @@ def _recognise_flyte2(dest: str, prev: str | None, environ: Mapping[str, str]) -
 def _checked(
     layout: str, models: Sequence[Model], dest: str, prev: str | None, *, attempt: int, first: int
 ) -> Derivation | Unrecognised:
-    """The self-check: of all models those that make ``dest`` and ``prev`` byte for byte."""
+    """Keep the models that give ``dest`` and ``prev`` byte for byte."""
     making_dest = [model for model in models if model.path(attempt) == dest]
     if not making_dest:
         return Unrecognised(f"the path of attempt {attempt} computed for {layout} is another one")
@@ -227,19 +226,19 @@ def _checked(
 
 
 def _limits(environ: Mapping[str, str], length: int) -> list[int]:
-    """How long a plain uid may be, given that one of ``length`` bytes is in use.
+    """Return the possible maximum lengths of a plain uid, given that one of ``length`` bytes is in use.
 
-    It is 50 unless the Ray plugin runs the task. A hash of something longer tells nothing about that; then
-    Ray's variables in the environment make both possible, until a path tells.
+    The limit is 50, or 47 if the Ray plugin runs the task. A hash does not show which. Then both are possible if Ray's
+    variables are set, until a path decides.
     """
     has_ray = any(environ.get(name) for name in _RAY_NAMES)
     return [_UID_BYTES, _RAY_UID_BYTES] if has_ray or length <= _UID_BYTES else [_UID_BYTES]
 
 
 def _search(uid: str, stem: str, environ: Mapping[str, str]) -> int | None:
-    """The attempt whose hash ``uid`` is; a hash does not tell it, so all that are plausible are tried."""
-    told = environ.get("FLYTE_ATTEMPT_NUMBER", "")
-    first_guess = [int(told)] if _ATTEMPT.fullmatch(told) else []
+    """Return the attempt whose hash is ``uid``, by trying all plausible numbers."""
+    number = environ.get("FLYTE_ATTEMPT_NUMBER", "")
+    first_guess = [int(number)] if _ATTEMPT.fullmatch(number) else []
     for attempt in chain(first_guess, range(MAX_OLDER)):
         if unique_id(f"{stem}-{attempt}", max_bytes=0) == uid:
             return attempt

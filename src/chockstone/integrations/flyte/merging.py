@@ -1,8 +1,7 @@
-"""Merging: within an attempt a save adds to the saves before it, as it does with flytekit's own checkpoints.
+"""Merge saves: within an attempt a save adds to the saves before it, as with flytekit's own checkpoints.
 
-A generation holds what was given to its save, and names what it inherits: files of earlier generations of the
-same place, each with the seal of the archive that it is in. So nothing is written twice, and every generation says
-by itself what the whole state is.
+A generation holds the files of its save, and lists the files that it inherits from earlier generations of the same
+place, each with the seal of its archive. So no file is written twice, and each generation defines the whole state.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _SEAL: Final = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class MergedPart:
-    """One file of a state, and the archive that it is in."""
+    """One file of a state, and the archive that holds it."""
 
     name: str
     size: int
@@ -38,7 +37,7 @@ State = Mapping[str, MergedPart]
 
 
 def state_of(head: Head, generation: str) -> dict[str, MergedPart]:
-    """All files of a generation by name, its own and inherited ones. Trusts nothing that it reads."""
+    """Return all files of a generation by name, its own and inherited ones. Validates everything it reads."""
     if head.manifest.kind != FILES:
         raise UnsupportedArchive(
             f"{generation} is a checkpoint of kind {head.manifest.kind!r} and not one of files: restore it with "
@@ -52,7 +51,7 @@ def state_of(head: Head, generation: str) -> dict[str, MergedPart]:
 
 
 def inherit(state: State, names: Iterable[str]) -> list[MergedPart]:
-    """What a save of these names keeps of the state before it."""
+    """Return the files of the state before that a save of these names keeps."""
     new = set(names)
     if why := check_members([(name, 0) for name in new]):
         raise CheckpointError(f"these files cannot be saved as they are: {why}. Rename them, or pack them into fewer")
@@ -70,9 +69,9 @@ def as_metadata(kept: Iterable[MergedPart]) -> dict[str, Any]:  # Any: plain JSO
 
 
 def fetch(place: AttemptPlace, head: Head, generation: str, directory: Path) -> None:
-    """Write the whole state into a directory that only the caller knows; every byte is verified.
+    """Write the whole state into a private directory, and verify every byte.
 
-    When it raises, the directory holds a part: remove it.
+    When it raises, the directory holds a part of the state: remove it.
     """
     by_archive: dict[tuple[str, str], list[MergedPart]] = {(generation, head.seal): []}
     for part in state_of(head, generation).values():

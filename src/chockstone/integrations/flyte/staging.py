@@ -1,4 +1,4 @@
-"""Staging: what is restored is complete in a directory of its own before any of it is where the user asked for it."""
+"""Staging: restore completely into a private directory, then move the files to the user's directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chockstone.checkpoints.stores.posix import local_errors
 
 
 class StagingDirectory:
-    """A temporary directory that is made when its name is asked for, and goes with this object."""
+    """A temporary directory, created on the first use of ``name`` and removed with this object."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,9 +41,9 @@ class StagingDirectory:
 
 @contextmanager
 def staging(target: Path, spare: Path) -> Iterator[Path]:
-    """An empty directory, on the disk of ``target`` where one can be made; gone afterwards, whatever happened.
+    """Yield an empty directory, if possible on the file system of ``target``, and remove it afterwards.
 
-    A killed process leaves it behind, but never in ``target``.
+    A killed process leaves it behind, but never inside ``target``.
     """
     directory = _make(target, spare)
     try:
@@ -61,7 +61,7 @@ def _make(target: Path, spare: Path) -> Path:
 
 
 def move_into(staged: Path, target: Path) -> None:
-    """Give everything its place in ``target``, replacing files of the same names and leaving all others."""
+    """Move all files into ``target``, replacing files of the same names and keeping all others."""
     try:
         _merge(staged, target)
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:

@@ -1,4 +1,4 @@
-"""Switches: how a task comes to have this checkpoint instead of flytekit's own, by a line of its code or by none."""
+"""Give a task our checkpoint instead of flytekit's: by a decorator, by a call, or for all tasks of a process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chockstone.integrations.flyte.errors import FlytekitChanged
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_OURS: Final = "_chockstone"  # on flytekit's checkpoint: the one that stands in for it
+_OURS: Final = "_chockstone"  # attribute of flytekit's checkpoint: the one that replaces it
 _ENTRYPOINT: Final = "flytekit.bin.entrypoint"
 _lock = threading.Lock()
 
@@ -30,9 +30,9 @@ def resumable(function: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
 def resumable(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...  # Any: those of Options
 def resumable(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
-    """Below ``@task``: in the function ``current_context().checkpoint`` resumes along the chain of attempts.
+    """Decorate the function of a task, below ``@task``: ``current_context().checkpoint`` is then ours.
 
-    With or without arguments, which are those of ``Options``.
+    Use it with or without arguments, which are those of ``Options``.
     """
     check_host()
     chosen = Options(**options)
@@ -42,7 +42,7 @@ def resumable(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
 
 
 def checkpoint(**options: Any) -> FlyteCheckpoint:  # Any: those of Options
-    """In a task: what ``current_context().checkpoint`` is to others. The same one on every call."""
+    """Return the checkpoint of the running task. Every call in a task returns the same object."""
     check_host()
     params = FlyteContextManager.current_context().user_space_params
     if params is None:
@@ -51,7 +51,7 @@ def checkpoint(**options: Any) -> FlyteCheckpoint:  # Any: those of Options
 
 
 def install() -> None:
-    """Put ours in the place of flytekit's class, for all tasks of this process. Idempotent."""
+    """Replace flytekit's class for all tasks of this process. Idempotent."""
     check_host()
     holders = [checkpointer, context_manager, sys.modules.get(_ENTRYPOINT)]
     for holder in holders:
@@ -63,8 +63,8 @@ def install() -> None:
 
 
 def check_host() -> None:
-    """Raise HostChanged where this flytekit makes its checkpoint in another way than the one that is known here."""
-    found = inspect.signature(vars(_stock())["__init__"])
+    """Raise FlytekitChanged if this flytekit constructs its checkpoint in a way that we do not support."""
+    found = inspect.signature(vars(_native_class())["__init__"])
     parameters = [(each.name, each.default is each.empty, each.kind) for each in found.parameters.values()]
     either = inspect.Parameter.POSITIONAL_OR_KEYWORD
     known = [("self", True, either), ("checkpoint_dest", True, either), ("checkpoint_src", False, either)]
@@ -75,10 +75,10 @@ def check_host() -> None:
             raise _changed(f"ExecutionParameters has no {name!r}")
 
 
-def _stock() -> type:
-    """Flytekit's own class, be ours in its place or not."""
-    stock: type = FlyteCheckpoint.__bases__[0]
-    return stock
+def _native_class() -> type:
+    """Return flytekit's own class, also after ``install``."""
+    native: type = FlyteCheckpoint.__bases__[0]
+    return native
 
 
 def _changed(what: str) -> FlytekitChanged:
@@ -114,7 +114,7 @@ def _wrapped(function: Callable[P, R], options: Options) -> Callable[P, R]:
 
 @contextmanager
 def _switched(options: Options) -> Iterator[None]:
-    """Push a context whose checkpoint is ours. Where the platform gave none there is none to replace."""
+    """Push a context whose checkpoint is ours. Does nothing if the platform gave no checkpoint."""
     context = FlyteContextManager.current_context()
     params = context.user_space_params
     if params is None or params._checkpoint is None:
@@ -132,14 +132,14 @@ def _switched(options: Options) -> Iterator[None]:
 
 
 def _adopted(theirs: Any, options: Options) -> FlyteCheckpoint:  # Any: flytekit's, which has no types
-    """Ours for flytekit's, one for each: two would take the place from each other."""
+    """Return our checkpoint for flytekit's. There is one for each: two would take the place from each other."""
     with _lock:
         ours = theirs if isinstance(theirs, FlyteCheckpoint) else getattr(theirs, _OURS, None)
         if isinstance(ours, FlyteCheckpoint):
             if options != Options():
                 ours.configure(options)
             return ours
-        if not issubclass(type(theirs), _stock()):
+        if not issubclass(type(theirs), _native_class()):
             raise _changed(f"the checkpoint of this task is a {type(theirs).__name__}")
         made = FlyteCheckpoint(theirs._checkpoint_dest, theirs._checkpoint_src, options=options)
         setattr(theirs, _OURS, made)

@@ -1,7 +1,7 @@
-"""Flyte 2: ``flyte.Checkpoint`` that walks back to the newest state that is whole, and stops where it cannot know.
+"""Flyte 2: a ``flyte.Checkpoint`` that resumes from the newest good checkpoint of any earlier attempt.
 
-``checkpoint()`` stands for ``flyte.ctx().checkpoint``; ``@resumable`` under ``@env.task`` makes that one ours. Imports
-flyte only when one of the names is asked for: flyte loads this package by itself, see ``switch.install_if_asked``.
+Use ``checkpoint()`` instead of ``flyte.ctx().checkpoint``, or ``@resumable`` below ``@env.task``. Imports flyte only
+when one of the names is used: flyte itself loads this package, see ``switch.install_if_asked``.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,8 @@
-"""``flyte.Checkpoint`` over a chain of attempts: the same calls and the same object at the same place.
+"""The interface of ``flyte.Checkpoint`` on a chain of attempts.
 
-What is saved is committed as an archive beside that place, with digests, and then shown there as stock flyte
-would have written it, so that going back to stock needs nothing. Loading walks back over all attempts that the
-path tells of. None means that nothing was ever saved: what cannot be read now is an error, never a fresh start.
+A save is committed as an archive with digests beside the destination. Then it is copied to the destination in Flyte's
+own format, so that a task can go back to Flyte's own checkpoint at any time. A load walks back over all attempts that
+the path shows. None means that nothing was ever saved; a failure to read raises an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tempfile import mkdtemp
 from typing import Final, Literal
 
 import flyte
-from flyte._checkpoint import Checkpoint as StockCheckpoint
+from flyte._checkpoint import Checkpoint as NativeCheckpoint
 
 from chockstone.checkpoints.errors import DamagedArchive, InvalidName, ResumeBlocked, ResumeError, StoreError
 from chockstone.checkpoints.file_archive import extract_files, write_files
@@ -31,7 +31,7 @@ from chockstone.checkpoints.resume.attempts.claims import Generation
 from chockstone.checkpoints.resume.attempts.flyte_native import fetch_flyte_native, refresh_flyte_native
 from chockstone.checkpoints.resume.attempts.generations import FoundGeneration
 from chockstone.checkpoints.resume.attempts.places import AttemptPlaces
-from chockstone.checkpoints.resume.attempts.roots import listed
+from chockstone.checkpoints.resume.attempts.roots import as_list
 from chockstone.checkpoints.resume.forward import Forward, Mode
 from chockstone.checkpoints.resume.retention_runner import RetentionRunner
 from chockstone.checkpoints.resume.walk.chain import Chain
@@ -42,15 +42,15 @@ from chockstone.checkpoints.runtime.threads import in_thread
 from chockstone.checkpoints.stores.posix import local_errors
 from chockstone.integrations.flyte.layouts import Derivation, Unrecognised, recognise
 from chockstone.integrations.flyte.staging import StagingDirectory
-from chockstone.integrations.flyte2.errors import told_to_flyte
-from chockstone.integrations.flyte2.surroundings import identity_of, is_restarted, place_of, rank_of, s3_access
+from chockstone.integrations.flyte2.errors import as_flyte_errors
+from chockstone.integrations.flyte2.task_context import identity_of, is_restarted, place_of, rank_of, s3_access
 from chockstone.integrations.flyte2.trees import PAYLOAD, TREE, packed, unpack
 
 log = logging.getLogger(__name__)
 _KEEP: Final = Retention(keep_last=2)
 
 
-class Flyte2Checkpoint(StockCheckpoint):
+class Flyte2Checkpoint(NativeCheckpoint):
     def __init__(
         self,
         checkpoint_dest: str | os.PathLike[str],
@@ -58,44 +58,44 @@ class Flyte2Checkpoint(StockCheckpoint):
         *,
         identity: Mapping[str, str] | None = None,
         sources: str | Sequence[str] = (),
-        stock_view: bool = True,
+        flyte_native_view: bool = True,
         retention: Retention = _KEEP,
         forward: Mode = "reference",
         on_unreadable: OnUnreadable = "stop",
         legacy: Literal["accept", "reject"] = "accept",
         deadline_seconds: float = 120.0,
     ) -> None:
-        """Asks nothing of any store.
+        """Sends no request.
 
-        ``identity``: whose checkpoints these are; None takes the task that is running. ``sources``: places of other
-        runs to begin from, tried last. ``stock_view``: whether stock flyte can read what is saved. ``retention``: saves
-        of the chain that are kept, two at least. ``forward``: how what was loaded is put into this attempt's place.
-        ``on_unreadable``: "older" may take an older state, verified, for one that cannot be read now. ``legacy``:
-        "reject" passes by what stock flyte wrote. ``deadline_seconds``: for deciding; bytes may take longer.
+        ``identity``: the chain of these checkpoints; None: the running task. ``sources``: places of other runs, tried
+        last. ``flyte_native_view``: also write in Flyte's own format. ``retention``: saves of the chain to keep, at
+        least two. ``forward``: how a loaded state is put into this attempt's place. ``on_unreadable``: "older" accepts
+        an older verified state if the newest cannot be read now. ``legacy``: "reject" skips what Flyte's own
+        checkpoint wrote. ``deadline_seconds``: maximum time to decide, without the transfer.
         """
         super().__init__(os.fspath(checkpoint_dest), None if checkpoint_src is None else os.fspath(checkpoint_src))
         self._td.cleanup()
-        self._td = StagingDirectory()  # type: ignore[assignment]  # it has what flyte uses of the other
+        self._td = StagingDirectory()  # type: ignore[assignment]  # it has the members that flyte uses
         self._identity = identity_of(flyte.ctx()) if identity is None else dict(identity)
-        self._sources = listed(sources)
-        self._stock_view = stock_view
+        self._sources = as_list(sources)
+        self._flyte_native_view = flyte_native_view
         self._retention = retention
         self._forward_mode: Mode = forward
         self._rules = ResumeRules(
-            on_unreadable=on_unreadable, legacy=legacy, stock="object", deadline_seconds=deadline_seconds
+            on_unreadable=on_unreadable, legacy=legacy, flyte_native="object", deadline_seconds=deadline_seconds
         )
         self._rank = rank_of(os.environ)
         self._made: Chain | None = None
-        self._block: ResumeBlocked | None = None  # the store itself could not be had
-        self._keeper: RetentionRunner | None = None
+        self._block: ResumeBlocked | None = None  # the store could not be opened
+        self._retention_runner: RetentionRunner | None = None
         self._lock = threading.RLock()
 
-    # What flyte's own has.
+    # The interface of flyte.
 
     def prev_exists(self) -> bool:
-        """Whether to ask ``load``: if the platform named a place, or an attempt before this one saved something.
+        """Whether the platform named a place, or an earlier attempt saved something.
 
-        Where it named none this may have to look, and raises what ``load`` would raise if it cannot know.
+        If it named none, this may list the places, and raises as ``load`` does if they cannot be read.
         """
         if self._restored:
             return self._had_remote_prev
@@ -103,30 +103,32 @@ class Flyte2Checkpoint(StockCheckpoint):
             return True
         if isinstance(self._layout(), Unrecognised) and not is_restarted(os.environ):
             return False
-        with self._lock, told_to_flyte():
+        with self._lock, as_flyte_errors():
             return self._chain().resolve().choice is not None
 
     async def load(self) -> Path | None:
-        """What the newest attempt saved that saved anything; None if none did. Raises rather than guesses.
+        """Load the newest good save of any attempt; None if nothing was ever saved. Later calls return the same.
 
-        A file or bytes are at ``path / "payload"``, a directory is put back at ``path``. The answer stays the same.
+        A file or bytes are at ``path / "payload"``, a directory is restored to ``path``.
         """
         return await in_thread(self.load_sync)
 
     def load_sync(self) -> Path | None:
-        with self._lock, told_to_flyte():
+        with self._lock, as_flyte_errors():
             if not self._restored:
                 chain = self._chain()
                 loaded = chain.walk(self._restore)
                 self._had_remote_prev = loaded is not None
                 self._is_tarball = loaded == self.path
                 self._restored = True
-                if loaded is not None and self._rank == 0 and self._identity:  # else no attempt will come after
+                if (
+                    loaded is not None and self._rank == 0 and self._identity
+                ):  # without an identity there is no later attempt
                     Forward.begin(chain, self._forward_mode)
             return self._load_return_path(is_tarball=self._is_tarball)
 
     async def save(self, data: Path | str | bytes, *, step: int | None = None) -> None:
-        """Durable on return, and what was saved before is still there if it raises. ``step`` is for the report."""
+        """Save. Durable on return; the save before is kept if it raises. ``step`` is for the report."""
         await in_thread(lambda: self.save_sync(data, step=step))
 
     def save_sync(self, data: Path | str | bytes, *, step: int | None = None) -> None:
@@ -135,7 +137,7 @@ class Flyte2Checkpoint(StockCheckpoint):
             if not data.exists():
                 raise FileNotFoundError(f"Checkpoint source path does not exist: {data}")
         self._refuse_other_ranks()
-        with self._lock, told_to_flyte():
+        with self._lock, as_flyte_errors():
             chain = self._chain()
             generation = chain.begin()
             with packed(data) as (member, content):
@@ -147,21 +149,21 @@ class Flyte2Checkpoint(StockCheckpoint):
                     metadata=chain.metadata,
                     created_at=datetime.now(UTC),
                 )
-            if self._stock_view:
-                self._show(chain, generation)
-            self._keeper = self._keeper or RetentionRunner(chain, self._retention)
-            self._keeper.tidy()
+            if self._flyte_native_view:
+                self._copy_for_flyte(chain, generation)
+            self._retention_runner = self._retention_runner or RetentionRunner(chain, self._retention)
+            self._retention_runner.tidy()
 
-    # What is ours.
+    # Additions to it.
 
     @property
     def report(self) -> ResumeReport | None:
-        """What the last ``load`` looked at and why it chose as it did."""
+        """The report of the last ``load``: candidates, verdicts and the choice."""
         return self._made.report if self._made else None
 
     def acknowledge_fresh_start(self) -> None:
-        """Begin at zero although something could not be read. Until this is said, ``save`` refuses after that."""
-        with self._lock, told_to_flyte():
+        """Start from zero although something could not be read. After that error ``save`` raises until this call."""
+        with self._lock, as_flyte_errors():
             self._block = None
             self._chain().acknowledge_fresh_start()
 
@@ -188,7 +190,7 @@ class Flyte2Checkpoint(StockCheckpoint):
                 )
             except InvalidName:
                 raise
-            except StoreError as error:  # no credentials, most likely
+            except StoreError as error:  # most likely missing credentials
                 self._block = ResumeBlocked(str(error), verdict=judge(error))
                 raise self._block from error
         return self._made
@@ -199,7 +201,7 @@ class Flyte2Checkpoint(StockCheckpoint):
     def _candidates(self, layout: Derivation | Unrecognised) -> list[Candidate]:
         found: list[Candidate] = []
         if self._checkpoint_src is not None:
-            # The first attempt of a recovered run is given a place of the run before it.
+            # The platform gives the first attempt of a recovered run a place of the run that it recovers.
             is_first = isinstance(layout, Derivation) and layout.attempt == layout.first
             may_be_foreign = is_first or not self._identity or os.environ.get("FLYTE_ATTEMPT_NUMBER") == "0"
             found.append(Candidate(place_of(self._checkpoint_src), Origin.PLATFORM, may_be_foreign=may_be_foreign))
@@ -215,10 +217,10 @@ class Flyte2Checkpoint(StockCheckpoint):
             )
 
     def _restore(self, found: FoundGeneration) -> Path | None:
-        """One candidate, in a directory of its own until it is known to be whole."""
+        """Restore one candidate, through a private directory until it is complete."""
         with _staging() as staging:
             if found.generation is None:
-                fetch_flyte_native(found.place, "object", found.stock, staging)
+                fetch_flyte_native(found.place, "object", found.flyte_native, staging)
                 name = PAYLOAD
             else:
                 with Archive(found.open()) as archive:
@@ -235,14 +237,14 @@ class Flyte2Checkpoint(StockCheckpoint):
                 _replace_content(self.path, tree)
             return self.path if unpacked == tree else self._payload_path
 
-    def _show(self, chain: Chain, generation: Generation) -> None:
-        """For stock flyte. What was saved is saved without it, so a failure is told and no more."""
+    def _copy_for_flyte(self, chain: Chain, generation: Generation) -> None:
+        """Copy the save in Flyte's own format. It is committed already, so a failure is only logged."""
         try:
             members = chain.head(chain.place, generation.name).layout.members
             refresh_flyte_native(chain.place, generation.name, members, form="object")
         except (StoreError, DamagedArchive, OSError) as error:
             log.warning(
-                "checkpoint committed, stock view not refreshed place=%s generation=%s error=%s",
+                "checkpoint committed, copy for Flyte not refreshed place=%s generation=%s error=%s",
                 chain.place.uri,
                 generation.name,
                 error,

@@ -1,7 +1,6 @@
-"""Errors that are both ours and Flyte's: the platform tells from the class whether another attempt can help.
+"""Errors of the checkpoint library as Flyte errors: their class tells Flyte whether to retry the task.
 
-What cannot be reached now may be there at the next attempt, and the disk may have room then. What is denied, damaged
-or too new is the same then, and so many attempts later too.
+A store that cannot be reached and a full disk are worth a retry. Denied access, damage and a newer format are not.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from chockstone.checkpoints.restoring.verdicts import Verdict
 
 
 class CheckpointUnreachable(ResumeBlocked, RuntimeSystemError):
-    """Another attempt may help."""
+    """A retry may help."""
 
     def __init__(self, message: str, *, verdict: str = "", report: object = None) -> None:
         RuntimeSystemError.__init__(self, type(self).__name__, message)
@@ -25,7 +24,7 @@ class CheckpointUnreachable(ResumeBlocked, RuntimeSystemError):
 
 
 class CheckpointBlocked(ResumeBlocked, NonRecoverableError):
-    """Someone must do something first: the message says what."""
+    """A person must change something first: the message says what."""
 
     def __init__(self, message: str, *, verdict: str = "", report: object = None) -> None:
         NonRecoverableError.__init__(self, message, type(self).__name__)
@@ -34,7 +33,7 @@ class CheckpointBlocked(ResumeBlocked, NonRecoverableError):
 
 
 class CheckpointsExhausted(ResumeExhausted, NonRecoverableError):
-    """Something was saved, and none of it can be used. Starting at zero is for a person to decide."""
+    """Something was saved, and none of it can be used. A person must decide to start from zero."""
 
     def __init__(self, message: str, *, report: object = None) -> None:
         NonRecoverableError.__init__(self, message, type(self).__name__)
@@ -42,7 +41,8 @@ class CheckpointsExhausted(ResumeExhausted, NonRecoverableError):
 
 
 @contextmanager
-def told_to_flyte() -> Iterator[None]:
+def as_flyte_errors() -> Iterator[None]:
+    """Raise errors of the block as the classes above."""
     try:
         yield
     except (CheckpointUnreachable, CheckpointBlocked, CheckpointsExhausted):

@@ -1,8 +1,8 @@
-"""The switch: ways to have Flyte 2 hand out our checkpoint in place of its own.
+"""Give a Flyte 2 task our checkpoint instead of Flyte's.
 
-Flyte has no hook for that. There is the cache in which a task's context keeps the checkpoint it made, and there
-is the class it makes it of; both are its own affair and may change, so they are compared with what this was
-written against first, and where they differ nothing is switched and ``FlyteSdkChanged`` says so.
+Flyte has no hook for that. These functions use two private parts of it: the cache in which a task's context keeps its
+checkpoint, and the class of the checkpoint. They first compare both with the known versions. If they differ, nothing is
+switched and ``FlyteSdkChanged`` is raised.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _METHODS: Final = ("load", "save", "load_sync", "save_sync", "prev_exists")
 
 
 class FlyteSdkChanged(RuntimeError):
-    """This flyte makes its checkpoints in a way that we do not know."""
+    """This version of flyte makes its checkpoints in a way that we do not support."""
 
 
 def checkpoint(**options: Any) -> Flyte2Checkpoint | None:  # Any: as Checkpoint takes them
-    """The checkpoint of the task that is running, ours; ``flyte.ctx().checkpoint`` is the same object from here on.
+    """Return our checkpoint for the running task; ``flyte.ctx().checkpoint`` is the same object from now on.
 
-    None where flyte has none either: outside of a task, and where the platform gives no place for one. ``options`` are
-    those of ``Flyte2Checkpoint``, and count for the first call in a task.
+    Returns None if flyte has none either: outside of a task, and if the platform gives no place. ``options`` are those
+    of ``Flyte2Checkpoint``; only the first call in a task uses them.
     """
     import flyte
 
@@ -88,7 +88,7 @@ def _resumable(options: dict[str, Any], function: Callable[P, R]) -> Callable[P,
 
 
 def install() -> None:
-    """Have flyte make all its checkpoints of our class, in this process and from now on."""
+    """Replace flyte's checkpoint class in this process."""
     import flyte
     import flyte._checkpoint
 
@@ -101,8 +101,8 @@ def install() -> None:
 def install_if_asked() -> None:
     """The entry point that ``flyte.init`` calls. Does nothing unless CHOCKSTONE_FLYTE_AUTO is 1.
 
-    Flyte only logs what its entry points raise. Who asked for this must not train on with the other class, so a
-    refusal is kept and raised where the task asks for its checkpoint.
+    Flyte only logs errors of its entry points, and would continue with its own class. So after an error here, the
+    task's use of its checkpoint raises it again.
     """
     if os.environ.get(AUTO) != "1":
         return
@@ -126,7 +126,7 @@ def _refuse(error: Exception) -> None:
 
 def _seed(context: TaskContext, options: dict[str, Any]) -> Flyte2Checkpoint | None:
     from chockstone.integrations.flyte2.checkpointer import Flyte2Checkpoint
-    from chockstone.integrations.flyte2.surroundings import identity_of
+    from chockstone.integrations.flyte2.task_context import identity_of
 
     paths = context.checkpoint_paths
     dest = (paths.checkpoint_path or "").strip() if paths is not None else ""
@@ -141,22 +141,22 @@ def _seed(context: TaskContext, options: dict[str, Any]) -> Flyte2Checkpoint | N
 
 @functools.cache
 def _check_host() -> None:
-    """Raise HostChanged unless flyte's side is as expected, to the last parameter."""
+    """Raise FlyteSdkChanged unless flyte's private parts are as expected."""
     try:
         import flyte
         from flyte import _checkpoint
         from flyte.models import CheckpointPaths, TaskContext
     except ImportError as error:
         raise FlyteSdkChanged(_advice(f"{error.name or error} cannot be imported")) from error
-    stock = _stock(_checkpoint)
-    if stock is None:
+    native = _native_class(_checkpoint)
+    if native is None:
         raise FlyteSdkChanged(_advice("flyte._checkpoint.Checkpoint is gone"))
     if getattr(_checkpoint, "CHECKPOINT_CACHE_KEY", None) != _CACHE_KEY:
         raise FlyteSdkChanged(_advice("a context keeps its checkpoint under another name"))
-    found = tuple(inspect.signature(stock.__init__).parameters)
+    found = tuple(inspect.signature(native.__init__).parameters)
     if found != _PARAMETERS:
         raise FlyteSdkChanged(_advice(f"flyte.Checkpoint takes {found} and not {_PARAMETERS}"))
-    if missing := [name for name in _METHODS if not callable(getattr(stock, name, None))]:
+    if missing := [name for name in _METHODS if not callable(getattr(native, name, None))]:
         raise FlyteSdkChanged(_advice(f"flyte.Checkpoint has no {', '.join(missing)}"))
     if not isinstance(getattr(TaskContext, "checkpoint", None), property) or not callable(getattr(flyte, "ctx", None)):
         raise FlyteSdkChanged(_advice("a task has no flyte.ctx().checkpoint"))
@@ -164,8 +164,8 @@ def _check_host() -> None:
         raise FlyteSdkChanged(_advice("the platform's paths have other names"))
 
 
-def _stock(module: Any) -> Any:  # Any: whatever is there
-    """The class of flyte itself, also after ours has taken its place."""
+def _native_class(module: Any) -> Any:  # Any: a class, if flyte has not changed
+    """Return flyte's own class, also after ``install``."""
     found = getattr(module, "Checkpoint", None)
     if isinstance(found, type) and found.__module__.startswith("chockstone."):
         return next((base for base in found.__mro__ if base.__module__ == module.__name__), None)

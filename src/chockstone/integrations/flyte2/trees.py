@@ -1,7 +1,7 @@
-"""Trees: what Flyte 2 keeps for a checkpoint is one object, and a directory becomes one by way of tar.
+"""Pack a directory into one tar, and unpack it: a checkpoint of Flyte 2 is one object.
 
-Stock flyte extracts whatever it finds, wherever its names and links lead. Here what cannot stay inside the
-tree is turned into a plain file when it is saved, and refused when it is found.
+Flyte's own checkpoint extracts every name and link without a check. Here a link out of the directory is saved as a
+plain file, and refused when it is found in a tar.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Final
 
 from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, LocalResourceError
 
-PAYLOAD: Final = "payload"  # the name that stock flyte gives to an object that is no tar
+PAYLOAD: Final = "payload"  # Flyte's name for an object that is not a tar
 TREE: Final = "tree.tar.gz"
 
-_LEVEL: Final = 0  # weights do not shrink, and stock readers take stored blocks like any others
+_LEVEL: Final = 0  # weights do not compress, and Flyte reads stored blocks as well
 _COPY_BYTES: Final = 1024**2
-_MAX_RATIO: Final = 1100  # deflate cannot do better; only a hole that a header claims can
+_MAX_RATIO: Final = 1100  # more than deflate reaches, so a larger size in a header is false
 _MAX_MEMBERS: Final = 1_000_000
 _OUR_OWN: Final = {
     errno.ENOSPC,
@@ -40,7 +40,7 @@ _OUR_OWN: Final = {
 
 @contextmanager
 def packed(data: Path | bytes) -> Iterator[tuple[str, Path | bytes]]:
-    """The object for ``data`` and its name in an archive. A packed directory is gone from disk afterwards."""
+    """Yield the object for ``data`` and its name in an archive. Removes the tar of a directory afterwards."""
     if isinstance(data, bytes):
         yield PAYLOAD, data
     elif not data.is_dir():
@@ -53,10 +53,10 @@ def packed(data: Path | bytes) -> Iterator[tuple[str, Path | bytes]]:
 
 
 def pack(directory: Path, target: Path) -> None:
-    """Write a gzipped tar of what is in ``directory``, as stock flyte does, to ``target``.
+    """Write a gzipped tar of the content of ``directory``, in Flyte's own format, to ``target``.
 
-    Links that stay inside are kept; a link to a file elsewhere becomes that file. CheckpointError names what can be
-    neither, and a file that changed meanwhile.
+    Keeps links that stay inside; a link to a file elsewhere becomes that file. Raises CheckpointError for other links,
+    and for a file that changes meanwhile.
     """
     with tarfile.open(target, "w:gz", compresslevel=_LEVEL) as tar:
         tar.copybufsize = _COPY_BYTES  # type: ignore[attr-defined]  # an option that the stubs leave out
@@ -101,7 +101,7 @@ def _add(tar: tarfile.TarFile, directory: Path, name: str) -> None:
 
 
 def _describe(tar: tarfile.TarFile, path: Path, name: str) -> tarfile.TarInfo | None:
-    """None for a socket, which tar does not know. What stock would store and nobody extract is refused."""
+    """Return None for a socket, which tar cannot store. Raises CheckpointError for what cannot be extracted."""
     info = tar.gettarinfo(path, arcname=name)
     if info is not None and not (info.isreg() or info.isdir() or info.issym() or info.islnk()):  # type: ignore[redundant-expr]  # the stubs know no sockets
         raise CheckpointError(f"cannot save {str(path)!r}: it is neither a file, nor a directory, nor a link")
@@ -118,10 +118,10 @@ def _changed(path: Path) -> CheckpointError:
 
 
 def unpack(found: Path, directory: Path, *, is_tree: bool | None) -> Path | None:
-    """Put the object ``found`` into ``directory``, empty and private, as stock flyte does; returns what ``load`` gives.
+    """Put the object ``found`` into the private, empty ``directory``, and return the path for ``load``.
 
-    None for an object without bytes. ``is_tree`` says what the writer made of it; None if nobody knows, and then an
-    object that only begins like a tar is damaged. Whatever is raised, nothing was written outside of ``directory``.
+    Returns None for an empty object. ``is_tree``: whether the writer made a tar; None: unknown, then an object that
+    only begins like a tar is damaged. Never writes outside of ``directory``.
     """
     if os.path.getsize(found) == 0:
         return None
@@ -134,7 +134,7 @@ def unpack(found: Path, directory: Path, *, is_tree: bool | None) -> Path | None
 
 
 def _looks_like_tar(found: Path, *, is_sure: bool) -> bool:
-    """As stock asks. A whole object that fails half way is some other kind; one that may be cut off is damaged."""
+    """Decide as Flyte does. A verified object that fails midway is not a tar; an unverified one may be truncated."""
     try:
         return tarfile.is_tarfile(found)
     except Exception:
@@ -144,7 +144,7 @@ def _looks_like_tar(found: Path, *, is_sure: bool) -> bool:
 
 
 def _extract(found: Path, directory: Path) -> None:
-    """Links come last: while files are written there is none to follow."""
+    """Extract links last, so that no file is written through one."""
     links: list[tarfile.TarInfo] = []
     limit = os.path.getsize(found) * _MAX_RATIO
     with tarfile.open(found, "r:*") as tar:
@@ -153,7 +153,7 @@ def _extract(found: Path, directory: Path) -> None:
         for member in sorted(links, key=tarfile.TarInfo.issym):
             _refuse_behind_link(member, directory)
             tar.extract(member, directory, filter="data")
-        while tar.fileobj.read(_COPY_BYTES):  # gzip's checksum stands at the very end
+        while tar.fileobj.read(_COPY_BYTES):  # to reach gzip's checksum at the end
             pass
 
 
@@ -169,7 +169,7 @@ def _plain(tar: tarfile.TarFile, links: list[tarfile.TarInfo], limit: int) -> It
         total += member.size
         if total > limit or count > _MAX_MEMBERS:
             raise DamagedArchive(f"at {member.name!r} it claims {total} bytes, more than its own could hold")
-        if os.path.isabs(member.name):  # tarfile's filter would take it as a relative one
+        if os.path.isabs(member.name):  # tarfile's filter would treat it as relative
             raise DamagedArchive(f"the member {member.name[:80]!r} has an absolute name")
         if member.issym() or member.islnk():
             links.append(member)
@@ -179,7 +179,7 @@ def _plain(tar: tarfile.TarFile, links: list[tarfile.TarInfo], limit: int) -> It
 
 @contextmanager
 def _judged(found: Path) -> Iterator[None]:
-    """Our own disk is never the candidate's fault; everything else that reading a tar can raise is."""
+    """Raise LocalResourceError for errors of our own disk, and DamagedArchive for all other errors of reading a tar."""
     try:
         yield
     except CheckpointError:

@@ -46,24 +46,24 @@ def test_rules_that_are_none_are_as_they_are_by_default(settings: dict[str, Any]
     assert (report.settings["stock"], report.settings["poison_after"]) == (None, None)
 
 
-def test_stock_files_of_lineage_are_seen_where_the_attempt_reckoned_with_them(tmp_path: Path) -> None:
-    stock, own = tmp_path / "a/ckpt", tmp_path / "b/ckpt"
-    stock.mkdir(parents=True)
-    (stock / "model.pt").write_bytes(b"x")
+def test_native_files_of_lineage_are_seen_where_the_attempt_reckoned_with_them(tmp_path: Path) -> None:
+    flyte_native, own = tmp_path / "a/ckpt", tmp_path / "b/ckpt"
+    flyte_native.mkdir(parents=True)
+    (flyte_native / "model.pt").write_bytes(b"x")
     chain = Chain(
         AttemptPlaces(),
         str(own),
         identity={"run": "r1"},
         attempt=1,
-        candidates=[Candidate(str(stock), Origin.PLATFORM)],
-        rules=ResumeRules(stock="tree"),
+        candidates=[Candidate(str(flyte_native), Origin.PLATFORM)],
+        rules=ResumeRules(flyte_native="tree"),
     )
     chain.resolve()
 
     report = explain(own)
 
     assert report.choice is not None
-    assert (report.choice.uri, report.choice.verdict) == (stock.as_uri(), Verdict.UNVERIFIED)
+    assert (report.choice.uri, report.choice.verdict) == (flyte_native.as_uri(), Verdict.UNVERIFIED)
     assert report.identity == {"run": "r1"}
 
 

@@ -25,30 +25,35 @@ COUNTERS = ["SLURM_RESTART_COUNT", "JOBSET_RESTART_ATTEMPT", "TORCHELASTIC_RESTA
 HOSTILE = ["-1", "one", "1.0", "0x1", "1_0", " 1", "1\n", "+1", "٣", "100000", "9" * 5000]
 
 
-def test_nothing_known_is_one_process_that_comes_after_the_newest_attempt() -> None:
-    surroundings = JobIdentity.read({"PATH": "/bin", "HOME": "/root"})
+def is_restarted(job: JobIdentity) -> bool:
+    """Within its attempt, as people are told."""
+    return "started again in place" in job.why
 
-    assert surroundings.platform == "none"
-    assert surroundings.attempt is None
-    assert (surroundings.rank, surroundings.world_size) == (0, 1)
-    assert surroundings.job is None
-    assert not surroundings.in_place
-    assert "after the newest" in surroundings.why
+
+def test_nothing_known_is_one_process_that_comes_after_the_newest_attempt() -> None:
+    job = JobIdentity.read({"PATH": "/bin", "HOME": "/root"})
+
+    assert job.platform == "none"
+    assert job.attempt is None
+    assert (job.rank, job.world_size) == (0, 1)
+    assert job.job is None
+    assert not is_restarted(job)
+    assert "after the newest" in job.why
 
 
 def test_the_first_start_of_a_slurm_job_has_no_count_and_is_attempt_0() -> None:
-    surroundings = JobIdentity.read(SLURM)
+    job = JobIdentity.read(SLURM)
 
-    assert (surroundings.platform, surroundings.attempt, surroundings.job) == ("slurm", 0, "4711")
-    assert "SLURM_RESTART_COUNT is not set" in surroundings.why
+    assert (job.platform, job.attempt, job.job) == ("slurm", 0, "4711")
+    assert "SLURM_RESTART_COUNT is not set" in job.why
 
 
 def test_a_requeued_slurm_job_is_numbered_by_its_restarts() -> None:
-    surroundings = JobIdentity.read(SLURM | {"SLURM_RESTART_COUNT": "3"})
+    job = JobIdentity.read(SLURM | {"SLURM_RESTART_COUNT": "3"})
 
-    assert surroundings.attempt == 3
-    assert not surroundings.in_place, "a requeue is an attempt of its own"
-    assert "SLURM_RESTART_COUNT is 3" in surroundings.why
+    assert job.attempt == 3
+    assert not is_restarted(job), "a requeue is an attempt of its own"
+    assert "SLURM_RESTART_COUNT is 3" in job.why
 
 
 def test_each_task_of_a_slurm_array_is_a_job_of_its_own() -> None:
@@ -63,33 +68,33 @@ def test_each_task_of_a_slurm_array_is_a_job_of_its_own() -> None:
 
 
 def test_a_batch_script_is_one_process_however_many_tasks_were_asked_for() -> None:
-    surroundings = JobIdentity.read(SLURM)
+    job = JobIdentity.read(SLURM)
 
-    assert (surroundings.rank, surroundings.world_size) == (0, 1)
+    assert (job.rank, job.world_size) == (0, 1)
 
 
 def test_the_tasks_of_a_slurm_step_are_ranks() -> None:
-    surroundings = JobIdentity.read(SLURM | {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8"})
+    job = JobIdentity.read(SLURM | {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8"})
 
-    assert (surroundings.rank, surroundings.world_size) == (5, 8)
+    assert (job.rank, job.world_size) == (5, 8)
 
 
 def test_the_launcher_of_the_processes_knows_their_ranks_best() -> None:
     agents = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
 
-    surroundings = JobIdentity.read(SLURM | agents | ELASTIC)
+    job = JobIdentity.read(SLURM | agents | ELASTIC)
 
-    assert (surroundings.rank, surroundings.world_size) == (3, 8)
+    assert (job.rank, job.world_size) == (3, 8)
 
 
 def test_torchelastic_starts_again_in_place_within_an_attempt_of_slurm() -> None:
     count = {"SLURM_RESTART_COUNT": "2", "TORCHELASTIC_RESTART_COUNT": "1"}
 
-    surroundings = JobIdentity.read(SLURM | ELASTIC | count)
+    job = JobIdentity.read(SLURM | ELASTIC | count)
 
-    assert (surroundings.platform, surroundings.attempt, surroundings.in_place) == ("slurm", 2, True)
-    assert "TORCHELASTIC_RESTART_COUNT is 1" in surroundings.why
-    assert "in place" in surroundings.why
+    assert (job.platform, job.attempt, is_restarted(job)) == ("slurm", 2, True)
+    assert "TORCHELASTIC_RESTART_COUNT is 1" in job.why
+    assert "in place" in job.why
 
 
 def test_numbers_never_go_back_over_the_life_of_a_job() -> None:
@@ -102,36 +107,36 @@ def test_numbers_never_go_back_over_the_life_of_a_job() -> None:
     ]
 
     assert [each.attempt for each in attempts] == [0, 0, 0, 1, 1, 2]
-    assert [each.in_place for each in attempts] == [False, True, True, False, True, False]
+    assert [is_restarted(each) for each in attempts] == [False, True, True, False, True, False]
 
 
 def test_torchelastic_alone_numbers_nothing_because_its_next_life_counts_from_zero() -> None:
-    surroundings = JobIdentity.read(ELASTIC | {"TORCHELASTIC_RESTART_COUNT": "4"})
+    job = JobIdentity.read(ELASTIC | {"TORCHELASTIC_RESTART_COUNT": "4"})
 
-    assert (surroundings.platform, surroundings.attempt, surroundings.in_place) == ("torchelastic", None, False)
-    assert surroundings.job is None, "'none' is what torchrun calls a run without a name"
-    assert (surroundings.rank, surroundings.world_size) == (3, 8)
+    assert (job.platform, job.attempt, is_restarted(job)) == ("torchelastic", None, False)
+    assert job.job is None, "'none' is what torchrun calls a run without a name"
+    assert (job.rank, job.world_size) == (3, 8)
 
 
 def test_a_jobset_is_numbered_by_what_its_manifest_hands_on() -> None:
-    surroundings = JobIdentity.read(JOBSET | ELASTIC | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    job = JobIdentity.read(JOBSET | ELASTIC | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
 
-    assert (surroundings.platform, surroundings.attempt, surroundings.job) == ("jobset", 2, "run-7")
+    assert (job.platform, job.attempt, job.job) == ("jobset", 2, "run-7")
 
 
 def test_an_annotation_that_is_not_there_is_an_empty_variable_and_no_count() -> None:
-    surroundings = JobIdentity.read({"JOBSET_RESTART_ATTEMPT": "", "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    job = JobIdentity.read({"JOBSET_RESTART_ATTEMPT": "", "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
 
-    assert (surroundings.platform, surroundings.attempt) == ("kubernetes", None)
+    assert (job.platform, job.attempt) == ("kubernetes", None)
 
 
 def test_a_kubernetes_job_has_no_count_and_its_index_is_a_rank() -> None:
     kubernetes = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "2", "WORLD_SIZE": "4"}
 
-    surroundings = JobIdentity.read(kubernetes)
+    job = JobIdentity.read(kubernetes)
 
-    assert (surroundings.platform, surroundings.attempt) == ("kubernetes", None)
-    assert (surroundings.rank, surroundings.world_size) == (2, 4)
+    assert (job.platform, job.attempt) == ("kubernetes", None)
+    assert (job.rank, job.world_size) == (2, 4)
 
 
 def test_an_index_among_nobody_knows_how_many_is_refused() -> None:
@@ -142,31 +147,31 @@ def test_an_index_among_nobody_knows_how_many_is_refused() -> None:
 
 
 def test_a_recovered_skypilot_task_keeps_its_id_and_has_no_number() -> None:
-    surroundings = JobIdentity.read(SKYPILOT)
+    job = JobIdentity.read(SKYPILOT)
 
-    assert (surroundings.platform, surroundings.attempt) == ("skypilot", None)
-    assert surroundings.job == SKYPILOT["SKYPILOT_TASK_ID"]
+    assert (job.platform, job.attempt) == ("skypilot", None)
+    assert job.job == SKYPILOT["SKYPILOT_TASK_ID"]
 
 
 def test_a_number_inside_of_a_platform_without_one_is_not_taken_for_its_own() -> None:
     """A recovery by SkyPilot on Slurm is a new Slurm job, whose restarts are counted from zero again."""
-    surroundings = JobIdentity.read(SKYPILOT | SLURM | {"SLURM_RESTART_COUNT": "1"})
+    job = JobIdentity.read(SKYPILOT | SLURM | {"SLURM_RESTART_COUNT": "1"})
 
-    assert (surroundings.platform, surroundings.attempt, surroundings.in_place) == ("skypilot", None, False)
-    assert "SLURM_RESTART_COUNT is 1 and is not used" in surroundings.why
+    assert (job.platform, job.attempt, is_restarted(job)) == ("skypilot", None, False)
+    assert "SLURM_RESTART_COUNT is 1 and is not used" in job.why
 
 
 def test_of_two_numbers_the_outermost_counts_and_the_other_is_named() -> None:
-    surroundings = JobIdentity.read(JOBSET | SLURM | {"SLURM_RESTART_COUNT": "7"})
+    job = JobIdentity.read(JOBSET | SLURM | {"SLURM_RESTART_COUNT": "7"})
 
-    assert (surroundings.platform, surroundings.attempt, surroundings.in_place) == ("jobset", 2, True)
-    assert "SLURM_RESTART_COUNT is 7 and is not used" in surroundings.why
+    assert (job.platform, job.attempt) == ("jobset", 2)
+    assert "SLURM_RESTART_COUNT is 7 and is not used" in job.why
 
 
 def test_nodes_of_skypilot_are_ranks_where_nothing_else_launched_them() -> None:
-    surroundings = JobIdentity.read(SKYPILOT | {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2"})
+    job = JobIdentity.read(SKYPILOT | {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2"})
 
-    assert (surroundings.rank, surroundings.world_size) == (1, 2)
+    assert (job.rank, job.world_size) == (1, 2)
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=lambda value: ascii(value[:8]))

@@ -100,7 +100,7 @@ def test_a_save_does_not_bury_what_nobody_restored(tmp_path: Path) -> None:
     resume = Resume(tmp_path / "run")
     resume.resolve()
     for _ in range(2):
-        with pytest.raises(ResumeError, match=r"step 100, at .* that nobody restored.*call restore\(\) first"):
+        with pytest.raises(ResumeError, match=r"step 100, at .* that was not restored.*call restore\(\) first"):
             resume.save({"a": np.zeros(2)}, step=1)
     resume.restore({"a": np.zeros(2)})
     resume.save({"a": np.ones(2)}, step=101).result()

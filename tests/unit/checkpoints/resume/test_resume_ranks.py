@@ -174,9 +174,9 @@ attempt(lambda: ranks.all_agree(True))
     assert [each.said for each in told] == [told[0].said] * 6
     first, second, third = told[0].said
     assert first["kind"] == "ResumeError"
-    assert first["text"].startswith("rank 4 of 6 could not go on")
+    assert first["text"].startswith("rank 4 of 6 could not continue")
     assert "rank 4: block 12 differs from its digest" in first["text"]
-    assert second["text"].startswith("ranks 1, 2, 3, 4, 5 of 6 could not go on")
+    assert second["text"].startswith("ranks 1, 2, 3, 4, 5 of 6 could not continue")
     assert second["text"].endswith("and 1 more")
     assert third == {"result": None}
 
@@ -272,7 +272,7 @@ assert "torch" not in sys.modules
 
 
 def test_alone_an_error_stays_what_it_is() -> None:
-    blocked = ResumeBlocked("403", verdict="DENIED", report="the audit")
+    blocked = ResumeBlocked("403", verdict="DENIED", report="the report")
 
     def work() -> str:
         raise blocked

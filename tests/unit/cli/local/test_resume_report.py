@@ -324,7 +324,7 @@ def test_of_a_path_of_flyte_earlier_attempts_are_found_though_nothing_is_there(t
         assert report["identity"] == {"project": "vision"}
 
 
-def test_files_of_a_stock_writer_are_seen(tmp_path: Path) -> None:
+def test_files_of_flytes_own_checkpoint_are_seen(tmp_path: Path) -> None:
     dest = tmp_path / "ab/f1-n0-0/ckpt"
     dest.mkdir(parents=True)
     (dest / "model.pt").write_bytes(b"x")
@@ -335,6 +335,6 @@ def test_files_of_a_stock_writer_are_seen(tmp_path: Path) -> None:
 
     for result in (of_tree, of_object):
         assert result.exit_code == 0
-        assert fact(result, "outcome") == "would restore the files that a stock writer left"
+        assert fact(result, "outcome") == "would restore the files that Flyte's own checkpoint wrote"
         assert "Resume in a loop of your own does not" in result.output
         assert "unverified" in fact(result, "warning")

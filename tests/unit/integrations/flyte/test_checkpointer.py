@@ -16,7 +16,7 @@ from flytekit.exceptions.user import FlyteDataNotFoundException, FlyteRecoverabl
 
 from chockstone.checkpoints.errors import CheckpointError, ResumeBlocked, ResumeExhausted, Superseded
 from chockstone.integrations.flyte import FlyteCheckpoint, FreshStart, Options
-from support.integrations.flyte_attempts import Root, stock
+from support.integrations.flyte_attempts import Root, flyte_native
 from support.loopback_s3 import Fault, Kind, Proxy
 
 
@@ -306,46 +306,46 @@ class TestSaving:
         assert checkpoint.restore() is None
 
 
-class TestStock:
-    def test_F37_stock_reads_what_we_saved(self, root: Root) -> None:
+class TestFlyteNative:
+    def test_F37_flytekit_reads_what_we_saved(self, root: Root) -> None:
         root.attempt(0).write(b"ours")
 
-        assert stock("read", dest=root.path(1), src=root.path(0)) == b"ours"
+        assert flyte_native("read", dest=root.path(1), src=root.path(0)) == b"ours"
 
-    def test_F37_we_read_what_stock_saved_and_say_so(self, root: Root) -> None:
-        stock("write", dest=root.path(0), content=b"stock")
+    def test_F37_we_read_what_flytekit_saved_and_say_so(self, root: Root) -> None:
+        flyte_native("write", dest=root.path(0), content=b"native")
 
         checkpoint = root.attempt(1)
 
-        assert checkpoint.read() == b"stock"
+        assert checkpoint.read() == b"native"
         assert checkpoint.report is not None and checkpoint.report.choice is not None
         assert checkpoint.report.choice.verdict == "unverified"
         assert checkpoint.report.warnings
 
     def test_F37_it_may_be_refused(self, tmp_path: Path) -> None:
         root = Root(str(tmp_path / "raw"))
-        stock("write", dest=root.path(0), content=b"stock")
+        flyte_native("write", dest=root.path(0), content=b"native")
 
         with pytest.raises(ResumeExhausted):
-            root.attempt(1, accept_stock=False).read()
+            root.attempt(1, accept_flyte_native=False).read()
 
     def test_F37_a_chain_may_go_back_and_forth(self, root: Root) -> None:
-        stock("write", dest=root.path(0), content=b"0")
+        flyte_native("write", dest=root.path(0), content=b"0")
         second = root.attempt(1)
         assert second.read() == b"0"
         second.write(b"1")
-        assert stock("read", dest=root.path(2), src=root.path(1)) == b"1"
-        stock("write", dest=root.path(2), content=b"2")
+        assert flyte_native("read", dest=root.path(2), src=root.path(1)) == b"1"
+        flyte_native("write", dest=root.path(2), content=b"2")
 
         assert root.attempt(3).read() == b"2"
 
     def test_the_view_can_be_done_without(self, tmp_path: Path) -> None:
         root = Root(str(tmp_path / "raw"))
-        root.attempt(0, stock_view=False).write(b"ours")
+        root.attempt(0, flyte_native_view=False).write(b"ours")
 
         assert root.attempt(1).read() == b"ours"
         with pytest.raises(FlyteDataNotFoundException):
-            stock("read", dest=root.path(1), src=root.path(0))
+            flyte_native("read", dest=root.path(1), src=root.path(0))
 
 
 class TestDamage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chockstone.integrations.flyte.identity import identity, told
+from chockstone.integrations.flyte.identity import identity, read_attempt
 from support.integrations.flyte_attempts import Root
 
 ROOT = Root("s3://bucket/raw")
@@ -42,7 +42,7 @@ def test_older_names_of_the_variables_are_known() -> None:
 
 
 def test_the_platforms_path_has_its_number_where_it_is_known() -> None:
-    facts = told(ROOT.path(3), ROOT.path(2), {})
+    facts = read_attempt(ROOT.path(3), ROOT.path(2), {})
 
     assert [(each.origin, each.attempt) for each in facts.candidates] == [
         ("platform", 2), ("derived", 2), ("derived", 1), ("derived", 0),
@@ -52,7 +52,7 @@ def test_the_platforms_path_has_its_number_where_it_is_known() -> None:
 
 
 def test_F10_at_the_first_attempt_the_platforms_path_may_be_of_another_execution() -> None:
-    (candidate,) = told(ROOT.path(0), ROOT.path(4, "recovered-n0"), {}).candidates
+    (candidate,) = read_attempt(ROOT.path(0), ROOT.path(4, "recovered-n0"), {}).candidates
 
     assert candidate.may_be_foreign
 
@@ -61,7 +61,7 @@ def test_F10_at_the_first_attempt_the_platforms_path_may_be_of_another_execution
 def test_F03_of_an_unknown_layout_only_the_platforms_is_taken(number: str | None, expected: bool) -> None:
     environ = {} if number is None else {"FLYTE_ATTEMPT_NUMBER": number}
 
-    facts = told("s3://bucket/a", "s3://bucket/b", environ)
+    facts = read_attempt("s3://bucket/a", "s3://bucket/b", environ)
 
     assert [(each.uri, each.may_be_foreign) for each in facts.candidates] == [("s3://bucket/b", expected)]
     assert facts.attempt is None
@@ -69,7 +69,7 @@ def test_F03_of_an_unknown_layout_only_the_platforms_is_taken(number: str | None
 
 
 def test_F08_a_variable_that_says_another_number_is_only_noted() -> None:
-    facts = told(ROOT.path(3), None, {"FLYTE_ATTEMPT_NUMBER": "5"})
+    facts = read_attempt(ROOT.path(3), None, {"FLYTE_ATTEMPT_NUMBER": "5"})
 
     assert facts.attempt == 3
     assert "the path counts" in facts.notes[0]

@@ -42,10 +42,10 @@ def bare(n: int) -> str:
 
 @flytekit.task
 @quiet
-@resumable(stock_view=False, sources=("/elsewhere",))
+@resumable(flyte_native_view=False, sources=("/elsewhere",))
 def with_options(n: int) -> str:
     options = present()._options
-    return f"{options.stock_view} {options.sources} {n}"
+    return f"{options.flyte_native_view} {options.sources} {n}"
 
 
 @flytekit.task
@@ -64,7 +64,7 @@ def called() -> bool:
 def options_too_late() -> str:
     present().prev_exists()
     try:
-        checkpoint(stock_view=False)
+        checkpoint(flyte_native_view=False)
     except CheckpointError as error:
         return str(error)
     return "no error"
@@ -83,10 +83,10 @@ def workflow(n: int) -> str:
 
 
 def test_below_task_the_context_has_ours() -> None:
-    assert bare(n=1) == "Checkpoint 1"
-    assert workflow(n=2) == "Checkpoint 2"
-    assert planned(n=3) == "Checkpoint 3"
-    assert flytekit.map_task(bare)(n=[4, 5]) == ["Checkpoint 4", "Checkpoint 5"]
+    assert bare(n=1) == "FlyteCheckpoint 1"
+    assert workflow(n=2) == "FlyteCheckpoint 2"
+    assert planned(n=3) == "FlyteCheckpoint 3"
+    assert flytekit.map_task(bare)(n=[4, 5]) == ["FlyteCheckpoint 4", "FlyteCheckpoint 5"]
 
 
 def test_afterwards_the_context_is_what_it_was() -> None:
@@ -102,8 +102,8 @@ def test_options_are_given_to_the_decorator() -> None:
 
 
 def test_options_that_are_none_are_refused_where_they_stand() -> None:
-    with pytest.raises(TypeError, match="stock_wiev"):
-        resumable(stock_wiev=False)
+    with pytest.raises(TypeError, match="flyte_native_wiev"):
+        resumable(flyte_native_wiev=False)
 
 
 def test_there_is_one_checkpoint_however_it_is_come_by() -> None:
@@ -117,7 +117,7 @@ def test_options_come_before_use() -> None:
 
 def test_the_interface_of_the_task_is_that_of_the_function() -> None:
     assert list(bare.python_interface.inputs) == ["n"]
-    assert bare.name.endswith("test_flyte_switch.bare")
+    assert bare.name.endswith("test_switch.bare")
 
 
 def test_a_coroutine_stays_one() -> None:
@@ -159,7 +159,7 @@ class TestHost:
             assert checkpointer.SyncCheckpoint is FlyteCheckpoint
             assert context_manager.SyncCheckpoint is FlyteCheckpoint
             assert entrypoint.SyncCheckpoint is FlyteCheckpoint
-            assert bare(n=1) == "Checkpoint 1"
+            assert bare(n=1) == "FlyteCheckpoint 1"
             assert with_options(n=1).startswith("False")
         finally:
             entrypoint.SyncCheckpoint = kept

@@ -46,7 +46,7 @@ def no_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Making a client takes longer than most tests; each endpoint has one."""
-    monkeypatch.setattr("chockstone.integrations.flyte2.checkpointer.Places", _places)
+    monkeypatch.setattr("chockstone.integrations.flyte2.checkpointer.AttemptPlaces", _places)
 
 
 @cache

@@ -17,7 +17,7 @@ import flyte
 import pytest
 from flyte import latest_checkpoint
 from flyte._checkpoint import CHECKPOINT_CACHE_KEY
-from flyte._checkpoint import Checkpoint as StockCheckpoint
+from flyte._checkpoint import Checkpoint as NativeCheckpoint
 from flyte.models import ActionID, CheckpointPaths, RawDataPath, TaskContext
 from flyte.report import Report
 from flyte.storage import S3
@@ -29,7 +29,7 @@ from support.integrations.flyte2_attempts import IDENTITY, Storage, loaded
 from support.loop_gate import LoopGate
 
 
-def stock_tar(path: Path, **texts: str) -> None:
+def native_tar(path: Path, **texts: str) -> None:
     with tarfile.open(path, "w:gz") as tar:
         for name, text in texts.items():
             info = tarfile.TarInfo(name)
@@ -61,7 +61,7 @@ def test_f44_prev_exists_says_whether_the_platform_named_a_place_and_asks_no_sto
 def test_f44_it_is_a_flyte_checkpoint_with_its_properties(tmp_path: Path) -> None:
     checkpoint = Flyte2Checkpoint(tmp_path / "out", " prev ")
 
-    assert isinstance(checkpoint, StockCheckpoint)
+    assert isinstance(checkpoint, NativeCheckpoint)
     assert checkpoint.remote_destination == str(tmp_path / "out")
     assert checkpoint.remote_source == "prev"
     assert checkpoint.path.is_dir()
@@ -84,11 +84,11 @@ def test_f44_the_newest_file_of_a_restored_tree_is_the_one_that_was_written_last
 
 
 @pytest.mark.parametrize("as_uri", [True, False])
-def test_f44_a_directory_that_stock_saved_comes_back_and_the_next_one_too(tmp_path: Path, as_uri: bool) -> None:
+def test_f44_a_directory_that_flyte_saved_comes_back_and_the_next_one_too(tmp_path: Path, as_uri: bool) -> None:
     def place(name: str) -> str:
         return (tmp_path / name).as_uri() if as_uri else str(tmp_path / name)
 
-    stock_tar(tmp_path / "prev", **{"state.json": json.dumps({"step": 3})})
+    native_tar(tmp_path / "prev", **{"state.json": json.dumps({"step": 3})})
 
     first = Flyte2Checkpoint(place("out"), place("prev"))
     assert first.load_sync() == first.path
@@ -311,5 +311,5 @@ def test_making_one_asks_nothing_and_dropping_a_half_made_one_is_harmless(tmp_pa
         Flyte2Checkpoint(None)  # type: ignore[arg-type]
     gc.collect()
 
-    assert flyte.Checkpoint is StockCheckpoint
+    assert flyte.Checkpoint is NativeCheckpoint
     assert not list(tmp_path.iterdir())

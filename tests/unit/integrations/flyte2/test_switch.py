@@ -14,7 +14,7 @@ from typing import Any
 import cloudpickle
 import flyte
 import pytest
-from flyte._checkpoint import Checkpoint as StockCheckpoint
+from flyte._checkpoint import Checkpoint as NativeCheckpoint
 from flyte._context import internal_ctx
 from flyte.models import ActionID, CheckpointPaths, RawDataPath, TaskContext
 from flyte.report import Report
@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[4]
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("flyte.Checkpoint", StockCheckpoint)
-    monkeypatch.setattr("flyte._checkpoint.Checkpoint", StockCheckpoint)
+    monkeypatch.setattr("flyte.Checkpoint", NativeCheckpoint)
+    monkeypatch.setattr("flyte._checkpoint.Checkpoint", NativeCheckpoint)
     switch._check_host.cache_clear()
     yield
     switch._check_host.cache_clear()
@@ -60,7 +60,7 @@ def test_the_checkpoint_of_the_task_is_ours_and_the_same_everywhere(task: TaskCo
 
 
 def test_one_that_flyte_has_made_already_is_replaced(task: TaskContext) -> None:
-    assert type(task.checkpoint) is StockCheckpoint
+    assert type(task.checkpoint) is NativeCheckpoint
 
     assert checkpoint() is task.checkpoint
     assert type(task.checkpoint) is Flyte2Checkpoint
@@ -114,7 +114,7 @@ def test_a_decorated_function_runs_outside_of_a_task() -> None:
 
 
 def test_a_decorated_function_can_be_sent_to_worker_processes() -> None:
-    @resumable(stock_view=False)
+    @resumable(flyte_native_view=False)
     def train(x: int) -> int:
         return x + 1
 
@@ -139,7 +139,7 @@ def test_installed_it_is_what_flyte_makes(task: TaskContext) -> None:
 
 def test_the_entry_point_does_nothing_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     install_if_asked()
-    assert flyte.Checkpoint is StockCheckpoint
+    assert flyte.Checkpoint is NativeCheckpoint
 
     monkeypatch.setenv("CHOCKSTONE_FLYTE_AUTO", "1")
     install_if_asked()
@@ -193,7 +193,7 @@ def test_the_package_needs_neither_torch_nor_the_other_flyte() -> None:
     assert done.stdout.strip() == "[]"
 
 
-class OtherParameters(StockCheckpoint):
+class OtherParameters(NativeCheckpoint):
     __module__ = "flyte._checkpoint"
 
     def __init__(self, checkpoint_dest: str, checkpoint_src: str | None = None, retries: int = 3) -> None:

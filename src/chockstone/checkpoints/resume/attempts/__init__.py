@@ -1,1 +1,5 @@
-"""What storage holds of each attempt: places, claims, write leases, generations and Flyte's own files."""
+"""What storage holds for each attempt: its place, claims, write lease, generations and Flyte's native files.
+
+Reads and writes single attempts. It must not know how a resume chooses among attempts, nor any platform but the format
+of Flyte's native checkpoints.
+"""

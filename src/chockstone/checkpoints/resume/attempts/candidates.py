@@ -1,4 +1,4 @@
-"""Candidates: places that may hold something to go on from, each once, in the order of trust."""
+"""Candidates: places that may hold something to resume from, each once, newest first."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 
 from chockstone.checkpoints.resume.attempts.places import normalise
 
-MAX_CANDIDATES: Final = 1000  # that one decision looks at
+MAX_CANDIDATES: Final = 1000  # that one resume looks at
 
 
 class Origin(StrEnum):
-    OWN = "own"  # this attempt's own place: it was restarted where it stood
-    PLATFORM = "platform"  # what the platform calls the previous one: a hint, no authority
-    LINEAGE = "lineage"  # what those before were given
-    DERIVED = "derived"  # computed from the shape of our own path
-    USER = "user"
+    OWN = "own"  # this attempt's place, after a restart in place
+    PLATFORM = "platform"  # the previous attempt according to the platform, which may be wrong
+    LINEAGE = "lineage"  # a candidate of an earlier attempt, from its claim
+    DERIVED = "derived"  # computed from the layout of this attempt's path
+    USER = "user"  # named by the user
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class Candidate:
     uri: str
     origin: Origin
     attempt: int | None = None
-    may_be_foreign: bool = False  # another chain's is welcome here
+    may_be_foreign: bool = False  # checkpoints of another chain are accepted
 
 
 def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Newest first and each place once: ours, the platform's, attempts by number, the rest as they come.
+    """Return each place once, newest first: our own, the platform's, attempts by number, then the rest in order.
 
-    By number and never by time or step: clocks differ, and an attempt that should be dead may be ahead.
+    Never ordered by time or step: clocks differ, and an attempt that should have ended may be ahead.
     """
     unique: dict[str, Candidate] = {}
     for candidate in candidates:

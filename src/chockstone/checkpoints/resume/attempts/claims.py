@@ -1,9 +1,9 @@
-"""Claims: who writes in a place, as a log in which each entry ends the right of those before it.
+"""Claims: the records of who may write in a place. Each new entry supersedes the entries before it.
 
-An entry is the claim of an incarnation, one process of an attempt, or the fence of a later attempt. It
-is put if its number is free, so two processes never hold one. What had been committed is listed after
-the entry is in force and written beside it: whoever committed and then found no newer entry is in that
-list, so a save that was acknowledged is never void.
+An entry is either the claim of an incarnation (one process of an attempt) or the fence of a later attempt. Entries are
+numbered and put if absent, so two processes never hold the same number. After an entry is written, its writer lists
+the commits and records the newest one beside the entry. A writer that finds no newer entry after its commit is in that
+list, so an acknowledged save is never superseded.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, Final, Literal, NamedTuple
 from chockstone.checkpoints.errors import DamagedArchive, InvalidName, UnsupportedArchive
 
 FORMAT: Final = 1
-CLAIMS: Final = "claims"  # the folder of the log
+CLAIMS: Final = "claims"  # folder of the entries
 SETTLED: Final = "settled.json"
-REFERRERS: Final = "referrers"  # the folder of records of attempts of other chains that refer to an archive here
+REFERRERS: Final = "referrers"  # folder of records of other chains' attempts that refer to an archive here
 MAX_GIVEN: Final = 1000
-MAX_GIVEN_BYTES: Final = 160 * 1024  # of all of them, so that the whole stays a record that can be read
+MAX_GIVEN_BYTES: Final = 160 * 1024  # of all URIs, so that the record stays below the maximum size
 _GENERATION = re.compile(r"(\d{6,12})-(\d{4,9})\Z")
 _RECORD = re.compile(r"claims/(\d{6,9})(\.seen|\.fenced)?\.json\Z")
 
@@ -32,14 +32,14 @@ Json = dict[str, Any]  # as parsed, before it is checked
 
 
 class Generation(NamedTuple):
-    """One saved state of an attempt: numbered, and by which incarnation."""
+    """One saved state of an attempt: its number, and the incarnation that wrote it."""
 
     number: int
     incarnation: int
 
     @property
     def name(self) -> str:
-        """InvalidName where ``parse`` would not know it again: what is saved there would never be found."""
+        """Raises InvalidName for a number that ``parse`` does not accept: such a save would never be found."""
         name = f"{self.number:06d}-{self.incarnation:04d}"
         if _GENERATION.match(name) is None:
             raise InvalidName(f"{name} is past the last generation that a place can hold; look for stray files there")
@@ -56,14 +56,14 @@ class Claim:
     kind: Kind
     by: str  # the place of the attempt that wrote it
     attempt: int | None
-    nonce: str  # tells a claim of ours, whose answer was lost, from another's
+    nonce: str  # identifies our own claim if the answer to its request was lost
     identity: Mapping[str, str]
-    given: tuple[str, ...] = ()  # where it was told to look: lineage for those after it
-    foreign: tuple[str, ...] = ()  # those among them where another chain's was welcome
-    had_stock: bool = False  # files of a stock writer were here before the first claim
+    given: tuple[str, ...] = ()  # candidates of this attempt: the lineage for later attempts
+    foreign: tuple[str, ...] = ()  # the candidates where checkpoints of another chain are accepted
+    had_flyte_native: bool = False  # Flyte's native files were here before the first claim; key "had_stock"
 
     def encode(self) -> bytes:
-        """As many of those it was given as there is room for, the first ones first."""
+        """Encode the claim with as many candidates as fit, from the first on."""
         given = _fitting(self.given)
         return _encode(
             {
@@ -74,7 +74,7 @@ class Claim:
                 "identity": dict(self.identity),
                 "given": given,
                 "foreign": [uri for uri in self.foreign if uri in given],
-                "had_stock": self.had_stock,
+                "had_stock": self.had_flyte_native,
             }
         )
 
@@ -94,14 +94,14 @@ class Claim:
             and _are_uris(foreign)
         )
         if not sound:
-            raise DamagedArchive(f"{what} is no claim")
-        had_stock = values.get("had_stock") is True
-        return cls(kind, by, attempt, nonce, identity, tuple(given), tuple(foreign), had_stock)  # type: ignore[arg-type]  # checked above
+            raise DamagedArchive(f"{what} is not a claim")
+        had_flyte_native = values.get("had_stock") is True
+        return cls(kind, by, attempt, nonce, identity, tuple(given), tuple(foreign), had_flyte_native)  # type: ignore[arg-type]  # checked above
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The newest commit when an entry was in force; none at all for None."""
+class NewestCommit:
+    """The newest commit when an entry was written; None: there was no commit."""
 
     newest: Generation | None
 
@@ -114,7 +114,7 @@ class Seen:
         return _encode({"newest": self.newest.name if self.newest else None})
 
     @classmethod
-    def decode(cls, content: bytes, *, what: str) -> Seen:
+    def decode(cls, content: bytes, *, what: str) -> NewestCommit:
         newest = _decode(content, what).get("newest")
         generation = Generation.parse(newest) if isinstance(newest, str) else None
         if newest is not None and generation is None:
@@ -123,7 +123,7 @@ class Seen:
 
 
 class GenerationReference(NamedTuple):
-    """A generation that only names another one."""
+    """A generation that only refers to another one."""
 
     place: str
     generation: str
@@ -132,24 +132,24 @@ class GenerationReference(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """Earlier attempts that an attempt found shut and empty, so that those after it need not ask them again.
+class SettledAttempts:
+    """Earlier attempts that are fenced and hold nothing to restore, so that later attempts need not list them.
 
-    A hint that saves requests: where nothing else is found, they are looked at all the same.
+    A hint that saves requests: if nothing else is found, a resume looks at them too.
     """
 
     identity: Mapping[str, str]
     places: tuple[str, ...]  # newest first
-    references: tuple[GenerationReference, ...] = ()  # that these places still hold
+    references: tuple[GenerationReference, ...] = ()  # which these places still hold
 
     def encode(self) -> bytes:
-        """As many places as there is room for; all that is said of the others is left out, and they are asked again."""
-        places = _fitting(self.places, copies=6)  # with their references, each is there several times
+        """Encode as many places as fit. The next attempt lists the others again."""
+        places = _fitting(self.places, copies=6)  # references repeat each place several times
         references = [list(each) for each in self.references if each.place in places]
         return _encode({"identity": dict(self.identity), "places": places, "references": references})
 
     @classmethod
-    def decode(cls, content: bytes, *, what: str) -> Settled:
+    def decode(cls, content: bytes, *, what: str) -> SettledAttempts:
         values = _decode(content, what)
         identity, places, references = (values.get(name) for name in ("identity", "places", "references"))
         sound = (
@@ -162,13 +162,13 @@ class Settled:
             and all(Generation.parse(each[1]) and Generation.parse(each[3]) for each in references)
         )
         if not sound:
-            raise DamagedArchive(f"{what} is no list of attempts")
+            raise DamagedArchive(f"{what} is not a list of attempts")
         return cls(identity, tuple(places), tuple(GenerationReference(*each) for each in references))  # type: ignore[union-attr, arg-type]  # checked above
 
 
 @dataclass(frozen=True, slots=True)
 class Referrer:
-    """An attempt of another chain that refers to an archive of this place. Those of the same chain leave a fence."""
+    """An attempt of another chain that refers to an archive here. Attempts of the same chain write a fence instead."""
 
     by: str  # the place of that attempt
 
@@ -188,30 +188,30 @@ class Referrer:
 
 
 def claim_record(number: int) -> str:
-    """InvalidName where a listing would not show it as one: then nobody would heed it."""
+    """Raises InvalidName for a number that ``ClaimLog`` does not accept: such a claim would be ignored."""
     record = f"claims/{number:06d}.json"
     if _RECORD.match(record) is None:
         raise InvalidName(f"{record} is past the last claim that a place can hold; look for stray files there")
     return record
 
 
-def seen_record(number: int, kind: Kind) -> str:
-    """The kind stands in the name, so that a listing tells who is fenced."""
+def newest_commit_record(number: int, kind: Kind) -> str:
+    """Return the name of the record beside an entry. It contains the kind, so that a listing shows fences."""
     return f"claims/{number:06d}{'.seen' if kind == 'claim' else '.fenced'}.json"
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimLog:
-    """The entries of a place as a listing shows them."""
+    """The entries of a place, according to a listing."""
 
-    claims: tuple[int, ...] = ()  # numbers, rising
-    seen: Mapping[int, str] = field(default_factory=dict)  # records by number
+    claims: tuple[int, ...] = ()  # numbers, ascending
+    newest_commits: Mapping[int, str] = field(default_factory=dict)  # names of the records, by number
     is_fenced: bool = False
 
     @classmethod
     def of(cls, records: Sequence[str]) -> ClaimLog:
         claims: set[int] = set()
-        seen: dict[int, str] = {}
+        newest_commits: dict[int, str] = {}
         fenced: set[int] = set()
         for record in records:
             if found := _RECORD.match(record):
@@ -219,15 +219,15 @@ class ClaimLog:
                 if found[2] is None:
                     claims.add(number)
                 else:
-                    seen[number] = record
+                    newest_commits[number] = record
                 if found[2] == ".fenced":
                     fenced.add(number)
-        return cls(tuple(sorted(claims)), seen, bool(fenced))
+        return cls(tuple(sorted(claims)), newest_commits, bool(fenced))
 
     @property
     def last(self) -> int:
-        """A record beside a claim that is gone tells of it all the same."""
-        return max((*self.claims, *self.seen), default=0)
+        """Return the highest number. The record beside a lost claim counts, too."""
+        return max((*self.claims, *self.newest_commits), default=0)
 
 
 def _are_uris(values: object) -> bool:
@@ -235,7 +235,7 @@ def _are_uris(values: object) -> bool:
 
 
 def _fitting(uris: Sequence[str], *, copies: int = 2) -> list[str]:
-    ends = accumulate(copies * len(json.dumps(uri)) for uri in uris)  # so often it may be listed
+    ends = accumulate(copies * len(json.dumps(uri)) for uri in uris)  # how often a record may contain it
     return [uri for uri, end in zip(uris[:MAX_GIVEN], ends, strict=False) if end <= MAX_GIVEN_BYTES]
 
 
@@ -254,7 +254,7 @@ def _decode(content: bytes, what: str) -> Json:
     except (ValueError, RecursionError):
         raise DamagedArchive(f"{what} is not JSON") from None
     if not isinstance(values, dict) or not isinstance(values.get("format"), int):
-        raise DamagedArchive(f"{what} is no record of a chain")
+        raise DamagedArchive(f"{what} is not a record of a chain")
     if values["format"] > FORMAT:
         raise UnsupportedArchive(
             f"{what} is of format {values['format']} and this version reads up to {FORMAT}; upgrade chockstone"

@@ -1,4 +1,4 @@
-"""Cost: how much was asked of a store, counted where it is asked."""
+"""Count the requests, bytes and time that places cost."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from chockstone.checkpoints.stores.store import ArchiveSource
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """A cost at one moment, or between two."""
+class CostSnapshot:
+    """A cost at one moment, or the difference between two."""
 
-    requests: int = 0  # all that were sent
-    retries: int = 0  # those of them that were sent again
+    requests: int = 0  # including retries
+    retries: int = 0
     bytes: int = 0
     seconds: float = 0.0
 
-    def __sub__(self, before: Spent) -> Spent:
-        return Spent(
+    def __sub__(self, before: CostSnapshot) -> CostSnapshot:
+        return CostSnapshot(
             self.requests - before.requests,
             self.retries - before.retries,
             self.bytes - before.bytes,
@@ -31,16 +31,16 @@ class Spent:
 
 
 class Cost:
-    """Requests, those that were sent again, bytes that came back, and the time it all took. Thread-safe."""
+    """Counts requests, retries, received bytes and seconds. Thread-safe."""
 
     def __init__(self, total: Cost | None = None) -> None:
-        """``total``: of several, to which everything is added, too."""
-        self._spent = Spent()
+        """``total``: a second counter that everything is added to."""
+        self._spent = CostSnapshot()
         self._total = total
         self._lock = threading.Lock()
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> CostSnapshot:
         return self._spent
 
     @property
@@ -49,7 +49,7 @@ class Cost:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """One question: as many requests as this thread sends for it, or one where nobody counts them."""
+        """Count the requests that this thread sends in the block, or one if the store does not count them."""
         started, sent, repeated = time.perf_counter(), traffic.sent, traffic.repeated
         try:
             yield
@@ -60,7 +60,7 @@ class Cost:
     def add(self, requests: int, size: int, seconds: float, *, retries: int = 0) -> None:
         with self._lock:
             before = self._spent
-            self._spent = Spent(
+            self._spent = CostSnapshot(
                 before.requests + requests, before.retries + retries, before.bytes + size, before.seconds + seconds
             )
         if self._total is not None:
@@ -68,7 +68,7 @@ class Cost:
 
 
 class MeteredSource:
-    """A source whose reads are counted; those of a file are no requests, but bytes all the same."""
+    """A source whose reads are counted. Reads of a file count as bytes, not as requests."""
 
     def __init__(self, source: ArchiveSource, cost: Cost) -> None:
         self._source = source

@@ -1,8 +1,7 @@
-"""The stock view: what Flyte's own checkpoints write and read at ``<dest>``, beside our ``<dest>.ckpt``.
+"""Flyte's native files: what Flyte's own checkpoints write and read at ``<dest>``, beside our ``<dest>.ckpt``.
 
-A tree is files below ``<dest>/``, as Flyte 1 has it; an object is ``<dest>`` itself, as Flyte 2 does. Stock
-files have no digests and no commit, so what is fetched from here is never more than unverified, and what
-is put here is a copy of what was committed already.
+The form "tree" is files below ``<dest>/`` (Flyte 1); "object" is ``<dest>`` itself (Flyte 2). Native files have no
+digests and no commit, so files fetched from here are unverified. Files written here are copies of a committed archive.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from chockstone.checkpoints.stores.file_store import PARTIAL
 from chockstone.checkpoints.stores.posix import ensure_directory, explained, fsync_directory, local_errors
 from chockstone.checkpoints.stores.store import ArchiveSource
 
-StockForm = Literal["tree", "object"]
+FlyteNativeForm = Literal["tree", "object"]
 ReadInto = Callable[[int, memoryview], None]
 PAYLOAD: Final = "payload"  # the name of the one file of an object, as Flyte 2 calls it
 _RUN_BYTES: Final = 8 * 1024**2
@@ -47,14 +46,14 @@ _UNKNOWN: Final = datetime.fromtimestamp(0, UTC)
 class FlyteNativeFile:
     name: str
     size: int
-    etag: str | None = None  # of an object: only this very one is fetched
+    etag: str | None = None  # of an object; only the object with this etag is fetched
 
 
-def list_flyte_native(place: AttemptPlace, form: StockForm) -> tuple[FlyteNativeFile, ...]:
-    """The files of the view by name, or none. One request, and one more for every thousand files.
+def list_flyte_native(place: AttemptPlace, form: FlyteNativeForm) -> tuple[FlyteNativeFile, ...]:
+    """Return the native files by name. One request, and one more for every thousand files.
 
-    Folders, links and devices are no files, and an object without bytes is none to Flyte 2. Names are
-    as they were found: ``fetch_flyte_native`` checks them.
+    Skips folders, links, devices and, for Flyte 2, an empty object. Names are unchecked: ``fetch_flyte_native`` checks
+    them.
     """
     with place.cost.request():
         if isinstance(place, BucketPlace):
@@ -64,16 +63,16 @@ def list_flyte_native(place: AttemptPlace, form: StockForm) -> tuple[FlyteNative
 
 def fetch_flyte_native(
     place: AttemptPlace,
-    form: StockForm,
+    form: FlyteNativeForm,
     files: Sequence[FlyteNativeFile],
     directory: Path,
     *,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Write listed files as new ones into a directory that only the caller knows. All, or it raises.
+    """Write all listed files into a private directory, or raise.
 
-    Names that would leave it, or mean one file twice, are ``DamagedArchive`` before the first byte, and so
-    is a file that is no longer as long as it was listed. What our disk refuses is ``LocalResourceError``.
+    Raises DamagedArchive before the first byte for names that leave the directory or clash, and for a file whose size
+    has changed. Raises LocalResourceError if our own disk fails.
     """
     check_flyte_native(files)
     doing = f"cannot fetch files to {str(directory)!r}"
@@ -96,7 +95,7 @@ def fetch_flyte_native(
 
 
 def check_flyte_native(files: Sequence[FlyteNativeFile]) -> None:
-    """``DamagedArchive`` if these files cannot stand in one directory of any system, or are too many."""
+    """Raises DamagedArchive for names that no single directory can hold, and for too many files."""
     if len(files) > MAX_MEMBERS:
         raise DamagedArchive(f"there are more than {MAX_MEMBERS} files, which no checkpoint has")
     folded: set[str] = set()
@@ -113,12 +112,12 @@ def check_flyte_native(files: Sequence[FlyteNativeFile]) -> None:
 
 
 def refresh_flyte_native(
-    place: AttemptPlace, name: str, members: Sequence[Member], *, form: StockForm = "tree", replace: bool = False
+    place: AttemptPlace, name: str, members: Sequence[Member], *, form: FlyteNativeForm = "tree", replace: bool = False
 ) -> None:
-    """Make the view show members of the committed archive ``name``; each file is the old or the new one, whole.
+    """Copy members of the committed archive ``name`` to the native files. Each file is replaced in one step.
 
-    Other files of a tree stay, unless ``replace`` asks for their removal after the new ones are there. An
-    object shows exactly one member. Nothing goes through this process that the store can copy itself.
+    Other files of a tree stay, or with ``replace`` are removed after the new ones are written. An object takes exactly
+    one member. A bucket copies the bytes itself.
     """
     if form == "object" and len(members) != 1:
         raise CheckpointError(f"{place.uri} is one object and cannot show {len(members)} files")
@@ -131,11 +130,10 @@ def refresh_flyte_native(
         _remove(place, [file.name for file in list_flyte_native(place, form) if file.name not in wanted])
 
 
-def clear_flyte_native(place: AttemptPlace, form: StockForm, files: Mapping[str, int]) -> int:
-    """Remove these files of a view, by name and size, and say how many there were. Files of another size stay.
+def clear_flyte_native(place: AttemptPlace, form: FlyteNativeForm, files: Mapping[str, int]) -> int:
+    """Remove the native files with these names and sizes and return their number. Files of another size stay.
 
-    To be called before the archive that they are copies of is removed, so that a kill in between leaves an archive
-    that is cleared with its view another time.
+    Call it before the archive is removed: after a kill in between, the archive still names the copies to remove.
     """
     if isinstance(place, BucketPlace):
         keys = {place.key if form == "object" else f"{place.key}/{name}": size for name, size in files.items()}
@@ -170,7 +168,7 @@ def _why_not(name: str) -> str | None:
     if any(component in {"", ".", ".."} for component in components):
         return "it is absolute, or has '', '.' or '..' in it"
     if components[0].casefold() == FOLDER:
-        return f"{FOLDER!r} is where checkpoints of ours are"
+        return f"{FOLDER!r} is the folder of our own checkpoints"
     if not name.isprintable() or "\\" in name:
         return "it has characters in it that names do not have"
     if any(len(component.encode()) > 255 for component in components) or len(name) > 1024:
@@ -180,11 +178,11 @@ def _why_not(name: str) -> str | None:
 
 def _directory(place: AttemptPlace) -> FilePlace:
     if not isinstance(place, FilePlace):
-        raise TypeError(f"{type(place).__name__} has no stock view")
+        raise TypeError(f"{type(place).__name__} has no native files")
     return place
 
 
-def _list_bucket(place: BucketPlace, form: StockForm) -> tuple[FlyteNativeFile, ...]:
+def _list_bucket(place: BucketPlace, form: FlyteNativeForm) -> tuple[FlyteNativeFile, ...]:
     if form == "object":
         facts = place.bucket.find(place.key)
         return (FlyteNativeFile(PAYLOAD, facts.size, facts.etag),) if facts is not None and facts.size else ()
@@ -197,7 +195,7 @@ def _list_bucket(place: BucketPlace, form: StockForm) -> tuple[FlyteNativeFile, 
     return tuple(sorted(islice(found, MAX_MEMBERS + 1), key=lambda file: file.name))
 
 
-def _list_directory(place: FilePlace, form: StockForm) -> tuple[FlyteNativeFile, ...]:
+def _list_directory(place: FilePlace, form: FlyteNativeForm) -> tuple[FlyteNativeFile, ...]:
     found: list[FlyteNativeFile] = []
     with explained(f"cannot list {place.path}"):
         if form == "object":
@@ -209,7 +207,10 @@ def _list_directory(place: FilePlace, form: StockForm) -> tuple[FlyteNativeFile,
         pending = [""]
         while pending and len(found) <= MAX_MEMBERS:
             prefix = pending.pop()
-            with suppress(FileNotFoundError), os.scandir(place.path / prefix) as items:  # gone, or never there
+            with (
+                suppress(FileNotFoundError),
+                os.scandir(place.path / prefix) as items,
+            ):  # removed meanwhile, or it never existed
                 for item in items:
                     name = prefix + item.name
                     if item.is_dir(follow_symlinks=False):
@@ -221,7 +222,7 @@ def _list_directory(place: FilePlace, form: StockForm) -> tuple[FlyteNativeFile,
 
 
 @contextmanager
-def _opened(place: AttemptPlace, form: StockForm, file: FlyteNativeFile) -> Iterator[ReadInto]:
+def _opened(place: AttemptPlace, form: FlyteNativeForm, file: FlyteNativeFile) -> Iterator[ReadInto]:
     if isinstance(place, BucketPlace):
         key = place.key if form == "object" else f"{place.key}/{file.name}"
         facts = ObjectFacts(key, file.size, _UNKNOWN, file.etag)
@@ -254,7 +255,7 @@ def _opened(place: AttemptPlace, form: StockForm, file: FlyteNativeFile) -> Iter
 
 
 def _open_listed(path: Path, name: str | None) -> int:
-    """The file of that name below ``path``, or ``path`` itself. No link below it is followed."""
+    """Open the file of that name below ``path``, or ``path`` itself. Follows no link below ``path``."""
     try:
         if name is None:
             return os.open(path, _READ)
@@ -281,7 +282,7 @@ def _stream(read_into: ReadInto, size: int, target: FileIO, on_bytes: Callable[[
         on_bytes(len(piece))
 
 
-def _refresh_bucket(place: BucketPlace, name: str, members: Sequence[Member], form: StockForm) -> None:
+def _refresh_bucket(place: BucketPlace, name: str, members: Sequence[Member], form: FlyteNativeForm) -> None:
     facts = place.facts(name)
 
     def copy(member: Member) -> None:
@@ -293,7 +294,7 @@ def _refresh_bucket(place: BucketPlace, name: str, members: Sequence[Member], fo
         list(pool.map(copy, members))
 
 
-def _refresh_directory(place: FilePlace, name: str, members: Sequence[Member], form: StockForm) -> None:
+def _refresh_directory(place: FilePlace, name: str, members: Sequence[Member], form: FlyteNativeForm) -> None:
     source = place.store.open(name)
     try:
         with explained(f"cannot refresh {place.path}"):
@@ -334,10 +335,10 @@ def _make_durable(root: int, touched: Iterable[tuple[str, ...]]) -> None:
 
 
 def _copy_out(place: FilePlace, source: ArchiveSource, member: Member, name: str, *, folder: int | None) -> None:
-    """Replace one file of the view in one step; a kill leaves at most a partial file for the sweep."""
+    """Replace one native file in one step; a kill leaves at most a partial file for the sweep."""
     partials = place.store.root / PARTIAL
     ensure_directory(partials)
-    spare, descriptor = create_locked(partials, "stock")
+    spare, descriptor = create_locked(partials, "flyte-native")
     try:
         _copy_bytes(source, member, descriptor)
         os.fsync(descriptor)
@@ -368,7 +369,7 @@ def _copy_bytes(source: ArchiveSource, member: Member, target: int) -> None:
 
 
 def _copy_in_kernel(source: ArchiveSource, member: Member, start: int, end: int, target: int) -> int:
-    """Copy as much of the member as the kernel does by itself; returns up to where that is."""
+    """Copy as much of the member as the kernel can, and return the offset up to which it did."""
     descriptor = source.descriptor()
     if descriptor is None or not hasattr(os, "copy_file_range"):
         return start
@@ -380,7 +381,7 @@ def _copy_in_kernel(source: ArchiveSource, member: Member, start: int, end: int,
                 return start
             raise
         if not count:
-            return start  # reading it tells whether the archive ends here
+            return start  # a read tells whether the archive ends here
         start += count
     return start
 
@@ -416,7 +417,7 @@ def _unlink(root: int, parts: Sequence[str]) -> None:
         except OSError:
             if not is_folder:
                 raise
-            return  # something else is in it
+            return  # the folder is not empty
         finally:
             os.close(folder)
         is_folder = True

@@ -1,4 +1,4 @@
-"""Generations found by a walk: opened so far as to know whose they are, references followed."""
+"""Find a generation to restore: read its head, and follow a reference to the archive that it names."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from chockstone.checkpoints.resume.attempts.flyte_native import FlyteNativeFile
 from chockstone.checkpoints.resume.attempts.places import AttemptPlace, AttemptPlaces
 from chockstone.checkpoints.stores.store import ArchiveSource
 
-CHAIN: Final = "chain"  # what an archive's metadata says of the chain it belongs to
-FORWARD: Final = "forward"  # the kind of an archive that only names another
+CHAIN: Final = "chain"  # metadata key for the chain that an archive belongs to
+FORWARD: Final = "forward"  # kind of an archive that is only a reference to another
 
 
 @dataclass(frozen=True, slots=True)
 class FoundGeneration:
-    """What is to be restored: an archive of ``place``, or the files that a stock writer left there."""
+    """What to restore: an archive of ``place``, or Flyte's native files there."""
 
     place: AttemptPlace
     generation: Generation | None
     head: Head | None = None
-    stock: tuple[FlyteNativeFile, ...] = ()
+    flyte_native: tuple[FlyteNativeFile, ...] = ()
 
     @property
     def name(self) -> str:
-        assert self.generation is not None, "stock files have no archive"
+        assert self.generation is not None, "native files have no archive"
         return self.generation.name
 
     @property
     def manifest(self) -> Manifest:
-        assert self.head is not None, "stock files have no manifest"
+        assert self.head is not None, "native files have no manifest"
         return self.head.manifest
 
     @property
@@ -49,13 +49,13 @@ class FoundGeneration:
         return self.place.open(self.name)
 
 
-def find(places: AttemptPlaces, place: AttemptPlace, generation: Generation) -> FoundGeneration:
-    """The generation by name, or the one it refers to. Reads heads only; raises what reading them raises."""
-    return follow(places, place, generation, read_head_of(place, generation.name))
+def find_generation(places: AttemptPlaces, place: AttemptPlace, generation: Generation) -> FoundGeneration:
+    """Return the generation, or the one it refers to. Reads heads only, and raises the errors of reading."""
+    return follow_reference(places, place, generation, read_head_of(place, generation.name))
 
 
-def follow(places: AttemptPlaces, place: AttemptPlace, generation: Generation, head: Head) -> FoundGeneration:
-    """As ``find``, once its head is read: that tells whose it is, and so whether to go where it points."""
+def follow_reference(places: AttemptPlaces, place: AttemptPlace, generation: Generation, head: Head) -> FoundGeneration:
+    """Do the rest of ``find_generation`` for a caller that has read the head to check the identity first."""
     if head.manifest.kind != FORWARD:
         return FoundGeneration(place, generation, head)
     source = head.manifest.metadata.get("source")
@@ -67,7 +67,7 @@ def follow(places: AttemptPlaces, place: AttemptPlace, generation: Generation, h
         elsewhere = places.open(uri)
     except ValueError as error:  # InvalidName is one
         raise DamagedArchive(f"{generation.name} of {place.uri} forwards to no place: {error}") from error
-    elsewhere.cost = place.cost  # it is this one's to pay
+    elsewhere.cost = place.cost  # its requests count for the place with the reference
     try:
         behind = read_head_of(elsewhere, target.name)
     except CheckpointMissing as error:

@@ -1,7 +1,7 @@
-"""Places: where attempts keep what they saved, by URI, each a folder ``<dest>.ckpt`` of records and archives.
+"""Places: the storage of one attempt, a folder ``<dest>.ckpt`` of records and archives, in a directory or a bucket.
 
-A record is a small file that is written once; an archive is a generation. ``listing`` asks the store one
-question and answers all: what there is, how large, and whether the place exists at all.
+A record is a small file that is written once; an archive is a generation. One ``listing`` returns all names and sizes,
+and whether the place exists.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from chockstone.checkpoints.stores.store import SUFFIX, ArchiveSource, Store, fi
 
 FOLDER: Final = ".ckpt"
 MAX_RECORD_BYTES: Final = 256 * 1024
-_PAGE_KEYS: Final = 1000  # that an object store lists as of one moment
-PATIENCE: Final = RetryPolicy(attempts=3, connect_seconds=5.0, silence_seconds=10.0)
+_PAGE_KEYS: Final = 1000  # per page of a listing; only one page is consistent
+RETRY_POLICY: Final = RetryPolicy(attempts=3, connect_seconds=5.0, silence_seconds=10.0)
 _SCHEMES: Final = {"s3", "gs", "az"}
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceListing:
-    records: dict[str, int] = field(default_factory=dict)  # their sizes by name, such as claims/000001.json
-    archives: dict[str, int] = field(default_factory=dict)  # by name, without the suffix
-    exists: bool = False  # the place is there, be it empty
+    records: dict[str, int] = field(default_factory=dict)  # size by name, such as claims/000001.json
+    archives: dict[str, int] = field(default_factory=dict)  # size by name without the suffix
+    exists: bool = False  # also true of an empty place
 
     @property
     def is_empty(self) -> bool:
@@ -52,37 +52,37 @@ class AttemptPlace(Protocol):
     def store(self) -> Store: ...
 
     def listing(self) -> PlaceListing:
-        """One moment need not be all it shows, but the records are never newer than the archives: what a fence saw
-        committed is among them."""
+        """List records and archives. The archives are at least as new as the records, so they contain every commit
+        that a fence in the listing has recorded."""
 
     def open(self, name: str) -> ArchiveSource:
-        """An archive, as the last listing saw it where there was one."""
+        """Open an archive, with the facts of the last listing if there was one."""
 
     def read(self, record: str, limit: int = MAX_RECORD_BYTES) -> bytes:
-        """``CheckpointMissing`` where there is none, ``DamagedArchive`` where it is no record of ours."""
+        """Raises CheckpointMissing if there is no such record, and DamagedArchive if it is too large."""
 
     def records(self, folder: str) -> list[str]:
-        """The records in one folder of the place, in one request."""
+        """Return the records in one folder of the place, with one request."""
 
     def put_if_absent(self, record: str, content: bytes) -> bool:
-        """Whether this call made it. On return it is durable."""
+        """Return whether this call created the record. On return it is durable."""
 
     def put(self, record: str, content: bytes) -> None: ...
 
     def delete(self, record: str) -> bool: ...
 
     def remove(self, name: str) -> bool:
-        """An archive, as the last listing saw it where there was one. Whether this call removed it."""
+        """Remove an archive, as seen by the last listing if there was one. Return whether this call removed it."""
 
 
 class AttemptPlaces:
-    """Opens places; one connection for each bucket, whatever is asked of it. Thread-safe."""
+    """Opens places, with one connection per bucket. Thread-safe."""
 
-    def __init__(self, *, patience: RetryPolicy = PATIENCE, access: S3Access | None = None) -> None:
-        self._patience = patience
+    def __init__(self, *, retry_policy: RetryPolicy = RETRY_POLICY, access: S3Access | None = None) -> None:
+        self._retry_policy = retry_policy
         self._access = access
         self._buckets: dict[tuple[str, str], Bucket] = {}
-        self.cost = Cost()  # of all that were opened here
+        self.cost = Cost()  # of all places together
         self._lock = threading.Lock()
 
     def open(self, uri: str | os.PathLike[str]) -> AttemptPlace:
@@ -91,7 +91,7 @@ class AttemptPlaces:
         return BucketPlace(self._bucket(scheme, bucket), path, cost) if scheme else FilePlace(Path(path), cost)
 
     def names(self, uri: str | os.PathLike[str]) -> list[str]:
-        """What stands directly below a folder or prefix, files and folders alike; nothing where it is not there."""
+        """Return the names of files and folders directly below a folder or prefix; [] if it does not exist."""
         scheme, bucket, path = split(uri)
         if scheme:
             with self.cost.request():
@@ -106,18 +106,18 @@ class AttemptPlaces:
     def _bucket(self, scheme: str, bucket: str) -> Bucket:
         with self._lock:
             if (scheme, bucket) not in self._buckets:
-                self._buckets[scheme, bucket] = connect(scheme, bucket, self._patience, self._access)
+                self._buckets[scheme, bucket] = connect(scheme, bucket, self._retry_policy, self._access)
             return self._buckets[scheme, bucket]
 
 
 def normalise(uri: str | os.PathLike[str]) -> str:
-    """The one way to write a place: for comparing, showing and storing. Holds no credentials, or InvalidName."""
+    """Return the canonical URI of a place, to compare, show and store. Raises InvalidName if it has credentials."""
     scheme, bucket, path = split(uri)
     return f"{scheme}://{bucket}/{path}" if scheme else Path(path).as_uri()
 
 
 def split(uri: str | os.PathLike[str]) -> tuple[str, str, str]:
-    """(scheme, bucket, key), or ("", "", absolute path)."""
+    """Return (scheme, bucket, key), or ("", "", absolute path)."""
     text = os.fspath(uri)
     if "\0" in unquote(text):
         raise InvalidName("the place of a checkpoint has a null byte in it")

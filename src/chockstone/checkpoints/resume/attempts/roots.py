@@ -1,4 +1,4 @@
-"""Roots: the attempts of one chain side by side, ``<root>/attempt-00003``, for those whom no platform gives places."""
+"""Roots: the attempts of one chain side by side, ``<root>/attempt-00003``, where no platform assigns places."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ATTEMPT = re.compile(r"attempt-(\d{5})" + re.escape(FOLDER) + r"\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
-    """Which attempt this is, and what was there before it."""
+class AttemptNumber:
+    """The number of this attempt, and those of the earlier ones."""
 
     attempt: int
     earlier: tuple[int, ...]  # newest first
@@ -31,29 +31,29 @@ def attempt_place(root: str, attempt: int) -> str:
 
 
 def root_of(place: str) -> str | None:
-    """The root that an attempt's place is below; None for a place that no root gave."""
+    """Return the root of an attempt's place, or None if the place is not below a root."""
     root, _, last = place.rpartition("/")
     return root if _ATTEMPT.match(last + FOLDER) else None
 
 
 def attempts_in(places: AttemptPlaces, root: str, *, is_only_chain: bool = False) -> list[int]:
-    """Numbers of the attempts that ever claimed a place there, rising. One request. Raises StoreError.
+    """Return the numbers of all attempts that claimed a place there, ascending. One request. Raises StoreError.
 
-    ``is_only_chain``: archives where attempts should be are a Checkpointer's. They would be passed in silence, and the
-    training begin at zero before their eyes: InvalidName instead.
+    ``is_only_chain``: raise InvalidName if the root holds checkpoints of a Checkpointer and no attempts. Ignoring them
+    would start the training from zero.
     """
     names = places.names(root)
     found = sorted({int(match[1]) for name in names if (match := _ATTEMPT.match(name))})
     if is_only_chain and not found and any(name.endswith(SUFFIX) and len(name) > len(SUFFIX) for name in names):
         raise InvalidName(
-            f"{root} holds checkpoints of a Checkpointer and no attempts of a Resume. To go on from them, give Resume "
+            f"{root} holds checkpoints of a Checkpointer and no attempts of a Resume. To resume from them, give Resume "
             "another root, and where its restore() returns None call Checkpointer(…).restore(state)"
         )
     return found
 
 
-def number_attempt(existing: Sequence[int], wanted: int | None) -> Numbered:
-    """The attempt to be. What starts last is the newest, so a number behind what is there is raised past it."""
+def number_attempt(existing: Sequence[int], wanted: int | None) -> AttemptNumber:
+    """Return the number of a new attempt. The last one to start is the newest, so a lower number is raised."""
     newest = max(existing, default=-1)
     if wanted is not None and wanted >= newest:
         attempt, note = wanted, ""
@@ -61,10 +61,10 @@ def number_attempt(existing: Sequence[int], wanted: int | None) -> Numbered:
         attempt, note = newest + 1, ""
     else:
         attempt = newest + 1
-        note = f"this was to be attempt {wanted}, and attempt {newest} is there already: it is taken for {attempt}"
+        note = f"attempt {wanted} was asked for, and attempt {newest} exists already: this is attempt {attempt}"
     if attempt > MAX_ATTEMPT:
-        raise ResumeError(f"there are no attempts after {MAX_ATTEMPT}; begin another root with this one as its source")
-    return Numbered(attempt, tuple(each for each in reversed(existing) if each < attempt), note)
+        raise ResumeError(f"{MAX_ATTEMPT} is the last attempt of a root; use another root with this one as its source")
+    return AttemptNumber(attempt, tuple(each for each in reversed(existing) if each < attempt), note)
 
 
 def earlier_attempts(root: str, numbers: Iterable[int]) -> list[Candidate]:
@@ -72,17 +72,17 @@ def earlier_attempts(root: str, numbers: Iterable[int]) -> list[Candidate]:
 
 
 def begun_before(root: str, existing: Sequence[int], attempt: int) -> list[Candidate]:
-    """Those to go on from, once ``attempt`` has claimed its place. Superseded where a later one was there by then."""
+    """Return the attempts before ``attempt``, after it claimed its place. Raises Superseded if a later one exists."""
     if existing and existing[-1] > attempt:
         raise Superseded(
-            f"attempt {existing[-1]} of {root} had begun before attempt {attempt} did; stop this process, or start it "
+            f"attempt {existing[-1]} of {root} started before attempt {attempt} did; stop this process, or start it "
             "again as a new attempt"
         )
     return earlier_attempts(root, (each for each in reversed(existing) if each < attempt))
 
 
-def listed(uris: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
-    """One path is a list of one, and not of its letters."""
+def as_list(uris: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
+    """Return a list of paths; a single path is a list of one."""
     return [uris] if isinstance(uris, str | os.PathLike) else list(uris)
 
 
@@ -92,9 +92,9 @@ def named_places(
     *,
     are_only_chains: bool = False,
 ) -> list[Candidate]:
-    """Places that a user names, each the place of an attempt or the root of several, whose newest comes first."""
+    """Return the candidates that a user names: each is one attempt's place, or a root (its newest attempt first)."""
     found: list[Candidate] = []
-    for uri in (normalise(normalise(each).removesuffix(FOLDER)) for each in listed(uris)):
+    for uri in (normalise(normalise(each).removesuffix(FOLDER)) for each in as_list(uris)):
         numbers = attempts_in(places, uri, is_only_chain=are_only_chains)
         found += [Candidate(attempt_place(uri, n), Origin.USER, n, may_be_foreign=True) for n in reversed(numbers)]
         found.append(Candidate(uri, Origin.USER, may_be_foreign=True))

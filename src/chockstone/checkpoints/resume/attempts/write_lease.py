@@ -1,7 +1,7 @@
-"""Fencing: the right to write in a place, held by one incarnation at a time.
+"""Write leases and fences: only one incarnation at a time may write in a place.
 
-``WriteLease`` is ours, from claim to close. A store seen through it refuses to commit once someone newer has
-claimed the place; what slips in between is void to every reader, so the outcome is the same either way.
+``WriteLease`` lasts from our claim until a newer entry. ``FencedStore`` checks the lease before and after each commit.
+Readers treat a commit after the end of the lease as superseded, so the result does not depend on the race.
 """
 
 from __future__ import annotations
@@ -14,35 +14,43 @@ from typing import Final
 
 from chockstone.checkpoints.errors import DamagedArchive, StoreUnreachable, Superseded
 from chockstone.checkpoints.resume.attempts.attempt import Attempt
-from chockstone.checkpoints.resume.attempts.claims import CLAIMS, Claim, ClaimLog, Kind, Seen, claim_record, seen_record
+from chockstone.checkpoints.resume.attempts.claims import (
+    CLAIMS,
+    Claim,
+    ClaimLog,
+    Kind,
+    NewestCommit,
+    claim_record,
+    newest_commit_record,
+)
 from chockstone.checkpoints.resume.attempts.places import AttemptPlace
 from chockstone.checkpoints.stores.store import ArchiveSource, PartialWrite, SharedSink, Sink, Store, StoreEntry
 
 log = logging.getLogger(__name__)
-_TRIES: Final = 20  # at a number that another process takes first
+_TRIES: Final = 20  # if other processes take the numbers first
 
 
 class WriteLease:
-    """Our right to write in our own place."""
+    """The lease of this process on its own place."""
 
     def __init__(self, place: AttemptPlace, number: int, attempt: Attempt) -> None:
         self.place = place
-        self.number = number  # of our claim, which is our incarnation
-        self.attempt = attempt  # the place as it was when the claim was in force
-        self.is_lost = False  # as far as is known
+        self.number = number  # of our claim, which is also our incarnation
+        self.attempt = attempt  # the place after our claim was written
+        self.is_lost = False  # as of the last check
 
     @classmethod
     def claim(cls, attempt: Attempt, claim: Claim) -> WriteLease:
-        """Enter the log after what a listing showed. Raises Superseded where a later attempt has shut the place."""
+        """Write a claim after the entries of ``attempt``. Raises Superseded if a later attempt fenced the place."""
         _refuse_fenced(attempt)
         number = _enter(attempt, claim)
-        if number > 1:  # nobody can have committed where nobody had claimed
-            attempt = Attempt.look(attempt.place)
-        _record_seen(attempt, number, "claim")
+        if number > 1:  # without an earlier claim there is no commit
+            attempt = Attempt.inspect(attempt.place)
+        _record_newest_commit(attempt, number, "claim")
         return cls(attempt.place, number, attempt)
 
     def check(self) -> None:
-        """Raise Superseded if someone newer holds the place. One small request."""
+        """Raise Superseded if the place has a newer entry. One small request."""
         self.is_lost = self.is_lost or self._is_taken()
         if self.is_lost:
             raise Superseded(
@@ -55,15 +63,15 @@ class WriteLease:
 
 
 def fence(attempt: Attempt, claim: Claim) -> Attempt:
-    """Shut an earlier attempt: nothing that is committed there from now on counts. Raises StoreError.
+    """Fence an earlier attempt: readers ignore later commits there. Raises StoreError.
 
-    Returns the attempt as it is from now on: what was listed once the entry was in force, which the fence has seen.
+    Returns the attempt as listed after the fence was written. The fence records its newest commit.
     """
     number = _enter(attempt, claim)
-    found = Attempt.look(attempt.place)
-    _record_seen(found, number, "fence")
-    stock = () if found.generations else attempt.stock
-    return replace(found, log=replace(found.log, is_fenced=True), stock=stock)
+    found = Attempt.inspect(attempt.place)
+    _record_newest_commit(found, number, "fence")
+    flyte_native = () if found.generations else attempt.flyte_native
+    return replace(found, log=replace(found.log, is_fenced=True), flyte_native=flyte_native)
 
 
 def _enter(attempt: Attempt, claim: Claim) -> int:
@@ -71,13 +79,13 @@ def _enter(attempt: Attempt, claim: Claim) -> int:
     for _ in range(_TRIES):
         if place.put_if_absent(claim_record(number), claim.encode()):
             return number
-        fresh = Attempt.look(place)
+        fresh = Attempt.inspect(place)
         if (there := _claim_of(fresh, number)) is not None and there.nonce == claim.nonce:
-            return number  # ours: the answer to the request that made it was lost
+            return number  # ours: the answer to an earlier try was lost
         if claim.kind == "claim":
             _refuse_fenced(fresh)
         number = max(fresh.last, number) + 1
-    raise StoreUnreachable(f"cannot claim {place.uri}: {_TRIES} numbers were taken by others meanwhile; try again")
+    raise StoreUnreachable(f"cannot claim {place.uri}: other processes took {_TRIES} numbers meanwhile; try again")
 
 
 def _refuse_fenced(attempt: Attempt) -> None:
@@ -85,13 +93,13 @@ def _refuse_fenced(attempt: Attempt) -> None:
     if attempt.log.is_fenced or (last is not None and last.kind == "fence"):
         by = f" by {last.by}" if last is not None and last.kind == "fence" else ""
         raise Superseded(
-            f"{attempt.place.uri} was shut{by}: a later attempt of this chain has begun; stop this process, or start "
-            "it as a new attempt"
+            f"{attempt.place.uri} was fenced{by}: a later attempt of this chain has started; stop this process, or "
+            "start it as a new attempt"
         )
 
 
 def _claim_of(attempt: Attempt, number: int) -> Claim | None:
-    """One that is damaged is not ours and shuts nothing: fences are told by the record beside them, too."""
+    """Return None for a damaged claim: it is not ours, and the record beside a fence shows the fence as well."""
     try:
         return attempt.claim(number)
     except DamagedArchive as error:
@@ -99,9 +107,9 @@ def _claim_of(attempt: Attempt, number: int) -> Claim | None:
         return None
 
 
-def _record_seen(attempt: Attempt, number: int, kind: Kind) -> None:
+def _record_newest_commit(attempt: Attempt, number: int, kind: Kind) -> None:
     newest = attempt.newest_valid()
-    attempt.place.put_if_absent(seen_record(number, kind), Seen(newest).encode())
+    attempt.place.put_if_absent(newest_commit_record(number, kind), NewestCommit(newest).encode())
 
 
 def new_claim(
@@ -112,18 +120,18 @@ def new_claim(
     identity: Mapping[str, str],
     given: tuple[str, ...],
     foreign: tuple[str, ...],
-    had_stock: bool,
+    had_flyte_native: bool,
 ) -> Claim:
-    return Claim(kind, by, attempt, secrets.token_hex(8), dict(identity), given, foreign, had_stock)
+    return Claim(kind, by, attempt, secrets.token_hex(8), dict(identity), given, foreign, had_flyte_native)
 
 
 class FencedStore:
-    """The store of a tenure: what is begun here is committed only while the tenure lasts."""
+    """A store that commits only while the lease lasts."""
 
-    def __init__(self, store: Store, tenure: WriteLease, on_commit: Callable[[], object] = lambda: None) -> None:
-        """``on_commit`` is called after each commit that counts, in the thread that made it."""
+    def __init__(self, store: Store, lease: WriteLease, on_commit: Callable[[], object] = lambda: None) -> None:
+        """``on_commit`` is called after each successful commit, in the thread that made it."""
         self._store = store
-        self._tenure = tenure
+        self._lease = lease
         self._on_commit = on_commit
 
     @property
@@ -131,10 +139,10 @@ class FencedStore:
         return self._store.url
 
     def begin(self, name: str, size: int) -> Sink:
-        return _FencedSink(self._store.begin(name, size), self._tenure, self._on_commit)
+        return _FencedSink(self._store.begin(name, size), self._lease, self._on_commit)
 
     def join(self, name: str, size: int, ticket: str) -> SharedSink:
-        return self._store.join(name, size, ticket)  # the owner's commit asks for the tenure
+        return self._store.join(name, size, ticket)  # the owner's commit checks the lease
 
     def unit_bytes(self, size: int) -> int:
         return self._store.unit_bytes(size)
@@ -152,9 +160,9 @@ class FencedStore:
         return self._store.delete(name)
 
     def copy(self, name: str, target: str, *, overwrite: bool = False) -> None:
-        self._tenure.check()
+        self._lease.check()
         self._store.copy(name, target, overwrite=overwrite)
-        self._tenure.check()
+        self._lease.check()
 
     def free_bytes(self) -> int | None:
         return self._store.free_bytes()
@@ -164,9 +172,9 @@ class FencedStore:
 
 
 class _FencedSink:
-    def __init__(self, sink: Sink, tenure: WriteLease, on_commit: Callable[[], object]) -> None:
+    def __init__(self, sink: Sink, lease: WriteLease, on_commit: Callable[[], object]) -> None:
         self._sink = sink
-        self._tenure = tenure
+        self._lease = lease
         self._on_commit = on_commit
 
     def write_at(self, offset: int, data: memoryview) -> None:
@@ -179,9 +187,9 @@ class _FencedSink:
         self._sink.settle(receipts)
 
     def commit(self, *, overwrite: bool) -> None:
-        self._tenure.check()
+        self._lease.check()
         self._sink.commit(overwrite=overwrite)
-        self._tenure.check()  # committed too late is not acknowledged, and void to all who look
+        self._lease.check()  # a commit after the end of the lease is not acknowledged, and superseded to readers
         self._on_commit()
 
     def abort(self) -> None:

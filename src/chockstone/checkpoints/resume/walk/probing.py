@@ -1,4 +1,4 @@
-"""Probing: a first look at many places at once, within a time that is told."""
+"""List many places concurrently, within a deadline."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Final
 from chockstone.checkpoints.errors import StoreUnreachable
 from chockstone.checkpoints.resume.attempts.attempt import Attempt
 from chockstone.checkpoints.resume.attempts.candidates import Candidate
-from chockstone.checkpoints.resume.attempts.flyte_native import StockForm
+from chockstone.checkpoints.resume.attempts.flyte_native import FlyteNativeForm
 from chockstone.checkpoints.resume.attempts.places import AttemptPlaces
 
 WIDTH: Final = 16
 
-Look = Attempt | Exception
+ProbeResult = Attempt | Exception
 
 
 class Deadline:
-    """Time left for deciding. What a restore takes is given back: bytes may take as long as they take."""
+    """Time left to decide. The time of a restore does not count: see ``extend``."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -34,16 +34,19 @@ class Deadline:
     def extend(self, seconds: float) -> None:
         self._ends += seconds
 
-    def trouble(self, uri: str) -> StoreUnreachable:
+    def error(self, uri: str) -> StoreUnreachable:
         return StoreUnreachable(f"{uri} could not be judged within the {self.seconds:.0f} s that a decision may take")
 
 
 def probe(
-    places: AttemptPlaces, candidates: Sequence[Candidate], deadline: Deadline, stock: StockForm | None = None
-) -> list[Look]:
-    """Each candidate's attempt, or the error that looking at it ended with.
+    places: AttemptPlaces,
+    candidates: Sequence[Candidate],
+    deadline: Deadline,
+    flyte_native: FlyteNativeForm | None = None,
+) -> list[ProbeResult]:
+    """Return the attempt of each candidate, or the error of listing it.
 
-    In daemon threads: a store that says nothing does not keep the program from ending.
+    Runs in daemon threads, so that a store which does not answer cannot keep the program from ending.
     """
     futures: list[Future[Attempt]] = [Future() for _ in candidates]
     work: SimpleQueue[tuple[Candidate, Future[Attempt]] | None] = SimpleQueue()
@@ -53,25 +56,28 @@ def probe(
     for _ in range(width):
         work.put(None)
     for _ in range(width):
-        threading.Thread(target=_look_at_each, args=(places, stock, work), name="chockstone-probe", daemon=True).start()
-    return [_outcome(*pair, deadline) for pair in zip(candidates, futures, strict=True)]
+        arguments = (places, flyte_native, work)
+        threading.Thread(target=_inspect_each, args=arguments, name="chockstone-probe", daemon=True).start()
+    return [_result(*pair, deadline) for pair in zip(candidates, futures, strict=True)]
 
 
-def _look_at_each(
-    places: AttemptPlaces, stock: StockForm | None, work: SimpleQueue[tuple[Candidate, Future[Attempt]] | None]
+def _inspect_each(
+    places: AttemptPlaces,
+    flyte_native: FlyteNativeForm | None,
+    work: SimpleQueue[tuple[Candidate, Future[Attempt]] | None],
 ) -> None:
-    while (item := work.get()) is not None:
-        candidate, future = item
+    while (pair := work.get()) is not None:
+        candidate, future = pair
         try:
-            future.set_result(Attempt.look(places.open(candidate.uri), stock))
-        except BaseException as error:  # noqa: BLE001  # whoever waits for the future gets it
+            future.set_result(Attempt.inspect(places.open(candidate.uri), flyte_native))
+        except BaseException as error:  # noqa: BLE001  # ``_result`` raises it
             future.set_exception(error)
 
 
-def _outcome(candidate: Candidate, future: Future[Attempt], deadline: Deadline) -> Look:
+def _result(candidate: Candidate, future: Future[Attempt], deadline: Deadline) -> ProbeResult:
     try:
         return future.result(deadline.left)
     except TimeoutError:
-        return deadline.trouble(candidate.uri)
-    except Exception as error:  # noqa: BLE001  # judged where the walk comes to it
+        return deadline.error(candidate.uri)
+    except Exception as error:  # noqa: BLE001  # judged when the walk reaches the candidate
         return error

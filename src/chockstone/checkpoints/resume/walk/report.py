@@ -1,4 +1,4 @@
-"""Reports: what a resume looked at, what it found, what it chose, and what that cost. Holds no credentials."""
+"""The report of a resume: each candidate with its verdict, the choice, and the cost. Contains no credentials."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import chockstone
 from chockstone.checkpoints.restoring.verdicts import Verdict
 
 RECORD: Final = "resume.json"
-MAX_BYTES: Final = 16 * 1024**2  # a thousand places, each with what it held
+MAX_BYTES: Final = 16 * 1024**2  # enough for a thousand places with several generations each
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("place", "outcome", "version", "uri", "origin", "reason", "generation"), (str,)),
     **dict.fromkeys(("attempt", "steps_lost", "requests", "retries", "size_bytes", "step", "status"), (int,)),
@@ -26,7 +26,7 @@ Outcome = Literal["restored", "resolved", "fresh", "blocked", "exhausted", "supe
 
 @dataclass(frozen=True, slots=True)
 class CandidateReport:
-    """One candidate, or one generation of it."""
+    """The verdict on one candidate, or on one of its generations."""
 
     uri: str
     origin: str
@@ -35,12 +35,12 @@ class CandidateReport:
     attempt: int | None = None
     generation: str | None = None
     step: int | None = None
-    status: int | None = None  # of HTTP, where one came
-    requests: int = 0  # all that were sent, as the store counts them
-    retries: int = 0  # those of them that were sent again
+    status: int | None = None  # HTTP status, if there was one
+    requests: int = 0  # including retries
+    retries: int = 0
     size_bytes: int = 0
     milliseconds: float = 0.0
-    reached: bool = True  # False: the place was asked, or is known, and the walk ended before it
+    reached: bool = True  # False: the walk ended before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class ResumeReport:
     attempt: int | None
     identity: Mapping[str, str]
     outcome: Outcome
-    looked: tuple[CandidateReport, ...]  # in the order of the walk, and then those that it did not come to
+    looked: tuple[CandidateReport, ...]  # in the order of the walk, then those that it did not reach
     choice: CandidateReport | None = None
-    steps_lost: int | None = None  # the newest commit seen less the chosen one
+    steps_lost: int | None = None  # step of the newest commit minus step of the chosen one
     requests: int = 0
     retries: int = 0
     size_bytes: int = 0
@@ -66,7 +66,7 @@ class ResumeReport:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Of what ``as_json`` gave; ValueError otherwise."""
+        """Read what ``as_json`` returned. Raises ValueError for anything else."""
         try:
             values = _checked(json.loads(text))
             values["looked"] = tuple(_looked(each) for each in values["looked"])
@@ -74,10 +74,10 @@ class ResumeReport:
             values["warnings"], values["notes"] = tuple(values["warnings"]), tuple(values["notes"])
             return cls(**values)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"this is no report of a resume: {error}") from error
+            raise ValueError(f"not a report of a resume: {error}") from error
 
     def line(self) -> str:
-        """The one line for a log."""
+        """Return the report as one log line."""
         chosen = self.choice
         where = f" from={chosen.uri} generation={chosen.generation} step={chosen.step}" if chosen else ""
         lost = "" if self.steps_lost is None else f" steps_lost={self.steps_lost}"
@@ -103,7 +103,7 @@ def _looked(values: dict[str, Any]) -> CandidateReport:
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
-    """What others print or count with is text or a number, whatever somebody wrote there."""
+    """Check the types of the values, so that callers can print them and calculate with them."""
     for name, value in values.items():
         kinds = _KINDS.get(name)
         if kinds and not ((value is None and name in _MAY_BE_NONE) or type(value) in kinds):

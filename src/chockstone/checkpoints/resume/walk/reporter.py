@@ -1,32 +1,31 @@
-"""The auditor: writes down what a walk comes past, and makes the report of it."""
+"""The resume reporter: records the verdict and cost of each candidate of a walk, and makes the report."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 
 from chockstone.checkpoints.errors import ResumeBlocked, ResumeExhausted, StoreUnreachable
 from chockstone.checkpoints.restoring.verdicts import Verdict, judge
 from chockstone.checkpoints.restoring.walk_back import WalkBack
 from chockstone.checkpoints.resume.attempts.attempt import Attempt
 from chockstone.checkpoints.resume.attempts.candidates import Candidate
-from chockstone.checkpoints.resume.attempts.cost import Cost, Spent
+from chockstone.checkpoints.resume.attempts.cost import Cost, CostSnapshot
 from chockstone.checkpoints.resume.attempts.places import AttemptPlace, normalise, status_of
-from chockstone.checkpoints.resume.walk.candidate_scanner import Item
+from chockstone.checkpoints.resume.walk.candidate_scanner import ScanResult
 from chockstone.checkpoints.resume.walk.report import CandidateReport, Outcome, ResumeReport
-from chockstone.checkpoints.resume.walk.restore_attempt import nothing_in
+from chockstone.checkpoints.resume.walk.restore_attempt import empty_verdict
 from chockstone.checkpoints.resume.walk.rules import ResumeRules
 
 log = logging.getLogger(__name__)
 
 
 class ResumeReporter:
-    """Of one chain. Warnings, notes and cost are of all walks; lines are those of the walk that was begun last."""
+    """Reports on one chain. Warnings, notes and cost add up over all walks; candidates are those of the last walk."""
 
-    def __init__(self, notes: Sequence[str], total: Cost, since: Spent | None) -> None:
-        """``total``: of all places, which counts from ``since`` on; None: from now on."""
+    def __init__(self, notes: Sequence[str], total: Cost, since: CostSnapshot | None) -> None:
+        """``total``: the cost of all places. ``since``: its value to subtract; None: its present value."""
         self.notes = list(notes)
         self.warnings: list[str] = []
         self._total = total
@@ -36,40 +35,40 @@ class ResumeReporter:
     def begin(self) -> None:
         self._started = time.perf_counter()
         self._lines: list[CandidateReport] = []
-        self._charged: dict[int, Spent] = {}
+        self._charged: dict[int, CostSnapshot] = {}
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
         log.warning("resume %s", text)
 
-    def record(self, item: Item, walk: WalkBack[Item], trouble: Exception | None) -> None:
-        """What was said last of a candidate."""
-        look = walk.judged[-1]
-        reason = look.reason if look.readings == 1 else f"{look.reason} (read twice)"
-        self._add(item, look.verdict, reason, step=look.step, status=status_of(trouble))
+    def record(self, result: ScanResult, walk: WalkBack[ScanResult], error: Exception | None) -> None:
+        """Record the last verdict of the walk."""
+        last = walk.judged[-1]
+        reason = last.reason if last.readings == 1 else f"{last.reason} (read twice)"
+        self._add(result, last.verdict, reason, step=last.step, status=status_of(error))
 
-    def _record_untried(self, items: Sequence[Item]) -> None:
-        """Places that were asked and that the walk did not come to, each once."""
+    def _record_untried(self, results: Sequence[ScanResult]) -> None:
+        """Record the places that were listed and that the walk did not reach, each once."""
         known = {line.uri for line in self._lines}
-        for item in items:
-            uri = normalise(item.candidate.uri)
+        for result in results:
+            uri = normalise(result.candidate.uri)
             if uri in known:
                 continue
             known.add(uri)
-            if item.error is not None or item.attempt is None:
-                error = item.error or StoreUnreachable("it was not looked at")
+            if result.error is not None or result.attempt is None:
+                error = result.error or StoreUnreachable("it was not looked at")
                 verdict, reason, status = judge(error), str(error), status_of(error)
-            elif item.generation is None:
-                (verdict, reason), status = _nothing_there(item.attempt), None
+            elif result.generation is None:
+                (verdict, reason), status = _untried_verdict(result.attempt), None
             else:
-                count = len(item.attempt.generations)
+                count = len(result.attempt.generations)
                 what = "a generation" if count == 1 else f"{count} generations"
                 verdict, reason, status = Verdict.UNTRIED, f"{what}, not opened: the decision was made before", None
-            self._add(item, verdict, reason, status=status, reached=False)
+            self._add(result, verdict, reason, status=status, reached=False)
 
     def _add(
         self,
-        item: Item,
+        result: ScanResult,
         verdict: Verdict,
         reason: str,
         *,
@@ -77,15 +76,15 @@ class ResumeReporter:
         status: int | None = None,
         reached: bool = True,
     ) -> None:
-        spent = self._charge(item.attempt.place) if item.attempt else Spent()
+        spent = self._charge(result.attempt.place) if result.attempt else CostSnapshot()
         self._lines.append(
             CandidateReport(
-                uri=normalise(item.candidate.uri),
-                origin=item.candidate.origin,
+                uri=normalise(result.candidate.uri),
+                origin=result.candidate.origin,
                 verdict=verdict,
                 reason=reason,
-                attempt=item.candidate.attempt,
-                generation=item.generation.name if item.generation else None,
+                attempt=result.candidate.attempt,
+                generation=result.generation.name if result.generation else None,
                 step=step,
                 status=status,
                 requests=spent.requests,
@@ -96,31 +95,38 @@ class ResumeReporter:
             )
         )
 
-    def _charge(self, place: AttemptPlace) -> Spent:
-        """What the place has cost since it was last asked for it."""
-        now, before = place.cost.spent, self._charged.get(id(place.cost), Spent())
+    def _charge(self, place: AttemptPlace) -> CostSnapshot:
+        """Return the cost of the place since the last call for it."""
+        now, before = place.cost.spent, self._charged.get(id(place.cost), CostSnapshot())
         self._charged[id(place.cost)] = now
         return now - before
 
     def report(
         self,
-        walk: WalkBack[Item],
+        walk: WalkBack[ScanResult],
         outcome: Outcome,
         *,
         place: str,
         attempt: int | None,
         identity: Mapping[str, str],
         rules: ResumeRules,
-        untried: Sequence[Item] = (),
+        untried: Sequence[ScanResult] = (),
         settled: Sequence[Candidate] = (),
         more_requests: int = 0,
     ) -> ResumeReport:
-        """``untried``: asked, and not come to. ``settled``: not asked. ``more_requests``: to write this down."""
+        """Make the report.
+
+        ``untried``: results of places that the walk did not reach. ``settled``: candidates that were not listed.
+        ``more_requests``: requests that will write this report.
+        """
         chosen = self._lines[-1] if walk.choice is not None and self._lines else None
         self._record_untried(untried)
         for candidate in settled:
             self._add(
-                Item(candidate, None), Verdict.SETTLED, "not asked: fenced, with nothing to restore", reached=False
+                ScanResult(candidate, None),
+                Verdict.SETTLED,
+                "not asked: fenced, with nothing to restore",
+                reached=False,
             )
         spent = self._total.spent - self._since
         lost = walk.steps_lost
@@ -142,7 +148,7 @@ class ResumeReporter:
             milliseconds=round((time.perf_counter() - self._started) * 1000, 1),
             warnings=tuple(self.warnings),
             notes=tuple(self.notes),
-            settings=asdict(rules),
+            settings=rules.as_json(),
         )
         log.info("%s", report.line())
         if outcome == "fresh":
@@ -150,18 +156,18 @@ class ResumeReporter:
         return report
 
 
-def _nothing_there(attempt: Attempt) -> tuple[Verdict, str]:
-    """Of a place without generations, as a walk would say."""
-    if attempt.stock:
-        return Verdict.UNTRIED, f"{len(attempt.stock)} files of a stock writer or copies for one, not opened"
-    return nothing_in(attempt)
+def _untried_verdict(attempt: Attempt) -> tuple[Verdict, str]:
+    """Return verdict and reason for a place without generations that the walk did not reach."""
+    if attempt.flyte_native:
+        return Verdict.UNTRIED, f"{len(attempt.flyte_native)} of Flyte's native files, or copies for Flyte, not opened"
+    return empty_verdict(attempt)
 
 
 def exhausted(report: ResumeReport) -> ResumeExhausted:
     listed = "".join(f"\n  {each.uri} {each.generation or ''}: {each.verdict}, {each.reason}" for each in report.looked)
     return ResumeExhausted(
         "something was committed in this chain and none of it can be used, so it does not start at zero by itself:"
-        f"{listed}\nLook at it with `chockstone resume explain`, restore it from a backup, or begin anew with "
+        f"{listed}\nLook at it with `chockstone resume explain`, restore it from a backup, or start from zero with "
         "acknowledge_fresh_start().",
         report=report,
     )
@@ -188,8 +194,8 @@ def blocked(report: ResumeReport, verdict: Verdict) -> ResumeBlocked:
 
 def broken_off() -> ResumeBlocked:
     return ResumeBlocked(
-        "a restore was broken off before it was decided what to go on from, and a save would come before all that "
-        "there is: restore again, or call acknowledge_fresh_start() to begin anew.",
+        "a restore was broken off before it was decided what to resume from, and a save would rank before everything "
+        "that exists: restore again, or call acknowledge_fresh_start() to start from zero.",
         verdict=Verdict.UNREACHABLE,
     )
 
@@ -197,6 +203,6 @@ def broken_off() -> ResumeBlocked:
 def unfit(error: Exception) -> ResumeBlocked:
     return ResumeBlocked(
         f"a saved state was found and does not fit what it was to be restored into: {error} Correct the model, or "
-        "call acknowledge_fresh_start() to begin anew.",
+        "call acknowledge_fresh_start() to start from zero.",
         verdict=Verdict.UNREACHABLE,
     )

@@ -11,13 +11,13 @@ from chockstone.checkpoints.resume.attempts.claims import (
     Claim,
     ClaimLog,
     Generation,
-    Seen,
+    NewestCommit,
     _encode,
     claim_record,
-    seen_record,
+    newest_commit_record,
 )
 
-CLAIM = Claim("claim", "s3://b/a", 3, "nonce", {"chain": "run"}, ("s3://b/older",), had_stock=True)
+CLAIM = Claim("claim", "s3://b/a", 3, "nonce", {"chain": "run"}, ("s3://b/older",), had_flyte_native=True)
 
 
 def test_a_claim_comes_back_as_it_was() -> None:
@@ -49,8 +49,8 @@ def test_what_is_no_claim_is_damage(change: dict[str, object]) -> None:
         Claim.decode(_encode(values), what="it")
 
 
-@pytest.mark.parametrize("record", [CLAIM, Seen(Generation(12, 3))])
-def test_a_bit_that_differs_anywhere_is_noticed(record: Claim | Seen) -> None:
+@pytest.mark.parametrize("record", [CLAIM, NewestCommit(Generation(12, 3))])
+def test_a_bit_that_differs_anywhere_is_noticed(record: Claim | NewestCommit) -> None:
     content = record.encode()
     for index in range(len(content) - 1):  # the last one is a newline, and any other space is as good
         for bit in (1, 2, 16, 32):
@@ -70,7 +70,7 @@ def test_what_is_no_json_is_damage(content: bytes) -> None:
 
 def test_a_newer_format_is_said_so() -> None:
     with pytest.raises(UnsupportedArchive, match="upgrade"):
-        Seen.decode(b'{"format": 2}', what="it")
+        NewestCommit.decode(b'{"format": 2}', what="it")
 
 
 def test_a_generation_is_its_name() -> None:
@@ -92,15 +92,15 @@ def test_a_generation_is_its_name() -> None:
 def test_what_was_seen_is_covered(
     newest: tuple[int, int] | None, generation: tuple[int, int], is_covered: bool
 ) -> None:
-    seen = Seen(Generation(*newest) if newest else None)
+    seen = NewestCommit(Generation(*newest) if newest else None)
 
-    assert Seen.decode(seen.encode(), what="it").covers(Generation(*generation)) is is_covered
+    assert NewestCommit.decode(seen.encode(), what="it").covers(Generation(*generation)) is is_covered
 
 
 def test_the_log_is_read_off_the_names() -> None:
     records = [
         claim_record(1),
-        seen_record(1, "claim"),
+        newest_commit_record(1, "claim"),
         claim_record(2),
         "claims/x.json",
         "trials/1.json",
@@ -110,4 +110,4 @@ def test_the_log_is_read_off_the_names() -> None:
     log = ClaimLog.of(records)
 
     assert (log.claims, log.last, log.is_fenced) == ((1, 2), 2, False)
-    assert ClaimLog.of([*records, seen_record(2, "fence")]).is_fenced
+    assert ClaimLog.of([*records, newest_commit_record(2, "fence")]).is_fenced

@@ -28,11 +28,11 @@ from chockstone.checkpoints.errors import (
 )
 from chockstone.checkpoints.file_archive import write_files
 from chockstone.checkpoints.format.layout import MAX_MEMBERS, Member
-from chockstone.checkpoints.resume.attempts import flyte_native as stock
+from chockstone.checkpoints.resume.attempts import flyte_native
 from chockstone.checkpoints.resume.attempts.flyte_native import (
     PAYLOAD,
     FlyteNativeFile,
-    StockForm,
+    FlyteNativeForm,
     fetch_flyte_native,
     list_flyte_native,
     refresh_flyte_native,
@@ -53,14 +53,14 @@ _numbers = count()
 @pytest.fixture(scope="module")
 def shared_proxy() -> Iterator[Proxy]:
     with s3_server() as url, faulty_proxy(url) as proxy, pytest.MonkeyPatch.context() as monkeypatch:
-        make_bucket(url, "stock")
+        make_bucket(url, "native")
         set_environment(monkeypatch, proxy.url)
         yield proxy
 
 
 @pytest.fixture(scope="module")
 def places(shared_proxy: Proxy) -> AttemptPlaces:
-    return AttemptPlaces(patience=RetryPolicy(attempts=1))
+    return AttemptPlaces(retry_policy=RetryPolicy(attempts=1))
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def proxy(shared_proxy: Proxy) -> Iterator[Proxy]:
 
 @pytest.fixture
 def remote(proxy: Proxy, places: AttemptPlaces) -> BucketPlace:
-    place = places.open(f"s3://stock/run-{next(_numbers)}/attempt")
+    place = places.open(f"s3://native/run-{next(_numbers)}/attempt")
     assert isinstance(place, BucketPlace)
     return place
 
@@ -102,7 +102,7 @@ def state(seed: str) -> dict[str, bytes]:
 
 
 def put(place: AttemptPlace, name: str, data: bytes) -> None:
-    """As a stock writer does; ``name`` is empty for an object."""
+    """As Flyte itself does; ``name`` is empty for an object."""
     if isinstance(place, BucketPlace):
         sink = place.bucket.begin(f"{place.key}/{name}" if name else place.key, len(data))
         sink.write_at(0, memoryview(data))
@@ -114,7 +114,7 @@ def put(place: AttemptPlace, name: str, data: bytes) -> None:
         path.write_bytes(data)
 
 
-def shown(place: AttemptPlace, form: StockForm, out: Path) -> dict[str, bytes]:
+def shown(place: AttemptPlace, form: FlyteNativeForm, out: Path) -> dict[str, bytes]:
     """What a reader of the view gets."""
     out.mkdir()
     fetch_flyte_native(place, form, list_flyte_native(place, form), out)
@@ -122,14 +122,14 @@ def shown(place: AttemptPlace, form: StockForm, out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("form", ["tree", "object"])
-def test_where_nothing_was_written_nothing_is_listed(place: AttemptPlace, form: StockForm) -> None:
+def test_where_nothing_was_written_nothing_is_listed(place: AttemptPlace, form: FlyteNativeForm) -> None:
     write_files(place.store, "000001-0001", {"a": b"ours"}, created_at=NOON)
 
     assert list_flyte_native(place, form) == ()
 
 
-def test_what_a_stock_writer_left_is_fetched(place: AttemptPlace, tmp_path: Path) -> None:
-    files = {**state("stock"), "with space.bin": b"x", "gewicht-ü.bin": b"y", "epoch=3.ckpt": b"z"}
+def test_what_flytes_own_checkpoint_left_is_fetched(place: AttemptPlace, tmp_path: Path) -> None:
+    files = {**state("native"), "with space.bin": b"x", "gewicht-ü.bin": b"y", "epoch=3.ckpt": b"z"}
     for name, data in files.items():
         put(place, name, data)
     read: list[int] = []
@@ -183,7 +183,7 @@ def test_links_devices_and_folders_are_no_files(local: FilePlace, tmp_path: Path
 
 
 @pytest.mark.parametrize("form", ["tree", "object"])
-def test_a_place_that_cannot_be_asked_is_not_empty(remote: BucketPlace, proxy: Proxy, form: StockForm) -> None:
+def test_a_place_that_cannot_be_asked_is_not_empty(remote: BucketPlace, proxy: Proxy, form: FlyteNativeForm) -> None:
     method = "GET" if form == "tree" else "HEAD"
     proxy.inject(Fault(Kind.STATUS, 403, "AccessDenied"), method=method, times=1)
     with pytest.raises(StoreDenied):
@@ -230,7 +230,7 @@ def test_a_file_is_fetched_as_it_was_listed_or_not_at_all(place: AttemptPlace, t
     expected: type[Exception] = StoreError if isinstance(place, BucketPlace) else DamagedArchive
 
     if size == 10 and isinstance(place, FilePlace):
-        return  # a stock file has no digest: another one of that length is as good
+        return  # a native file has no digest: another one of that length is as good
     with pytest.raises(expected):
         fetch_flyte_native(place, "tree", listed, tmp_path / "out")
 
@@ -268,7 +268,7 @@ def test_our_own_disk_is_not_the_fault_of_the_place(
 
     put(place, "a", b"x")
     (tmp_path / "out").mkdir()
-    monkeypatch.setattr(stock, "write_whole" if number == errno.ENOSPC else "create_file", fail)
+    monkeypatch.setattr(flyte_native, "write_whole" if number == errno.ENOSPC else "create_file", fail)
 
     with pytest.raises(LocalResourceError):
         fetch_flyte_native(place, "tree", list_flyte_native(place, "tree"), tmp_path / "out")
@@ -368,7 +368,7 @@ _KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 from chockstone.checkpoints import Archive
-from chockstone.checkpoints.resume.attempts import flyte_native as stock
+from chockstone.checkpoints.resume.attempts import flyte_native
 from chockstone.checkpoints.resume.attempts.places import FilePlace
 
 place = FilePlace(Path(sys.argv[1]))
@@ -385,15 +385,15 @@ def deadly(call, left):
     return perform
 
 for steps in range(1000):
-    stock.refresh_stock(place, "000001-0001", members["000001-0001"], replace=True)
+    flyte_native.refresh_flyte_native(place, "000001-0001", members["000001-0001"], replace=True)
     if not (child := os.fork()):
         left = iter(range(steps))
         for call in ("open", "copy_file_range", "fsync", "rename", "mkdir", "unlink", "rmdir"):
             setattr(os, call, deadly(getattr(os, call), left))
-        stock.refresh_stock(place, "000002-0001", members["000002-0001"], replace=True)
+        flyte_native.refresh_flyte_native(place, "000002-0001", members["000002-0001"], replace=True)
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    found = {file.name: (place.path / file.name).read_text() for file in stock.list_stock(place, "tree")}
+    found = {file.name: (place.path / file.name).read_text() for file in flyte_native.list_flyte_native(place, "tree")}
     print(json.dumps([status, found]))
     if status == 0:
         break

@@ -162,7 +162,7 @@ def test_F44_no_previous_path_is_none(kind: type[SyncCheckpoint], tmp_path: Path
 
 
 @flytekit.task
-def stock_task(n: int) -> int:
+def native_task(n: int) -> int:
     flytekit.current_context().checkpoint.write(bytes(n + 1))
     return n + 1
 
@@ -183,7 +183,7 @@ def our_cached_task(n: int) -> int:
     return n + 1
 
 
-@pytest.mark.parametrize("task", [stock_task, our_task, our_cached_task], ids=["flytekit", "ours", "ours cached"])
+@pytest.mark.parametrize("task", [native_task, our_task, our_cached_task], ids=["flytekit", "ours", "ours cached"])
 def test_F44_a_task_that_runs_locally_has_a_checkpoint(task: object) -> None:
     LocalTaskCache.initialize()
     LocalTaskCache.clear()

@@ -13,7 +13,7 @@ from chockstone.checkpoints.resume.attempts import places
 from chockstone.checkpoints.retention.policy import Retention
 from chockstone.checkpoints.stores.object_store import connect
 from chockstone.integrations.flyte.errors import ResumeBlockedForNow
-from support.integrations.flyte_attempts import Root, stock
+from support.integrations.flyte_attempts import Root, flyte_native
 from support.loopback_s3 import Proxy
 
 ATTEMPTS = 9
@@ -61,7 +61,7 @@ def test_copies_for_flytekit_stay_in_the_two_newest_attempts(root: Root, keep_la
 
     assert len(states(root)) == keep_last + 2
     for number in (keep_last + 2, keep_last + 1):  # a task that goes back to flytekit's own checkpoint reads these
-        content = stock("read", dest=root.path(99), src=root.path(number))
+        content = flyte_native("read", dest=root.path(99), src=root.path(number))
         assert content == number.to_bytes(1) * STATE
 
 

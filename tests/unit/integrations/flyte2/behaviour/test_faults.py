@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyte._checkpoint import Checkpoint as StockCheckpoint
+from flyte._checkpoint import Checkpoint as NativeCheckpoint
 from flyte._internal.runtime.convert import convert_from_native_to_error
 from flyte.errors import NonRecoverableError, RuntimeSystemError
 
@@ -187,7 +187,7 @@ def test_f17_a_denied_attempt_blocks_and_nothing_older_stands_in(
 ) -> None:
     saved(s3, 1, b"older", step=10)
     if method == "HEAD":
-        StockCheckpoint(s3.dest(2)).save_sync(b"stock")  # what is ours is not asked for its head
+        NativeCheckpoint(s3.dest(2)).save_sync(b"native")  # what is ours is not asked for its head
     else:
         saved(s3, 2, b"newer", step=20)
     proxy.inject(Fault(Kind.STATUS, 403, "AccessDenied"), method=method, containing=containing)
@@ -298,11 +298,11 @@ def test_f22_a_directory_that_cannot_be_read_is_no_fresh_start(
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO], ids=lambda number: errno.errorcode[number])
-def test_f22_an_object_of_stock_that_cannot_be_read_is_no_fresh_start(
+def test_f22_an_object_of_flyte_that_cannot_be_read_is_no_fresh_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     storage = Storage(str(tmp_path))
-    StockCheckpoint(storage.dest(1)).save_sync(b"precious")
+    NativeCheckpoint(storage.dest(1)).save_sync(b"precious")
     _refuse(monkeypatch, "open", storage.dest(1), number)
 
     with pytest.raises(ResumeBlocked):
@@ -347,16 +347,16 @@ def test_f23_a_full_disk_of_our_own_is_not_blamed_on_the_checkpoint(
 # F37
 
 
-def test_f37_what_stock_saved_is_taken_unverified_and_the_next_is_ours(storage: Storage, tmp_path: Path) -> None:
+def test_f37_what_flyte_saved_is_taken_unverified_and_the_next_is_ours(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "state.json").write_text("stock")
-    StockCheckpoint(storage.dest(1)).save_sync(tmp_path / "tree")
+    (tmp_path / "tree" / "state.json").write_text("native")
+    NativeCheckpoint(storage.dest(1)).save_sync(tmp_path / "tree")
     second = storage.attempt(2)
 
     tree = second.load_sync()
 
     assert tree is not None
-    assert (tree / "state.json").read_text() == "stock"
+    assert (tree / "state.json").read_text() == "native"
     assert second.report is not None
     assert second.report.choice is not None
     assert second.report.choice.verdict == Verdict.UNVERIFIED
@@ -365,14 +365,14 @@ def test_f37_what_stock_saved_is_taken_unverified_and_the_next_is_ours(storage: 
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_f37_stock_reads_what_ours_saved(storage: Storage, tmp_path: Path, is_async: bool) -> None:
+async def test_f37_flyte_reads_what_ours_saved(storage: Storage, tmp_path: Path, is_async: bool) -> None:
     (tmp_path / "tree" / "sub").mkdir(parents=True)
     (tmp_path / "tree" / "sub" / "state.json").write_text("ours")
     (tmp_path / "tree" / "link").symlink_to("sub/state.json")
     storage.attempt(1).save_sync(tmp_path / "tree")
     storage.attempt(2).save_sync(b"raw")
 
-    trees, payload = (StockCheckpoint(str(tmp_path / "x"), storage.dest(attempt)) for attempt in (1, 2))
+    trees, payload = (NativeCheckpoint(str(tmp_path / "x"), storage.dest(attempt)) for attempt in (1, 2))
     tree = await trees.load() if is_async else trees.load_sync()
     raw = await payload.load() if is_async else payload.load_sync()
 
@@ -382,7 +382,7 @@ async def test_f37_stock_reads_what_ours_saved(storage: Storage, tmp_path: Path,
     assert raw.read_bytes() == b"raw"
 
 
-def test_f37_stock_reads_the_last_of_several_saves(storage: Storage, tmp_path: Path) -> None:
+def test_f37_flyte_reads_the_last_of_several_saves(storage: Storage, tmp_path: Path) -> None:
     first = storage.attempt(1)
     first.save_sync(b"a" * 6_000_000)
     first.save_sync(b"b")
@@ -392,9 +392,9 @@ def test_f37_stock_reads_the_last_of_several_saves(storage: Storage, tmp_path: P
 
 def test_f37_without_the_view_only_we_can_read_it(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path))
-    storage.attempt(1, stock_view=False).save_sync(b"ours")
+    storage.attempt(1, flyte_native_view=False).save_sync(b"ours")
 
-    assert StockCheckpoint(str(tmp_path / "x"), storage.dest(1)).load_sync() is None
+    assert NativeCheckpoint(str(tmp_path / "x"), storage.dest(1)).load_sync() is None
     assert loaded(storage.attempt(2)) == b"ours"
 
 
@@ -405,33 +405,33 @@ def test_f37_a_view_that_cannot_be_refreshed_costs_a_warning(
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("chockstone.integrations.flyte2.checkpointer.refresh_stock", full)
+        patch.setattr("chockstone.integrations.flyte2.checkpointer.refresh_flyte_native", full)
         storage.attempt(1).save_sync(b"ours")
 
-    assert "stock view not refreshed" in caplog.text
+    assert "copy for Flyte not refreshed" in caplog.text
     assert loaded(storage.attempt(2)) == b"ours"
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, -20], ids=["empty", "one byte", "in the header", "at the end"])
-def test_f37_a_torn_object_of_stock_is_passed_by(storage: Storage, tmp_path: Path, cut: int) -> None:
+def test_f37_a_torn_object_of_flyte_is_passed_by(storage: Storage, tmp_path: Path, cut: int) -> None:
     saved(storage, 1, b"older", step=10)
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "noise").write_bytes(os.urandom(100_000))
-    StockCheckpoint(storage.dest(2)).save_sync(tmp_path / "tree")
+    NativeCheckpoint(storage.dest(2)).save_sync(tmp_path / "tree")
     storage.write(2, storage.read(2)[:cut])
     resumed = storage.attempt(3)
 
     if cut == 1:
-        assert loaded(resumed) == b"\x1f"  # nothing tells it from a payload: stock keeps no digests
+        assert loaded(resumed) == b"\x1f"  # nothing tells it from a payload: Flyte keeps no digests
     else:
         assert loaded(resumed) == b"older"
 
 
-def test_f37_a_flipped_byte_in_a_tar_of_stock_is_found_by_its_checksum(storage: Storage, tmp_path: Path) -> None:
+def test_f37_a_flipped_byte_in_a_tar_of_flyte_is_found_by_its_checksum(storage: Storage, tmp_path: Path) -> None:
     saved(storage, 1, b"older", step=10)
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "noise").write_bytes(os.urandom(100_000))
-    StockCheckpoint(storage.dest(2)).save_sync(tmp_path / "tree")
+    NativeCheckpoint(storage.dest(2)).save_sync(tmp_path / "tree")
     storage.write(2, _flip(storage.read(2), 50_000))
 
     assert loaded(storage.attempt(3)) == b"older"
@@ -439,12 +439,12 @@ def test_f37_a_flipped_byte_in_a_tar_of_stock_is_found_by_its_checksum(storage: 
 
 def test_f37_legacy_may_be_refused(storage: Storage) -> None:
     saved(storage, 1, b"older", step=10)
-    StockCheckpoint(storage.dest(2)).save_sync(b"stock")
+    NativeCheckpoint(storage.dest(2)).save_sync(b"native")
 
     assert loaded(storage.attempt(3, legacy="reject")) == b"older"
 
 
-def test_f38_a_hostile_tar_of_stock_leaves_nothing_outside(storage: Storage, tmp_path: Path) -> None:
+def test_f38_a_hostile_tar_of_flyte_leaves_nothing_outside(storage: Storage, tmp_path: Path) -> None:
     saved(storage, 1, b"older", step=10)
     bomb = io.BytesIO()
     with tarfile.open(fileobj=bomb, mode="w:gz") as tar:

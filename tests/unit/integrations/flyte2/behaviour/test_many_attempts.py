@@ -1,4 +1,4 @@
-"""Many attempts: what each asks of S3 does not grow, and the copies for stock flyte do not pile up."""
+"""Many attempts: what each asks of S3 does not grow, and the copies for Flyte do not pile up."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ def test_requests_and_states_do_not_grow_with_the_number_of_attempts(
     listed = s3._client().list_objects_v2(Bucket=BUCKET, Prefix=s3.base.removeprefix(f"s3://{BUCKET}/"))
     states = [item["Key"] for item in listed["Contents"] if item["Size"] >= STATE]
     assert len(states) <= 2 + 2  # what retention keeps, and two copies
-    assert s3.read(ATTEMPTS - 1)  # a task that goes back to stock flyte reads this
+    assert s3.read(ATTEMPTS - 1)  # a task that goes back to Flyte's own checkpoint reads this

@@ -7,7 +7,7 @@ import uuid
 
 import flyte
 import pytest
-from flyte._checkpoint import Checkpoint as StockCheckpoint
+from flyte._checkpoint import Checkpoint as NativeCheckpoint
 
 from chockstone.integrations.flyte2 import Flyte2Checkpoint, checkpoint, install, resumable
 from support.integrations.flyte2_attempts import Storage
@@ -60,7 +60,7 @@ def train_bytes(steps: int) -> int:
 
 
 @env.task(retries=3)
-async def train_stock(steps: int) -> int:
+async def train_native(steps: int) -> int:
     """Knows nothing of us."""
     cp = flyte.ctx().checkpoint
     assert cp is not None
@@ -99,11 +99,11 @@ def test_each_retry_goes_on_where_the_last_save_was(task: object, storage: Stora
 def test_a_task_that_knows_nothing_of_us_does_so_too_once_we_are_installed(
     storage: Storage, begun: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flyte.Checkpoint", StockCheckpoint)
-    monkeypatch.setattr("flyte._checkpoint.Checkpoint", StockCheckpoint)
+    monkeypatch.setattr("flyte.Checkpoint", NativeCheckpoint)
+    monkeypatch.setattr("flyte._checkpoint.Checkpoint", NativeCheckpoint)
     install()
 
-    outputs = run(train_stock, storage)
+    outputs = run(train_native, storage)
 
     assert tuple(outputs) == (7,)  # type: ignore[arg-type]
     assert begun == [0, 3, 3, 5]

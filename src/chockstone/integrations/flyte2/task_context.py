@@ -1,4 +1,4 @@
-"""Surroundings: what Flyte 2 knows about this task and its storage, in our words. Sends no request."""
+"""Read the identity, rank and storage settings of a Flyte 2 task from its context and environment. Does no I/O."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def identity_of(context: TaskContext) -> dict[str, str]:
-    """Whose checkpoints these are: the same for all attempts of an action, and for nothing else.
+    """Return the identity of a chain: the same for all attempts of an action, and different for other actions.
 
-    Empty outside of a task, where nobody can tell.
+    Empty outside of a task.
     """
-    action = context.task_action or context.action  # a trace has an action of its own
+    action = context.task_action or context.action  # ``action`` of a trace is that of the trace
     if action is None:
         return {}
     facts = {
@@ -34,23 +34,23 @@ def identity_of(context: TaskContext) -> dict[str, str]:
 
 
 def rank_of(environ: Mapping[str, str]) -> int:
-    """Of a process of a clustered task; 0 for a task that is one process."""
+    """Return the rank in a clustered task; 0 for a task with one process."""
     text = environ.get("RANK", "")
     return int(text) if text.isdecimal() else 0
 
 
 def is_restarted(environ: Mapping[str, str]) -> bool:
-    """Whether the pods of this very attempt were made anew, so that its own place may hold something."""
+    """Whether the pods of this attempt were restarted, so that its own place may hold a checkpoint."""
     text = environ.get("JOBSET_RESTART_ATTEMPT", "")
     return text.isdecimal() and int(text) > 0
 
 
 def s3_access() -> S3Access | None:
-    """Endpoint and keys as flyte itself would take them: from ``flyte.init(storage=…)``, else from FLYTE_AWS_….
+    """Return endpoint and keys that flyte would use: from ``flyte.init(storage=…)``, else from FLYTE_AWS_….
 
-    None where it would leave them to the AWS environment.
+    None if flyte would leave them to the AWS environment.
     """
-    from flyte._initialize import get_storage  # there is no public way to ask
+    from flyte._initialize import get_storage  # flyte has no public function for it
 
     try:
         configured = get_storage()
@@ -58,7 +58,7 @@ def s3_access() -> S3Access | None:
         configured = None
     storage = configured if isinstance(configured, S3) else S3.auto()
     access = S3Access(
-        endpoint_url=storage.endpoint or os.environ.get("AWS_ENDPOINT"),  # which obstore knows and boto3 does not
+        endpoint_url=storage.endpoint or os.environ.get("AWS_ENDPOINT"),  # obstore reads it and boto3 does not
         key_id=storage.access_key_id,
         secret=storage.secret_access_key,
         region=storage.region,
@@ -67,7 +67,7 @@ def s3_access() -> S3Access | None:
 
 
 def place_of(uri: str | os.PathLike[str]) -> str:
-    """The same place in our words: flyte takes what follows ``file://`` as it stands, and Azure goes by abfs."""
+    """Translate a path of flyte: it does not decode ``file://`` URLs, and writes Azure as ``abfs://``."""
     text = os.fspath(uri).strip().strip('"')
     if text.startswith("file://"):
         return text.removeprefix("file://")

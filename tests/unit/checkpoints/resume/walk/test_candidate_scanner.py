@@ -16,7 +16,7 @@ from chockstone.checkpoints.reading.archive import read_head
 from chockstone.checkpoints.restoring.verdicts import Verdict
 from chockstone.checkpoints.resume.attempts.attempt import Attempt
 from chockstone.checkpoints.resume.attempts.candidates import Candidate, Origin
-from chockstone.checkpoints.resume.attempts.claims import SETTLED, Settled
+from chockstone.checkpoints.resume.attempts.claims import SETTLED, SettledAttempts
 from chockstone.checkpoints.resume.attempts.generations import FORWARD, FoundGeneration
 from chockstone.checkpoints.resume.attempts.places import AttemptPlaces
 from chockstone.checkpoints.resume.forward import Forward
@@ -68,13 +68,13 @@ def asked(chain: Chain) -> list[str]:
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Places that were listed."""
     found: list[str] = []
-    real = Attempt.look.__func__  # type: ignore[attr-defined]
+    real = Attempt.inspect.__func__  # type: ignore[attr-defined]
 
-    def look(cls: type[Attempt], place: object, stock: object = None) -> Attempt:
+    def inspect(cls: type[Attempt], place: object, flyte_native: object = None) -> Attempt:
         found.append(place.uri.rpartition("/")[2])  # type: ignore[attr-defined]
-        return real(cls, place, stock)  # type: ignore[no-any-return]
+        return real(cls, place, flyte_native)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(Attempt, "look", classmethod(look))
+    monkeypatch.setattr(Attempt, "inspect", classmethod(inspect))
     return found
 
 
@@ -88,7 +88,7 @@ def test_settled_attempts_are_not_asked_again(tmp_path: Path, looked_at: list[st
     assert chain.found is not None
     assert chain.found.step == 82
     assert set(looked_at) == {"a9", "a8", "a7"}  # of older ones nothing is left
-    record = Settled.decode((tmp_path / "a9.ckpt" / SETTLED).read_bytes(), what="the record")
+    record = SettledAttempts.decode((tmp_path / "a9.ckpt" / SETTLED).read_bytes(), what="the record")
     assert [uri.rpartition("/")[2] for uri in record.places] == [f"a{number}" for number in range(7, -1, -1)]
 
 
@@ -114,7 +114,7 @@ def test_a_state_that_was_put_back_in_a_settled_place_is_found_when_all_else_is_
     assert chain.found.step == 2
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 1}', Settled({"run": "other"}, ()).encode()])
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 1}', SettledAttempts({"run": "other"}, ()).encode()])
 def test_a_record_that_cannot_be_used_hides_nothing(tmp_path: Path, content: bytes, looked_at: list[str]) -> None:
     run(tmp_path, 5)
     for place in tmp_path.glob("*.ckpt"):
@@ -131,7 +131,7 @@ def test_a_record_that_cannot_be_used_hides_nothing(tmp_path: Path, content: byt
 
 def test_another_chains_record_hides_nothing(tmp_path: Path) -> None:
     run(tmp_path, 2)
-    theirs = Settled({"run": "other"}, tuple(f"file://{tmp_path}/a{number}" for number in range(2)))
+    theirs = SettledAttempts({"run": "other"}, tuple(f"file://{tmp_path}/a{number}" for number in range(2)))
     (tmp_path / "a1.ckpt" / SETTLED).write_bytes(theirs.encode())
 
     chain = chain_of(tmp_path, 2)
@@ -181,7 +181,7 @@ def test_references_in_attempts_that_are_not_asked_go_before_what_they_refer_to(
     assert sorted(path.parent.name for path in tmp_path.glob("*.ckpt/*.tar")) == ["a12.ckpt", "a12.ckpt"]
     for attempt in (13, 14):
         chain_of(tmp_path, attempt).walk(lambda found: found)
-    record = Settled.decode((tmp_path / "a14.ckpt" / SETTLED).read_bytes(), what="the record")
+    record = SettledAttempts.decode((tmp_path / "a14.ckpt" / SETTLED).read_bytes(), what="the record")
     assert record.references == ()  # nothing is left that they could refer to
 
 

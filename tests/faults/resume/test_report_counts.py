@@ -1,4 +1,4 @@
-"""The audit: every place that was asked is in it, and it counts requests as the store does."""
+"""The report: every place that was asked is in it, and it counts requests as the store does."""
 
 from __future__ import annotations
 

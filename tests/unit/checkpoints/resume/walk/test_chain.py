@@ -59,7 +59,7 @@ def test_a_fresh_start_may_be_acknowledged_after_a_restore_that_was_broken_off(
 
     with Resume(tmp_path, attempt=0) as resume:
         with monkeypatch.context() as patch:
-            patch.setattr(Resume, "_begun_meanwhile", broken_off)
+            patch.setattr(Resume, "_started_since", broken_off)
             with pytest.raises(KeyboardInterrupt):
                 resume.restore(_state())
         resume.acknowledge_fresh_start()
