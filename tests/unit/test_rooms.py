@@ -62,8 +62,7 @@ BACKENDS_ORDER: Final = [
     "ray",
 ]
 
-# What still breaks the two rules on folders. Both lists only shrink.
-KNOWN_CYCLES: Final[set[tuple[str, str]]] = set()
+# Folders with more files than the rule allows. This list only shrinks.
 KNOWN_LARGE_FOLDERS: Final = {"engine/runs": 17}
 
 
@@ -184,19 +183,7 @@ def rooms_with_parts() -> list[Path]:
 
 @pytest.mark.parametrize("folder", rooms_with_parts(), ids=lambda folder: str(folder.relative_to(SOURCE)))
 def test_the_parts_of_a_room_import_each_other_without_a_cycle(folder: Path) -> None:
-    graph = arrows(folder)
-    for above, below in KNOWN_CYCLES:
-        if above in graph and below in graph:
-            graph[above].discard(below)
-
-    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the cycle
-
-
-@pytest.mark.parametrize(("above", "below"), sorted(KNOWN_CYCLES))
-def test_a_known_cycle_still_exists(above: str, below: str) -> None:
-    graph = arrows(SOURCE / above.split(".")[0])
-
-    assert below in graph.get(above, ()), f"{above} does not import {below} any more: delete it from KNOWN_CYCLES"
+    graphlib.TopologicalSorter(arrows(folder)).prepare()  # raises CycleError, which names the cycle
 
 
 @pytest.mark.parametrize(("room", "parts"), [("checkpoints", CHECKPOINTS_ORDER), ("backends", BACKENDS_ORDER)])
