@@ -12,7 +12,7 @@ import typer
 from chockstone.cli.commands.options import AsJson, Data, Database, Debug, parsed
 from chockstone.cli.output.formatting import format_duration, format_time, printable
 from chockstone.cli.output.reporting import EXIT_CODES, reporting
-from chockstone.cli.output.terminal import complain, print_json, print_line, print_table
+from chockstone.cli.output.terminal import print_json, print_line, print_stderr, print_table
 from chockstone.cli.settings.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def create(
             print_json({**_entry(row), "key": key})
             return
         print_line(key)
-        complain(f"key {row.key_id} of {user}, shown this once; a running server takes it within a few seconds")
+        print_stderr(f"key {row.key_id} of {user}, shown this once; a running server takes it within a few seconds")
 
 
 @commands.command(epilog=EXIT_CODES)

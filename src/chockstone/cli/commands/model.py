@@ -11,7 +11,7 @@ import typer
 from chockstone.cli.models.shape import Architecture
 from chockstone.cli.output.formatting import format_size, printable
 from chockstone.cli.output.reporting import BAD_INPUT, reporting
-from chockstone.cli.output.terminal import complain, print_line, spinner
+from chockstone.cli.output.terminal import print_line, print_stderr, spinner
 
 if TYPE_CHECKING:
     from chockstone.cli.models.making import MadeModel
@@ -70,7 +70,7 @@ def make(
                     force=force,
                 )
         except ModelNotMade as error:
-            complain(f"chockstone: {error}")
+            print_stderr(f"chockstone: {error}")
             raise typer.Exit(BAD_INPUT) from None
         _print_made(made)
 

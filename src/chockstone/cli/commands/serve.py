@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from chockstone.cli.output.reporting import BAD_INPUT
-from chockstone.cli.output.terminal import complain
+from chockstone.cli.output.terminal import print_stderr
 from chockstone.cli.settings.flags import with_flags
 from chockstone.cli.settings.settings import Settings, SettingsError
 
@@ -55,7 +55,7 @@ def _serve(
             return
         settings = checked_settings(flags, config)
     except SettingsError as error:
-        complain(f"chockstone: {error}")
+        print_stderr(f"chockstone: {error}")
         raise typer.Exit(BAD_INPUT) from None
     raise typer.Exit(run_server(settings))
 

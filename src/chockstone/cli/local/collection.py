@@ -24,7 +24,7 @@ from chockstone.checkpoints.stores.store import PartialWrite
 from chockstone.cli.local.targets import list_entries
 from chockstone.cli.output.formatting import format_count, format_duration, format_size, printable
 from chockstone.cli.output.reporting import UNREACHABLE
-from chockstone.cli.output.terminal import complain, print_json, print_line, print_table, spinner
+from chockstone.cli.output.terminal import print_json, print_line, print_stderr, print_table, spinner
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _damaged(store: Store, plan: RetentionPlan) -> Iterator[Removal]:
     """Archives to remove as damaged: read once more, in full, and only where a good one remains."""
     suspects = plan.damaged
     if suspects and len(suspects) == len(plan.keep):
-        complain("chockstone: no good checkpoint is left, so the damaged ones are kept; `rm` removes them by name")
+        print_stderr("chockstone: no good checkpoint is left, so the damaged ones are kept; `rm` removes them by name")
         return
     for name in suspects:
         try:

@@ -25,7 +25,7 @@ from chockstone.cli.output.formatting import (
     printable,
     shorten,
 )
-from chockstone.cli.output.terminal import complain, print_json, print_line, print_table
+from chockstone.cli.output.terminal import print_json, print_line, print_stderr, print_table
 
 _BROAD: Final = 10  # children of a container that are shown
 _DEEP: Final = 5
@@ -52,7 +52,7 @@ def list_archive(name: str, archive: Archive, *, now: datetime, as_json: bool, a
     else:
         _print(listing, now, all_values=all_values)
     if listing.damage:
-        complain(f"chockstone: {name} is damaged, and only in part listed: {listing.damage}")
+        print_stderr(f"chockstone: {name} is damaged, and only in part listed: {listing.damage}")
     return listing.damage
 
 

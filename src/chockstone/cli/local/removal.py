@@ -14,7 +14,7 @@ from chockstone.checkpoints.stores.store import StoreEntry, check_name
 from chockstone.cli.output.confirmation import is_confirmed
 from chockstone.cli.output.formatting import format_count, format_duration, format_size
 from chockstone.cli.output.reporting import FOUND, UNREACHABLE
-from chockstone.cli.output.terminal import complain, print_json, print_line
+from chockstone.cli.output.terminal import print_json, print_line, print_stderr
 
 
 def remove_names(store: Store, names: Sequence[str], *, now: datetime, yes: bool, dry_run: bool, as_json: bool) -> int:
@@ -26,19 +26,19 @@ def remove_names(store: Store, names: Sequence[str], *, now: datetime, yes: bool
         check_name(name)
     found, missing = _look(store, dict.fromkeys(names))
     for name in missing:
-        complain(f"chockstone: checkpoint {name!r} is not in {store.url}")
+        print_stderr(f"chockstone: checkpoint {name!r} is not in {store.url}")
     dependents = Dependents(store.url)
     chain_facts = dependents.chain_facts([entry.name for entry in found])
     needed = chain_facts.needed([entry.name for entry in found])
     found = [entry for entry in found if entry.name not in needed]
     if found and not (dry_run or yes):
         if not _is_confirmed(found, now):
-            complain("nothing was removed")
+            print_stderr("nothing was removed")
             found = []
         chain_facts = dependents.chain_facts([entry.name for entry in found])  # an attempt may have begun meanwhile
         needed |= chain_facts.needed([entry.name for entry in found])
     for name, by in needed.items():
-        complain(_refusal(name, by))
+        print_stderr(_refusal(name, by))
     going = {entry.name: entry for entry in found if entry.name not in needed}
     removed: list[StoreEntry] = []
     failed: list[dict[str, str]] = []
@@ -46,17 +46,17 @@ def remove_names(store: Store, names: Sequence[str], *, now: datetime, yes: bool
     for entry in (going[name] for name in chain_facts.in_removal_order(going)):
         if needing := [each for each in chain_facts.dependents.get(entry.name, ()) if each.name in left]:
             why = f"checkpoint {entry.name!r} is not removed: {needing[0]} depends on it and could not be removed"
-            complain(f"chockstone: {why}")
+            print_stderr(f"chockstone: {why}")
             failed.append({"name": entry.name, "error": why})
             left.add(entry.name)
             continue
         try:
             if not dry_run and not store.delete(entry.name):
-                complain(f"chockstone: checkpoint {entry.name!r} was removed by someone else meanwhile")
+                print_stderr(f"chockstone: checkpoint {entry.name!r} was removed by someone else meanwhile")
                 missing.append(entry.name)
                 continue
         except StoreError as error:
-            complain(f"chockstone: {error}")
+            print_stderr(f"chockstone: {error}")
             failed.append({"name": entry.name, "error": str(error)})
             left.add(entry.name)
             continue

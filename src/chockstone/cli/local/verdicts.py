@@ -11,7 +11,7 @@ from chockstone.checkpoints import verify_archive
 from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, ForeignArchive, UnsupportedArchive
 from chockstone.checkpoints.reading.archive import Verify
 from chockstone.cli.local.targets import CommandTarget
-from chockstone.cli.output.formatting import format_count, format_size, printable
+from chockstone.cli.output.formatting import format_count, format_size, format_states, printable
 from chockstone.cli.output.reporting import FOUND
 from chockstone.cli.output.terminal import bytes_bar, print_alarm, print_json, print_line
 
@@ -45,7 +45,7 @@ def verify_targets(targets: Iterable[CommandTarget], *, policy: Verify, as_json:
         document = [asdict(verdict) for verdict in verdicts]
         print_json({"policy": policy, "checkpoints": document, "good": len(verdicts) - bad, "bad": bad})
     else:
-        _print_totals(verdicts, bad)
+        _print_totals(verdicts)
     return FOUND if bad else 0
 
 
@@ -75,6 +75,7 @@ def _print(verdict: ArchiveVerdict) -> None:
     print_line(f"{name}: good: {verdict.blocks_verified:,} of {verdict.blocks:,} blocks verified, {size} in {seconds}")
 
 
-def _print_totals(verdicts: Sequence[ArchiveVerdict], bad: int) -> None:
+def _print_totals(verdicts: Sequence[ArchiveVerdict]) -> None:
     if len(verdicts) != 1:
-        print_line(f"{format_count(len(verdicts), 'checkpoint')}: {len(verdicts) - bad:,} good, {bad:,} not")
+        states = format_states(verdict.state for verdict in verdicts)
+        print_line(f"{format_count(len(verdicts), 'checkpoint')}: {states}")

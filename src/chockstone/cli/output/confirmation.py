@@ -8,7 +8,7 @@ from typing import Final
 
 import typer
 
-from chockstone.cli.output.terminal import complain
+from chockstone.cli.output.terminal import print_stderr
 
 NOT_CONFIRMED: Final = (
     "standard input is no terminal, so nobody can confirm; pass --yes to delete, or --dry-run to see what would be "
@@ -21,5 +21,5 @@ def is_confirmed(lines: Iterable[str], question: str) -> bool:
     if not sys.stdin.isatty():
         raise typer.BadParameter(NOT_CONFIRMED)
     for line in lines:
-        complain(line)
+        print_stderr(line)
     return typer.confirm(question, err=True)

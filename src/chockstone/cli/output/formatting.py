@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -53,6 +54,13 @@ def format_metrics(metrics: Mapping[str, float]) -> str:
 
 def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def format_states(states: Iterable[str]) -> str:
+    """How many checkpoints are in each state: ``2 ok, 1 damaged``."""
+    counts = Counter(states)
+    good = counts.pop("good", 0)
+    return ", ".join((f"{good:,} ok", *(f"{count:,} {state}" for state, count in (counts or {"damaged": 0}).items())))
 
 
 def parse_duration(text: str) -> float:

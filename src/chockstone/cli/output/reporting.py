@@ -18,7 +18,7 @@ from typing import Final
 
 import typer
 
-from chockstone.cli.output.terminal import complain, print_json
+from chockstone.cli.output.terminal import print_json, print_stderr
 
 FOUND: Final = 1
 BAD_INPUT: Final = 2
@@ -54,7 +54,7 @@ def reporting(*, as_json: bool, debug: bool) -> Iterator[None]:
     except (CheckpointError, CommandFailed) as error:
         if debug:
             traceback.print_exc()
-        complain(f"chockstone: {error}")
+        print_stderr(f"chockstone: {error}")
         if as_json:
             print_json({"error": {"kind": type(error).__name__, "message": str(error)}})
         raise typer.Exit(_exit_code(error)) from None
@@ -62,7 +62,7 @@ def reporting(*, as_json: bool, debug: bool) -> Iterator[None]:
         if debug:
             traceback.print_exc()
         _silence_stdout()
-        complain(f"chockstone: cannot write the output: {error.strerror or error}")
+        print_stderr(f"chockstone: cannot write the output: {error.strerror or error}")
         raise typer.Exit(UNREACHABLE) from None
 
 

@@ -52,7 +52,7 @@ def print_alarm(text: str) -> None:
     print_line(text, style=_ALARM)
 
 
-def complain(text: str) -> None:
+def print_stderr(text: str) -> None:
     sys.stdout.flush()  # so that it stands after what it is about
     for line in text.splitlines():
         sys.stderr.write(f"{printable(line)}\n")

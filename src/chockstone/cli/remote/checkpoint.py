@@ -13,7 +13,7 @@ from chockstone.wire.paths import TinkerPath
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedCheckpoint:
     path: str
     kind: str
     created_at: datetime
@@ -25,7 +25,7 @@ class Listed:
     entry: Json = field(repr=False, compare=False)  # as the server gave it
 
     @classmethod
-    def of(cls, entry: Json) -> Listed:
+    def of(cls, entry: Json) -> ListedCheckpoint:
         state = entry.get("state") or "ready"
         metadata = dict(entry.get("user_metadata") or {})
         damage = metadata.pop("chockstone.damage", None)
@@ -53,19 +53,19 @@ class Listed:
         return ", ".join(words)
 
 
-def list_checkpoints(server: Server, run_id: str | None = None) -> list[Listed]:
+def list_checkpoints(server: Server, run_id: str | None = None) -> list[ListedCheckpoint]:
     """All of a run, or of all runs of the caller, newest first."""
     if run_id is None:
         entries = list(server.pages("checkpoints", "checkpoints"))
     else:
         entries = server.get(f"{run_route(run_id)}/checkpoints")["checkpoints"]
-    by_path = {listed.path: listed for listed in map(Listed.of, entries)}
+    by_path = {listed.path: listed for listed in map(ListedCheckpoint.of, entries)}
     return sorted(by_path.values(), key=lambda listed: listed.created_at, reverse=True)
 
 
-def get_checkpoint(server: Server, path: TinkerPath) -> Listed:
+def get_checkpoint(server: Server, path: TinkerPath) -> ListedCheckpoint:
     """One that the caller may read. Raises NotThere."""
-    return Listed.of(server.get(route(path)))
+    return ListedCheckpoint.of(server.get(route(path)))
 
 
 def parse_time(text: str) -> datetime:

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from chockstone.cli.output.formatting import format_count, format_size, format_time, printable, shorten
 from chockstone.cli.output.reporting import FOUND
-from chockstone.cli.output.terminal import complain, print_json, print_line, print_table, spinner
+from chockstone.cli.output.terminal import print_json, print_line, print_stderr, print_table, spinner
 from chockstone.cli.remote.addresses import find_path
-from chockstone.cli.remote.checkpoint import Listed, get_checkpoint, list_checkpoints
+from chockstone.cli.remote.checkpoint import ListedCheckpoint, get_checkpoint, list_checkpoints
 from chockstone.cli.remote.client import Json, Server
 from chockstone.wire.paths import Kind, TinkerPath
 
@@ -58,12 +58,12 @@ def show_served(server: Server, path: TinkerPath, *, now: datetime, as_json: boo
         for label, text in (*_facts(path, listed, now), *_shape(info)):
             print_line(f"{label:<12}{text}")
     if listed.damage is not None:
-        complain(f"chockstone: {path} is damaged: {listed.damage}")
+        print_stderr(f"chockstone: {path} is damaged: {listed.damage}")
         return FOUND
     return 0
 
 
-def _facts(path: TinkerPath, listed: Listed, now: datetime) -> Iterator[tuple[str, str]]:
+def _facts(path: TinkerPath, listed: ListedCheckpoint, now: datetime) -> Iterator[tuple[str, str]]:
     yield "path", str(path)
     yield "run", path.run_id
     yield "state", listed.state(now)

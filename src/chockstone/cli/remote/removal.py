@@ -12,9 +12,9 @@ from typing import Final
 from chockstone.cli.output.confirmation import is_confirmed
 from chockstone.cli.output.formatting import format_count, format_size
 from chockstone.cli.output.reporting import BAD_INPUT, FOUND
-from chockstone.cli.output.terminal import complain, print_json, print_line
+from chockstone.cli.output.terminal import print_json, print_line, print_stderr
 from chockstone.cli.remote.addresses import find_path, route, run_route
-from chockstone.cli.remote.checkpoint import Listed, list_checkpoints
+from chockstone.cli.remote.checkpoint import ListedCheckpoint, list_checkpoints
 from chockstone.cli.remote.client import NotThere, Server, ServerRefused
 from chockstone.wire.paths import TinkerPath
 
@@ -30,7 +30,7 @@ class RemovalFilter:
     kind: str | None
     older_than_seconds: float | None
 
-    def takes(self, listed: Listed, now: datetime) -> bool:
+    def takes(self, listed: ListedCheckpoint, now: datetime) -> bool:
         if self.kind not in (None, listed.kind):
             return False
         age_seconds = (now - listed.created_at).total_seconds()
@@ -51,7 +51,7 @@ def remove_paths(
     server: Server, paths: Sequence[TinkerPath], *, now: datetime, yes: bool, dry_run: bool, as_json: bool
 ) -> int:
     """Remove each that is there, and return the exit code. One failing delete stops no other."""
-    listed: dict[str, Listed] = {}
+    listed: dict[str, ListedCheckpoint] = {}
     foreign: set[str] = set()
     for run_id in dict.fromkeys(path.run_id for path in paths):
         try:
@@ -66,18 +66,18 @@ def remove_paths(
     missing = [word for word in words if word not in listed]
     for word in missing:
         if word in foreign:
-            complain(
+            print_stderr(
                 f"chockstone: checkpoint {word!r} is not yours: another user published it, who alone can remove it"
             )
         else:
-            complain(f"chockstone: checkpoint {word!r} is not yours or not there")
+            print_stderr(f"chockstone: checkpoint {word!r} is not yours or not there")
     found = [listed[word] for word in words if word in listed]
     return _remove(server, found, missing, now=now, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _remove(
     server: Server,
-    found: Sequence[Listed],
+    found: Sequence[ListedCheckpoint],
     missing: list[str],
     *,
     now: datetime,
@@ -86,18 +86,18 @@ def _remove(
     as_json: bool,
 ) -> int:
     if found and not (dry_run or yes or _is_agreed(found, now)):
-        complain("nothing was removed")
+        print_stderr("nothing was removed")
         found = []
-    removed: list[Listed] = []
+    removed: list[ListedCheckpoint] = []
     failed: list[dict[str, str]] = []
     with _interruptible() as pool:
         answers = pool.map(lambda listed: None if dry_run else _delete(server, listed), found)
         for listed, answer in zip(found, answers, strict=True):
             if isinstance(answer, NotThere):
-                complain(f"chockstone: checkpoint {listed.path!r} was removed by someone else meanwhile")
+                print_stderr(f"chockstone: checkpoint {listed.path!r} was removed by someone else meanwhile")
                 missing.append(listed.path)
             elif answer is not None:
-                complain(f"chockstone: {answer}")
+                print_stderr(f"chockstone: {answer}")
                 failed.append({"tinker_path": listed.path, "error": str(answer)})
             else:
                 removed.append(listed)
@@ -133,7 +133,7 @@ def _is_own(server: Server, run_id: str) -> bool:
     return True
 
 
-def _delete(server: Server, listed: Listed) -> NotThere | ServerRefused | None:
+def _delete(server: Server, listed: ListedCheckpoint) -> NotThere | ServerRefused | None:
     try:
         server.delete(route(find_path(listed.path)))
     except (NotThere, ServerRefused) as error:
@@ -141,7 +141,7 @@ def _delete(server: Server, listed: Listed) -> NotThere | ServerRefused | None:
     return None
 
 
-def _is_agreed(found: Sequence[Listed], now: datetime) -> bool:
+def _is_agreed(found: Sequence[ListedCheckpoint], now: datetime) -> bool:
     total = format_size(sum(listed.size_bytes for listed in found))
     lines = (
         f"{listed.path}  {format_size(listed.size_bytes)}, {listed.age(now)} old{', published' * listed.is_public}"
@@ -150,7 +150,7 @@ def _is_agreed(found: Sequence[Listed], now: datetime) -> bool:
     return is_confirmed(lines, f"Remove {format_count(len(found), 'checkpoint')}, {total}{_published(found)}?")
 
 
-def _published(found: Sequence[Listed]) -> str:
+def _published(found: Sequence[ListedCheckpoint]) -> str:
     """Others may rely on them."""
     paths = [listed.path for listed in found if listed.is_public]
     if not paths:

@@ -7,7 +7,7 @@ from typing import Final
 
 from chockstone.cli.output.confirmation import is_confirmed
 from chockstone.cli.output.formatting import format_count, format_duration, format_size, printable, write_duration
-from chockstone.cli.output.terminal import complain, print_json, print_line, print_table, spinner
+from chockstone.cli.output.terminal import print_json, print_line, print_stderr, print_table, spinner
 from chockstone.cli.remote.addresses import find_path, is_address
 from chockstone.cli.remote.checkpoint import get_checkpoint, parse_time
 from chockstone.cli.remote.client import LONG_SECONDS, Json, NotThere, Server, ServerRefused, segment
@@ -76,7 +76,7 @@ def empty_trash(server: Server, *, yes: bool, dry_run: bool, as_json: bool) -> N
     if freeable and not (yes or dry_run):
         lines = (f"{entry['tinker_path']}  {format_size(entry['size_bytes'])}" for entry in freeable)
         if not is_confirmed(lines, f"Remove {count}, {total}, for good?"):
-            complain("nothing was removed")
+            print_stderr("nothing was removed")
             return
     freed = _total(freeable)
     if not dry_run:

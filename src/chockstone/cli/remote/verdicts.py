@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chockstone.cli.output.formatting import format_count, printable
+from chockstone.cli.output.formatting import format_count, format_states, printable
 from chockstone.cli.output.reporting import FOUND
 from chockstone.cli.output.terminal import print_alarm, print_json, print_line, spinner
 from chockstone.cli.remote.addresses import route
@@ -29,7 +29,8 @@ def verify_served(server: Server, paths: Sequence[TinkerPath], *, as_json: bool,
     if as_json:
         print_json({"server": server.url, "checkpoints": verdicts, "good": len(verdicts) - bad, "bad": bad})
     elif len(verdicts) != 1:
-        print_line(f"{format_count(len(verdicts), 'checkpoint')}: {len(verdicts) - bad:,} good, {bad:,} not")
+        states = format_states(verdict["state"] for verdict in verdicts)
+        print_line(f"{format_count(len(verdicts), 'checkpoint')}: {states}")
     return FOUND if bad else 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from chockstone.backends.importing import quick_imports
-from chockstone.cli.output.terminal import complain
+from chockstone.cli.output.terminal import print_stderr
 from chockstone.cli.settings.settings import Settings, SettingsError
 
 FAILED: Final = 1
@@ -35,7 +35,7 @@ def run_server(settings: Settings) -> int:
 
             return run(config, preparations, announce=announce)
     except CannotStart as error:
-        complain(f"chockstone: {error}")
+        print_stderr(f"chockstone: {error}")
         return FAILED
 
 
@@ -45,7 +45,7 @@ def _run_replica(settings: Settings, engine: str) -> int:
     except ModuleNotFoundError as error:
         if error.name != "aiohttp":
             raise
-        complain("chockstone: --engine needs the Python package 'aiohttp': pip install 'chockstone[replica]'")
+        print_stderr("chockstone: --engine needs the Python package 'aiohttp': pip install 'chockstone[replica]'")
         return FAILED
     from chockstone.cli.serving.banner import print_replica_banner
     from chockstone.cli.serving.server_config import server_config
@@ -75,7 +75,7 @@ def show_settings(flags: Mapping[str, object], config: str | None) -> None:
     try:
         check_settings(settings)
     except SettingsError as error:
-        complain(f"chockstone: with these settings `serve` would not start: {error}")
+        print_stderr(f"chockstone: with these settings `serve` would not start: {error}")
 
 
 def _load(flags: Mapping[str, object], config: str | None) -> Settings:

@@ -11,7 +11,7 @@ from typing import Final
 
 from chockstone.checkpoints import Checkpointer
 from chockstone.cli.output.formatting import format_count, printable
-from chockstone.cli.output.terminal import complain, print_line
+from chockstone.cli.output.terminal import print_line, print_stderr
 from chockstone.cli.settings.values import ModelSetting
 from chockstone.trainers.config import TrainerConfig
 from chockstone.trainers.reports.jsonl import EVENTS, METRICS, SAMPLES, read_rows
@@ -69,7 +69,7 @@ def draw_plot(out: Path, picture: Path | None) -> None:
         with suppress(ValueError):
             draw_rewards(out / METRICS, picture)
     except ModuleNotFoundError as error:
-        complain(f"{str(picture)!r} was not drawn: {error}")
+        print_stderr(f"{str(picture)!r} was not drawn: {error}")
 
 
 def print_report(

@@ -24,7 +24,7 @@ from chockstone.checkpoints.errors import CheckpointError
 from chockstone.cli.models.directory import read_config
 from chockstone.cli.models.making import ModelNotMade, make_model
 from chockstone.cli.output.reporting import CommandFailed
-from chockstone.cli.output.terminal import complain, print_line
+from chockstone.cli.output.terminal import print_line, print_stderr
 from chockstone.cli.remote.client import connect
 from chockstone.cli.settings.values import MODELS, ModelSetting
 from chockstone.cli.training.report import draw_plot, newest_checkpoint, print_report
@@ -78,23 +78,23 @@ class TrainRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainDirectory:
-    """Where to train."""
+class TrainingEndpoint:
+    """The server to train on."""
 
     url: str
     key: str
-    own: TrainingServer | None
+    own: TrainingServer | None  # None: the server was there already
 
 
 def run(request: TrainRequest) -> int:
-    """Train, in good order whatever comes. Returns the exit code; raises CommandFailed if nothing was begun."""
+    """Train until done, failed or stopped. Returns the exit code; raises CommandFailed if nothing was begun."""
     with Stopping() as stopping:
         try:
             code = _run(request, stopping)
         except Stopped:
             return stopping.exit_code
     if _has_hanging_threads():
-        complain("chockstone: a thread is still busy, most likely with a reward; it is not waited for")
+        print_stderr("chockstone: a thread is still busy, most likely with a reward; it is not waited for")
         exit_now(code)
     return code
 
@@ -112,23 +112,23 @@ def _run(request: TrainRequest, stopping: Stopping) -> int:
             print_line(f"Train on: {request.command_for(newest.step + config.steps)}")
             print_line("To begin anew, choose another directory with --out.")
             return 0
-        with _place(request, model, stopping) as place:
+        with _endpoint(request, model, stopping) as endpoint:
             trainer = Trainer(
                 config,
                 environment,
                 store=request.out / "store",
                 reports=reports,
-                base_url=place.url,
-                api_key=place.key,
+                base_url=endpoint.url,
+                api_key=endpoint.key,
             )
-            code = _train(request, trainer, environment, place.own, stopping)
+            code = _train(request, trainer, environment, endpoint.own, stopping)
             for picture in (request.out / "rewards.svg", request.plot):
                 draw_plot(request.out, picture)
             if code != FAILED:
-                served = None if place.own is None else (place.own.model, place.own.data)
+                served = None if endpoint.own is None else (endpoint.own.model, endpoint.own.data)
                 print_report(request.out, config, served=served, train_on=request.command_for, is_finished=code == 0)
             elif newest := newest_checkpoint(request.out):
-                complain(f"The same command resumes from step {newest.step}.")
+                print_stderr(f"The same command resumes from step {newest.step}.")
             return code
 
 
@@ -145,7 +145,7 @@ def _train(
         is_known = isinstance(error, TrainerError | tinker.TinkerError | CheckpointError | CommandFailed)
         if request.debug or not is_known or _is_in_code_of(environment, error):
             traceback.print_exception(error)
-        complain(f"chockstone: training failed: {_format_error(error)}")
+        print_stderr(f"chockstone: training failed: {_format_error(error)}")
         return FAILED
     return 0
 
@@ -169,7 +169,7 @@ async def _keep_alive(server: TrainingServer) -> None:
     while True:
         await asyncio.sleep(_WATCH_SECONDS)
         if said := server.revive():
-            complain(f"chockstone: {said}")
+            print_stderr(f"chockstone: {said}")
 
 
 def _run_loop(main: Coroutine[Any, Any, T]) -> T:
@@ -276,15 +276,15 @@ def _reports(request: TrainRequest, steps: int) -> list[Report]:
 
 
 @contextmanager
-def _place(request: TrainRequest, model: ModelSetting | str, stopping: Stopping) -> Iterator[TrainDirectory]:
+def _endpoint(request: TrainRequest, model: ModelSetting | str, stopping: Stopping) -> Iterator[TrainingEndpoint]:
     if isinstance(model, str):
         assert request.server is not None
-        yield TrainDirectory(request.server, request.key, None)
+        yield TrainingEndpoint(request.server, request.key, None)
         return
     own = TrainingServer(model, request.out / "server", threads=0 if request.model else 1)
-    stopping.on_hurry = own.kill
+    stopping.kills(own)
     with own:
-        yield TrainDirectory(own.url, KEY, own)
+        yield TrainingEndpoint(own.url, KEY, own)
 
 
 def _is_in_code_of(environment: Environment, error: BaseException) -> bool:

@@ -13,8 +13,10 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
+from chockstone.cli.training.server import TrainingServer
+
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-_ECHO_SECONDS: Final = 0.5  # make and other parents pass on a Ctrl-C that the terminal has sent to everyone
+_ECHO_SECONDS: Final = 0.5  # make and other parents forward a Ctrl-C that the terminal sent to the whole process group
 
 
 class Stopped(BaseException):
@@ -22,11 +24,11 @@ class Stopped(BaseException):
 
 
 class Stopping:
-    """While the block runs. To be used in the main thread; in others it does nothing, as no signal arrives there."""
+    """Handles signals while its block runs. Does nothing outside the main thread, where no signal arrives."""
 
     def __init__(self) -> None:
         self.number: int | None = None  # of the signal that came first
-        self.on_hurry: Callable[[], object] | None = None  # the last thing done when the process ends at once
+        self._server: TrainingServer | None = None  # killed when the process ends immediately
         self._cancel: Callable[[], object] | None = None
         self._since = 0.0
         self._before: dict[int, Any] = {}  # Any: what signal.signal returns
@@ -53,6 +55,10 @@ class Stopping:
         self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
         task.add_done_callback(lambda _: setattr(self, "_cancel", None))
 
+    def kills(self, server: TrainingServer) -> None:
+        """From now on, a second signal kills this server before the process ends."""
+        self._server = server
+
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         now = time.monotonic()
         if self.number is not None:
@@ -66,8 +72,8 @@ class Stopping:
 
     def _exit_at_once(self) -> NoReturn:
         """Without waiting for threads, which may hang."""
-        if self.on_hurry is not None:
-            self.on_hurry()
+        if self._server is not None:
+            self._server.kill()
         exit_now(self.exit_code)
 
 

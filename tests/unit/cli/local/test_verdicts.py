@@ -14,7 +14,7 @@ def test_verify_finds_one_flipped_bit_among_good_ones(store: Path) -> None:
     assert result.exit_code == 1
     assert "run-1/step-00000000: good: 1 of 1 blocks verified" in result.stdout
     assert re.search(r"run-1/step-00000100: damaged: block 0 of 1, .* is not what was written", result.stdout)
-    assert "3 checkpoints: 2 good, 1 not" in result.stdout
+    assert "3 checkpoints: 2 ok, 1 damaged" in result.stdout
     assert [entry["state"] for entry in document["checkpoints"]] == ["good", "damaged", "good"]
     assert run("ls", store).exit_code == 0
 

@@ -7,6 +7,7 @@ import pytest
 from chockstone.cli.output.formatting import (
     format_count,
     format_duration,
+    format_states,
     parse_best,
     parse_duration,
     parse_size,
@@ -48,6 +49,11 @@ def test_durations_for_people_have_one_unit() -> None:
         "2 h",
         "2 days",
     ]
+
+
+def test_states_are_counted_and_the_good_ones_come_first() -> None:
+    assert format_states(["damaged", "good", "missing", "good"]) == "2 ok, 1 damaged, 1 missing"
+    assert format_states(["good"]) == "1 ok, 0 damaged"
 
 
 def test_counts_have_their_plural() -> None:

@@ -16,7 +16,7 @@ def test_verify_has_the_server_read_and_the_damage_is_listed(asked: Loopback) ->
     assert (first.exit_code, first.stdout) == (0, f"{good}: good\n")
     assert both.exit_code == 1
     assert re.search(rf"^{bad}: damaged: ", both.stdout, re.MULTILINE)
-    assert "2 checkpoints: 1 good, 1 not" in both.stdout
+    assert "2 checkpoints: 1 ok, 1 damaged" in both.stdout
     assert re.search(rf"^{bad} .* damaged: ", asked.run("checkpoints", "ls").stdout, re.MULTILINE)
     assert asked.run("checkpoints", "show", bad).exit_code == 1
     gone = asked.json("checkpoints", "verify", f"tinker://{run_id}/weights/gone")
