@@ -26,7 +26,7 @@ from typing import Any
 import tinker
 from crash_picture import Crash, draw
 from rich.console import Console
-from train_and_sample import ANSWERS, MODEL, Lesson, Server, sparkline
+from train_and_sample import ANSWERS, MODEL, Quiz, Server, sparkline
 
 from chockstone.checkpoints import Archive
 from chockstone.checkpoints.restoring.diff import compare
@@ -41,10 +41,10 @@ def train(url: str) -> None:
     """The script. It says what it hears, a line of JSON each, and knows nothing of crashes."""
     service = tinker.ServiceClient(base_url=url, api_key="tml-local")
     run = service.create_lora_training_client(base_model=MODEL, rank=16, seed=1)
-    lesson = Lesson(run.get_tokenizer())
+    quiz = Quiz(run.get_tokenizer())
     for step in range(1, STEPS + 1):
-        print(json.dumps({"step": step, "loss": lesson.step(run)}), flush=True)
-    answers = lesson.ask(run.save_weights_and_get_sampling_client())
+        print(json.dumps({"step": step, "loss": quiz.step(run)}), flush=True)
+    answers = quiz.ask(run.save_weights_and_get_sampling_client())
     path = run.save_state("final").result().path
     print(json.dumps({"answers": answers, "path": path}), flush=True)
     service.close("success").result()

@@ -100,7 +100,7 @@ def _kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-class Lesson:
+class Quiz:
     """The questions and answers as a batch to train on. The loss counts the tokens of the answers only."""
 
     def __init__(self, tokenizer: Any) -> None:
@@ -155,32 +155,32 @@ def demonstrate(console: Console, directory: Path, server: Server) -> bool:
     with console.status("waiting for torch"):
         service = tinker.ServiceClient(base_url=server.url, api_key="tml-local")
         run = service.create_lora_training_client(base_model=MODEL, rank=16, seed=1)
-        lesson = Lesson(run.get_tokenizer())
-        untrained = lesson.ask(service.create_sampling_client(base_model=MODEL), temperature=1.0)
-    losses = {1: lesson.step(run)}
+        quiz = Quiz(run.get_tokenizer())
+        untrained = quiz.ask(service.create_sampling_client(base_model=MODEL), temperature=1.0)
+    losses = {1: quiz.step(run)}
     console.print(
         f"step  1  loss {losses[1]:.3f}  [dim]# the first, {time.monotonic() - started:.1f} s after the start"
     )
     for step in range(2, SAVED + 1):
-        losses[step] = lesson.step(run)
+        losses[step] = quiz.step(run)
         if step % 10 == 0:
             console.print(f"step {step:2}  loss {losses[step]:.3f}")
     path = run.save_state(f"step-{SAVED}").result().path
     console.print(f"saved {path}", soft_wrap=True)
     for step in range(SAVED + 1, KILLED + 1):
-        losses[step] = lesson.step(run)
+        losses[step] = quiz.step(run)
 
     console.rule(f"[bold]3. SIGKILL after step {KILLED}, restart, go on")
     server.kill()
     with console.status("starting again"):
         seconds = server.start()
-        losses[KILLED + 1] = lesson.step(run)
+        losses[KILLED + 1] = quiz.step(run)
     console.print(f"the server answers again after {seconds:.1f} s, and the run goes on with step {KILLED + 1}")
     for step in range(KILLED + 2, STEPS + 1):
-        losses[step] = lesson.step(run)
+        losses[step] = quiz.step(run)
     second = service.create_training_client_from_state_with_optimizer(path)
     console.print(f"a second run starts from the checkpoint of step {SAVED}, optimizer included")
-    resumed = {step: lesson.step(second) for step in range(SAVED + 1, STEPS + 1)}
+    resumed = {step: quiz.step(second) for step in range(SAVED + 1, STEPS + 1)}
     table = Table("step", "loss of the run", "loss of the second", "")
     for step in range(KILLED - 2, KILLED + 3):
         verdict = "[green]same bits" if resumed[step] == losses[step] else "[red]differs"
@@ -190,7 +190,7 @@ def demonstrate(console: Console, directory: Path, server: Server) -> bool:
 
     console.rule("[bold]4. what it learnt")
     console.print(f"loss  {sparkline(losses)}  {losses[1]:.3f} → {losses[STEPS]:.3f}")
-    learnt = lesson.ask(run.save_weights_and_get_sampling_client())
+    learnt = quiz.ask(run.save_weights_and_get_sampling_client())
     for question, before, after in zip(ANSWERS, untrained, learnt, strict=True):
         console.print(f"[bold]{question}[/]")
         noise = "".join(character if "!" <= character <= "~" else "·" for character in before[:48])
