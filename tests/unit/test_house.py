@@ -26,9 +26,7 @@ KNOWN_LONG_FUNCTIONS: Final[dict[str, int]] = {
 }
 
 # How many hooks each file still sets after construction.
-KNOWN_HOOKS: Final[dict[str, int]] = {
-    "cli/training/run.py": 1,
-}
+KNOWN_HOOKS: Final[dict[str, int]] = {}
 
 # Functions that recognise what a foreign library says only in words; each has a test of its own.
 RECOGNISERS: Final = {
