@@ -102,9 +102,6 @@ class PolicyStore:
         quota = self._quota(self._set_quota(f"run:{run_id}"), self._rules.run_quota_bytes)
         return None if quota is None else quota.limit_bytes
 
-    def quota_of_everyone(self) -> int | None:
-        return self._set_quota(GLOBAL)
-
     @property
     def removes_anything(self) -> bool:
         """Whether some scope has a rule by which checkpoints go."""

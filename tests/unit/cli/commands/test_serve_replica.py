@@ -23,7 +23,7 @@ def run(*words: str) -> Result:
 
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
-    """An empty directory to stand in, and a front that only notes what it is told."""
+    """An empty directory to stand in, and an API replica that only records its configuration."""
     seen: list[ServerConfig] = []
 
     def run_front(config: ServerConfig, engine: str, *, announce: Callable[[int, list[str]], None]) -> int:

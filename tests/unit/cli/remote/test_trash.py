@@ -67,5 +67,5 @@ def test_undelete_under_a_taken_name_says_how_to_have_another(asked: Loopback) -
     taken = asked.run("checkpoints", "undelete", path)
     renamed = asked.run("checkpoints", "undelete", path, "--as", "older")
 
-    assert (taken.exit_code, "restore under another name, with --as NAME" in taken.stderr) == (2, True)
+    assert (taken.exit_code, "undelete under another name, with --as NAME" in taken.stderr) == (2, True)
     assert renamed.stdout.splitlines()[0] == f"undeleted {path} as tinker://{run_id}/weights/older"

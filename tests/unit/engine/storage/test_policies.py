@@ -68,7 +68,6 @@ async def test_quotas_all_apply_and_none_can_be_raised_above_what_the_server_was
     assert [quota.limit_bytes for quota in policies.quotas_of("r", "ann")] == [9000, 1000, 100]
     assert policies.quota_of_user("ann") == 1000
     assert policies.quota_of_run("r") == 100
-    assert policies.quota_of_everyone() == 9000
     assert (await policies_of(catalog, StorageRules())).quota_of_user("bob") is None
 
 
