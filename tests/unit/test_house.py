@@ -260,3 +260,10 @@ def test_the_map_in_contributing_names_every_room() -> None:
     on_the_map = re.findall(r"^\| `([a-z0-9_/]+)/` \|", (REPOSITORY / "CONTRIBUTING.md").read_text(), re.MULTILINE)
 
     assert sorted(on_the_map) == sorted(rooms)
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    named = re.findall(r"`([a-z0-9_/*]+/[a-z0-9_]+\.py)`", (REPOSITORY / "CONTRIBUTING.md").read_text())
+
+    assert named
+    assert not [path for path in named if not (any(REPOSITORY.glob(path)) or (SOURCE / path).is_file())]
