@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+
+from support.cli.usage import check_help, check_refused
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["export", "tinker://a/weights/b", "c", "--merge"], "needed together"),
+        (["export", "tinker://a/weights/b", "c", "d"], "is too much"),
+    ],
+)
+def test_words_that_do_not_go_together_are_refused_without_a_server(
+    words: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_refused(words, complaint, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["checkpoints", "download"],
+    ],
+    ids=" ".join,
+)
+def test_help_teaches_by_example_and_names_the_exit_codes(words: list[str]) -> None:
+    check_help(words)

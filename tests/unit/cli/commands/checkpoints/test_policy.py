@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+
+from support.cli.usage import check_help, check_refused
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["policy", "set", "--mine", "--keep-best", "loss:3"], "does not say whether the least or the most"),
+        (["policy", "set", "--keep-last", "1"], "say whose policy"),
+        (["policy", "set", "--global"], "name a rule"),
+        (["policy", "remove", "--global", "--user", "x"], "one of them"),
+    ],
+)
+def test_words_that_do_not_go_together_are_refused_without_a_server(
+    words: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_refused(words, complaint, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["checkpoints", "policy", "show"],
+        ["checkpoints", "policy", "set"],
+        ["checkpoints", "policy", "remove"],
+    ],
+    ids=" ".join,
+)
+def test_help_teaches_by_example_and_names_the_exit_codes(words: list[str]) -> None:
+    check_help(words)
