@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chockstone.backends.channel import BlockingChannel
-from chockstone.backends.supervision.process import WorkerConfig, log_to_stderr, spawn, spawn_worker
+from chockstone.backends.supervision.process import WorkerConfig, WorkerProcess, log_to_stderr, spawn, spawn_worker
 
 # Writes its settings and the arguments it was given, then waits until the channel is closed.
 SCRIPT = """
@@ -33,6 +33,13 @@ def command(manner: str = "") -> list[str]:
     return [sys.executable, "-I", "-c", SCRIPT, manner]
 
 
+def started(manner: str = "", *, leave_seconds: float) -> WorkerProcess:
+    """A process that has started, and waits for its channel to be closed."""
+    process = spawn(command(manner), environment=os.environ, leave_seconds=leave_seconds)
+    assert process.channel.recv(1 << 16)  # all that it sends
+    return process
+
+
 def test_a_worker_gets_its_settings_in_the_environment() -> None:
     config = WorkerConfig(models={"tiny": "/models/tiny"}, store="/store", threads=2)
 
@@ -48,7 +55,7 @@ def test_a_worker_gets_its_settings_in_the_environment() -> None:
 
 
 def test_a_process_that_ends_in_time_is_not_killed() -> None:
-    process = spawn(command(), environment=os.environ, leave_seconds=30)
+    process = started(leave_seconds=30)
 
     process.end()
 
@@ -56,7 +63,7 @@ def test_a_process_that_ends_in_time_is_not_killed() -> None:
 
 
 def test_a_process_that_does_not_end_in_time_is_killed() -> None:
-    process = spawn(command("stubborn"), environment=os.environ, leave_seconds=0.2)
+    process = started("stubborn", leave_seconds=0.2)
     began = time.monotonic()
 
     process.end()

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from chockstone.backends.worker import sampling_source
 from chockstone.backends.worker.sampler_weights import Weights
 from chockstone.backends.worker.sampling_source import SamplingSource
 from chockstone.sampling.model import SampledModel
@@ -72,8 +73,11 @@ def test_a_sampler_that_fails_fails_its_samples_and_is_replaced(
     assert isinstance(sound.result(), SampleResult)
 
 
-def test_more_alternatives_than_a_result_can_hold_are_refused(weights: Weights) -> None:
-    body = orjson.loads(sample_body([3, 4], num_samples=2, max_tokens=3)) | {"topk_sample_logprobs": 1 << 25}
+def test_more_alternatives_than_a_result_can_hold_are_refused(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling_source, "_ALTERNATIVE_CELLS", 4 * 2 * 3 - 1)
+    body = orjson.loads(sample_body([3, 4], num_samples=2, max_tokens=3)) | {"topk_sample_logprobs": 4}
 
-    with pytest.raises(BadRequest, match="ask for fewer of one of them"):
+    with pytest.raises(BadRequest, match="is 24 alternatives, more than 23; ask for fewer of one of them"):
         SamplingSource(8).add("a", weights, decode_sample(body), seed=1)
