@@ -204,7 +204,7 @@ async def test_what_is_lost_fails_its_calls_and_another_group_is_made(rig: Rig, 
 
 async def test_a_connection_that_is_lost_is_a_group_that_is_lost(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Although its driver has not noticed anything."""
-    monkeypatch.setattr("chockstone.backends.ray.backend._LAST_WORDS_SECONDS", 0.05)
+    monkeypatch.setattr("chockstone.backends.ray.backend._REASON_SECONDS", 0.05)
     async with rig.running() as backend:
         with pytest.raises(WorkerLost):
             await asyncio.wait_for(backend.optim_step("hang up", {}), 30)
