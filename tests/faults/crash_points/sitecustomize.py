@@ -196,7 +196,7 @@ class WorkerWatch(MetaPathFinder):
         def watched_execute(module: Any) -> None:
             execute(module)
             for name in ("apply", "optim_step"):
-                self._plan.around(module.Run, name, "compute")
+                self._plan.around(module.TrainedRun, name, "compute")
 
         spec.loader.exec_module = watched_execute  # type: ignore[method-assign]  # of this one loader
         return spec
