@@ -88,6 +88,7 @@ class Teller:
             await self.sample_from(None, sample_body([9, 8, 7, 6], num_samples=5, max_tokens=9))
             await self.sample()
             self.story.environments.append(dict(self.backend.environment))
+            await self.backend.written("sampler")  # else it dies with the worker
             await self.kill()
             for spec in SPECS:
                 await self.go_on(spec)

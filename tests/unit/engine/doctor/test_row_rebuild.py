@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from chockstone.catalog import RowMissing
 from chockstone.engine.doctor.findings import FindingKind
 from chockstone.engine.doctor.repairs import Orders
 from chockstone.engine.storage.archive_names import archive_name
@@ -46,7 +47,9 @@ async def test_the_runs_and_sessions_of_rebuilt_checkpoints_are_ended_ones(patie
     async with patient.catalog() as catalog:
         runs = {run.run_id: run for run in (await catalog.runs.list(None, limit=10)).rows}
         sessions = {session.session_id: session for session in await catalog.sessions.list(None, limit=10)}
-        users = [user.user_id for user in await catalog.users.list()]
+        users = [(await catalog.users.get(user_id)).user_id for user_id in ("ann", "bob")]
+        with pytest.raises(RowMissing):
+            await catalog.users.get("local")
     assert sorted(runs) == ["one:train:0", "one:train:1", "two:train:0"]
     assert {run.state for run in runs.values()} == {"unloaded"}
     assert (runs["one:train:0"].spec, runs["one:train:0"].base_model) == (SPEC, "tiny")
