@@ -17,9 +17,9 @@ child.wait()
 """
 CHILD = """
 import socket, sys, time
-from chockstone.backends.worker.main import _die_with_the_server
+from chockstone.backends.worker.main import _die_with_server
 sock = socket.socket(fileno=int(sys.argv[1]))
-_die_with_the_server(sock)
+_die_with_server(sock)
 sock.sendall(b"alive")
 time.sleep(60)
 """
