@@ -8,7 +8,7 @@ OLDER  := 0.25.0 0.30.4
 VLLM   := 0.32.0
 SHARED := $(patsubst %,tests/sdk/test_%.py,training losses weights runs) # what older clients can express
 
-.PHONY: help demo test test-postgres test-s3 matrix lint types check soak vllm reference bench clean
+.PHONY: help demo test quick test-postgres test-s3 matrix lint types check soak vllm reference bench clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ demo: $(VENV)/installed ## a server, a run through the SDK, kill -9 again and ag
 
 test: $(VENV)/installed-dev ## the whole suite
 	$(BIN)/python $(SUITE) -n $(JOBS) --dist worksteal
+
+quick: $(VENV)/installed-dev lint types ## after each change: lint, types, the rules of the house, unit tests of the changed files
+	$(BIN)/python .ci/quick.py
 
 test-postgres: $(VENV)/installed-dev ## the server's tests with the catalog on PostgreSQL
 	CHOCKSTONE_TEST_DATABASE=postgres $(BIN)/python -m pytest -n $(JOBS) tests/sdk tests/unit/catalog tests/unit/engine tests/unit/api
