@@ -8,7 +8,7 @@ OLDER  := 0.25.0 0.30.4
 VLLM   := 0.32.0
 SHARED := $(patsubst %,tests/sdk/test_%.py,training losses weights runs) # what older clients can express
 
-.PHONY: help demo test quick test-postgres test-s3 matrix lint types check soak vllm reference bench clean
+.PHONY: help demo test quick test-postgres test-s3 matrix lint types check soak vllm reference docs docs-serve bench clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -25,6 +25,10 @@ $(VENV)/installed-dev: $(VENV)/installed
 
 $(VENV)/installed-bench: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	@touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 # vLLM wants packages of its own versions, and torch with them.
@@ -83,6 +87,12 @@ reference: $(VENV)/installed-dev ## write docs/reference from --help, the settin
 	$(BIN)/python docs/reference/command_line.py
 	$(BIN)/python docs/reference/settings.py
 	$(BIN)/python docs/reference/http_api.py
+
+docs: $(VENV)/installed-docs ## build the documentation site into build/site; a warning fails the build
+	$(BIN)/zensical build --clean --strict
+
+docs-serve: $(VENV)/installed-docs ## show the documentation site at 127.0.0.1:8080 while you write
+	$(BIN)/zensical serve --dev-addr 127.0.0.1:8080
 
 bench: $(VENV)/installed-bench ## the figures, ours and the peers'; more than an hour
 	failed=0; for each in checkpoints server lifecycle recovery async resume distributed; do \

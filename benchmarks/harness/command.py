@@ -49,7 +49,7 @@ def parse_options(
     folder: Path, words: Sequence[str], help_: Help, *, has_servers: bool, controls_memory: bool
 ) -> Options:
     """``words``: what ``--only`` may name. Exits with 2 where a directory is given that is not on a disk."""
-    picture = folder / "figures.png"
+    picture = folder.parents[1] / "docs" / "figures" / f"benchmarks-{folder.name}.png"
     parser = argparse.ArgumentParser(
         prog=f"benchmarks/{folder.name}/run.py",
         description=help_.about,
@@ -59,8 +59,8 @@ def parse_options(
     add = parser.add_argument
     add("--quick", action="store_true", help=help_.quick)
     add("--json", type=Path, metavar="FILE", help="write every sample and figure as JSON")
-    beside = f"write the picture as PNG (a full run of all measures writes {picture.name} beside run.py)"
-    add("--plot", type=Path, metavar="FILE", help=beside)
+    in_docs = f"write the picture as PNG (a full run of all measures writes docs/figures/{picture.name})"
+    add("--plot", type=Path, metavar="FILE", help=in_docs)
     where = f"directory to write in; on a disk, with {help_.disk} free for a full run"
     add("--directory", type=Path, metavar="DIR", help=where)
     everything = frozenset(words)
