@@ -1,4 +1,4 @@
-"""The loop of the guide "Saving from asynchronous trainers" is killed, and trains on every sample once all the same."""
+"""The loop of the guide "Save from asynchronous trainers" is killed, and trains on every sample once all the same."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Mortal(Run):
         if self.step == int(sys.argv[1]):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def put_back(self, saved):
-        super().put_back(saved)
+    def restore(self, saved):
+        super().restore(saved)
         self.resumed_from = self.step
 
 
 Run = Mortal
-run = asyncio.run(life("./killed"))
+run = asyncio.run(attempt("./killed"))
 print(json.dumps([run.resumed_from, run.ledger, PROBLEMS, BATCH * STEPS]))
 """
 
 
 def live(directory: Path, *, killed_after: int) -> str:
-    """What one process says, which runs loader, loop and life as the guide has them."""
+    """What one process says, which runs loader, loop and attempt as the guide has them."""
     blocks = BLOCK.findall(GUIDE.read_text())
-    ends = next(number for number, block in enumerate(blocks) if block.startswith("async def life("))
-    code = "\n".join(blocks[: ends + 1]).partition("\nalone = ")[0] + LIVE
+    ends = next(number for number, block in enumerate(blocks) if block.startswith("async def attempt("))
+    code = "\n".join(blocks[: ends + 1]).partition("\nuninterrupted = ")[0] + LIVE
     command = [sys.executable, "-W", "error", "-c", code, str(killed_after)]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
     assert done.returncode == (-9 if killed_after else 0), done.stderr
