@@ -1,8 +1,8 @@
-"""Train a small model, kill it again and again, and end up with the very same bits.
+"""Train a small model, kill it three times, and get the same bits as without a kill.
 
-Run it: `python examples/crash_and_resume.py`. It trains once undisturbed and once while being killed
-with SIGKILL, some of the times in the middle of a save; each restart resumes from the newest good
-checkpoint. Then it compares the two, damages a checkpoint on purpose and shows what a restore says.
+Run it: `python examples/crash_and_resume.py`. It trains a model once without interruption and once with
+three SIGKILLs, some of them during a save. Each restart resumes from the newest good checkpoint. Then the
+example compares the two runs, damages a checkpoint on purpose and shows the receipt of a restore.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from rich.table import Table
 
 STEPS = 60
 SAVE_EVERY = 4
-KILLS = (13, 29, 46)  # die as soon as one of these steps is done, whatever is being saved just then
+KILLS = (13, 29, 46)  # steps after which the process is killed, even during a save
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def train(directory: Path) -> None:
-    """One process of the training run: resume if there is something to resume from, then go on."""
+    """One training process: resume from the newest checkpoint, if there is one, and train."""
     import torch
 
     from chockstone.checkpoints import Checkpointer, RandomState, Retention
@@ -59,7 +59,7 @@ def train(directory: Path) -> None:
             receipt = checkpointer.restore(state)
             report(resumed=state["step"], receipt=str(receipt))
         except CheckpointMissing:
-            report(resumed=0, receipt="nothing to resume from: a fresh start")
+            report(resumed=0, receipt="no checkpoint found: starting from step 0")
         for step in range(state["step"] + 1, STEPS + 1):
             words = torch.randint(0, 64, (32, 8))
             loss = torch.nn.functional.cross_entropy(model(words), words[:, 0])
@@ -69,7 +69,7 @@ def train(directory: Path) -> None:
             scheduler.step()
             if step % SAVE_EVERY == 0:
                 state["step"] = step
-                checkpointer.save(state, step=step)  # goes on in the background
+                checkpointer.save(state, step=step)  # written in the background
             report(step=step, loss=loss.item())
 
     digest = hashlib.sha256()
@@ -83,7 +83,7 @@ def report(**facts: object) -> None:
 
 
 def run(directory: Path, *, kill_after: int | None = None) -> Iterator[dict[str, object]]:
-    """What one training process says, until it ends or has done step ``kill_after`` and is killed."""
+    """Yield the output of one training process, which is killed after step ``kill_after``."""
     command = [sys.executable, __file__, "--train", str(directory)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -109,7 +109,7 @@ def sparkline(losses: dict[int, float]) -> str:
 
 
 def demonstrate(console: Console, directory: Path) -> bool:
-    console.rule("[bold]1. a run that is left alone")
+    console.rule("[bold]1. an uninterrupted run")
     alone: dict[int, float] = {}
     alone_digest = ""
     for facts in run(directory / "alone"):
@@ -132,16 +132,16 @@ def demonstrate(console: Console, directory: Path) -> bool:
                 last = int(str(facts["step"]))
                 crashed[last] = float(str(facts["loss"]))
             crashed_digest = str(facts.get("digest", crashed_digest))
-        table.add_row(str(number), str(resumed), str(last), "SIGKILL" if kill_after else "itself")
+        table.add_row(str(number), str(resumed), str(last), "SIGKILL" if kill_after else "finished")
     console.print(table)
     console.print(f"loss  {sparkline(crashed)}  {crashed[1]:.3f} → {crashed[STEPS]:.3f}")
 
-    console.rule("[bold]3. what is left, verified")
+    console.rule("[bold]3. verify the remaining checkpoints")
     command = [sys.executable, "-m", "chockstone.cli", "checkpoints", "verify", str(directory / "crashed")]
     verified = subprocess.run(command, check=True, capture_output=True, text=True)
     console.print(verified.stdout.rstrip(), markup=False)
 
-    console.rule("[bold]4. a flipped bit in the newest checkpoint")
+    console.rule("[bold]4. flip a bit in the newest checkpoint and restore")
     flip_a_bit(max((directory / "crashed" / "run").glob("*.tar")))
     walked = next(iter(run(directory / "crashed", kill_after=0)))
     console.print(str(walked["receipt"]), markup=False, highlight=False, soft_wrap=True)
@@ -149,8 +149,8 @@ def demonstrate(console: Console, directory: Path) -> bool:
     same = alone == crashed and alone_digest == crashed_digest
     console.rule("[bold]result")
     console.print(
-        f"undisturbed  sha256 {alone_digest}",
-        f"killed {len(KILLS)}×    sha256 {crashed_digest}",
+        f"uninterrupted  sha256 {alone_digest}",
+        f"killed {len(KILLS)} times sha256 {crashed_digest}",
         sep="\n",
         soft_wrap=True,
     )
@@ -170,14 +170,14 @@ def flip_a_bit(path: Path) -> None:
 
 def draw(console: Console, path: Path) -> None:
     picture = console.export_svg(title="python examples/crash_and_resume.py")
-    path.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))  # fonts the reader has will do
+    path.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))  # use the fonts of the reader
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", type=Path, metavar="DIRECTORY", help="be the training process")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the report into this file")
-    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the checkpoints there")
+    parser.add_argument("--train", type=Path, metavar="DIRECTORY", help="run one training process (internal)")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also write the report as SVG into this file")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the checkpoints in this directory")
     arguments = parser.parse_args()
     if arguments.train:
         train(arguments.train)

@@ -1,10 +1,10 @@
-"""Kill the server and its worker again and again under a training script, which never notices.
+"""Kill the server and its worker seven times during training, and get the same bits as without a kill.
 
 Run it: `python examples/crash_exact.py`. It makes a random model, starts the real server, and runs a
-script that trains through the unmodified `tinker` SDK: once left alone, and once while `kill -9` hits
-the torch worker, the server, or both; as often as the server dies it is started again with the same
-command. Then the two are compared: every loss, what was sampled in the end, and each tensor of the
-final weights and moments. With `--svg FILE` it draws both runs, and where the crashes were.
+script that trains through the unmodified `tinker` SDK: once without interruption, and once while `kill -9`
+hits the torch worker, the server, or both. A dead server is started again with the same command. Then the
+example compares every loss, the final samples, and each tensor of the final weights and moments. With
+`--svg FILE` it plots both runs and the kills.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from chockstone.checkpoints.restoring.diff import compare
 from chockstone.checkpoints.stores.file_store import FileStore
 
 STEPS = 48
-KILLS = {7: "worker", 14: "server", 21: "both", 28: "both, and again", 35: "worker", 42: "both"}  # after which step
-AGAIN_SECONDS = 2.5  # after a kill: it is just about to recover
+KILLS = {7: "worker", 14: "server", 21: "both", 28: "both, twice", 35: "worker", 42: "both"}  # after which step
+AGAIN_SECONDS = 2.5  # after a kill: the server is recovering
 
 
 def train(url: str) -> None:
-    """The script. It says what it hears, a line of JSON each, and knows nothing of crashes."""
+    """The training script. It prints one line of JSON per step and does nothing about crashes."""
     service = tinker.ServiceClient(base_url=url, api_key="tml-local")
     run = service.create_lora_training_client(base_model=MODEL, rank=16, seed=1)
     quiz = Quiz(run.get_tokenizer())
@@ -52,17 +52,17 @@ def train(url: str) -> None:
 
 @dataclass
 class Story:
-    """What a run of the script said, and when."""
+    """The output of one run of the script, with times."""
 
     losses: dict[int, float] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)  # until a step's loss was there
+    seconds: dict[int, float] = field(default_factory=dict)  # wait for the loss of each step
     crashes: list[Crash] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     path: str = ""
 
 
 class Script:
-    """The script in a process of its own."""
+    """The script in its own process."""
 
     def __init__(self, url: str, directory: Path) -> None:
         self._errors = directory / "script.err"
@@ -86,7 +86,7 @@ class Script:
 
 
 def watch(console: Console, script: Script, server: Server, kills: dict[int, str]) -> Story:
-    """Show what the script says, and kill as planned."""
+    """Print the output of the script, and kill the processes of ``kills``."""
     story, last = Story(), time.monotonic()
     for said in script.said():
         if "path" in said:
@@ -106,20 +106,20 @@ def watch(console: Console, script: Script, server: Server, kills: dict[int, str
 
 
 def kill(server: Server, what: str) -> None:
-    """What died is started again: the worker by its server, the server by us."""
+    """Kill, and start the server again. The server itself restarts its worker."""
     if what == "worker":
         server.kill_worker()
         return
     (server.kill_server if what == "server" else server.kill)()
     server.start()
-    if what == "both, and again":
+    if what == "both, twice":
         time.sleep(AGAIN_SECONDS)
         server.kill()
         server.start()
 
 
 def demonstrate(console: Console, directory: Path, server: Server, picture: Path | None) -> bool:
-    console.rule("[bold]1. a model, a server, and a script that is left alone")
+    console.rule("[bold]1. an uninterrupted run")
     make = [sys.executable, "-m", "chockstone.cli", "model", "make", str(directory / MODEL)]
     subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
     server.start()
@@ -128,16 +128,16 @@ def demonstrate(console: Console, directory: Path, server: Server, picture: Path
     console.rule("[bold]2. the same script while its server is killed")
     killed = watch(console, Script(server.url, directory), server, KILLS)
 
-    console.rule("[bold]3. compared")
-    kills = len(KILLS) + sum("again" in what for what in KILLS.values())
-    console.print(f"left alone  {sparkline(alone.losses)}  {alone.losses[1]:.3f} → {alone.losses[STEPS]:.3f}")
-    console.print(f"killed      {sparkline(killed.losses)}  {killed.losses[1]:.3f} → {killed.losses[STEPS]:.3f}")
+    console.rule("[bold]3. comparison")
+    kills = len(KILLS) + sum("twice" in what for what in KILLS.values())
+    console.print(f"uninterrupted  {sparkline(alone.losses)}  {alone.losses[1]:.3f} → {alone.losses[STEPS]:.3f}")
+    console.print(f"killed         {sparkline(killed.losses)}  {killed.losses[1]:.3f} → {killed.losses[STEPS]:.3f}")
     same = sum(killed.losses[step] == loss for step, loss in alone.losses.items())
     store = FileStore(directory / "data" / "checkpoints")
     with open_archive(store, alone.path) as before, open_archive(store, killed.path) as after:
         difference = compare(before, after)
     show_receipts(console, server, killed.path)
-    longest = max(seconds for step, seconds in killed.seconds.items() if step > 1)  # the first waits for torch
+    longest = max(seconds for step, seconds in killed.seconds.items() if step > 1)  # the first step waits for torch
     verdicts = {
         f"{same} of {STEPS} losses have the same bits": same == STEPS,
         "both answer " + repr(killed.answers[-1]): killed.answers == alone.answers == list(ANSWERS.values()),
@@ -150,7 +150,7 @@ def demonstrate(console: Console, directory: Path, server: Server, picture: Path
     is_exact = all(verdicts.values())
     if picture is not None:
         bits = "the same bits" if is_exact else "DIFFERENT"
-        title = f"One script, left alone and with its server killed {kills} times: {bits}"
+        title = f"One script, without a crash and with {kills} kills of its server: {bits}"
         verdict = f"{STEPS} losses, {difference.same['tensors']} tensors of weights and moments: {bits}"
         draw(
             picture,
@@ -166,12 +166,12 @@ def demonstrate(console: Console, directory: Path, server: Server, picture: Path
 
 
 def show_receipts(console: Console, server: Server, path: str) -> None:
-    """What the server says of the run's recoveries."""
+    """Print the receipts of the run's recoveries."""
     run_id = path.removeprefix("tinker://").partition("/")[0]
     command = [sys.executable, "-m", "chockstone.cli", "runs", "recoveries", run_id, "--server", server.url]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "COLUMNS": "100"})
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "COLUMNS": "100"})
     console.print(f"$ chockstone runs recoveries {run_id}", soft_wrap=True)
-    console.print(told.stdout, markup=False, soft_wrap=True)
+    console.print(shown.stdout, markup=False, soft_wrap=True)
 
 
 def open_archive(store: FileStore, path: str) -> Archive:
@@ -183,7 +183,7 @@ def open_archive(store: FileStore, path: str) -> Archive:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw both runs into this file")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also plot both runs into this file")
     parser.add_argument("--train", metavar="URL", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     os.environ |= {"HF_HUB_OFFLINE": "1", "TINKER_TELEMETRY": "0"}  # the tokenizer is in the model's directory
@@ -198,7 +198,7 @@ def main() -> int:
     try:
         return 0 if demonstrate(console, directory, server, arguments.svg) else 1
     except KeyboardInterrupt:
-        console.print("interrupted; nothing is left behind")
+        console.print("interrupted; all files are removed")
         return 130
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave something behind

@@ -1,4 +1,4 @@
-"""Plot two runs with matplotlib: their losses on top of each other, the crashes of the second, and its waits."""
+"""Plot the losses of two runs with matplotlib, with the kills and the waiting times of the second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALONE, KILLED, CRASH, FAINT = "#9ec5f4", "#123a6b", "#c7362f", "#d0d7de"
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    step: int  # after which
+    step: int  # the kill came after this step
     what: str
 
 
@@ -31,18 +31,18 @@ def draw(
     from matplotlib.figure import Figure
 
     waits = {step: wait for step, wait in seconds.items() if step > 1}  # the first waits for torch to load
-    # Text stays text, and the same runs give the same bytes.
+    # Keep text as text, and give the same bytes for the same runs.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "chockstone"}):
         figure = Figure(figsize=(9.6, 4.7), layout="constrained")
         above, below = figure.subplots(2, sharex=True, height_ratios=(3, 1))
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
         above.set_title(f"{verdict}\n", loc="left", fontsize=10, color="#57606a")
-        above.plot([*alone], [*alone.values()], color=ALONE, linewidth=7, label="loss of the run left alone")
+        above.plot([*alone], [*alone.values()], color=ALONE, linewidth=7, label="loss, uninterrupted run")
         line: dict[str, Any] = {"color": KILLED, "linewidth": 1.4, "marker": "o", "markersize": 3}
-        above.plot([*killed], [*killed.values()], **line, label="loss of the run that was killed")
+        above.plot([*killed], [*killed.values()], **line, label="loss, killed run")
         below.bar([*waits], [*waits.values()], color=KILLED, width=0.5)
         for number, crash in enumerate(crashes):
-            label = "kill -9, and of what" if number == 0 else None
+            label = "kill -9 of …" if number == 0 else None
             above.axvline(crash.step + 0.5, color=CRASH, linestyle="--", linewidth=1, label=label)
             below.axvline(crash.step + 0.5, color=CRASH, linestyle="--", linewidth=1)
             above.text(
@@ -50,7 +50,7 @@ def draw(
             )
         above.set_ylim(bottom=0)
         above.legend(loc="upper right")
-        below.set_title("how long the script waited for a step, in seconds", loc="left", fontsize=10)
+        below.set_title("waiting time of the script per step, in seconds", loc="left", fontsize=10)
         below.set_xlabel("optimizer step", loc="right")
         for axes in (above, below):
             axes.grid(axis="y", color=FAINT)

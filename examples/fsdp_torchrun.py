@@ -1,8 +1,8 @@
-"""Train a model that no process holds whole: all of them save into one file, and any number goes on from it.
+"""Train a sharded model with FSDP2: all ranks save into one file, and any number of ranks resumes from it.
 
 Run it: `torchrun --nproc-per-node 2 examples/fsdp_torchrun.py ./fsdp-run`. Stop it with Ctrl-C or kill it, and start it
-again with another number of processes: it goes on after the last checkpoint, with the very same weights. The root may
-as well be `s3://bucket/fsdp-run`; on several hosts a directory must be one that all of them see.
+again with another number of processes: it resumes from the last checkpoint, with the same weights. The root may
+also be `s3://bucket/fsdp-run`. On several hosts, use a directory that all hosts see.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def make_model() -> nn.Sequential:
 
 
 def batch(step: int, rank: int, world_size: int, device: torch.device) -> torch.Tensor:
-    """This rank's part of the batch, which is of the step alone: the same however many share it."""
+    """This rank's part of the batch. The whole batch depends on the step alone, not on the number of ranks."""
     words = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(step))
     return words.tensor_split(world_size)[rank].to(device)
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Of the whole weights. All ranks must ask, since each has only a part of them; a large model would not fit."""
+    """A digest of the whole weights. All ranks must call it. It gathers the weights, so it suits small models only."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
         assert isinstance(parameter, DTensor)
@@ -47,14 +47,16 @@ def fingerprint(model: nn.Module) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("root", help="where the checkpoints are: a directory or an s3:// address")
+    parser.add_argument("root", help="place of the checkpoints: a directory or an s3:// address")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--save-every", type=int, default=10)
-    parser.add_argument("--pause", type=float, default=0.05, metavar="SECONDS", help="a step takes so much longer")
+    parser.add_argument(
+        "--pause", type=float, default=0.05, metavar="SECONDS", help="extra time per step (default: 0.05)"
+    )
     arguments = parser.parse_args()
 
     kind = "cuda" if torch.cuda.is_available() else "cpu"
-    distributed.init_process_group("nccl" if kind == "cuda" else "gloo")  # before Checkpointer, which looks for it
+    distributed.init_process_group("nccl" if kind == "cuda" else "gloo")  # before Checkpointer, which uses it
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
     device = torch.device(kind, rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
@@ -74,7 +76,7 @@ def main() -> None:
 
     with Checkpointer(arguments.root, prefix="run", retention=Retention(keep_last=2)) as checkpointer:
         try:
-            checkpointer.restore(state)  # by all ranks; each reads its own shards
+            checkpointer.restore(state)  # on all ranks; each reads its own shards
             say(f"world size {world_size}: resumed after step {state['step']}, weights {fingerprint(model)}")
         except CheckpointMissing:
             say(f"world size {world_size}: a fresh start, weights {fingerprint(model)}")
@@ -92,11 +94,11 @@ def main() -> None:
             if step % arguments.save_every == 0 or step == arguments.steps:
                 state["step"] = step
                 started = time.perf_counter()
-                checkpointer.save(state, step=step)  # by all ranks; returns when the state may change again
+                checkpointer.save(state, step=step)  # on all ranks; returns when the state may change
                 blocked = 1000 * (time.perf_counter() - started)
                 say(f"saving step {step} in the background, weights {fingerprint(model)}; blocked {blocked:.1f} ms")
     say(f"done: all is saved, weights {fingerprint(model)}")
-    distributed.barrier()  # torch's threads have let go of the tensors of the last collective when Python ends
+    distributed.barrier()  # lets torch's threads release the tensors of the last collective
     distributed.destroy_process_group()
 
 

@@ -1,9 +1,9 @@
-"""Learn to add by trial and error: one-step-off reinforcement learning, with the trainer as a library.
+"""Train a model to add numbers: one-step-off reinforcement learning, with the trainer as a library.
 
-Run it: `python examples/one_step_off.py`. It makes a random model, starts the real server, and trains: while one
-batch is trained on, the next is generated, and checkpoints are saved beside both. In a few minutes the reward
-rises from nothing to nearly one, and `--svg FILE` draws it. Nothing comes from outside. With `--out DIR` what it
-leaves is kept, and running it again goes on where it was. `chockstone train --env arithmetic` does the same.
+Run it: `python examples/one_step_off.py`. It makes a random model, starts the real server, and trains. While it
+trains on one batch, it generates the next one and saves checkpoints in the background. In a few minutes the mean
+reward rises from zero to nearly one, and `--svg FILE` plots it. It needs no network. With `--out DIR` it keeps its
+files, and a second start resumes the run. `chockstone train --env arithmetic` does the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GOOD = 0.8
 
 
 class Sums:
-    """All sums of two numbers up to three. An environment is an object like this one."""
+    """All sums of two numbers up to three. An environment has these attributes and methods."""
 
     name = "sums"
     stop = ()
@@ -58,23 +58,23 @@ def settings(steps: int, staleness: int) -> TrainerConfig:
         "tiny",
         steps=steps,
         batch_size=16,
-        group_size=64,  # with fewer, one answer to everything looks best too soon
-        rank=0,  # all weights: there is nothing in a random model to adapt
+        group_size=64,  # with fewer, the model settles on one answer too early
+        rank=0,  # train all weights: a random model has nothing to adapt
         learning_rate=5e-4,
         loss="ppo",
         normalise_advantages=True,
         max_tokens=1,
-        staleness=staleness,  # 0 waits for each batch; 1 generates the next one while this one is trained on
+        staleness=staleness,  # 0: synchronous; 1: generate the next batch during training
         save_every=20,
         evaluate_every=20,
     )
 
 
 def learn(out: Path, steps: int, staleness: int) -> list[float]:
-    """The mean reward of every step, those of earlier lives included."""
+    """Train, and return the mean reward of every step, including steps of earlier starts."""
     model = ModelSetting("tiny", out / "model")
     if not (model.directory / "config.json").exists():
-        make_model(model.directory, vocab_size=265, force=True)  # few tokens: a good one is found sooner
+        make_model(model.directory, vocab_size=265, force=True)  # few tokens: training is faster
     with TrainingServer(model, out / "server", threads=1) as server:
         trainer = Trainer(
             settings(steps, staleness),
@@ -84,7 +84,7 @@ def learn(out: Path, steps: int, staleness: int) -> list[float]:
             base_url=server.url,
             api_key=KEY,
         )
-        outcome = asyncio.run(trainer.run())  # Ctrl-C saves a checkpoint on its way out
+        outcome = asyncio.run(trainer.run())  # Ctrl-C saves a checkpoint before the exit
     print(f"checkpoint of step {outcome.checkpoint.step}: {outcome.checkpoint.paths['state']}")
     print(f"evaluation: {outcome.progress.evaluation['reward/mean']:.3f}")
     return [row["metrics"]["reward/mean"] for row in read_rows(out / METRICS) if "metrics" in row]
@@ -92,8 +92,8 @@ def learn(out: Path, steps: int, staleness: int) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the rewards")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="keep what is left of the run, and go on with it")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="plot the rewards into this file")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep the files of the run here, and resume from them")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--staleness", type=int, default=1, help="0: synchronous; 2 and more: asynchronous")
     arguments = parser.parse_args()
@@ -104,7 +104,7 @@ def main() -> None:
             draw_rewards(out / METRICS, arguments.svg)
     last = sum(rewards[-10:]) / len(rewards[-10:])
     print(f"reward {rewards[0]:.3f} {sparkline(rewards)} {last:.3f}")
-    sys.exit(0 if last > GOOD else f"the reward should have risen above {GOOD}")
+    sys.exit(0 if last > GOOD else f"the mean reward of the last 10 steps, {last:.3f}, is not above {GOOD}")
 
 
 if __name__ == "__main__":

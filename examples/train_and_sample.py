@@ -1,10 +1,10 @@
-"""Train a small model through the Tinker SDK, pull the plug, go on, and sample what it learnt.
+"""Train a small model through the Tinker SDK, kill the server, resume, and sample from the model.
 
 Run it: `python examples/train_and_sample.py`. It makes a random model, starts the real server, and
-trains with the unmodified `tinker` SDK until the model knows three answers by heart. In between the
-server is killed with SIGKILL: it starts again, and the run goes on where it was. A second run that
-starts from a checkpoint makes some of the steps once more, with the same losses to the last bit. At
-the end checkpoints are listed, fetched and deleted, and the disk shows it. Nothing comes from outside.
+trains with the unmodified `tinker` SDK until the model has learnt three answers. In between it kills the
+server with SIGKILL and starts it again; the run continues. A second run starts from a checkpoint and
+repeats some of the steps with bit-identical losses. At the end the example lists, downloads and deletes
+checkpoints, and compares the lists with the disk. It needs no network.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ ANSWERS = {
     "What does a checkpoint promise?": "Once it was returned, it always loads.",
     "What is a lane?": "The order in which one run's operations happen.",
 }
-SAVED, KILLED, STEPS = 40, 45, 60  # saves after one step, is killed after another, and goes on to the last
+SAVED, KILLED, STEPS = 40, 45, 60  # the steps of the checkpoint, of the kill, and of the end
 ADAM = types.AdamParams(learning_rate=4e-3)
 BARS = "▁▂▃▄▅▆▇█"
 
 
 class Server:
-    """`chockstone serve` in a process of its own, on the same port each time it is started."""
+    """`chockstone serve` in its own process, on the same port at each start."""
 
     def __init__(self, directory: Path) -> None:
         self.url = ""
         self._directory = directory
         self._log = directory / "server.log"
-        self._port = 0  # any free one, the first time
+        self._port = 0  # a free port at the first start
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
-        """Returns when it answers, with the seconds that took; torch may still be loading."""
+        """Start the server and return the seconds until it answers. Torch may still be loading."""
         started = time.monotonic()
         command = [sys.executable, "-m", "chockstone.cli", "serve", f"--model={MODEL}={self._directory / MODEL}"]
         command += [f"--data={self._directory / 'data'}", f"--port={self._port}", "--threads=1"]
@@ -61,17 +61,17 @@ class Server:
                 stderr=log,
                 cwd=self._directory,
                 env={name: value for name, value in os.environ.items() if not name.startswith("CHOCKSTONE_")},
-                start_new_session=True,  # Ctrl-C is for this script, which then ends the server
+                start_new_session=True,  # Ctrl-C goes to this script, which then ends the server
             )
         while (said := re.search(r"TINKER_BASE_URL=(\S+:(\d+))\n", self._log.read_text())) is None:
             if self._process.poll() is not None or time.monotonic() - started > 60:
-                raise SystemExit(f"the server did not start. It said:\n{self._log.read_text()}")
+                raise SystemExit(f"the server did not start. Its output:\n{self._log.read_text()}")
             time.sleep(0.01)
         self.url, self._port = said[1], int(said[2])
         return time.monotonic() - started
 
     def kill(self) -> None:
-        """SIGKILL to the server and to its worker: neither gets to finish anything."""
+        """Send SIGKILL to the server and to its worker."""
         if self._process is None or self._process.poll() is not None:
             return
         worker = self._worker()
@@ -80,13 +80,13 @@ class Server:
         self._process.wait()
 
     def kill_server(self) -> None:
-        """SIGKILL to the server alone; its worker ends by itself."""
+        """Send SIGKILL to the server only. Its worker ends by itself."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def kill_worker(self) -> None:
-        """SIGKILL to the worker alone; the server starts another."""
+        """Send SIGKILL to the worker only. The server starts another one."""
         _kill(self._worker())
 
     def _worker(self) -> list[int]:
@@ -109,7 +109,7 @@ class Quiz:
         self.answer_tokens = sum(sum(datum.loss_fn_inputs["weights"].data) for datum in self.batch)
 
     def step(self, run: tinker.TrainingClient) -> float:
-        """One optimizer step; the mean loss per token before it."""
+        """Make one optimizer step, and return the mean loss per token before it."""
         passed = run.forward_backward(self.batch, "cross_entropy")
         stepped = run.optim_step(ADAM)  # queued behind it
         stepped.result()
@@ -144,14 +144,14 @@ class Quiz:
 
 def demonstrate(console: Console, directory: Path, server: Server) -> bool:
     started = time.monotonic()
-    console.rule("[bold]1. a model and a server")
+    console.rule("[bold]1. make a model and start a server")
     make = [sys.executable, "-m", "chockstone.cli", "model", "make", str(directory / MODEL)]
     subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
     console.print(f"$ chockstone model make ./{MODEL}           [dim]# a million random parameters")
     seconds = server.start()
     console.print(f"$ chockstone serve --model {MODEL}=./{MODEL}   [dim]# answers after {seconds:.1f} s")
 
-    console.rule("[bold]2. training through the tinker SDK")
+    console.rule("[bold]2. train through the tinker SDK")
     with console.status("waiting for torch"):
         service = tinker.ServiceClient(base_url=server.url, api_key="tml-local")
         run = service.create_lora_training_client(base_model=MODEL, rank=16, seed=1)
@@ -159,7 +159,7 @@ def demonstrate(console: Console, directory: Path, server: Server) -> bool:
         untrained = quiz.ask(service.create_sampling_client(base_model=MODEL), temperature=1.0)
     losses = {1: quiz.step(run)}
     console.print(
-        f"step  1  loss {losses[1]:.3f}  [dim]# the first, {time.monotonic() - started:.1f} s after the start"
+        f"step  1  loss {losses[1]:.3f}  [dim]# first step, {time.monotonic() - started:.1f} s after the start"
     )
     for step in range(2, SAVED + 1):
         losses[step] = quiz.step(run)
@@ -170,25 +170,25 @@ def demonstrate(console: Console, directory: Path, server: Server) -> bool:
     for step in range(SAVED + 1, KILLED + 1):
         losses[step] = quiz.step(run)
 
-    console.rule(f"[bold]3. SIGKILL after step {KILLED}, restart, go on")
+    console.rule(f"[bold]3. SIGKILL after step {KILLED}, restart, resume")
     server.kill()
-    with console.status("starting again"):
+    with console.status("restarting"):
         seconds = server.start()
         losses[KILLED + 1] = quiz.step(run)
-    console.print(f"the server answers again after {seconds:.1f} s, and the run goes on with step {KILLED + 1}")
+    console.print(f"the server answers again after {seconds:.1f} s; the run continues with step {KILLED + 1}")
     for step in range(KILLED + 2, STEPS + 1):
         losses[step] = quiz.step(run)
     second = service.create_training_client_from_state_with_optimizer(path)
-    console.print(f"a second run starts from the checkpoint of step {SAVED}, optimizer included")
+    console.print(f"a second run starts from the checkpoint of step {SAVED}, with its optimizer")
     resumed = {step: quiz.step(second) for step in range(SAVED + 1, STEPS + 1)}
-    table = Table("step", "loss of the run", "loss of the second", "")
+    table = Table("step", "loss, first run", "loss, second run", "")
     for step in range(KILLED - 2, KILLED + 3):
         verdict = "[green]same bits" if resumed[step] == losses[step] else "[red]differs"
         table.add_row(str(step), f"{losses[step]:.17g}", f"{resumed[step]:.17g}", verdict)
     console.print(table)
     is_exact = all(resumed[step] == losses[step] for step in resumed)
 
-    console.rule("[bold]4. what it learnt")
+    console.rule("[bold]4. sample")
     console.print(f"loss  {sparkline(losses)}  {losses[1]:.3f} → {losses[STEPS]:.3f}")
     learnt = quiz.ask(run.save_weights_and_get_sampling_client())
     for question, before, after in zip(ANSWERS, untrained, learnt, strict=True):
@@ -197,30 +197,34 @@ def demonstrate(console: Console, directory: Path, server: Server) -> bool:
         console.print(f"  untrained  {noise!r} …", markup=False)
         console.print(f"  trained    {after!r}", markup=False)
 
-    console.rule("[bold]5. save, list, fetch, delete")
+    console.rule("[bold]5. save, list, download, delete")
     rest = tinker.RestClient(base_url=server.url, api_key="tml-local")
-    keeps_house = keep_house(console, second, rest, directory / "data" / "checkpoints")
+    lists_agree = check_lists(console, second, rest, directory / "data" / "checkpoints")
     service.close("success").result()
 
     has_learnt = losses[STEPS] < losses[1] / 10 and learnt == list(ANSWERS.values())
     console.rule("[bold]result")
     console.print(
-        "[green]the loss dropped, and the answers are known by heart" if has_learnt else "[red]nothing learnt"
+        "[green]the model learnt all three answers" if has_learnt else "[red]the model did not learn the answers"
     )
-    console.print("[green]both runs are bit-identical, before the kill and after" if is_exact else "[red]they differ")
-    console.print("[green]what was deleted is gone, from lists and disk" if keeps_house else "[red]the lists lie")
-    console.print(f"{time.monotonic() - started:.0f} s in all")
-    return has_learnt and is_exact and keeps_house
+    console.print(
+        "[green]both runs are bit-identical, before the kill and after" if is_exact else "[red]the runs differ"
+    )
+    console.print(
+        "[green]deleted checkpoints left the lists and the disk" if lists_agree else "[red]lists and disk differ"
+    )
+    console.print(f"{time.monotonic() - started:.0f} s in total")
+    return has_learnt and is_exact and lists_agree
 
 
-def keep_house(console: Console, run: tinker.TrainingClient, rest: tinker.RestClient, store: Path) -> bool:
-    """Five checkpoints are saved, an adapter is fetched, two are deleted; whether lists and disk agree all the time."""
+def check_lists(console: Console, run: tinker.TrainingClient, rest: tinker.RestClient, store: Path) -> bool:
+    """Save five checkpoints, download an adapter, delete two. Returns whether lists and disk always agreed."""
 
     def show(what: str) -> tuple[set[str], set[str]]:
         listed = {each.checkpoint_id for each in rest.list_checkpoints(run.model_id).result().checkpoints}
         folder = store / run.model_id.replace(":", ".")
         on_disk = {file.relative_to(folder).as_posix().partition(".")[0] for file in folder.rglob("*.tar")}
-        on_disk = {name for name in on_disk if not name.startswith("recovery/")}  # the server's own, for crashes
+        on_disk = {name for name in on_disk if not name.startswith("recovery/")}  # the server's own recovery archives
         console.print(f"{what:<24} {' '.join(sorted(listed))}", soft_wrap=True)
         return listed, on_disk
 
@@ -230,7 +234,7 @@ def keep_house(console: Console, run: tinker.TrainingClient, rest: tinker.RestCl
     adapter = run.save_weights_external("adapter").result().path
     for name, url in rest.get_external_weights_urls(adapter).result().urls.items():
         with urllib.request.urlopen(url, timeout=60) as answer:
-            console.print(f"fetched                  {name}, {len(answer.read()):,} bytes")
+            console.print(f"downloaded               {name}, {len(answer.read()):,} bytes")
     rest.delete_checkpoint_from_tinker_path(adapter).result()
     for number in (2, 4):
         rest.delete_checkpoint(run.model_id, f"weights/{number}").result()
@@ -246,13 +250,13 @@ def sparkline(losses: dict[int, float]) -> str:
 
 def draw(console: Console, path: Path) -> None:
     picture = console.export_svg(title="make demo")
-    path.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))  # fonts the reader has will do
+    path.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))  # use the fonts of the reader
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the report into this file")
-    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="a new directory to leave everything in")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also write the report as SVG into this file")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep all files in this new directory")
     arguments = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"  # the tokenizer is in the model's directory
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started this with it ignored
@@ -270,7 +274,7 @@ def main() -> int:
             draw(console, arguments.svg)
         return 0 if is_good else 1
     except KeyboardInterrupt:
-        console.print("interrupted; nothing is left behind")
+        console.print("interrupted; all files are removed")
         return 130
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave something behind

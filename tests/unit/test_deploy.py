@@ -312,7 +312,16 @@ def test_every_variable_and_flag_that_is_named_exists(page: Path) -> None:
     assert flags <= known
 
 
-def test_the_plan_on_paper_is_what_its_code_computes() -> None:
+def test_the_unit_in_the_crash_guide_is_an_excerpt_of_the_shipped_one() -> None:
+    page = (ROOT / "docs" / "guides" / "survive-crashes.md").read_text()
+    [excerpt] = re.findall(r"^```ini\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+    shown = {line for line in excerpt.splitlines() if line}
+
+    assert shown <= set((DEPLOY / "chockstone.service").read_text().splitlines())
+
+
+def test_the_capacity_plan_is_what_its_code_computes() -> None:
     page = GUIDE.read_text()
     [code] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
