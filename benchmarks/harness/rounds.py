@@ -82,6 +82,15 @@ def run_rounds(
     return rows
 
 
+def extend(rows: Rows, more: Rows) -> None:
+    """Append the samples of further rounds. A contestant that failed once has failed."""
+    for name, series in more.items():
+        into = rows.setdefault(name, Series())
+        into.failure = into.failure or series.failure
+        for metric, values in series.samples.items():
+            into.samples.setdefault(metric, []).extend(values)
+
+
 def take_turn(turn: Turn, memory: FreeMemory) -> Metrics:
     memory.prepare()
     try:

@@ -30,7 +30,8 @@ class Scale:
     further_runs: int  # whose memory is measured
     neighbour_rounds: int
     neighbour_seconds: float  # of one turn
-    spinning_rounds: int  # many, because a difference of 2 % is asked for where single turns differ by 20 %
+    spinning_starts: int  # of two new servers; many, because two servers that do the same differ by up to 15 %
+    spinning_rounds: int  # with each two servers
     compares_spinning: bool  # with a second server whose threads always spin
 
 
@@ -54,7 +55,8 @@ FULL = Scale(
     further_runs=3,
     neighbour_rounds=15,
     neighbour_seconds=1.0,
-    spinning_rounds=80,
+    spinning_starts=10,
+    spinning_rounds=8,
     compares_spinning=True,
 )
 
@@ -78,6 +80,7 @@ QUICK = Scale(
     further_runs=1,
     neighbour_rounds=2,
     neighbour_seconds=0.4,
+    spinning_starts=0,
     spinning_rounds=0,
     compares_spinning=False,
 )
