@@ -68,14 +68,20 @@ def ratio(metric: str, above: str, below: str) -> Value:
     return lambda rows: divide(_median(rows, above, metric), _median(rows, below, metric))
 
 
-def paired_ratio(metric: str, above: str, below: str) -> Value:
-    """The median of the ratios of each round: what slows down a whole round cancels out."""
+def paired_ratio(metric: str, above: str, below: str, *, group: int | None = None) -> Value:
+    """The median of the ratios of each round: what slows down a whole round cancels out.
+
+    With ``group``, every ``group`` rounds were made with processes of their own: the geometric mean of the groups'
+    medians. So an advantage that one group gives to one row cancels out where another group gives it to the other.
+    """
 
     def value(rows: Rows) -> float | None:
         if _median(rows, above, metric) is None or not _median(rows, below, metric):
             return None
-        pairs = zip(rows[above].samples[metric], rows[below].samples[metric], strict=True)
-        return statistics.median(a / b for a, b in pairs)
+        ratios = [a / b for a, b in zip(rows[above].samples[metric], rows[below].samples[metric], strict=True)]
+        size = group or len(ratios)
+        medians = [statistics.median(ratios[start : start + size]) for start in range(0, len(ratios), size)]
+        return statistics.geometric_mean(medians)
 
     return value
 

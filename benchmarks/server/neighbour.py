@@ -67,7 +67,8 @@ def measure_neighbour(context: Context, setup: Setup) -> Rows:
 def _compare_with_spinning(context: Context, setup: Setup, *, ours_first: bool) -> Rows:
     """Two new servers take turns, so that both see the same moments of the machine.
 
-    Two servers that do the same differ by up to 15 % for as long as they live, so this is done with several pairs.
+    Of two servers that do the same, the one that was started first is up to 20 % slower or faster for as long as both
+    live. So this is done with several pairs, and each of the two starts first as often.
     """
     rows: Rows = {}
     with ExitStack() as stack:

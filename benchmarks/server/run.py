@@ -16,6 +16,7 @@ from benchmarks.harness.plot import Bars
 from benchmarks.harness.rounds import Rows
 from benchmarks.harness.units import count, duration, megabytes, milliseconds, seconds, times
 from benchmarks.server import answering, memory, neighbour, sampling, sharing, starting, stepping, training
+from benchmarks.server.scale import FULL
 from benchmarks.server.setup import set_up
 
 MEMORY_TOLERANCE = 0.10  # of what a run is due: the allocator rounds, and the run's Python objects are small but there
@@ -182,7 +183,10 @@ NEIGHBOUR = Measure(
             at_least(
                 f"{workload}, tokens/s alone against threads that always spin",
                 paired_ratio(
-                    RATE, neighbour.row(workload, neighbour.ALONE), neighbour.row(workload, neighbour.SPINNING)
+                    RATE,
+                    neighbour.row(workload, neighbour.ALONE),
+                    neighbour.row(workload, neighbour.SPINNING),
+                    group=FULL.spinning_rounds,
                 ),
                 LEFT_ALONE,
                 times,

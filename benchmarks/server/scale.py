@@ -30,7 +30,7 @@ class Scale:
     further_runs: int  # whose memory is measured
     neighbour_rounds: int
     neighbour_seconds: float  # of one turn
-    spinning_starts: int  # of two new servers; many, because two servers that do the same differ by up to 15 %
+    spinning_starts: int  # of two new servers; an even number, so that each of them starts first as often
     spinning_rounds: int  # with each two servers
     compares_spinning: bool  # with a second server whose threads always spin
 
