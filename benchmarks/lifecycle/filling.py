@@ -1,6 +1,6 @@
 """Filling: makes many checkpoints on a server without saving each.
 
-One is entered into the catalog as a rebuild does it and its row repeated; its archive is linked as often,
+One is registered in the catalog as a rebuild does it and its row repeated; its archive is linked as often,
 as copies are. That is quicker than ten thousand saves, and to the server it is the same.
 """
 
@@ -64,7 +64,7 @@ async def _enter(setup: Setup, session_id: str, archive: str, *, runs: int, size
         await catalog.sessions.create(session_id, owner=OWNER, sdk_version="0.36.0", now=now)
         for number in range(runs):
             await catalog.runs.create(session_id, number, owner=OWNER, base_model=base_model, spec=spec, now=now)
-        return await catalog.checkpoints.enter(
+        return await catalog.checkpoints.register(
             run_id=f"{session_id}:train:0",
             kind="weights",
             name="step-0",

@@ -28,7 +28,7 @@ from chockstone.checkpoints import Archive, Retention, Store, load_state, verify
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.engine.config import StorageRules
 from chockstone.engine.doctor.examination import examine
-from chockstone.engine.doctor.repairs import Orders
+from chockstone.engine.doctor.repairs import AllowedRepairs
 from chockstone.engine.doctor.visit import look, repair
 from chockstone.engine.engine import Engine
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS
@@ -145,8 +145,8 @@ class Scenario:
     may_create: bool = False
 
     @property
-    def orders(self) -> Orders:
-        return Orders(trash_seconds=self.trash_seconds, may_create=self.may_create, remove_damaged=True)
+    def allowed(self) -> AllowedRepairs:
+        return AllowedRepairs(trash_seconds=self.trash_seconds, may_create=self.may_create, remove_damaged=True)
 
     @property
     def rules(self) -> StorageRules:
@@ -312,7 +312,7 @@ async def live_and_die(data: Path, scenario: Scenario, step: int, say: Say) -> N
             os.kill(os.getpid(), signal.SIGKILL)
     scenario.hurt(data)
     killer.arm()
-    await repair(data, scenario.orders, now=Clock().at, is_full=True, progress=silent, store_url=store_url(data))
+    await repair(data, scenario.allowed, now=Clock().at, is_full=True, progress=silent, store_url=store_url(data))
     say(killer.count)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -333,7 +333,7 @@ async def restart_and_fix(data: Path, scenario: Scenario, say: Say) -> None:
 async def fix(data: Path, scenario: Scenario, say: Say) -> None:
     """The doctor alone; then a server starts as if nothing had been."""
     now = Clock().at + timedelta(seconds=scenario.elapsed_seconds)
-    visit = await repair(data, scenario.orders, now=now, is_full=True, progress=silent, store_url=store_url(data))
+    visit = await repair(data, scenario.allowed, now=now, is_full=True, progress=silent, store_url=store_url(data))
     assert visit.examination.problems == (), visit
     async with served(data, scenario, Clock(now)) as server:
         await server.come_back()

@@ -44,9 +44,10 @@ RETIRED_NAMES: Final = frozenset(
         Ailment Alone Auditor Blueprint Company Crew CrewLost Cut Debt Door Execution FrontContext Herald Judges
         Keeper LeanBatch LeanNetwork LeanReading LedTurns Lesson Library Lifecycle LiveRun Looked Lookout Mixture Mould
         Passage Past Patience Patient Performing Player PreparedAdapters Remains Rota Shelf StockFile Surroundings
-        Survival Suspects Tally Tenure Trace Trial UnnamedSamplers UsageBuckets VOID Workshop
+        Survival Suspects Orders Tally Tenure Trace Trial UnnamedSamplers UsageBuckets VOID Workshop
         check_stock clear_stock confer create_front draw_blueprint fetch_stock find_remains heard_error list_stock
-        make_lesson make_mould on_unmade on_unnamed refresh_stock tell_error
+        is_on_trial is_unnamed make_lesson make_mould on_unmade on_unnamed refresh_stock run_front shelf_of tell_error
+        unnamed_idle_seconds unnamed_samplers
         """,
     )
 )

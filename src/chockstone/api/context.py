@@ -113,20 +113,20 @@ class Context(Lookup):
         Raises RunGone when it was lost or unloaded, SessionFinished when its session is.
         """
         self.refuse_when_stopping()
-        live = self.engine.runs.get(run_id)
-        if live is None:
+        run = self.engine.runs.get(run_id)
+        if run is None:
             await self._run_of_open_session(run_id, caller)  # wakes no other user's run, and none of a finished session
             try:
-                live = await self.engine.wake(run_id)
+                run = await self.engine.wake(run_id)
             except ServerFailure as error:
                 raise RunGone(str(error), run_id=run_id, owner=caller.user_id) from error
-        if live is None or live.owner != caller.user_id or live.is_closing:
+        if run is None or run.owner != caller.user_id or run.is_closing:
             row = await self._run_of_open_session(run_id, caller)
             message = row.failure or f"run {run_id!r} was unloaded; resume it from a checkpoint"
             raise RunGone(message, run_id=run_id, owner=caller.user_id)
         self.engine.presence.saw_run(run_id)
-        self.engine.presence.saw_session(live.session_id)
-        return live
+        self.engine.presence.saw_session(run.session_id)
+        return run
 
     async def _run_of_open_session(self, run_id: str, caller: Caller) -> RunRow:
         row = await self.run_row(run_id, caller)

@@ -34,8 +34,8 @@ class EngineLimits:
     forget_seconds: float = 30 * 86400.0  # a session is finished after this long without client activity
     deaths: int = 3  # a request fails after this many workers died while it ran
     attempts: int = 10  # a request fails after this many servers died while it ran
-    unnamed_samplers: int = 16  # the newest of each run, kept even if unused
-    unnamed_idle_seconds: float = 900.0  # older ones are freed after this long without use
+    anonymous_samplers: int = 16  # the newest of each run, kept even if unused
+    anonymous_idle_seconds: float = 900.0  # older ones are freed after this long without use
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,8 +163,8 @@ class Engine:
         await self._core.rebuild.rebuild_all()
         await self._worker.start()
         self._background.start(self._recover())
-        for keeper in (self.presence, self.audit, self.usage, self.sweeper, self.scrub, self._core.marks):
-            self._background.start(keeper.keep())
+        for part in (self.presence, self.audit, self.usage, self.sweeper, self.scrub, self._core.marks):
+            self._background.start(part.keep())
         self._background.start(self._keep_tidy())
 
     async def stop(self) -> None:
@@ -235,7 +235,7 @@ class Engine:
 
     async def _recover_weights(self, source: SamplerSource) -> bool:
         """Wait for the replay of the run that made weights to sample from: it makes them again if they are missing."""
-        if not source.is_unnamed:
+        if not source.is_anonymous:
             return False
         with waiting_for_catalog(is_over=lambda: self.shutdown.has_begun):
             for row in await self.catalog.runs.list_by_session(source.session_id):

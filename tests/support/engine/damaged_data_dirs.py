@@ -17,7 +17,7 @@ from chockstone.checkpoints import Archive, Checkpointer, load_state
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.engine.doctor.examination import examine
 from chockstone.engine.doctor.findings import Examination
-from chockstone.engine.doctor.repairs import Orders
+from chockstone.engine.doctor.repairs import AllowedRepairs
 from chockstone.engine.doctor.visit import Visit, look, repair
 from chockstone.engine.journal.journal import Journal, JournalWriter
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS
@@ -124,9 +124,11 @@ class DamagedDataDir:
     async def looked_at(self, *, is_full: bool = False) -> Visit:
         return await look(self.data, now=NOON, is_full=is_full, progress=silent, database_url=self.url)
 
-    async def treated(self, orders: Orders | None = None, *, is_full: bool = False, at: datetime = NOON) -> Visit:
+    async def treated(
+        self, allowed: AllowedRepairs | None = None, *, is_full: bool = False, at: datetime = NOON
+    ) -> Visit:
         return await repair(
-            self.data, orders or Orders(), now=at, is_full=is_full, progress=silent, database_url=self.url
+            self.data, allowed or AllowedRepairs(), now=at, is_full=is_full, progress=silent, database_url=self.url
         )
 
     def file(self, archive: str) -> Path:

@@ -169,7 +169,7 @@ async def test_remembering_a_sample_of_many_sequences_costs_no_more_than_one_of_
 async def test_a_loop_that_makes_a_sampler_every_step_does_not_fill_the_disk(
     start: Start, backend: FakeBackend, catalog: Catalog
 ) -> None:
-    limits = EngineLimits(unnamed_samplers=2, unnamed_idle_seconds=-1)
+    limits = EngineLimits(anonymous_samplers=2, anonymous_idle_seconds=-1)
     engine = await start(limits=limits)
     live = await made_run(engine)
     for number in range(6):

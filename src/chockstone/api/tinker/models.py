@@ -53,10 +53,10 @@ async def create_model(request: CreateModelRequest, context: ContextDep, caller:
 @routes.post("/get_info")
 async def get_info(request: GetInfoRequest, context: ContextDep, caller: CallerDep) -> GetInfoResponse:
     """Also of a parked run, which stays parked."""
-    live = context.engine.runs.get(request.model_id)
-    if live is not None and live.owner == caller.user_id:  # the catalog may not have its row yet
-        context.engine.presence.saw_run(live.run_id)
-        base_model, spec, optimizer = live.base_model, live.spec, live.optimizer
+    run = context.engine.runs.get(request.model_id)
+    if run is not None and run.owner == caller.user_id:  # the catalog may not have its row yet
+        context.engine.presence.saw_run(run.run_id)
+        base_model, spec, optimizer = run.base_model, run.spec, run.optimizer
     else:
         row = await context.run_row(request.model_id, caller)
         base_model, spec, optimizer = row.base_model, row.spec, row.optimizer_config
@@ -77,8 +77,8 @@ async def get_info(request: GetInfoRequest, context: ContextDep, caller: CallerD
 
 @routes.post("/unload_model")
 async def unload_model(request: UnloadModelRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
-    live = await context.run(request.model_id, caller)
-    return AcceptedResponse(request_id=await context.engine.training.close(live), model_id=live.run_id)
+    run = await context.run(request.model_id, caller)
+    return AcceptedResponse(request_id=await context.engine.training.close(run), model_id=run.run_id)
 
 
 def tokenizer_id(model: ModelDescription, config: ServerConfig) -> str | None:

@@ -24,19 +24,19 @@ async def forward_backward(request: Request, context: ContextDep, caller: Caller
         received = body
         body = await off_loop(lambda: pass_from_json(parse_object(received)), size_bytes=len(received))
     head = await off_loop(lambda: peek_pass(body), size_bytes=len(body))
-    live = await context.run(head.run_id, caller)
-    loss = None if head.loss_id is None else await context.engine.losses.find(head.loss_id, owner=live.owner)
-    request_id = await context.engine.training.forward_backward(live, head.seq_id, body, loss=loss)
-    return AcceptedResponse(request_id=request_id, model_id=live.run_id)
+    run = await context.run(head.run_id, caller)
+    loss = None if head.loss_id is None else await context.engine.losses.find(head.loss_id, owner=run.owner)
+    request_id = await context.engine.training.forward_backward(run, head.seq_id, body, loss=loss)
+    return AcceptedResponse(request_id=request_id, model_id=run.run_id)
 
 
 @routes.post("/optim_step")
 async def optim_step(request: OptimStepRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
-    live = await context.run(request.model_id, caller)
+    run = await context.run(request.model_id, caller)
     request_id = await context.engine.training.optim_step(
-        live, request.seq_id, request.adam_params or request.optimizer_params or {}
+        run, request.seq_id, request.adam_params or request.optimizer_params or {}
     )
-    return AcceptedResponse(request_id=request_id, model_id=live.run_id)
+    return AcceptedResponse(request_id=request_id, model_id=run.run_id)
 
 
 @routes.post("/create_custom_loss")

@@ -34,15 +34,15 @@ routes = Routes(tags=["weights"])
 
 @routes.post("/save_weights")
 async def save_weights(request: SaveWeightsRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
-    live = await context.run(request.model_id, caller)
+    run = await context.run(request.model_id, caller)
     command = Save(
-        TinkerPath.of(live.run_id, Kind.WEIGHTS, request.path),
+        TinkerPath.of(run.run_id, Kind.WEIGHTS, request.path),
         request.ttl_seconds,
         request.overwrite,
         request.user_metadata or {},
     )
-    request_id = await context.engine.training.save(live, request.seq_id, command)
-    return AcceptedResponse(request_id=request_id, model_id=live.run_id)
+    request_id = await context.engine.training.save(run, request.seq_id, command)
+    return AcceptedResponse(request_id=request_id, model_id=run.run_id)
 
 
 @routes.post("/save_weights_for_sampler")
@@ -50,16 +50,16 @@ async def save_weights_for_sampler(
     request: SaveWeightsForSamplerRequest, context: ContextDep, caller: CallerDep
 ) -> AcceptedResponse:
     """With a name: save a checkpoint to sample from. Without: create a sampling session on the current weights."""
-    live = await context.run(request.model_id, caller)
+    run = await context.run(request.model_id, caller)
     training = context.engine.training
     if request.path is not None:
-        path = TinkerPath.of(live.run_id, Kind.SAMPLER_WEIGHTS, request.path)
+        path = TinkerPath.of(run.run_id, Kind.SAMPLER_WEIGHTS, request.path)
         command = Save(path, request.ttl_seconds, user_metadata=request.user_metadata or {})
-        request_id = await training.save(live, request.seq_id, command)
+        request_id = await training.save(run, request.seq_id, command)
     else:
         assert request.sampling_session_seq_id is not None  # one of the two is there
-        request_id = await training.save_for_sampling(live, request.seq_id, request.sampling_session_seq_id)
-    return AcceptedResponse(request_id=request_id, model_id=live.run_id)
+        request_id = await training.save_for_sampling(run, request.seq_id, request.sampling_session_seq_id)
+    return AcceptedResponse(request_id=request_id, model_id=run.run_id)
 
 
 @routes.post("/save_weights_external")
@@ -67,15 +67,15 @@ async def save_weights_external(
     request: SaveWeightsExternalRequest, context: ContextDep, caller: CallerDep
 ) -> AcceptedResponse:
     """Export as files for other programs, encrypted if there are recipients."""
-    live = await context.run(request.model_id, caller)
+    run = await context.run(request.model_id, caller)
     command = Save(
-        TinkerPath.of(live.run_id, Kind.EXTERNAL_WEIGHTS, request.path),
+        TinkerPath.of(run.run_id, Kind.EXTERNAL_WEIGHTS, request.path),
         request.ttl_seconds,
         user_metadata=request.user_metadata or {},
         recipients=tuple(request.age_encryption_recipients or ()),
     )
-    request_id = await context.engine.training.save(live, request.seq_id, command)
-    return AcceptedResponse(request_id=request_id, model_id=live.run_id)
+    request_id = await context.engine.training.save(run, request.seq_id, command)
+    return AcceptedResponse(request_id=request_id, model_id=run.run_id)
 
 
 @routes.post("/load_weights")
@@ -89,12 +89,12 @@ async def load_weights(request: LoadWeightsRequest, context: ContextDep, caller:
     found = await context.checkpoint(request.path, reader, kinds=(Kind.WEIGHTS,))
     source = found.row
     if request.model_id is not None:
-        live = await context.run(request.model_id, caller)
+        run = await context.run(request.model_id, caller)
         request_id = await context.engine.training.load(
-            live, request.seq_id, source, with_optimizer=request.optimizer, skipped=found.skipped
+            run, request.seq_id, source, with_optimizer=request.optimizer, skipped=found.skipped
         )
         context.audit_read(source, caller, purpose="load")
-        return AcceptedResponse(request_id=request_id, model_id=live.run_id)
+        return AcceptedResponse(request_id=request_id, model_id=run.run_id)
     assert request.session_id is not None  # with model_seq_id, if there is no model_id
     assert request.model_seq_id is not None
     session = await context.open_session(request.session_id, caller)

@@ -140,8 +140,8 @@ async def move_to_trash(
         return ()
     removal_facts = {"reason": reason, "discarded_at": now, "purge_at": purge_at}
     entry = insert(tables.trash).returning(*TRASH_COLUMNS)
-    entered = await connection.execute(entry, [{**checkpoint, **removal_facts} for checkpoint in removed])
-    return tuple(sorted(map(trash_row, entered.all()), key=lambda row: row.checkpoint.save_id))
+    added = await connection.execute(entry, [{**checkpoint, **removal_facts} for checkpoint in removed])
+    return tuple(sorted(map(trash_row, added.all()), key=lambda row: row.checkpoint.save_id))
 
 
 @dataclass(frozen=True, slots=True)

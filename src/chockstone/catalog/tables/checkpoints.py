@@ -167,7 +167,7 @@ class CheckpointTable:
         [given_up] = await self._database.write(surrender)
         return bool(given_up)
 
-    async def enter(
+    async def register(
         self,
         *,
         run_id: str,
@@ -190,7 +190,7 @@ class CheckpointTable:
     ) -> CheckpointRow:
         """Publish an archive that is in the store already: a copy, or one that a rebuild found.
 
-        An archive is entered once: entered again, it gets its existing row, whatever that says.
+        An archive has one row: registered again, it gets the existing row, whatever that says.
         ``CheckpointRowExists`` if another checkpoint is published under the name, expired or not.
         """
         values = {
@@ -216,10 +216,10 @@ class CheckpointTable:
         is_own = _CHECKPOINTS.archive == archive
         creation = insertion(values, unless=select(_CHECKPOINTS.save_id).where(is_own).exists())
         try:
-            [entered] = await self._database.write(creation.returning(*CHECKPOINT_ROWS.columns))
+            [registered] = await self._database.write(creation.returning(*CHECKPOINT_ROWS.columns))
         except IntegrityError:
-            entered = ()
-        row = CHECKPOINT_ROWS.only(entered) or await CHECKPOINT_ROWS.find(self._database, is_own)
+            registered = ()
+        row = CHECKPOINT_ROWS.only(registered) or await CHECKPOINT_ROWS.find(self._database, is_own)
         if row is None:
             raise CheckpointRowExists(
                 f"checkpoint 'tinker://{run_id}/{kind}/{name}' exists already; choose another name"

@@ -81,7 +81,7 @@ class RunTable:
             raise RowMissing(f"run {run_id!r} needs session {session_id!r}, which is not in this catalog")
         return run
 
-    async def enter(
+    async def rebuild(
         self,
         run_id: str,
         *,
@@ -96,7 +96,7 @@ class RunTable:
     ) -> RunRow:
         """Create the row of a run that only its journal has; an existing row is left as it is.
 
-        Its session must be entered before. ``ValueError`` when ``run_id`` is not a run's id.
+        The row of its session must exist. ``ValueError`` when ``run_id`` is not a run's id.
         """
         if (match := _RUN_ID.fullmatch(run_id)) is None:
             raise ValueError(f"{run_id!r} is not the id of a run")

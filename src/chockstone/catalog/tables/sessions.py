@@ -75,11 +75,11 @@ class SessionTable:
             return first
         return SESSION_ROWS.row(made[0])
 
-    async def enter(
+    async def rebuild(
         self, session_id: str, *, owner: str, now: datetime, project_id: str | None = None, sdk_version: str = ""
     ) -> SessionRow:
         """Create the row of a session that only its runs' journals name; an existing row is left as it is."""
-        entered = await SESSION_ROWS.create_once(
+        rebuilt = await SESSION_ROWS.create_once(
             self._database,
             session_id=session_id,
             owner=owner,
@@ -90,7 +90,7 @@ class SessionTable:
             created_at=now,
             last_heartbeat_at=now,
         )
-        return _present(session_id, entered)
+        return _present(session_id, rebuilt)
 
     async def get(self, session_id: str) -> SessionRow:
         return _present(session_id, await SESSION_ROWS.find(self._database, _SESSIONS.session_id == session_id))

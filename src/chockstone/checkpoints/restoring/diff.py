@@ -219,7 +219,7 @@ def _compare_files(old: _Contents, new: _Contents, changes: list[Change], on_byt
 
 
 @dataclass(slots=True)
-class _Tally:
+class _DiffCounts:
     elements: int = 0
     differing_bytes: int = 0
     differences: list[float] = field(default_factory=list)
@@ -228,12 +228,12 @@ class _Tally:
 def _measure(
     old: _Window, new: _Window, offset: int, new_offset: int, size: int, dtype: Dtype, on_bytes: Callable[[int], None]
 ) -> DiffExtent:
-    tally = _Tally()
+    counts = _DiffCounts()
     for start, length in _spans(size):
-        _count(old.read(offset + start, length), new.read(new_offset + start, length), dtype, tally)
+        _count(old.read(offset + start, length), new.read(new_offset + start, length), dtype, counts)
         on_bytes(length)
-    largest = float(np.max(tally.differences)) if tally.differences else None
-    return DiffExtent(tally.elements, size // dtype.itemsize, tally.differing_bytes, size, largest)
+    largest = float(np.max(counts.differences)) if counts.differences else None
+    return DiffExtent(counts.elements, size // dtype.itemsize, counts.differing_bytes, size, largest)
 
 
 def _spans(size: int) -> Iterator[tuple[int, int]]:
@@ -241,7 +241,7 @@ def _spans(size: int) -> Iterator[tuple[int, int]]:
         yield start, min(_CHUNK_BYTES, size - start)
 
 
-def _count(a: Bytes, b: Bytes, dtype: Dtype, tally: _Tally) -> None:
+def _count(a: Bytes, b: Bytes, dtype: Dtype, counts: _DiffCounts) -> None:
     word = min(dtype.itemsize, 8)
     differing = a.view(f"<u{word}") != b.view(f"<u{word}")
     if not differing.any():
@@ -249,12 +249,12 @@ def _count(a: Bytes, b: Bytes, dtype: Dtype, tally: _Tally) -> None:
     if dtype.itemsize > word:
         differing = differing.reshape(-1, dtype.itemsize // word).any(axis=1)
     x, y = a.reshape(-1, dtype.itemsize)[differing], b.reshape(-1, dtype.itemsize)[differing]
-    tally.elements += len(x)
-    tally.differing_bytes += int(np.count_nonzero(x != y))
+    counts.elements += len(x)
+    counts.differing_bytes += int(np.count_nonzero(x != y))
     if dtype.name in _FLOATS:
         with np.errstate(invalid="ignore"):
             distances = np.abs(_floats(x, dtype.name) - _floats(y, dtype.name))
-        tally.differences.append(float(distances.max()))
+        counts.differences.append(float(distances.max()))
 
 
 def _floats(elements: Bytes, dtype_name: str) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -17,7 +17,7 @@ from chockstone.cli.output.reporting import UNREACHABLE, CommandFailed, finish, 
 
 if TYPE_CHECKING:
     from chockstone.cli.settings.settings import Settings
-    from chockstone.engine.doctor.repairs import Orders
+    from chockstone.engine.doctor.repairs import AllowedRepairs
     from chockstone.engine.doctor.visit import Visit
 
 EPILOG: Final = (
@@ -89,33 +89,33 @@ def doctor(
             flag = "--remove-damaged" if remove_damaged else "--remove-orphans"
             raise typer.BadParameter("it is a part of a repair: give --fix, too", param_hint=flag)
         settings = _settings(data, store, database)
-        orders = None
+        allowed = None
         if fix or rebuild:
-            from chockstone.engine.doctor.repairs import Orders
+            from chockstone.engine.doctor.repairs import AllowedRepairs
 
-            orders = Orders(
+            allowed = AllowedRepairs(
                 may_repair=fix,
                 may_create=rebuild,
                 trash_seconds=settings.storage.trash,
                 remove_damaged=remove_damaged,
                 remove_orphans=remove_orphans,
             )
-        if orders is not None and not (dry_run or yes):
-            _confirm(settings.data, orders)
-        finish(_examine(settings, orders, is_full=full, dry_run=dry_run, as_json=as_json))
+        if allowed is not None and not (dry_run or yes):
+            _confirm(settings.data, allowed)
+        finish(_examine(settings, allowed, is_full=full, dry_run=dry_run, as_json=as_json))
 
 
-def _examine(settings: Settings, orders: Orders | None, *, is_full: bool, dry_run: bool, as_json: bool) -> int:
-    """Examine and, if there are orders, repair. Prints the report and returns the exit code."""
+def _examine(settings: Settings, allowed: AllowedRepairs | None, *, is_full: bool, dry_run: bool, as_json: bool) -> int:
+    """Examine and, unless ``allowed`` is None, repair. Prints the report and returns the exit code."""
     from chockstone.cli.local.doctor_report import report
 
-    visit = asyncio.run(_visit(settings, None if dry_run else orders, is_full=is_full))
-    is_rebuild = orders is not None and orders.may_create
+    visit = asyncio.run(_visit(settings, None if dry_run else allowed, is_full=is_full))
+    is_rebuild = allowed is not None and allowed.may_create
     was_lost = is_rebuild and (visit.made_catalog or not visit.has_catalog)
-    return report(settings.data, visit, orders, dry_run=dry_run, as_json=as_json, was_lost=was_lost)
+    return report(settings.data, visit, allowed, dry_run=dry_run, as_json=as_json, was_lost=was_lost)
 
 
-async def _visit(settings: Settings, orders: Orders | None, *, is_full: bool) -> Visit:
+async def _visit(settings: Settings, allowed: AllowedRepairs | None, *, is_full: bool) -> Visit:
     from chockstone.catalog import CatalogError, CatalogInUse
     from chockstone.cli.output.terminal import bytes_bar
     from chockstone.engine.doctor.visit import NoCatalog, look, repair
@@ -126,9 +126,9 @@ async def _visit(settings: Settings, orders: Orders | None, *, is_full: bool) ->
     place, now = settings.data, datetime.now(UTC)
     elsewhere = {"store_url": settings.deployment.store, "database_url": settings.deployment.database}
     try:
-        if orders is None:
+        if allowed is None:
             return await look(place, now=now, is_full=is_full, progress=bytes_bar, **elsewhere)
-        return await repair(place, orders, now=now, is_full=is_full, progress=bytes_bar, **elsewhere)
+        return await repair(place, allowed, now=now, is_full=is_full, progress=bytes_bar, **elsewhere)
     except (DirectoryInUse, CatalogInUse) as error:
         raise DoctorFailed(
             f"{error}: stop it before its store and catalog are repaired; without --fix and --rebuild, or with "
@@ -159,12 +159,12 @@ def _settings(data: str | None, store: str | None, database: str | None) -> Sett
     return settings
 
 
-def _confirm(place: Path, orders: Orders) -> None:
+def _confirm(place: Path, allowed: AllowedRepairs) -> None:
     removals = [
         words
         for is_wanted, words in (
-            (orders.remove_damaged, "damaged checkpoints"),
-            (orders.remove_orphans, "archives that cannot be listed"),
+            (allowed.remove_damaged, "damaged checkpoints"),
+            (allowed.remove_orphans, "archives that cannot be listed"),
         )
         if is_wanted
     ]

@@ -12,7 +12,7 @@ from chockstone.cli.output.formatting import format_count, format_size, printabl
 from chockstone.cli.output.reporting import FOUND
 from chockstone.cli.output.terminal import print_alarm, print_json, print_line
 from chockstone.engine.doctor.findings import Finding, FindingKind
-from chockstone.engine.doctor.repairs import Orders, Repair
+from chockstone.engine.doctor.repairs import AllowedRepairs, Repair
 from chockstone.engine.doctor.visit import Visit
 
 _SHOWN: Final = 20  # of one kind; JSON has them all
@@ -28,7 +28,7 @@ _NOT_IN_ARCHIVES: Final = (
 
 
 def report(
-    data: Path, visit: Visit, orders: Orders | None, *, dry_run: bool, as_json: bool, was_lost: bool = False
+    data: Path, visit: Visit, allowed: AllowedRepairs | None, *, dry_run: bool, as_json: bool, was_lost: bool = False
 ) -> int:
     """Print it, and return the exit code: whether anything is left that needs somebody.
 
@@ -37,13 +37,13 @@ def report(
     if as_json:
         print_json({**_document(data, visit, dry_run=dry_run), "catalog_was_lost": was_lost})
     else:
-        _print(data, visit, orders, dry_run=dry_run)
+        _print(data, visit, allowed, dry_run=dry_run)
         if was_lost:
             print_line(_NOT_IN_ARCHIVES)
     return FOUND if visit.examination.problems or any(repair.failure for repair in visit.repairs) else 0
 
 
-def _print(data: Path, visit: Visit, orders: Orders | None, *, dry_run: bool) -> None:
+def _print(data: Path, visit: Visit, allowed: AllowedRepairs | None, *, dry_run: bool) -> None:
     examination = visit.examination
     place = printable(str(data))
     known = format_count(examination.checkpoints, "checkpoint")
@@ -60,7 +60,7 @@ def _print(data: Path, visit: Visit, orders: Orders | None, *, dry_run: bool) ->
     for kind, findings in groupby(examination.findings, key=lambda finding: finding.kind):
         _print_findings(kind, list(findings))
     print_line()
-    print_line(_summary(visit, orders, dry_run=dry_run))
+    print_line(_summary(visit, allowed, dry_run=dry_run))
 
 
 def _print_repairs(repairs: Sequence[Repair]) -> None:
@@ -98,21 +98,21 @@ def _print_findings(kind: FindingKind, findings: Sequence[Finding]) -> None:
         print_line(f"    … and {len(findings) - _SHOWN:,} more; --json lists all")
 
 
-def _summary(visit: Visit, orders: Orders | None, *, dry_run: bool) -> str:
+def _summary(visit: Visit, allowed: AllowedRepairs | None, *, dry_run: bool) -> str:
     problems = visit.examination.problems
     if not problems:
         return "healthy: store and catalog say the same"
     size_bytes = sum(finding.size_bytes for finding in problems)
     told = format_count(len(problems), "finding") + (f", {format_size(size_bytes)}" if size_bytes else "")
-    able = sum((orders or Orders()).allow(finding.kind) for finding in problems)
-    if orders is not None and not dry_run:
+    able = sum((allowed or AllowedRepairs()).includes(finding.kind) for finding in problems)
+    if allowed is not None and not dry_run:
         return f"{told} left; what helps is said above"
     if not able:
         return (
-            f"{told}; {'this' if orders else '`chockstone doctor --fix`'} repairs none of it: what helps is said above"
+            f"{told}; {'this' if allowed else '`chockstone doctor --fix`'} repairs none of it: what helps is said above"
         )
     share = "all" if able == len(problems) else f"{able:,}"
-    return f"{told}; {'would repair' if orders else '`chockstone doctor --fix` repairs'} {share} of it"
+    return f"{told}; {'would repair' if allowed else '`chockstone doctor --fix` repairs'} {share} of it"
 
 
 def _document(data: Path, visit: Visit, *, dry_run: bool) -> dict[str, Any]:

@@ -101,11 +101,11 @@ async def examine(
     for row in papers.published:
         found = archives.get(row.archive)
         findings += await asyncio.to_thread(_look_at_row, row, found, reading, is_full=is_full)
-    remains = await find_leftover_files(catalog, archives, found_journals)
-    findings += await _look_at_trash(catalog, papers, archives, remains, now)
-    findings += await _look_at_orphans(catalog, papers, archives, papers.living_sessions | remains.living_sessions)
+    leftovers = await find_leftover_files(catalog, archives, found_journals)
+    findings += await _look_at_trash(catalog, papers, archives, leftovers, now)
+    findings += await _look_at_orphans(catalog, papers, archives, papers.living_sessions | leftovers.living_sessions)
     if not is_served:  # a server deletes them when no client can ask for the last results
-        findings += await asyncio.to_thread(_look_at_remains, remains, archives)
+        findings += await asyncio.to_thread(_look_at_leftovers, leftovers, archives)
     findings += await asyncio.to_thread(_look_at_litter, store)
     order = list(FindingKind)
     return Examination(
@@ -214,12 +214,12 @@ def _look_at_row(
 
 
 async def _look_at_trash(
-    catalog: Catalog, papers: _Papers, archives: dict[str, StoredCheckpoint], remains: LeftoverFiles, now: datetime
+    catalog: Catalog, papers: _Papers, archives: dict[str, StoredCheckpoint], leftovers: LeftoverFiles, now: datetime
 ) -> list[Finding]:
     in_use = await _in_use(catalog, (each.archive for each in papers.trash))
     due = {each.archive for each in papers.trash if each.purge_at <= now}
     if due:
-        in_use |= await asyncio.to_thread(_to_replay, remains, due)
+        in_use |= await asyncio.to_thread(_to_replay, leftovers, due)
     findings = []
     for each in papers.trash:
         if each.archive not in archives:
@@ -261,18 +261,21 @@ async def _look_at_orphans(
     return findings
 
 
-def _to_replay(remains: LeftoverFiles, due: set[str]) -> set[str]:
+def _to_replay(leftovers: LeftoverFiles, due: set[str]) -> set[str]:
     """Checkpoints that runs need to recover; a run whose journal cannot be read may need every checkpoint."""
     try:
-        return archives_to_replay(remains.living)
+        return archives_to_replay(leftovers.living)
     except (JournalError, OSError):
         return due
 
 
-def _look_at_remains(remains: LeftoverFiles, archives: dict[str, StoredCheckpoint]) -> list[Finding]:
+def _look_at_leftovers(leftovers: LeftoverFiles, archives: dict[str, StoredCheckpoint]) -> list[Finding]:
     return [
-        *(Finding(FindingKind.RECOVERY, name, archives[name].size, "its run is over") for name in remains.archives),
-        *(Finding(FindingKind.JOURNAL, str(each), journal_bytes(each), "its run is over") for each in remains.journals),
+        *(Finding(FindingKind.RECOVERY, name, archives[name].size, "its run is over") for name in leftovers.archives),
+        *(
+            Finding(FindingKind.JOURNAL, str(each), journal_bytes(each), "its run is over")
+            for each in leftovers.journals
+        ),
     ]
 
 

@@ -29,8 +29,8 @@ _LOSSES: Final = (FindingKind.MISSING, FindingKind.EMPTY_TRASH)  # what a disk t
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """What may be done. Rows for archives that have none may always be made."""
+class AllowedRepairs:
+    """Which findings a doctor may repair. Rows for archives that have none may always be made."""
 
     may_repair: bool = True
     may_create: bool = False  # a catalog, where there is none
@@ -38,7 +38,7 @@ class Orders:
     remove_damaged: bool = False
     remove_orphans: bool = False
 
-    def allow(self, kind: FindingKind) -> bool:
+    def includes(self, kind: FindingKind) -> bool:
         if kind is FindingKind.ORPHAN:
             return True
         if not self.may_repair or kind is FindingKind.UNREADABLE:
@@ -60,12 +60,12 @@ class Repair:
 
 class Repairs:
     def __init__(
-        self, catalog: Catalog, store: Store, orders: Orders, *, now: datetime, journals: Path | None = None
+        self, catalog: Catalog, store: Store, allowed: AllowedRepairs, *, now: datetime, journals: Path | None = None
     ) -> None:
         self._catalog = catalog
         self._journals = journals
         self._store = store
-        self._orders = orders
+        self._allowed = allowed
         self._now = now
         self._by_kind = {
             FindingKind.STUCK: self._end_save,
@@ -92,7 +92,7 @@ class Repairs:
         is_unsafe = await asyncio.to_thread(is_unmounted, self._store)
         repairs = []
         for finding in findings:
-            if not self._orders.allow(finding.kind):
+            if not self._allowed.includes(finding.kind):
                 continue
             if is_unsafe and finding.kind in _LOSSES:
                 why = f"{self._store.url} is empty: is its disk mounted? Nothing is given up for good like that"
@@ -113,7 +113,7 @@ class Repairs:
         if fault is None:
             size_bytes, seal = await asyncio.to_thread(self._size_and_seal, save.archive)
             with suppress(CheckpointRowExists):  # the name was taken meanwhile: the archive is one without a row
-                purge_at = self._now + timedelta(seconds=self._orders.trash_seconds)
+                purge_at = self._now + timedelta(seconds=self._allowed.trash_seconds)
                 committed = await self._catalog.checkpoints.commit(
                     save, size_bytes=size_bytes, seal=seal, now=self._now, purge_at=purge_at
                 )
@@ -137,7 +137,7 @@ class Repairs:
     async def _mark_damaged(self, finding: Finding) -> Repair:
         row = _row(finding)
         await self._catalog.checkpoints.mark_damaged(row.save_id, finding.detail)
-        if self._orders.remove_damaged:
+        if self._allowed.remove_damaged:
             return await self._remove_damaged(finding)
         return Repair(finding, "marked as damaged")
 

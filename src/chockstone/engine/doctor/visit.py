@@ -20,7 +20,7 @@ from chockstone.catalog import Catalog, CatalogUnavailable
 from chockstone.checkpoints import open_store
 from chockstone.engine.doctor.examination import Progress, examine, lasting
 from chockstone.engine.doctor.findings import Examination, FindingKind
-from chockstone.engine.doctor.repairs import Orders, Repair, Repairs
+from chockstone.engine.doctor.repairs import AllowedRepairs, Repair, Repairs
 from chockstone.engine.ownership.catalog_claim import require_catalog_within, take_catalog
 from chockstone.engine.ownership.data_directory import DATABASE, RUN_JOURNALS, is_owned, owned, private_files
 from chockstone.engine.ownership.store_claim import adopt_store, claim_store, store_of
@@ -81,7 +81,7 @@ async def look(
 
 async def repair(
     data: Path,
-    orders: Orders,
+    allowed: AllowedRepairs,
     *,
     now: datetime,
     is_full: bool,
@@ -89,7 +89,7 @@ async def repair(
     store_url: str | None = None,
     database_url: str | None = None,
 ) -> Visit:
-    """Repair what the orders allow, until nothing more can be done. A rebuild makes the catalog if there is none,
+    """Repair what is allowed, until nothing more can be done. A rebuild makes the catalog if there is none,
     and makes a store and a catalog that were another's this directory's.
 
     Raises DirectoryInUse, NoCatalog, CatalogError, CatalogRefused, StoreError, StoreRefused.
@@ -97,13 +97,13 @@ async def repair(
     database = _database(data, database_url)
     with private_files(), owned(data):
         has_catalog = await Catalog.exists(database)
-        if not (orders.may_create or has_catalog):
+        if not (allowed.may_create or has_catalog):
             raise NoCatalog(
                 f"there is no catalog {redact_url(database).removeprefix(_FILE)!r} to repair. "
                 "`chockstone doctor --rebuild` makes one from the store"
             )
         store = open_store(store_url or store_of(data))
-        if orders.may_create:
+        if allowed.may_create:
             adopt_store(data, store)
         claim_store(data, store)
         async with AsyncExitStack() as stack:
@@ -111,14 +111,14 @@ async def repair(
             if database_url is None:
                 await catalog.bring_up_to_date()
             else:
-                lock = await take_catalog(catalog, data, now=now, may_adopt=orders.may_create)
+                lock = await take_catalog(catalog, data, now=now, may_adopt=allowed.may_create)
                 stack.push_async_callback(lock.release)
             journals = data / RUN_JOURNALS
             first = await examine(catalog, store, now=now, journals=journals, is_full=is_full, progress=progress)
             await catalog.checkpoints.mark_verified(sorted(first.verified), at=now)
             for save_id, seal in sorted(first.unsealed.items()):
                 await catalog.checkpoints.add_seal(save_id, seal)
-            doctor = Repairs(catalog, store, orders, now=now, journals=journals)
+            doctor = Repairs(catalog, store, allowed, now=now, journals=journals)
             repairs: list[Repair] = []
             tried: set[tuple[FindingKind, str]] = set()
             current = first

@@ -52,10 +52,10 @@ class CatalogRebuild:
             if facts.run_id != run_id or not contents.is_worth_recovering:
                 return
             now = self._now()
-            await self._catalog.sessions.enter(
+            await self._catalog.sessions.rebuild(
                 facts.session_id, owner=facts.owner, now=now, project_id=facts.project_id
             )
-            await self._catalog.runs.enter(
+            await self._catalog.runs.rebuild(
                 run_id,
                 owner=facts.owner,
                 base_model=facts.base_model,

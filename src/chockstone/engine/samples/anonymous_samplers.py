@@ -30,10 +30,10 @@ class AnonymousSamplers:
 
     def take_left_behind(self) -> list[str]:
         """The sampling sessions whose weights may go; told once."""
-        horizon = self._monotonic() - self._limits.unnamed_idle_seconds
+        horizon = self._monotonic() - self._limits.anonymous_idle_seconds
         left: list[str] = []
         for used_at in self._used_at.values():
-            older = list(used_at)[: -self._limits.unnamed_samplers]
+            older = list(used_at)[: -self._limits.anonymous_samplers]
             left += [sampler_id for sampler_id in older if used_at[sampler_id] < horizon]
         self.forget(left)
         return left

@@ -61,7 +61,7 @@ class SampleCalls:
                 await self._wait_for_worker()  # one that was stopped did not die
                 reason = str(error)
                 request.deaths += error.code != "unsent"
-                request.is_on_trial = request.is_on_trial and error.code == "unsent"
+                request.counts_as_suspect = request.counts_as_suspect and error.code == "unsent"
                 may_be_recovered = True
                 log.warning("worker lost request=%s deaths=%d reason=%s", request.request_id, request.deaths, reason)
             except RequestError as error:
@@ -79,8 +79,8 @@ class SampleCalls:
             await self._wait_for_worker()
             if request.promise.is_done():
                 raise BadRequest(CANCELLED)
-            if self._journal is not None and not request.is_on_trial:
-                request.is_on_trial = True
+            if self._journal is not None and not request.counts_as_suspect:
+                request.counts_as_suspect = True
                 await asyncio.shield(self._journal.attempt(request.request_id, deaths=request.deaths))
             source = request.facts.source
             call = SampleCall(

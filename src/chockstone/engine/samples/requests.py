@@ -24,7 +24,7 @@ class SamplerSource:
     seal: str | None = None  # of the archive, if it is known: an archive with another seal is refused
 
     @property
-    def is_unnamed(self) -> bool:
+    def is_anonymous(self) -> bool:
         return self.archive == ephemeral_name(self.sampling_session_id)
 
     @property
@@ -89,7 +89,7 @@ class PendingSample:
     written: asyncio.Future[None] | None = None  # None: it is durable already, or no journal is kept
     deaths: int = 0  # of workers, while it ran
     server_deaths: int = 0  # of servers, while it ran
-    is_on_trial: bool = True  # if this server died now, the journal would count this request as a suspect
+    counts_as_suspect: bool = True  # if this server died now, the journal would count this request as a suspect
 
     @property
     def request_id(self) -> str:

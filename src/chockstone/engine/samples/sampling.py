@@ -226,7 +226,7 @@ class Sampling:
         except JournalDamaged as damage:
             body, failure = b"", ServerFailure(f"the request was lost with its record: {damage}. Submit it again.")
         promise = self._futures.promise(facts.source.owner, facts.request_id)
-        request = PendingSample(promise, facts, body, is_on_trial=False)
+        request = PendingSample(promise, facts, body, counts_as_suspect=False)
         request.deaths, request.server_deaths = found.deaths, found.server_deaths
         self._start(request, failure)
 
@@ -290,7 +290,7 @@ class Sampling:
         """This server ends before the sample does; the next one runs it again, with nothing held against it."""
         if self._journal is None:
             self._settle(request, Result.failed(ServerFailure(f"the sample was not finished: {reason}")))
-        elif request.is_on_trial and not request.promise.is_done():
+        elif request.counts_as_suspect and not request.promise.is_done():
             with suppress(JournalError):  # it is closed already
                 self._journal.spare(request.request_id)
 
@@ -313,7 +313,7 @@ class Sampling:
         except RequestError as error:
             if error.code in ("damaged", "missing"):
                 self._on_bad_archive(source, error)
-            if error.code == "missing" and source.is_unnamed:
+            if error.code == "missing" and source.is_anonymous:
                 return OperationOutcome(Result.failed(BadRequest(_FREED)))
             return OperationOutcome(Result.failed(error))
         except (NoWorker, JournalError):

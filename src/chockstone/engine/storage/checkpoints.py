@@ -464,7 +464,7 @@ class CheckpointLifecycle:
             except StoreError as error:
                 raise ServerFailure(f"checkpoint {row.path!r} could not be copied: {error}") from error
             try:
-                copied = await self._catalog.checkpoints.enter(
+                copied = await self._catalog.checkpoints.register(
                     run_id=run_id,
                     kind=row.kind,
                     name=row.name,

@@ -43,13 +43,11 @@ class Leftovers:
         """
         # The store first: a session or run that has something there by then was known before.
         names = await self._storage.names()
-        remains = await find_leftover_files(
-            self._catalog, names, await asyncio.to_thread(list_journals, self._journals)
-        )
+        files = await find_leftover_files(self._catalog, names, await asyncio.to_thread(list_journals, self._journals))
         unfinished = await self._catalog.sessions.list_unfinished()
-        living = remains.living_sessions.union(stored_session(row.session_id) for row in unfinished)
+        living = files.living_sessions.union(stored_session(row.session_id) for row in unfinished)
         sessions = {name: session for name in names if (session := ephemeral_session(name)) is not None}
-        over = [*(name for name, session in sessions.items() if session not in living), *remains.archives]
+        over = [*(name for name, session in sessions.items() if session not in living), *files.archives]
         freed = 0
         for archive in over:
             try:

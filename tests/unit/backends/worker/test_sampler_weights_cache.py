@@ -11,7 +11,7 @@ def weights(size_bytes: int = 10) -> Weights:
     return Weights(cast("Any", None), None, size_bytes)  # Any: a model that nobody runs
 
 
-def shelf_of(limit_bytes: int, *archives: str) -> WeightsCache:
+def cache_of(limit_bytes: int, *archives: str) -> WeightsCache:
     cache = WeightsCache(limit_bytes)
     for archive in archives:
         cache.put(archive, weights(), is_durable=True)
@@ -32,7 +32,7 @@ def test_weights_are_found_by_their_archive() -> None:
 
 
 def test_those_not_used_for_longest_make_room() -> None:
-    cache = shelf_of(30, "a", "b", "c")
+    cache = cache_of(30, "a", "b", "c")
     cache.get("a")
 
     cache.put("d", weights(), is_durable=True)
@@ -41,7 +41,7 @@ def test_those_not_used_for_longest_make_room() -> None:
 
 
 def test_as_many_make_room_as_are_needed() -> None:
-    cache = shelf_of(30, "a", "b", "c")
+    cache = cache_of(30, "a", "b", "c")
 
     cache.put("d", weights(25), is_durable=True)
 
@@ -49,7 +49,7 @@ def test_as_many_make_room_as_are_needed() -> None:
 
 
 def test_weights_larger_than_the_shelf_stay_until_others_come() -> None:
-    cache = shelf_of(30)
+    cache = cache_of(30)
     cache.put("large", weights(1000), is_durable=True)
     assert there(cache, "large") == ["large"]
 
@@ -59,7 +59,7 @@ def test_weights_larger_than_the_shelf_stay_until_others_come() -> None:
 
 
 def test_weights_that_are_not_on_disk_stay() -> None:
-    cache = shelf_of(30)
+    cache = cache_of(30)
     cache.put("only here", weights(30), is_durable=False)
 
     cache.put("a", weights(), is_durable=True)
@@ -69,7 +69,7 @@ def test_weights_that_are_not_on_disk_stay() -> None:
 
 
 def test_weights_that_came_to_disk_may_go() -> None:
-    cache = shelf_of(30)
+    cache = cache_of(30)
     cache.put("saved", weights(30), is_durable=False)
     cache.put("a", weights(), is_durable=True)
 
@@ -79,7 +79,7 @@ def test_weights_that_came_to_disk_may_go() -> None:
 
 
 def test_weights_that_came_to_disk_stay_while_there_is_room() -> None:
-    cache = shelf_of(30)
+    cache = cache_of(30)
     cache.put("saved", weights(30), is_durable=False)
 
     cache.saved("saved")
@@ -89,7 +89,7 @@ def test_weights_that_came_to_disk_stay_while_there_is_room() -> None:
 
 @pytest.mark.parametrize("is_durable", [True, False])
 def test_forgotten_weights_are_gone_and_their_room_is_free(is_durable: bool) -> None:
-    cache = shelf_of(20, "a")
+    cache = cache_of(20, "a")
     cache.put("b", weights(), is_durable=is_durable)
 
     cache.forget("b")
@@ -101,7 +101,7 @@ def test_forgotten_weights_are_gone_and_their_room_is_free(is_durable: bool) -> 
 
 
 def test_the_same_archive_put_again_counts_once() -> None:
-    cache = shelf_of(30, "a", "b", "a", "a")
+    cache = cache_of(30, "a", "b", "a", "a")
     cache.put("c", weights(), is_durable=True)
 
     assert there(cache, "a", "b", "c") == ["a", "b", "c"]

@@ -361,14 +361,14 @@ async def test_iteration_meets_every_row_once(catalog: Catalog, page: int) -> No
     assert [row async for row in catalog.checkpoints.iterate(page)] == rows
 
 
-async def test_an_archive_is_entered_once(url: str) -> None:
+async def test_an_archive_is_registered_once(url: str) -> None:
     async with await Catalog.open(url) as one, await Catalog.open(url) as two:
-        entered = await asyncio.gather(*(enter(each) for each in [one, two] * 10))
+        registered = await asyncio.gather(*(register(each) for each in [one, two] * 10))
 
-        assert len({row.save_id for row in entered}) == 1
-        assert await two.checkpoints.get(RUN, "weights", "final", now=NOW) == entered[0]
-        assert entered[0] == CheckpointRow(
-            save_id=entered[0].save_id,
+        assert len({row.save_id for row in registered}) == 1
+        assert await two.checkpoints.get(RUN, "weights", "final", now=NOW) == registered[0]
+        assert registered[0] == CheckpointRow(
+            save_id=registered[0].save_id,
             run_id=RUN,
             kind="weights",
             name="final",
@@ -393,25 +393,25 @@ async def test_an_archive_that_has_a_row_keeps_it(catalog: Catalog) -> None:
     saved = await save(catalog)
     begun = await begin(catalog, "unfinished")
 
-    assert await enter(catalog, name="renamed", archive=saved.archive) == saved
-    assert await enter(catalog, name="unfinished", archive=begun.archive) == begun
+    assert await register(catalog, name="renamed", archive=saved.archive) == saved
+    assert await register(catalog, name="unfinished", archive=begun.archive) == begun
     assert await names(catalog) == ["final"]
 
 
-async def test_a_taken_name_is_not_entered(catalog: Catalog) -> None:
+async def test_a_taken_name_is_not_registered(catalog: Catalog) -> None:
     saved = await save(catalog)
     await begin(catalog, "unfinished")
 
     with pytest.raises(CheckpointRowExists, match="'tinker://s:train:0/weights/final' exists already"):
-        await enter(catalog, archive="another")
+        await register(catalog, archive="another")
 
-    await enter(catalog, name="unfinished", archive="another")
+    await register(catalog, name="unfinished", archive="another")
     assert await names(catalog) == ["final", "unfinished"]
     assert await catalog.checkpoints.get(RUN, "weights", "final", now=NOW) == saved
 
 
-async def enter(catalog: Catalog, name: str = "final", archive: str = "archives/final") -> CheckpointRow:
-    return await catalog.checkpoints.enter(
+async def register(catalog: Catalog, name: str = "final", archive: str = "archives/final") -> CheckpointRow:
+    return await catalog.checkpoints.register(
         run_id=RUN,
         kind="weights",
         name=name,

@@ -135,29 +135,29 @@ async def test_a_lost_run_says_why(catalog: Catalog) -> None:
     assert [run.model_seq_id for run in await catalog.runs.list_in_state("active")] == [0, 2]
 
 
-async def test_a_run_that_only_its_journal_remembers_is_entered_once(catalog: Catalog) -> None:
+async def test_a_run_that_only_its_journal_remembers_is_rebuilt_once(catalog: Catalog) -> None:
     facts = {"owner": "a", "base_model": "tiny", "spec": {"rank": 8}, "user_metadata": {"k": "v"}, "project_id": "p"}
-    await catalog.sessions.enter("s:2", owner="a", now=NOW, project_id="p")
+    await catalog.sessions.rebuild("s:2", owner="a", now=NOW, project_id="p")
 
-    entered = await asyncio.gather(*(catalog.runs.enter("s:2:train:3", **facts, now=NOW) for _ in range(10)))
+    rebuilt = await asyncio.gather(*(catalog.runs.rebuild("s:2:train:3", **facts, now=NOW) for _ in range(10)))
     await catalog.runs.set_state("s:2:train:3", "active")
-    again = await catalog.runs.enter("s:2:train:3", **{**facts, "base_model": "other"}, now=after(hours=1))
+    again = await catalog.runs.rebuild("s:2:train:3", **{**facts, "base_model": "other"}, now=after(hours=1))
 
-    assert {(run.session_id, run.model_seq_id, run.state) for run in entered} == {("s:2", 3, "parked")}
+    assert {(run.session_id, run.model_seq_id, run.state) for run in rebuilt} == {("s:2", 3, "parked")}
     assert again == await catalog.runs.get("s:2:train:3")
     assert (again.base_model, again.state, again.project_id, again.created_at) == ("tiny", "active", "p", NOW)
     assert await catalog.runs.list_in_state("parked") == ()
 
 
 @pytest.mark.parametrize("run_id", ["", "s", "s:train", "s:train:", "s:train:x", "s:train:01", "s.train.0", ":train:0"])
-async def test_what_is_no_runs_id_is_not_entered(catalog: Catalog, run_id: str) -> None:
+async def test_what_is_no_runs_id_is_not_rebuilt(catalog: Catalog, run_id: str) -> None:
     with pytest.raises(ValueError, match="is not the id of a run"):
-        await catalog.runs.enter(run_id, owner="a", base_model="tiny", spec={}, now=NOW)
+        await catalog.runs.rebuild(run_id, owner="a", base_model="tiny", spec={}, now=NOW)
 
 
-async def test_a_run_is_entered_after_its_session(catalog: Catalog) -> None:
+async def test_a_run_is_rebuilt_after_its_session(catalog: Catalog) -> None:
     with pytest.raises(RowMissing, match="session 's'"):
-        await catalog.runs.enter("s:train:0", owner="a", base_model="tiny", spec={}, now=NOW)
+        await catalog.runs.rebuild("s:train:0", owner="a", base_model="tiny", spec={}, now=NOW)
 
 
 async def test_parked_runs_are_found_by_their_state(catalog: Catalog) -> None:

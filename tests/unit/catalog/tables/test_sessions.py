@@ -177,17 +177,17 @@ async def test_runs_move_with_their_session(catalog: Catalog) -> None:
     assert (await catalog.runs.get("t:train:0")).project_id is None
 
 
-async def test_a_session_that_only_a_journal_remembers_is_entered_once(catalog: Catalog) -> None:
-    entered = await asyncio.gather(
-        *(catalog.sessions.enter("s", owner="a", project_id="p", now=after(seconds=n)) for n in range(10))
+async def test_a_session_that_only_a_journal_remembers_is_rebuilt_once(catalog: Catalog) -> None:
+    rebuilt = await asyncio.gather(
+        *(catalog.sessions.rebuild("s", owner="a", project_id="p", now=after(seconds=n)) for n in range(10))
     )
 
-    assert len({session.created_at for session in entered}) == 1
-    assert (entered[0].owner, entered[0].project_id, entered[0].sdk_version) == ("a", "p", "")
-    assert not entered[0].is_finished
+    assert len({session.created_at for session in rebuilt}) == 1
+    assert (rebuilt[0].owner, rebuilt[0].project_id, rebuilt[0].sdk_version) == ("a", "p", "")
+    assert not rebuilt[0].is_finished
 
 
 async def test_entering_a_session_leaves_one_that_is_there_as_it_is(catalog: Catalog) -> None:
     made = await make_session(catalog, display_name="mine", user_metadata={"k": "v"})
 
-    assert await catalog.sessions.enter("s", owner="other", now=after(hours=1)) == made
+    assert await catalog.sessions.rebuild("s", owner="other", now=after(hours=1)) == made

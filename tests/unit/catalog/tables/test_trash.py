@@ -78,7 +78,7 @@ async def test_a_discard_passes_over_what_is_not_published(catalog: Catalog) -> 
 
 async def test_many_are_discarded_and_claimed_in_one_call(catalog: Catalog) -> None:
     rows = [
-        await catalog.checkpoints.enter(
+        await catalog.checkpoints.register(
             run_id=RUN,
             kind="weights",
             name=f"c{n}",

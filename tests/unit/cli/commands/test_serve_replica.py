@@ -26,7 +26,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerConfi
     """An empty directory to stand in, and an API replica that only records its configuration."""
     seen: list[ServerConfig] = []
 
-    def run_front(config: ServerConfig, engine: str, *, announce: Callable[[int, list[str]], None]) -> int:
+    def run_replica(config: ServerConfig, engine: str, *, announce: Callable[[int, list[str]], None]) -> int:
         assert engine == ENGINE
         seen.append(config)
         announce(4321, list(config.keys))
@@ -34,7 +34,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerConfi
 
     for variable in [name for name in os.environ if name.startswith("CHOCKSTONE_")]:
         monkeypatch.delenv(variable)
-    monkeypatch.setitem(sys.modules, "chockstone.api.replica.server", SimpleNamespace(run=run_front))
+    monkeypatch.setitem(sys.modules, "chockstone.api.replica.server", SimpleNamespace(run=run_replica))
     monkeypatch.chdir(tmp_path)
     return seen
 

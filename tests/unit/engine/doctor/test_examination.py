@@ -6,7 +6,7 @@ import pytest
 
 from chockstone.catalog import RunState
 from chockstone.engine.doctor.findings import FindingKind
-from chockstone.engine.doctor.repairs import Orders
+from chockstone.engine.doctor.repairs import AllowedRepairs
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS, owned
 from chockstone.engine.storage.archive_names import ephemeral_name
 from support.engine.damaged_data_dirs import NOON, RUN, DamagedDataDir, later, write_journal
@@ -350,6 +350,6 @@ async def test_a_rebuilt_catalog_has_the_seals_of_the_store(patient: DamagedData
     before = await patient.saved("a")
     patient.lose_catalog()
 
-    await patient.treated(Orders(may_repair=False, may_create=True))
+    await patient.treated(AllowedRepairs(may_repair=False, may_create=True))
 
     assert (await patient.rows())["a"].seal == before.seal

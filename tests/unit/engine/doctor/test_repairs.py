@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chockstone.engine.doctor.findings import FindingKind
-from chockstone.engine.doctor.repairs import Orders
+from chockstone.engine.doctor.repairs import AllowedRepairs
 from chockstone.engine.doctor.visit import NoCatalog
 from chockstone.engine.ownership.data_directory import DirectoryInUse, is_owned, owned
 from chockstone.engine.storage.archive_names import ephemeral_name
@@ -70,7 +70,7 @@ async def test_damage_is_removed_when_that_is_asked_for(patient: DamagedDataDir)
     async with patient.catalog() as catalog:
         await catalog.checkpoints.mark_damaged(known.save_id, "too short")
 
-    visit = await patient.treated(Orders(remove_damaged=True))
+    visit = await patient.treated(AllowedRepairs(remove_damaged=True))
 
     assert visit.examination.problems == ()
     assert sum(repair.freed_bytes for repair in visit.repairs) == fresh.size_bytes + known.size_bytes
@@ -125,7 +125,7 @@ async def test_a_stuck_save_with_a_wrong_byte_is_given_up_and_its_archive_kept(p
     await patient.begun("a", archive=archive)
     patient.flip(archive)
 
-    visit = await patient.treated(Orders(may_repair=True))
+    visit = await patient.treated(AllowedRepairs(may_repair=True))
 
     assert visit.repairs[0].done == "given up"
     assert patient.file(archive).exists()
@@ -212,7 +212,7 @@ async def test_archives_that_cannot_be_listed_are_kept_unless_they_are_to_go(pat
     patient.archive("by-hand/step-1")
 
     kept = await patient.treated()
-    gone = await patient.treated(Orders(remove_orphans=True))
+    gone = await patient.treated(AllowedRepairs(remove_orphans=True))
 
     assert kept.repairs == ()
     assert [finding.kind.value for finding in kept.examination.findings] == ["rival", "stray"]
@@ -271,8 +271,10 @@ async def test_what_brings_runs_back_stays_and_what_is_left_of_others_goes(patie
     patient.recovery("gone:train:0")
     over, over_journal = patient.recovery("over:train:0"), patient.journal("over:train:0")
     async with patient.catalog() as catalog:
-        await catalog.sessions.enter("over", owner="ann", now=NOON)
-        await catalog.runs.enter("over:train:0", owner="ann", base_model="tiny", spec=SPEC, now=NOON, state="unloaded")
+        await catalog.sessions.rebuild("over", owner="ann", now=NOON)
+        await catalog.runs.rebuild(
+            "over:train:0", owner="ann", base_model="tiny", spec=SPEC, now=NOON, state="unloaded"
+        )
 
     visit = await patient.treated()
 

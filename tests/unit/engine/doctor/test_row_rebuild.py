@@ -6,11 +6,11 @@ import pytest
 
 from chockstone.catalog import RowMissing
 from chockstone.engine.doctor.findings import FindingKind
-from chockstone.engine.doctor.repairs import Orders
+from chockstone.engine.doctor.repairs import AllowedRepairs
 from chockstone.engine.storage.archive_names import archive_name
 from support.engine.damaged_data_dirs import NOON, RUN, SPEC, DamagedDataDir, described, later
 
-REBUILD = Orders(may_repair=False, may_create=True)
+REBUILD = AllowedRepairs(may_repair=False, may_create=True)
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ async def test_a_run_with_a_journal_comes_back_to_go_on(patient: DamagedDataDir)
     patient.described("a", run_id="one:train:1", seq_id=2)
     journal, archive = patient.journal("one:train:1"), patient.recovery("one:train:1")
 
-    visit = await patient.treated(Orders(may_create=True))
+    visit = await patient.treated(AllowedRepairs(may_create=True))
 
     assert visit.examination.findings == ()
     assert journal.exists()

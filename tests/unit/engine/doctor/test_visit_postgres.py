@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from chockstone.catalog import Catalog, CatalogInUse, CatalogUnavailable
-from chockstone.engine.doctor.repairs import Orders
+from chockstone.engine.doctor.repairs import AllowedRepairs
 from chockstone.engine.doctor.visit import NoCatalog
 from chockstone.engine.ownership.catalog_claim import CatalogRefused, take_catalog
 from support.engine.damaged_data_dirs import NOON, DamagedDataDir
 from support.postgres import shared_postgres
 
-REBUILD = Orders(may_repair=False, may_create=True)
+REBUILD = AllowedRepairs(may_repair=False, may_create=True)
 
 
 @pytest.fixture

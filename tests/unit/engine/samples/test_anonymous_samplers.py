@@ -13,7 +13,7 @@ class Clock:
 
 
 def make(clock: Clock, *, keep: int = 2) -> AnonymousSamplers:
-    return AnonymousSamplers(EngineLimits(unnamed_samplers=keep, unnamed_idle_seconds=10), monotonic=clock)
+    return AnonymousSamplers(EngineLimits(anonymous_samplers=keep, anonymous_idle_seconds=10), monotonic=clock)
 
 
 def test_the_newest_and_those_used_lately_stay() -> None:

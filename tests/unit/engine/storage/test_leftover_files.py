@@ -18,16 +18,16 @@ from support.engine.making import NOW
 
 
 async def make_run(catalog: Catalog, run_id: str) -> None:
-    await catalog.sessions.enter(run_id.partition(":")[0], owner="a", now=NOW)
-    await catalog.runs.enter(run_id, owner="a", base_model="tiny", spec={}, now=NOW)
+    await catalog.sessions.rebuild(run_id.partition(":")[0], owner="a", now=NOW)
+    await catalog.runs.rebuild(run_id, owner="a", base_model="tiny", spec={}, now=NOW)
 
 
 async def test_other_archives_are_never_remains(catalog: Catalog) -> None:
     others = ["x.train.0/weights/recovery.1-ab", ephemeral_name("x:sample:0"), "recovery", "x.train.0/recovery"]
 
-    remains = await find_leftover_files(catalog, others, [])
+    leftovers = await find_leftover_files(catalog, others, [])
 
-    assert (remains.archives, remains.journals) == ((), ())
+    assert (leftovers.archives, leftovers.journals) == ((), ())
 
 
 async def test_archives_of_a_run_go_with_it_and_not_with_another_of_its_session(catalog: Catalog) -> None:
@@ -37,10 +37,10 @@ async def test_archives_of_a_run_go_with_it_and_not_with_another_of_its_session(
     one, ten = (f"{recovery_folder(f'x:train:{number}')}/1.ab" for number in (1, 10))
     journals = [Path("journal/runs") / f"x.train.{number}" for number in (1, 10)]
 
-    remains = await find_leftover_files(catalog, [one, ten], journals)
+    leftovers = await find_leftover_files(catalog, [one, ten], journals)
 
-    assert (remains.archives, remains.journals) == ((one,), (journals[0],))
-    assert remains.living_sessions == {"x"}
+    assert (leftovers.archives, leftovers.journals) == ((one,), (journals[0],))
+    assert leftovers.living_sessions == {"x"}
 
 
 async def test_hundreds_of_runs_are_asked_about_at_once(catalog: Catalog) -> None:
@@ -48,9 +48,9 @@ async def test_hundreds_of_runs_are_asked_about_at_once(catalog: Catalog) -> Non
     await catalog.runs.set_state("x:train:0", "unloaded")
     journals = [Path(f"x.train.{number}") for number in range(1203)]
 
-    remains = await find_leftover_files(catalog, [], journals)
+    leftovers = await find_leftover_files(catalog, [], journals)
 
-    assert remains.journals == (journals[0],)
+    assert leftovers.journals == (journals[0],)
 
 
 async def test_what_is_no_runs_directory_is_left_alone(catalog: Catalog, tmp_path: Path) -> None:

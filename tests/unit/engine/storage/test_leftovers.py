@@ -82,7 +82,7 @@ async def test_recovery_archives_of_runs_that_are_over_go_and_others_stay(
 ) -> None:
     states: dict[str, RunState] = {"s:train:0": "active", "s:train:1": "parked", "s:train:2": "unloaded"}
     for run_id, state in states.items():
-        await catalog.runs.enter(run_id, owner="local", base_model="tiny", spec={}, now=NOW, state=state)
+        await catalog.runs.rebuild(run_id, owner="local", base_model="tiny", spec={}, now=NOW, state=state)
     (tmp_path / "x.train.0").mkdir()  # the journal of a run that the catalog has lost
     zero, one, two = (f"{recovery_folder(run_id)}/0001.ab" for run_id in states)
     known, alone = (f"{recovery_folder(run_id)}/0001.ab" for run_id in ("x:train:0", "y:train:0"))
