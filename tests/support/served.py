@@ -13,7 +13,6 @@ from fastapi import FastAPI
 
 from chockstone.api.admission.uploads import Uploads
 from chockstone.api.app import create_app
-from chockstone.api.config import ServerConfig
 from chockstone.api.context import Context, audited_refusals
 from chockstone.api.model_descriptions import describe_models
 from chockstone.api.sampler_sources import SamplerSources
@@ -25,6 +24,7 @@ from chockstone.engine.config import StorageRules
 from chockstone.engine.engine import Engine
 from chockstone.engine.ownership.data_directory import ARCHIVES
 from chockstone.engine.storage.archive_storage import ArchiveStorage
+from support.api.server_configs import default_config
 from support.engine.fake_backend import FakeBackend
 from support.postgres import catalog_url
 
@@ -60,7 +60,7 @@ async def serve_in_process(
     backend.environment["models"] = dict.fromkeys(models, "")
     storage = ArchiveStorage(store)
     sources = SamplerSources()
-    config = ServerConfig(models=models, data=home, storage=rules or StorageRules(), keys=keys or {}, admins=admins)
+    config = default_config(home, models=models, storage=rules or StorageRules(), keys=keys or {}, admins=admins)
     async with await Catalog.open(catalog_url(home)) as catalog:
         engine = Engine(
             backend,

@@ -25,7 +25,7 @@ from chockstone.engine.futures import Promise
 from chockstone.engine.runs.operations import run_of
 from chockstone.engine.runs.run import Run
 from chockstone.engine.samples.sampling import SamplerSource
-from chockstone.engine.storage.checkpoints import Latest
+from chockstone.engine.storage.verification import Latest
 from chockstone.wire.failures import BadRequest, ServerFailure
 from chockstone.wire.model_names import ModelName
 from chockstone.wire.paths import Kind, TinkerPath, check_name
@@ -225,7 +225,7 @@ class Context(Lookup):
 
     async def _latest(self, path: TinkerPath, caller: Caller) -> Latest:
         try:
-            return await self.engine.checkpoints.latest(
+            return await self.engine.verifier.latest(
                 path.run_id, path.kind.value, allow=lambda row: self.may_read(row, caller)
             )
         except RowMissing as error:

@@ -20,26 +20,22 @@ from chockstone.engine.audit import AuditLog
 from chockstone.engine.background import BackgroundTasks
 from chockstone.engine.config import Busy, Durability, EngineLimits, StorageRules
 from chockstone.engine.crash_suspects import CrashSuspects
-from chockstone.engine.custom_losses import CustomLosses
 from chockstone.engine.futures import Futures, Promise, Result
 from chockstone.engine.journal.journal import JournalError, JournalWriter
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS, SAMPLE_JOURNAL
 from chockstone.engine.presence import Presence
+from chockstone.engine.runs.core import RunCore
 from chockstone.engine.runs.operations import run_of
 from chockstone.engine.runs.run import LiveRuns, Run
-from chockstone.engine.runs.training import RunCore
+from chockstone.engine.runs.saving import Saving
 from chockstone.engine.samples.anonymous_samplers import AnonymousSamplers
 from chockstone.engine.samples.journal import SampleJournal
+from chockstone.engine.samples.sampler_end import SamplerEnd
 from chockstone.engine.samples.sampling import SamplerSource, Sampling
 from chockstone.engine.session_end import SessionEnd
 from chockstone.engine.shutdown import Shutdown
 from chockstone.engine.storage.archive_storage import ArchiveStorage
-from chockstone.engine.storage.checkpoints import CheckpointLifecycle
-from chockstone.engine.storage.leftovers import Leftovers
-from chockstone.engine.storage.policies import PolicyStore
-from chockstone.engine.storage.quotas import QuotaLedger
-from chockstone.engine.storage.scrub import Scrub
-from chockstone.engine.storage.sweeper import Sweeper
+from chockstone.engine.storage.core import StorageCore
 from chockstone.engine.usage import UsageMeter
 from chockstone.wire.failures import RequestError
 from chockstone.wire.paths import TinkerPath
@@ -87,7 +83,7 @@ class Engine:
         self.presence = Presence(catalog, now=now, monotonic=monotonic or (lambda: now().timestamp()))
         self._writer = None if durability.journal == "off" else JournalWriter(synced=durability.journal == "synced")
         suspects = CrashSuspects()
-        self._anonymous = AnonymousSamplers(limits, monotonic=time.monotonic)
+        anonymous = AnonymousSamplers(limits, monotonic=time.monotonic)
         self.sampling = Sampling(
             worker,
             self.futures,
@@ -96,48 +92,58 @@ class Engine:
             suspects,
             recover_weights=self._recover_weights,
             on_sampled=self._count_sample,
-            on_used=self._anonymous.used,
+            on_used=anonymous.used,
             on_bad_archive=self._note_bad_archive,
         )
-        self.policies = PolicyStore(catalog, rules, now=now, on_change=self._policies_changed)
-        quotas = QuotaLedger(catalog, self.policies, now=now)
-        self.checkpoints = CheckpointLifecycle(
+        kept = StorageCore(
             catalog,
             storage,
-            rules,
-            quotas,
             self.audit,
+            rules,
+            journals=data / RUN_JOURNALS,
             now=now,
             trusts_ages=trusts_ages,
             is_needed=self.runs.needs,
-            on_purged=self._forget_deleted,
-            on_change=self._checkpoints_changed,
+            on_deleted=self._forget_deleted,
         )
-        leftovers = Leftovers(catalog, storage, journals=data / RUN_JOURNALS, on_deleted=self._forget_deleted)
-        self.sweeper = Sweeper(
-            catalog, storage, self.checkpoints, self.policies, leftovers, rules, now=now, trusts_ages=trusts_ages
+        self.policies, self.verifier, self.checkpoints = kept.policies, kept.verifier, kept.checkpoints
+        self.sweeper, self.scrub = kept.sweeper, kept.scrub
+        self._saving = Saving(
+            worker, catalog, storage, self.checkpoints, kept.quotas, rules, self.usage, self.audit, now=now
         )
-        self.scrub = Scrub(catalog, self.checkpoints, rules, now=now)
-        self.losses = CustomLosses(worker, catalog, self.futures)
         self._core = RunCore(
-            *(worker, catalog, storage, self.checkpoints, quotas, self.usage, self.audit, self.losses),
-            *(self.futures, suspects, self.shutdown, self.runs),
+            worker=worker,
+            catalog=catalog,
+            storage=storage,
+            saving=self._saving,
+            verifier=self.verifier,
+            usage=self.usage,
+            futures=self.futures,
+            suspects=suspects,
+            shutdown=self.shutdown,
+            background=self._background,
+            runs=self.runs,
             data=data,
             writer=self._writer,
             durability=durability,
             limits=limits,
-            rules=rules,
             now=now,
             trusts_ages=trusts_ages,
-            in_background=self._background.start,
-            on_anonymous_sampler=self._anonymous.made,
+            on_anonymous_sampler=anonymous.made,
             on_archive_written=self._purge_in_background,
         )
-        self.training = self._core.requests
+        self.training, self.losses = self._core.requests, self._core.losses
+        self.samplers = SamplerEnd(worker, storage, self.sampling, anonymous, self._background)
         self.sessions = SessionEnd(
-            *(worker, catalog, storage, self.runs, self._core.registry, self._core.unloader, self.training),
-            *(self.futures, self.sampling, self._anonymous, self.checkpoints, self.losses, self.presence, limits),
-            in_background=self._background.start,
+            catalog,
+            self.runs,
+            self._core,
+            self.samplers,
+            self.checkpoints,
+            self.losses,
+            self.presence,
+            limits,
+            self._background,
             now=now,
             trusts_ages=trusts_ages,
             on_end=on_session_end,
@@ -159,7 +165,7 @@ class Engine:
     async def start(self) -> None:
         """Clean up after the last server and start the worker. Returns before it is ready and runs are recovered."""
         await self.policies.load()
-        await self._core.saving.recover()
+        await self._saving.recover()
         await self._core.rebuild.rebuild_all()
         await self._worker.start()
         self._background.start(self._recover())
@@ -270,7 +276,7 @@ class Engine:
         with suppress(TimeoutError, JournalError):
             async with asyncio.timeout(_FINAL_ARCHIVES_SECONDS):
                 for run in self.runs:
-                    await self._core.registry.unload_from_worker(run)
+                    await self._core.archives.unload(run)
 
     def _purge_in_background(self) -> None:
         """A deleted checkpoint that a replay would have loaded may be purged after a recovery archive."""
@@ -312,18 +318,12 @@ class Engine:
             await asyncio.sleep(_SILENCE_CHECK_SECONDS)
             try:
                 self.futures.tidy()
-                self.sessions.free_anonymous_samplers()
-                await self._core.saving.end_failed()
+                self.samplers.free_superseded()
+                await self._saving.end_failed()
                 await self._core.unloader.sweep()
                 await self.sessions.end_silent()
             except Exception as error:  # noqa: BLE001  # the next time may go better
                 log.warning("silent sessions not ended error=%s", error)
-
-    def _checkpoints_changed(self, run_id: str) -> None:
-        self.sweeper.saw(run_id)
-
-    def _policies_changed(self) -> None:
-        self.sweeper.look_at_everything()
 
     def _forget_deleted(self, archive: str) -> None:
         if self.sampling.forget_archive(archive) and self._worker.is_ready:
@@ -354,4 +354,4 @@ class Engine:
             at = TinkerPath.parse(path)
             row = await self.catalog.checkpoints.get(at.run_id, at.kind.value, at.name, now=self._now())
             if row.archive == source.archive:
-                await self.checkpoints.found_bad(row, error)
+                await self.verifier.found_bad(row, error)

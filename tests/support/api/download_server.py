@@ -20,7 +20,6 @@ import uvloop
 from fastapi import APIRouter, FastAPI, Request
 
 from chockstone.api import errors
-from chockstone.api.config import ServerConfig
 from chockstone.api.context import ContextDep
 from chockstone.api.downloads import routes as downloads
 from chockstone.api.signed_urls import SignedUrls
@@ -30,6 +29,7 @@ from chockstone.checkpoints import Checkpointer
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from support.api.loopback_server import ServerThread, serving
+from support.api.server_configs import default_config
 
 T = TypeVar("T")
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -58,7 +58,7 @@ class DownloadServer:
         self.store = FileStore(home / "checkpoints")
         self.now = NOW
         self._home = home
-        self._config = ServerConfig(models={}, data=home, public_url=public_url)
+        self._config = default_config(home, public_url=public_url)
         self._root_path = root_path
         self._thread = ServerThread(self._serve, loop_factory=uvloop.new_event_loop)
 

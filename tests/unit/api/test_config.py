@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from chockstone.api.config import ServerConfig
+from support.api.server_configs import default_config
 
 
 def config(**facts: object) -> ServerConfig:
-    return ServerConfig(models={}, data=Path("/data"), **facts)  # type: ignore[arg-type]  # of each field's own type
+    return default_config(Path("/data"), **facts)
 
 
 def test_everything_is_in_the_data_directory_unless_said_otherwise() -> None:

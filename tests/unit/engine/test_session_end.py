@@ -164,18 +164,3 @@ async def test_remembering_a_sample_of_many_sequences_costs_no_more_than_one_of_
     assert again.sequence_ids == first.sequence_ids
     assert len(set(first.sequence_ids)) == 4096
     assert not any(isinstance(getattr(again, name), tuple) for name in again.__slots__)
-
-
-async def test_a_loop_that_makes_a_sampler_every_step_does_not_fill_the_disk(
-    start: Start, backend: FakeBackend, catalog: Catalog
-) -> None:
-    limits = EngineLimits(anonymous_samplers=2, anonymous_idle_seconds=-1)
-    engine = await start(limits=limits)
-    live = await made_run(engine)
-    for number in range(6):
-        await answer(engine, await engine.training.save_for_sampling(live, number + 1, number))
-
-    engine.sessions.free_anonymous_samplers()
-
-    await until(lambda: len(backend.archives) == 2)
-    assert set(backend.archives) == {"s.sample.4/ephemeral", "s.sample.5/ephemeral"}

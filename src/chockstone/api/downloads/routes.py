@@ -161,15 +161,15 @@ async def _open(context: Context, row: CheckpointRow) -> Archive:
 @asynccontextmanager
 async def _readable(context: Context, row: CheckpointRow) -> AsyncIterator[None]:
     """Record a missing or damaged archive in the row's state, and raise a 4xx."""
-    checkpoints = context.engine.checkpoints
+    verifier = context.engine.verifier
     try:
         yield
     except CheckpointMissing:
         await _published(context, row.save_id)  # raises if it was deleted just now
-        await checkpoints.found_missing(row)
+        await verifier.found_missing(row)
         raise RowMissing(f"checkpoint {row.path!r} has lost its archive; load another one") from None
     except DamagedArchive as error:
-        await checkpoints.found_damaged(row, str(error))
+        await verifier.found_damaged(row, str(error))
         raise BadRequest(f"checkpoint {row.path!r} is damaged: {error}", code="damaged") from error
     except CheckpointError as error:
         raise ServerFailure(f"the archive of checkpoint {row.path!r} cannot be read now: {error}") from error

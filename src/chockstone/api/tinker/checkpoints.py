@@ -124,7 +124,7 @@ async def set_ttl(
 async def verify(run_id: str, kind: str, name: str, context: ContextDep, caller: CallerDep) -> VerifyResponse:
     """Read the archive in full, and record whether it is damaged."""
     row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
-    found = describe(await context.engine.checkpoints.verify(row))
+    found = describe(await context.engine.verifier.verify(row))
     return VerifyResponse(state=found.state or "ready", damage=found.damage)
 
 

@@ -11,7 +11,7 @@ from chockstone.api.tinker.weights import skipped
 from chockstone.api.users import Caller, CallerDep
 from chockstone.catalog import CheckpointRow, RowMissing
 from chockstone.engine.samples.sampling import SamplerSource
-from chockstone.engine.storage.checkpoints import Latest
+from chockstone.engine.storage.verification import Latest
 from chockstone.wire.codecs.sample_request import SampleHead, peek_sample
 from chockstone.wire.messages.futures import AcceptedResponse
 from chockstone.wire.messages.sampling_sessions import (

@@ -13,7 +13,7 @@ from chockstone.api.users import CallerDep
 from chockstone.backends.protocol import RunSpec
 from chockstone.engine.runs.commands import Save
 from chockstone.engine.runs.operations import request_id_of
-from chockstone.engine.storage.checkpoints import Latest
+from chockstone.engine.storage.verification import Latest
 from chockstone.wire.messages.checkpoints import SkippedCheckpoint
 from chockstone.wire.messages.futures import AcceptedResponse
 from chockstone.wire.messages.models import OptimizerConfig

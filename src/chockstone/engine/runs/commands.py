@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Final
 
 from chockstone.catalog import CheckpointKind, CheckpointRow
-from chockstone.engine.storage.checkpoints import SkippedCheckpointRow
+from chockstone.engine.storage.verification import SkippedCheckpointRow
 from chockstone.wire.failures import BadRequest
 from chockstone.wire.paths import TinkerPath
 

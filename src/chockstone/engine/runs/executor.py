@@ -16,6 +16,7 @@ import orjson
 
 from chockstone.backends.protocol import LossLimits, RunSpec, Worker
 from chockstone.catalog import Catalog, CheckpointRow, RowMissing
+from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.custom_losses import CustomLosses
 from chockstone.engine.futures import Result
 from chockstone.engine.runs.commands import (
@@ -33,7 +34,7 @@ from chockstone.engine.runs.operations import Operation, OperationOutcome
 from chockstone.engine.runs.run import Run
 from chockstone.engine.runs.saving import Saving
 from chockstone.engine.storage.archive_names import ephemeral_name
-from chockstone.engine.storage.checkpoints import CheckpointLifecycle
+from chockstone.engine.storage.verification import CheckpointVerifier
 from chockstone.engine.usage import UsageMeter
 from chockstone.wire.codecs.pass_request import peek_pass
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
@@ -64,9 +65,10 @@ class Executor:
         worker: Worker,
         catalog: Catalog,
         saving: Saving,
-        checkpoints: CheckpointLifecycle,
+        verifier: CheckpointVerifier,
         usage: UsageMeter,
         losses: CustomLosses,
+        suspects: CrashSuspects,
         *,
         now: Callable[[], datetime],
         on_anonymous_sampler: Callable[[str, str], None],
@@ -76,9 +78,10 @@ class Executor:
         self._worker = worker
         self._catalog = catalog
         self._saving = saving
-        self._checkpoints = checkpoints
+        self._verifier = verifier
         self._usage = usage
         self._losses = losses
+        self._suspects = suspects
         self._now = now
         self._on_anonymous_sampler = on_anonymous_sampler
         self._on_closed = on_closed
@@ -88,7 +91,13 @@ class Executor:
 
         Raises RequestError, and WorkerLost if another worker is ready by now. ``release`` is called when the lane may
         continue before the end. An operation that has an outcome is replayed: only its effect on the run is repeated.
+        One that workers died of runs while no other such operation runs.
         """
+        is_suspect = operation.deaths > 0 and operation.outcome is None
+        async with self._suspects.alone() if is_suspect else nullcontext():
+            return await self._execute(run, operation, release)
+
+    async def _execute(self, run: Run, operation: Operation, release: Release) -> OperationOutcome:
         match operation.command:
             case OpenRun() as command:
                 return await self._open(run, operation, command)
@@ -214,7 +223,7 @@ class Executor:
             )
         except RequestError as error:
             if row is not None:
-                await self._checkpoints.found_bad(row, error)
+                await self._verifier.found_bad(row, error)
             if error.code == "damaged":
                 raise ServerFailure(f"checkpoint {source.path!r}: {error}", code=error.code) from error
             raise

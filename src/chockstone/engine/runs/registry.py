@@ -11,18 +11,16 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from chockstone.backends.protocol import Worker, WorkerLost
 from chockstone.catalog import Catalog, CatalogError, RunRow
-from chockstone.engine.config import Busy, EngineLimits
-from chockstone.engine.futures import Futures
-from chockstone.engine.journal.journal import JournalDamaged, JournalError, JournalTooNew, JournalUnavailable
+from chockstone.engine.config import Busy
+from chockstone.engine.journal.journal import JournalError, JournalTooNew, JournalUnavailable
 from chockstone.engine.runs.commands import CloseRun
-from chockstone.engine.runs.journal_losses import JournalLosses, JournalMarks
-from chockstone.engine.runs.operations import Operation, check_plain
-from chockstone.engine.runs.rebuild import CatalogRebuild
-from chockstone.engine.runs.recovery_archives import RecoveryArchives
+from chockstone.engine.runs.operations import check_plain
+from chockstone.engine.runs.recovery.archives import RecoveryArchives
+from chockstone.engine.runs.recovery.catalog_rebuild import CatalogRebuild
+from chockstone.engine.runs.recovery.journal_losses import JournalLosses, JournalMarks
 from chockstone.engine.runs.run import PARKED, RESTARTED, LiveRuns, Run, RunFacts, journal_head
-from chockstone.engine.runs.run_journal import JournalContents, RunJournal, RunJournals
+from chockstone.engine.runs.run_journal import RunJournals
 from chockstone.engine.runs.runner import Runner
 from chockstone.engine.runs.used_seq_ids import UsedSeqIds
 from chockstone.wire.failures import RequestError, ServerFailure
@@ -33,31 +31,27 @@ log = logging.getLogger(__name__)
 class RunRegistry:
     def __init__(
         self,
-        worker: Worker,
         catalog: Catalog,
         runs: LiveRuns,
         journals: RunJournals,
-        futures: Futures,
         runner: Runner,
         archives: RecoveryArchives,
         rebuild: CatalogRebuild,
         marks: JournalMarks,
         losses: JournalLosses,
-        limits: EngineLimits,
         *,
+        max_runs: int,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._worker = worker
         self._catalog = catalog
         self._runs = runs
         self._journals = journals
-        self._futures = futures
         self._runner = runner
         self._archives = archives
         self._rebuild = rebuild
         self._marks = marks
         self._losses = losses
-        self._limits = limits
+        self._max_runs = max_runs
         self._monotonic = monotonic
         self._arriving = 0  # runs that are being created or woken at this moment
         if not journals.are_kept:
@@ -112,7 +106,7 @@ class RunRegistry:
                 try:
                     if over[row.run_id] and await self._has_nothing_to_do(row.run_id):
                         await self._catalog.runs.set_state(row.run_id, "unloaded")
-                    elif len(self._runs) < self._limits.runs:
+                    elif len(self._runs) < self._max_runs:
                         await self.wake(row.run_id)
                     else:
                         await self._catalog.runs.set_state(row.run_id, "parked")
@@ -132,12 +126,12 @@ class RunRegistry:
 
             async def turn(_: Callable[[], None]) -> None:
                 try:
-                    parked.set_result(await self.unload_from_worker(run))
+                    parked.set_result(await self._archives.unload(run))
                 except JournalError:  # it is closed already, or cannot be written
                     parked.set_result(False)
 
             if run.lane.is_halted:  # no turn would start; the operations that wait are in the journal
-                parked.set_result(await self.unload_from_worker(run))
+                parked.set_result(await self._archives.unload(run))
             else:
                 run.lane.add(turn)
             if not await parked or not run.lane.is_idle():
@@ -150,22 +144,6 @@ class RunRegistry:
             log.info("run parked run=%s", run.run_id)
             return True
 
-    async def unload_from_worker(self, run: Run) -> bool:
-        """Write the run's state into a recovery archive and drop it from the worker; whether that succeeded.
-
-        To be called in a turn of its lane, or while the lane is halted.
-        """
-        if not run.generation or run.generation != self._worker.generation or not run.journal.is_kept:
-            return True  # no worker has it, or no server could recover it
-        if not self._worker.is_ready:
-            return False  # its worker died a moment ago, and the next one is not waited for
-        if run.backlog.operations and not await self._archives.take(run, run.last_begun):
-            return False
-        with suppress(WorkerLost):
-            await self._worker.close_run(run.run_id, generation=run.generation)
-        run.note_unloaded(PARKED)
-        return True
-
     async def load_results(self, run_id: str) -> None:
         """Make the results of a run available that an earlier server unloaded a moment ago."""
         if not self._journals.are_kept or not await self._journals.exists(run_id):
@@ -173,7 +151,7 @@ class RunRegistry:
         async with self._runs.lock(run_id):
             with suppress(JournalError, KeyError, TypeError, ValueError):
                 journal, contents = await self._journals.reopen(run_id, is_marked=False)
-                await self._recover_results(str(contents.facts["owner"]), journal, contents)
+                await self._runner.offer_results(str(contents.facts["owner"]), journal, contents)
                 await journal.close()
 
     async def _lose_runs_without_journal(self) -> None:
@@ -253,24 +231,10 @@ class RunRegistry:
         run.note_lost_operations(lost_operations)
         if row.state == "parked":
             await self._catalog.runs.set_state(row.run_id, "active")
-        await self._recover_results(run.owner, journal, contents)
+        await self._runner.offer_results(run.owner, journal, contents)
         self._runs.add(run)
         self._runner.resubmit(run)
         return run
-
-    async def _recover_results(self, owner: str, journal: RunJournal, contents: JournalContents) -> None:
-        for operation, record in contents.results:
-            try:
-                result = await journal.read_result(record)
-            except JournalDamaged as error:
-                log.warning("result damaged in journal request=%s error=%s", operation.request_id, error)
-                operation.forget_result()
-                continue
-
-            def let_go(operation: Operation = operation) -> None:
-                journal.gone(operation)
-
-            self._futures.recover(owner, operation.request_id, result).when_gone(let_go)
 
     @asynccontextmanager
     async def _room(self) -> AsyncIterator[None]:
@@ -284,7 +248,7 @@ class RunRegistry:
 
     async def _make_room(self) -> None:
         """Park the least recently used run, if too many are live. Raises Busy if all are in use."""
-        if len(self._runs) + self._arriving <= self._limits.runs:
+        if len(self._runs) + self._arriving <= self._max_runs:
             return
         for run in sorted(self._runs, key=lambda run: run.used_at):
             if run.is_lost and run.lane.is_idle():  # its row says why

@@ -10,20 +10,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any, Final
 
 from chockstone.backends.protocol import WorkerLost
 from chockstone.catalog.database.retry import waiting_for_catalog
 from chockstone.catalog.errors import CatalogAway, CatalogUnavailable
 from chockstone.engine.config import Busy, EngineLimits
-from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.futures import Futures, Promise
-from chockstone.engine.journal.journal import JournalError
+from chockstone.engine.journal.journal import JournalDamaged, JournalError
 from chockstone.engine.journal.stall import Stalled
 from chockstone.engine.queue_shares import QueueShares
 from chockstone.engine.runs.commands import CloseRun, Command, OpenRun
 from chockstone.engine.runs.executor import Executor, Release
+from chockstone.engine.runs.journal_contents import JournalContents
 from chockstone.engine.runs.operations import (
     Operation,
     OperationOutcome,
@@ -31,9 +32,10 @@ from chockstone.engine.runs.operations import (
     check_plain,
     request_id_of,
 )
-from chockstone.engine.runs.recovery import Halted, NotRecovered, Postponed, RunRecovery
-from chockstone.engine.runs.recovery_archives import RecoveryArchives
+from chockstone.engine.runs.recovery.archives import RecoveryArchives
+from chockstone.engine.runs.recovery.recovery import Halted, NotRecovered, Postponed, RunRecovery
 from chockstone.engine.runs.run import Run
+from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.engine.shutdown import Shutdown
 from chockstone.wire.failures import RequestError, ServerFailure
 
@@ -71,7 +73,6 @@ class Runner:
         recovery: RunRecovery,
         archives: RecoveryArchives,
         settlement: Settlement,
-        suspects: CrashSuspects,
         shutdown: Shutdown,
         *,
         on_lost: Callable[[Run], None],
@@ -84,7 +85,6 @@ class Runner:
         self._recovery = recovery
         self._archives = archives
         self._settlement = settlement
-        self._suspects = suspects
         self._shutdown = shutdown
         self._on_lost = on_lost
         self._monotonic = monotonic
@@ -138,6 +138,18 @@ class Runner:
                 run.begin_closing()
             if not operation.is_begun:
                 self._queue(run, operation)
+
+    async def offer_results(self, owner: str, journal: RunJournal, contents: JournalContents) -> None:
+        """Make the results of an earlier server available that clients may still ask for."""
+        for operation, record in contents.results:
+            try:
+                result = await journal.read_result(record)
+            except JournalDamaged as error:
+                log.warning("result damaged in journal request=%s error=%s", operation.request_id, error)
+                operation.forget_result()
+                continue
+            promise = self._futures.recover(owner, operation.request_id, result)
+            promise.when_gone(partial(journal.gone, operation))
 
     def _queue(self, run: Run, operation: Operation) -> None:
         size_bytes = len(operation.request.body or b"")
@@ -235,8 +247,7 @@ class Runner:
         if request.damage is not None:
             raise ServerFailure(f"the request was damaged in the journal: {request.damage}. Send it again.")
         with self._waiting_for_catalog(run):
-            async with self._suspects.alone() if operation.deaths else nullcontext():
-                return await self._executor.execute(run, operation, release)
+            return await self._executor.execute(run, operation, release)
 
     async def _recover(self, run: Run, *, before: Operation | None) -> None:
         """Have the worker hold the run as it was before the operation. Raises Halted, and NotRecovered with the run
@@ -309,4 +320,4 @@ class Runner:
 
 def _attach(run: Run, operation: Operation, promise: Promise) -> None:
     operation.attach(promise)
-    promise.when_gone(lambda: run.journal.gone(operation))
+    promise.when_gone(partial(run.journal.gone, operation))

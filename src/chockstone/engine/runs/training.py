@@ -1,26 +1,15 @@
-"""Training: the runs of this server, built from their parts, and what clients may ask of them.
-
-Each request of ``TrainingRequests`` returns a request id, and the request is durable then.
-"""
+"""Training requests: what clients may ask of a run. Each returns a request id, and the request is durable then."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chockstone.backends.protocol import RunSpec, Worker
-from chockstone.catalog import Catalog, CheckpointRow
+from chockstone.backends.protocol import RunSpec
+from chockstone.catalog import CheckpointRow
 from chockstone.catalog.tables.losses import LossRow
-from chockstone.engine.audit import AuditLog
-from chockstone.engine.config import Busy, Durability, EngineLimits, StorageRules
-from chockstone.engine.crash_suspects import CrashSuspects
-from chockstone.engine.custom_losses import CustomLosses
-from chockstone.engine.futures import Futures
-from chockstone.engine.journal.journal import JournalWriter
-from chockstone.engine.ownership.data_directory import JOURNAL_MARKS, RUN_JOURNALS
+from chockstone.engine.config import Busy
 from chockstone.engine.runs.commands import (
     CloseRun,
     ForwardBackward,
@@ -31,22 +20,10 @@ from chockstone.engine.runs.commands import (
     SnapshotWeights,
     StepOptimizer,
 )
-from chockstone.engine.runs.executor import Executor
-from chockstone.engine.runs.journal_losses import JournalLosses, JournalMarks
-from chockstone.engine.runs.rebuild import CatalogRebuild
-from chockstone.engine.runs.recovery import RunRecovery
-from chockstone.engine.runs.recovery_archives import RecoveryArchives
 from chockstone.engine.runs.registry import RunRegistry
-from chockstone.engine.runs.run import LiveRuns, Run, RunFacts
-from chockstone.engine.runs.run_journal import RunJournals
-from chockstone.engine.runs.runner import Runner, Settlement
-from chockstone.engine.runs.saving import Saving
-from chockstone.engine.runs.unloading import RunUnloader
-from chockstone.engine.shutdown import Shutdown
-from chockstone.engine.storage.archive_storage import ArchiveStorage
-from chockstone.engine.storage.checkpoints import CheckpointLifecycle, SkippedCheckpointRow
-from chockstone.engine.storage.quotas import QuotaLedger
-from chockstone.engine.usage import UsageMeter
+from chockstone.engine.runs.run import Run, RunFacts
+from chockstone.engine.runs.runner import Runner
+from chockstone.engine.storage.verification import SkippedCheckpointRow
 from chockstone.wire.failures import BadRequest
 from chockstone.wire.paths import check_name
 
@@ -131,66 +108,3 @@ class TrainingRequests:
         except (BadRequest, Busy):
             run.cancel_closing()
             raise
-
-
-class RunCore:
-    """The parts that run commands. Each part gets the parts that it uses in its constructor."""
-
-    def __init__(
-        self,
-        worker: Worker,
-        catalog: Catalog,
-        storage: ArchiveStorage,
-        checkpoints: CheckpointLifecycle,
-        quotas: QuotaLedger,
-        usage: UsageMeter,
-        audit: AuditLog,
-        losses: CustomLosses,
-        futures: Futures,
-        suspects: CrashSuspects,
-        shutdown: Shutdown,
-        runs: LiveRuns,
-        *,
-        data: Path,
-        writer: JournalWriter | None,
-        durability: Durability,
-        limits: EngineLimits,
-        rules: StorageRules,
-        now: Callable[[], datetime],
-        trusts_ages: Callable[[], bool],
-        in_background: Callable[[Coroutine[Any, Any, None]], None],
-        on_anonymous_sampler: Callable[[str, str], None],
-        on_archive_written: Callable[[], None],
-    ) -> None:
-        self.archives = RecoveryArchives(worker, storage, durability, rules, on_written=on_archive_written)
-        self.marks = JournalMarks(data / JOURNAL_MARKS, catalog, runs)
-        journals = RunJournals(data / RUN_JOURNALS, writer, self.marks.file_of)
-        self.unloader = RunUnloader(
-            *(worker, catalog, runs, journals, self.marks, self.archives),
-            in_background=in_background,
-            trusts_ages=trusts_ages,
-        )
-        self.saving = Saving(worker, catalog, storage, checkpoints, quotas, rules, usage, audit, now=now)
-        executor = Executor(
-            *(worker, catalog, self.saving, checkpoints, usage, losses),
-            now=now,
-            on_anonymous_sampler=on_anonymous_sampler,
-            on_closed=self.unloader.note_closed,
-        )
-        settlement = Settlement(futures, on_open_failed=self.unloader.note_open_failed)
-        recovery = RunRecovery(
-            *(worker, catalog, storage, executor, self.archives, limits, suspects, shutdown),
-            settle=settlement.settle,
-            now=now,
-        )
-        self.runner = Runner(
-            *(futures, limits, executor, recovery, self.archives, settlement, suspects, shutdown),
-            on_lost=self.unloader.note_lost,
-        )
-        self.rebuild = CatalogRebuild(catalog, runs, journals, now=now)
-        journal_losses = JournalLosses(catalog, self.marks, self.archives, on_loss=durability.on_journal_loss, now=now)
-        self.registry = RunRegistry(
-            *(worker, catalog, runs, journals, futures, self.runner, self.archives, self.rebuild),
-            *(self.marks, journal_losses, limits),
-        )
-        self.requests = TrainingRequests(self.registry, self.runner)

@@ -13,9 +13,9 @@ from typing import Any
 from chockstone.backends.protocol import Worker
 from chockstone.catalog import Catalog, CatalogError, RowMissing
 from chockstone.engine.futures import GRACE_SECONDS
-from chockstone.engine.runs.journal_losses import JournalMarks
 from chockstone.engine.runs.operations import Operation
-from chockstone.engine.runs.recovery_archives import RecoveryArchives
+from chockstone.engine.runs.recovery.archives import RecoveryArchives
+from chockstone.engine.runs.recovery.journal_losses import JournalMarks
 from chockstone.engine.runs.run import LiveRuns, Run
 from chockstone.engine.runs.run_journal import RunJournals
 from chockstone.wire.failures import RequestError

@@ -14,7 +14,7 @@ from typing import Final
 
 from chockstone.catalog import Catalog, RowMissing
 from chockstone.engine.config import StorageRules
-from chockstone.engine.storage.checkpoints import CheckpointLifecycle
+from chockstone.engine.storage.verification import CheckpointVerifier
 from chockstone.wire.failures import RequestError
 
 log = logging.getLogger(__name__)
@@ -34,10 +34,10 @@ class ScrubResult:
 
 class Scrub:
     def __init__(
-        self, catalog: Catalog, checkpoints: CheckpointLifecycle, rules: StorageRules, *, now: Callable[[], datetime]
+        self, catalog: Catalog, verifier: CheckpointVerifier, rules: StorageRules, *, now: Callable[[], datetime]
     ) -> None:
         self._catalog = catalog
-        self._checkpoints = checkpoints
+        self._verifier = verifier
         self._rules = rules
         self._now = now
         self._report = ScrubResult()
@@ -71,7 +71,7 @@ class Scrub:
         checked = 0
         for row in await self._catalog.checkpoints.list_unverified(before=before, limit=_AT_ONCE):
             try:
-                found = await self._checkpoints.verify(row, bytes_per_second=self._rules.scrub_bytes_per_second or None)
+                found = await self._verifier.verify(row, bytes_per_second=self._rules.scrub_bytes_per_second or None)
             except RowMissing:
                 continue  # deleted meanwhile
             except RequestError as error:

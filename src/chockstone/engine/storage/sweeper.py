@@ -24,6 +24,7 @@ from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.storage.checkpoints import CheckpointLifecycle
 from chockstone.engine.storage.leftovers import Leftovers
 from chockstone.engine.storage.policies import PolicyStore, RetentionPolicy, metrics_of
+from chockstone.engine.storage.verification import CheckpointVerifier
 
 log = logging.getLogger(__name__)
 _ALL_SECONDS: Final = 3600.0  # between two looks at every run
@@ -81,6 +82,7 @@ class Sweeper:
         catalog: Catalog,
         storage: ArchiveStorage,
         checkpoints: CheckpointLifecycle,
+        verifier: CheckpointVerifier,
         policies: PolicyStore,
         leftovers: Leftovers,
         rules: StorageRules,
@@ -92,6 +94,7 @@ class Sweeper:
         self._catalog = catalog
         self._storage = storage
         self._checkpoints = checkpoints
+        self._verifier = verifier
         self._policies = policies
         self._leftovers = leftovers
         self._rules = rules
@@ -251,9 +254,9 @@ class Sweeper:
         try:
             (await self._storage.open(row.archive)).close()
         except DamagedArchive as error:
-            await self._checkpoints.found_damaged(row, str(error))
+            await self._verifier.found_damaged(row, str(error))
         except CheckpointMissing:
-            await self._checkpoints.found_missing(row)
+            await self._verifier.found_missing(row)
         except UnsupportedArchive:
             return True
         else:

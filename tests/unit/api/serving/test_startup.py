@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.api.config import ServerConfig
 from chockstone.api.serving import startup
 from chockstone.api.serving.startup import CannotStart, prepared, require_keys
 from chockstone.engine.ownership.keys_record import KeysRecord
+from support.api.server_configs import default_config
 from support.loopback_s3 import set_environment
 from support.stores import BUCKET, S3Place, place_in, shared_endpoint
 
@@ -37,7 +37,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> S3Place:
 
 def start(data: Path, store: str | None) -> str:
     """Why it does not start; else Spawned."""
-    with pytest.raises(CannotStart) as refused, prepared(ServerConfig(models={}, data=data, port=0, store=store)):
+    with pytest.raises(CannotStart) as refused, prepared(default_config(data, port=0, store=store)):
         pass
     return str(refused.value)
 
@@ -90,11 +90,11 @@ def test_the_catalog_is_elsewhere(tmp_path: Path) -> None:
 )
 def test_a_door_that_others_can_reach_is_not_left_open(host: str, has_keys: bool, is_refused: bool) -> None:
     with pytest.raises(CannotStart, match="no user has a key") if is_refused else nullcontext():
-        require_keys(ServerConfig(models={}, data=Path(), host=host), has_keys=has_keys)
+        require_keys(default_config(Path(), host=host), has_keys=has_keys)
 
 
 def test_a_public_url_needs_a_key() -> None:
-    config = ServerConfig(models={}, data=Path(), public_url="https://models.example.com")
+    config = default_config(Path(), public_url="https://models.example.com")
 
     with pytest.raises(CannotStart, match="'https://models.example.com' .--public-url., and no user has a key"):
         require_keys(config, has_keys=False)
@@ -103,7 +103,7 @@ def test_a_public_url_needs_a_key() -> None:
 
 
 def test_a_directory_whose_server_had_keys_needs_one(tmp_path: Path) -> None:
-    config, record = ServerConfig(models={}, data=tmp_path), KeysRecord(tmp_path)
+    config, record = default_config(tmp_path), KeysRecord(tmp_path)
     require_keys(config, has_keys=False, keys=record)
 
     record.write()

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from chockstone.backends.supervision.instruction_sets import VARIABLES
 from chockstone.backends.supervision.process import WorkerConfig
 from chockstone.backends.worker.environment import describe_environment, digest_model
-from chockstone.engine.runs.recovery import differences
+from chockstone.engine.runs.recovery.recovery import differences
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from chockstone.engine.runs.commands import (
     UnknownCommand,
     read_command,
 )
-from chockstone.engine.storage.checkpoints import SkippedCheckpointRow
+from chockstone.engine.storage.verification import SkippedCheckpointRow
 from chockstone.wire.paths import TinkerPath
 
 PATH = "tinker://s:train:0/weights/a"

@@ -10,7 +10,7 @@ import pytest
 
 from chockstone.catalog import Catalog, CheckpointRow
 from chockstone.engine.engine import Engine
-from chockstone.engine.storage.checkpoints import SkippedCheckpointRow
+from chockstone.engine.storage.verification import SkippedCheckpointRow
 from chockstone.wire.failures import BadRequest
 from chockstone.wire.paths import Kind
 from support.engine.fake_backend import FakeBackend, Numbers

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from chockstone.backends.protocol import WorkerLost
 from chockstone.engine.config import Busy, EngineLimits
-from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.futures import Futures, Result
 from chockstone.engine.runs.commands import ForwardBackward
 from chockstone.engine.runs.executor import Release
 from chockstone.engine.runs.operations import Operation, OperationOutcome
-from chockstone.engine.runs.recovery import NotRecovered
+from chockstone.engine.runs.recovery.recovery import NotRecovered
 from chockstone.engine.runs.run import Run, RunFacts
 from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.engine.runs.runner import Runner, Settlement
@@ -61,7 +60,6 @@ class Stage:
     actions: Actions = field(default_factory=Actions)
     recovery: NoRecovery = field(default_factory=NoRecovery)
     futures: Futures = field(default_factory=lambda: Futures(now=lambda: 0.0))
-    suspects: CrashSuspects = field(default_factory=CrashSuspects)
     lost: list[Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -74,7 +72,6 @@ class Stage:
             recovery,
             archives,
             Settlement(self.futures, on_open_failed=self.lost.append),
-            self.suspects,
             Shutdown(),
             on_lost=self.lost.append,
         )

@@ -10,13 +10,14 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from chockstone.backends.protocol import SaveCall, Worker, WorkerLost
 from chockstone.checkpoints.errors import StoreError
-from chockstone.engine.config import Durability, StorageRules
-from chockstone.engine.runs.run import Run
+from chockstone.engine.config import Durability
+from chockstone.engine.runs.run import PARKED, Run
 from chockstone.engine.storage.archive_names import recovery_folder
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.failures import RequestError
@@ -38,15 +39,15 @@ class RecoveryArchives:
         worker: Worker,
         storage: ArchiveStorage,
         durability: Durability,
-        rules: StorageRules,
         *,
+        reserve_bytes: int,
         on_written: Callable[[], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._worker = worker
         self._storage = storage
         self._durability = durability
-        self._rules = rules
+        self._reserve_bytes = reserve_bytes
         self._monotonic = monotonic
         self._retry_at: dict[str, float] = {}  # by run
         self._on_written = on_written
@@ -85,7 +86,7 @@ class RecoveryArchives:
                     "through": through,
                     "environment": dict(self._worker.environment),
                 },
-                reserve_bytes=self._rules.reserve_bytes,
+                reserve_bytes=self._reserve_bytes,
             )
             reply = await self._worker.save(call, on_release=release, generation=run.generation)
         except RequestError as error:
@@ -103,6 +104,22 @@ class RecoveryArchives:
         run.journal.rotate(run.head())
         run.journal.cover(run.replay_starts_after)
         self._on_written()
+        return True
+
+    async def unload(self, run: Run) -> bool:
+        """Write the run's state into a recovery archive and drop it from the worker; whether that succeeded.
+
+        To be called in a turn of its lane, or while the lane is halted.
+        """
+        if not run.generation or run.generation != self._worker.generation or not run.journal.is_kept:
+            return True  # no worker has it, or no server could recover it
+        if not self._worker.is_ready:
+            return False  # its worker died a moment ago, and the next one is not waited for
+        if run.backlog.operations and not await self.take(run, run.last_begun):
+            return False
+        with suppress(WorkerLost):
+            await self._worker.close_run(run.run_id, generation=run.generation)
+        run.note_unloaded(PARKED)
         return True
 
     async def candidates(self, run_id: str) -> list[RecoveryArchive]:

@@ -22,9 +22,10 @@ from chockstone.catalog.tables.engine import JournalMarkRow
 from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.config import Busy, OnJournalLoss
 from chockstone.engine.journal.mark_file import JournalMark, MarkFile
-from chockstone.engine.runs.recovery_archives import RecoveryArchives
+from chockstone.engine.runs.journal_contents import JournalContents
+from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.run import LiveRuns, Run, RunFacts, journal_head
-from chockstone.engine.runs.run_journal import JournalContents, RunJournal
+from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.engine.storage.archive_names import run_of_stored, stored_session
 from chockstone.wire.failures import ServerFailure
 

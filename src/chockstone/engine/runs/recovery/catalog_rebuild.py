@@ -10,8 +10,9 @@ from datetime import datetime
 from chockstone.catalog import Catalog, CatalogError, RowMissing, RunRow
 from chockstone.engine.journal.journal import JournalError
 from chockstone.engine.runs.commands import SnapshotWeights
+from chockstone.engine.runs.journal_contents import JournalContents
 from chockstone.engine.runs.run import LiveRuns, RunFacts
-from chockstone.engine.runs.run_journal import JournalContents, RunJournals
+from chockstone.engine.runs.run_journal import RunJournals
 
 log = logging.getLogger(__name__)
 

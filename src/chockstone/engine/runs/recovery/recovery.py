@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -21,12 +21,11 @@ from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, Store
 from chockstone.checkpoints.restoring.verdicts import Verdict
 from chockstone.checkpoints.restoring.walk_back import Ending, WalkBack
 from chockstone.engine.config import EngineLimits
-from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.journal.journal import JournalDamaged
 from chockstone.engine.runs.commands import ForwardBackward, OpenRun, SnapshotWeights, StepOptimizer
 from chockstone.engine.runs.executor import Executor
 from chockstone.engine.runs.operations import Operation, OperationOutcome, digest_of
-from chockstone.engine.runs.recovery_archives import RecoveryArchive, RecoveryArchives
+from chockstone.engine.runs.recovery.archives import RecoveryArchive, RecoveryArchives
 from chockstone.engine.runs.run import Run
 from chockstone.engine.shutdown import Shutdown
 from chockstone.engine.storage.archive_storage import ArchiveStorage
@@ -86,7 +85,6 @@ class RunRecovery:
         executor: Executor,
         archives: RecoveryArchives,
         limits: EngineLimits,
-        suspects: CrashSuspects,
         shutdown: Shutdown,
         *,
         settle: Settle,
@@ -99,7 +97,6 @@ class RunRecovery:
         self._executor = executor
         self._archives = archives
         self._limits = limits
-        self._suspects = suspects
         self._shutdown = shutdown
         self._settle = settle
         self._now = now
@@ -319,8 +316,7 @@ class RunRecovery:
             return
         run.journal.attempt(operation)
         try:
-            async with self._suspects.alone() if operation.deaths else nullcontext():
-                outcome = await self._executor.execute(run, operation)
+            outcome = await self._executor.execute(run, operation)
             receipt.redone += 1
         except WorkerLost as error:
             operation.count_death(was_sent=error.code != "unsent")

@@ -1,0 +1,130 @@
+"""The run core: builds the parts that run commands, and does for all runs of a session what they offer for one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from chockstone.backends.protocol import Worker
+from chockstone.catalog import Catalog
+from chockstone.engine.background import BackgroundTasks
+from chockstone.engine.config import Durability, EngineLimits
+from chockstone.engine.crash_suspects import CrashSuspects
+from chockstone.engine.custom_losses import CustomLosses
+from chockstone.engine.futures import Futures
+from chockstone.engine.journal.journal import JournalWriter
+from chockstone.engine.ownership.data_directory import JOURNAL_MARKS, RUN_JOURNALS
+from chockstone.engine.runs.executor import Executor
+from chockstone.engine.runs.recovery.archives import RecoveryArchives
+from chockstone.engine.runs.recovery.catalog_rebuild import CatalogRebuild
+from chockstone.engine.runs.recovery.journal_losses import JournalLosses, JournalMarks
+from chockstone.engine.runs.recovery.recovery import RunRecovery
+from chockstone.engine.runs.registry import RunRegistry
+from chockstone.engine.runs.run import LiveRuns
+from chockstone.engine.runs.run_journal import RunJournals
+from chockstone.engine.runs.runner import Runner, Settlement
+from chockstone.engine.runs.saving import Saving
+from chockstone.engine.runs.training import TrainingRequests
+from chockstone.engine.runs.unloading import RunUnloader
+from chockstone.engine.shutdown import Shutdown
+from chockstone.engine.storage.archive_storage import ArchiveStorage
+from chockstone.engine.storage.verification import CheckpointVerifier
+from chockstone.engine.usage import UsageMeter
+
+
+class RunCore:
+    def __init__(
+        self,
+        *,
+        worker: Worker,
+        catalog: Catalog,
+        storage: ArchiveStorage,
+        saving: Saving,
+        verifier: CheckpointVerifier,
+        usage: UsageMeter,
+        futures: Futures,
+        suspects: CrashSuspects,
+        shutdown: Shutdown,
+        background: BackgroundTasks,
+        runs: LiveRuns,
+        data: Path,
+        writer: JournalWriter | None,
+        durability: Durability,
+        limits: EngineLimits,
+        now: Callable[[], datetime],
+        trusts_ages: Callable[[], bool],
+        on_anonymous_sampler: Callable[[str, str], None],
+        on_archive_written: Callable[[], None],
+    ) -> None:
+        self._catalog = catalog
+        self._futures = futures
+        self._runs = runs
+        self.archives = RecoveryArchives(
+            worker, storage, durability, reserve_bytes=saving.reserve_bytes, on_written=on_archive_written
+        )
+        self.marks = JournalMarks(data / JOURNAL_MARKS, catalog, runs)
+        journals = RunJournals(data / RUN_JOURNALS, writer, self.marks.file_of)
+        self.unloader = RunUnloader(
+            worker,
+            catalog,
+            runs,
+            journals,
+            self.marks,
+            self.archives,
+            in_background=background.start,
+            trusts_ages=trusts_ages,
+        )
+        self.losses = CustomLosses(worker, catalog, futures)
+        executor = Executor(
+            worker,
+            catalog,
+            saving,
+            verifier,
+            usage,
+            self.losses,
+            suspects,
+            now=now,
+            on_anonymous_sampler=on_anonymous_sampler,
+            on_closed=self.unloader.note_closed,
+        )
+        settlement = Settlement(futures, on_open_failed=self.unloader.note_open_failed)
+        recovery = RunRecovery(
+            worker, catalog, storage, executor, self.archives, limits, shutdown, settle=settlement.settle, now=now
+        )
+        self.runner = Runner(
+            futures, limits, executor, recovery, self.archives, settlement, shutdown, on_lost=self.unloader.note_lost
+        )
+        self.rebuild = CatalogRebuild(catalog, runs, journals, now=now)
+        journal_losses = JournalLosses(catalog, self.marks, self.archives, on_loss=durability.on_journal_loss, now=now)
+        self.registry = RunRegistry(
+            catalog,
+            runs,
+            journals,
+            self.runner,
+            self.archives,
+            self.rebuild,
+            self.marks,
+            journal_losses,
+            max_runs=limits.runs,
+        )
+        self.requests = TrainingRequests(self.registry, self.runner)
+
+    async def end_session(self, session_id: str) -> None:
+        """Close the runs of a session. On return their operations have ended."""
+        for row in await self._catalog.runs.list_by_session(session_id):
+            run = self._runs.get(row.run_id)
+            if run is None and row.state == "parked":
+                await self.unloader.unload(row.run_id)
+            elif run is not None and run.is_stuck:
+                await self.unloader.discard(run)
+            elif run is not None and not run.is_closing:
+                self._futures.disown(await self.requests.close(run))
+        held = [run for run in self._runs if run.session_id == session_id]
+        await asyncio.gather(*(run.lane.drained() for run in held))
+
+    async def park_session(self, session_id: str) -> None:
+        for run in self._runs:
+            if run.session_id == session_id:
+                await self.registry.park(run)
