@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,14 @@ from chockstone.backends.supervision.instruction_sets import limit_instruction_s
 limit_instruction_sets()  # before any test imports torch; what tests start inherits it
 settings.register_profile("busy machine", deadline=None)  # an example may take any time beside other work
 settings.load_profile("busy machine")
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Name → directory of a small model of each architecture. All processes of a test run share them: read only."""
+    from support.live import shared_models  # late: most tests need no server
+
+    return shared_models(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(autouse=True)

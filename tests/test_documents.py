@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from chockstone.backends.training.micro_batches import TOKENS_ON_CPU, TOKENS_ON_GPU
-from support.live import LiveServer, make_model
+from support.live import LiveServer
 from support.loopback_s3 import make_bucket, s3_server, set_environment
 
 ROOT = Path(__file__).parents[1]
@@ -35,10 +35,9 @@ def bucket() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def server(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """Pages that speak Tinker find a server, which serves the model that the guides make."""
-    home = tmp_path_factory.mktemp("server")
-    with LiveServer({"tiny": make_model(home / "tiny")}, home) as live:
+    with LiveServer({"tiny": models["tiny-qwen3"]}, tmp_path_factory.mktemp("server")) as live:
         yield live
 
 

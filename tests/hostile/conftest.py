@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from sdk.conftest import connect, live, models, start_server
+from sdk.conftest import connect, live, start_server
 from support.live import LiveServer
 
-__all__ = ["connect", "live", "models", "start_server"]
+__all__ = ["connect", "live", "start_server"]
 
 
 @pytest.fixture

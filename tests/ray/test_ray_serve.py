@@ -14,7 +14,7 @@ from ray_cluster import RayCluster, need_ray, ray_processes
 
 from faults.crashes import until
 from sdk.making import create, train
-from support.live import LiveServer, descendants, is_alive, make_model
+from support.live import LiveServer, descendants, is_alive
 
 need_ray()
 STEPS = 3  # before and after a death
@@ -22,14 +22,14 @@ Outputs = list[Any]  # Any: as ``train`` gives them
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {"tiny-qwen3": make_model(tmp_path_factory.mktemp("models") / "tiny-qwen3")}
+def model(models: dict[str, Path]) -> dict[str, Path]:
+    return {"tiny-qwen3": models["tiny-qwen3"]}
 
 
 @pytest.fixture(scope="module")
-def undisturbed(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[int, Outputs]:
+def undisturbed(model: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[int, Outputs]:
     """What a LoRA run and a full one give on one local worker."""
-    with LiveServer(models, tmp_path_factory.mktemp("local")) as server, connected(server) as service:
+    with LiveServer(model, tmp_path_factory.mktemp("local")) as server, connected(server) as service:
         return {rank: train(create(service, rank=rank), 2 * STEPS) for rank in (4, 0)}
 
 
@@ -58,9 +58,9 @@ def kill_one(pids: list[int]) -> None:
 
 
 def test_a_worker_that_is_killed_costs_the_client_nothing_but_time(
-    models: dict[str, Path], undisturbed: dict[int, Outputs], tmp_path: Path
+    model: dict[str, Path], undisturbed: dict[int, Outputs], tmp_path: Path
 ) -> None:
-    with LiveServer(models, tmp_path, "--backend=ray", "--workers=2", "--recovery-steps=2") as server:
+    with LiveServer(model, tmp_path, "--backend=ray", "--workers=2", "--recovery-steps=2") as server:
         with connected(server) as service:
             runs = {rank: create(service, rank=rank) for rank in (4, 0)}
             outputs = {rank: train(run, STEPS) for rank, run in runs.items()}
@@ -83,12 +83,12 @@ def test_a_worker_that_is_killed_costs_the_client_nothing_but_time(
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_node_that_is_lost_leaves_fewer_workers_and_the_client_goes_on(
-    models: dict[str, Path], undisturbed: dict[int, Outputs], tmp_path: Path
+    model: dict[str, Path], undisturbed: dict[int, Outputs], tmp_path: Path
 ) -> None:
     with RayCluster(tmp_path) as cluster:
         node = cluster.add()
         flags = ["--backend=ray", "--workers=2", "--min-workers=1", f"--ray-address={cluster.address}"]
-        with LiveServer(models, tmp_path / "server", *flags, "--recovery-steps=2") as server:
+        with LiveServer(model, tmp_path / "server", *flags, "--recovery-steps=2") as server:
             with connected(server) as service:
                 run = create(service)
                 outputs = train(run, STEPS)
@@ -108,9 +108,9 @@ def test_a_node_that_is_lost_leaves_fewer_workers_and_the_client_goes_on(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("end", ["killed", "interrupted twice"])
 def test_a_server_that_ends_at_once_takes_ray_with_it_and_the_next_one_goes_on(
-    models: dict[str, Path], undisturbed: dict[int, Outputs], tmp_path: Path, end: str
+    model: dict[str, Path], undisturbed: dict[int, Outputs], tmp_path: Path, end: str
 ) -> None:
-    with LiveServer(models, tmp_path, "--backend=ray", "--recovery-steps=2") as server:
+    with LiveServer(model, tmp_path, "--backend=ray", "--recovery-steps=2") as server:
         with connected(server) as service:
             run = create(service)
             outputs = train(run, STEPS)

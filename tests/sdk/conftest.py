@@ -9,15 +9,9 @@ import pytest
 import tinker
 
 from sdk.making import rest_client
-from support.live import KEY, LiveServer, make_models
+from support.live import KEY, LiveServer
 
 CLOSE_SECONDS: Final = 15.0
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Name → directory of a small model of each architecture."""
-    return make_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ interpreter is then named by ``CHOCKSTONE_SERVER_PYTHON``.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
@@ -47,6 +48,18 @@ def make_models(parent: Path) -> dict[str, Path]:
         "tiny-qwen3": make_model(parent / "tiny-qwen3", architecture="qwen3"),
         "tiny-llama": make_model(parent / "tiny-llama", architecture="llama"),
     }
+
+
+def shared_models(base: Path) -> dict[str, Path]:
+    """The models of ``make_models``, made once for all processes of a test run. ``base``: pytest's, of this process."""
+    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    made = root / "shared-models"
+    with open(root / "shared-models.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+        if not made.exists():
+            make_models(root / "shared-models.unfinished")
+            (root / "shared-models.unfinished").rename(made)
+    return {name: made / name for name in MODEL_NAMES}
 
 
 class LiveServer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,13 @@ def run_suite(where: Path, *, always: set[int], first: set[int], jobs: int) -> s
     (where / "pytest.ini").write_text("[pytest]\n")
     (where / "test_numbers.py").write_text(TESTS.format(always=always, first=first))
     command = [sys.executable, str(SUITE), "-n", str(jobs)]
-    return subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=120)
+    few_plugins = {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_PLUGINS": "xdist.plugin",
+    }  # others take long to import
+    return subprocess.run(
+        command, cwd=where, capture_output=True, text=True, timeout=120, env={**os.environ, **few_plugins}
+    )
 
 
 @pytest.mark.parametrize("jobs", [0, 2])

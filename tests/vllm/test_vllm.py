@@ -20,7 +20,7 @@ from tinker import types
 
 from sdk.making import ADAM, batch, tokens
 from sdk.test_sampling import *  # noqa: F403  # the suite
-from support.live import LiveServer, make_models
+from support.live import LiveServer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 TOLERANCE = 1e-4
@@ -28,11 +28,6 @@ LORAS = 2
 QWEN3, LLAMA = "tiny-qwen3", "tiny-llama"
 BLOCKS = [f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")]
 WAYS = ["named", "unnamed", "training state"]
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")

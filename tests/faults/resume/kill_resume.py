@@ -1,10 +1,14 @@
 """Kills an attempt at every boundary of what it writes, and looks at what the next one gets. Run as a script.
 
-    kill_resume.py URI LIFE [SEED]
+    kill_resume.py URI LIFE [SEED | both]
 
 A life is what the attempt does until it is killed. Without a seed it is first lived to its end, to count the
-boundaries, and then once for each of them and each side of it; with one it is killed a number of times at random
-moments. Each life is a fork of this process, which itself touches neither store nor threads. Prints how many.
+boundaries, and then once until before each of them; with one it is killed a number of times at random moments.
+
+What is stored after a boundary is what is stored before the next one, unless that is a write, half of which is done
+before the kill. So a life is also ended after a boundary before a write, and after the last one; ``both`` ends one
+after every boundary. Each life is a fork of this process, which itself touches neither store nor threads. Prints how
+many.
 """
 
 from __future__ import annotations
@@ -30,7 +34,6 @@ from chockstone.checkpoints.retention.policy import Retention
 from chockstone.checkpoints.stores.object_store import connect
 
 CALLS = ("mkdir", "link", "rename", "replace", "unlink", "fsync", "pwrite", "posix_fallocate")
-SIDES = ("before", "after")
 ROUNDS = 12
 places.connect = cache(connect)  # one client for each process
 
@@ -40,6 +43,7 @@ class Plan:
 
     def __init__(self, number: int | None = None, side: str = "before") -> None:
         self.count = 0
+        self.torn: list[int] = []  # boundaries before which half of it is done
         self._number = number
         self._side = side
 
@@ -47,8 +51,10 @@ class Plan:
         def call(*values: Any, **options: Any) -> Any:
             here = self.count
             self.count += 1
+            if (tear := is_torn(*values)) is not None:
+                self.torn.append(here)
             if here == self._number and self._side == "before":
-                if (tear := is_torn(*values)) is not None:
+                if tear is not None:
                     tear()  # half of it was done
                 os.kill(os.getpid(), signal.SIGKILL)
             try:
@@ -191,28 +197,34 @@ def lived(name: str, root: str, plan: Plan) -> Callable[[int], None]:
     def work(pipe: int) -> None:
         plan.watch()
         LIVES[name](root, pipe)
-        os.write(pipe, f"{plan.count}\n".encode())
+        for number in (*(-number for number in plan.torn), plan.count):
+            os.write(pipe, f"{number}\n".encode())
 
     return work
 
 
-def sweep(base: str, name: str) -> None:
+def ends(boundaries: int, torn: set[int], *, both: bool) -> list[tuple[int, str]]:
+    """The boundaries and sides at which a life ends."""
+    after = [n for n in range(boundaries) if both or n + 1 in torn or n + 1 == boundaries]
+    return [*((n, "before") for n in range(boundaries)), *((n, "after") for n in after)]
+
+
+def sweep(base: str, name: str, *, both: bool) -> None:
     next_attempt = 1 if name in {"second_save", "restart"} else 2
     root = f"{base}/whole/run"
     assert forked(prepare(root))[1] == 0
     heard, status = forked(lived(name, root, Plan()))
     assert status == 0, "it does not even live undisturbed"
-    boundaries = heard[-1]
+    boundaries, torn = heard[-1], {-number for number in heard if number < 0}
     outcomes: dict[int, int] = {}
-    for number in range(boundaries):
-        for side in SIDES:
-            root = f"{base}/{number}-{side}/run"
-            assert forked(prepare(root))[1] == 0
-            heard, status = forked(lived(name, root, Plan(number, side)))
-            assert os.WIFSIGNALED(status), f"boundary {number} was not met: {status}"
-            tried = {20} if name != "forward" else set()
-            step = checked(root, heard, tried, next_attempt, f"{name} {number} {side}")
-            outcomes[step] = outcomes.get(step, 0) + 1
+    for number, side in ends(boundaries, torn, both=both):
+        root = f"{base}/{number}-{side}/run"
+        assert forked(prepare(root))[1] == 0
+        heard, status = forked(lived(name, root, Plan(number, side)))
+        assert os.WIFSIGNALED(status), f"boundary {number} was not met: {status}"
+        tried = {20} if name != "forward" else set()
+        step = checked(root, heard, tried, next_attempt, f"{name} {number} {side}")
+        outcomes[step] = outcomes.get(step, 0) + 1
     print(json.dumps({"boundaries": boundaries, "outcomes": outcomes}))
 
 
@@ -233,8 +245,8 @@ def at_random(base: str, name: str, seed: int) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    uri, life, *seeds = sys.argv[1:]
-    if seeds:
-        at_random(uri, life, int(seeds[0]))
+    uri, life, *how = sys.argv[1:]
+    if how not in ([], ["both"]):
+        at_random(uri, life, int(how[0]))
     else:
-        sweep(uri, life)
+        sweep(uri, life, both=bool(how))

@@ -17,8 +17,8 @@ TESTS = Path(__file__).parents[2]
 WORLDS_IN_SOAK = ["file", pytest.param("s3", marks=pytest.mark.soak)]  # the suite has random kills on S3
 
 
-def run(world: World, life: str, *seed: int) -> dict[str, Any]:
-    command = [sys.executable, str(SCRIPT), world.base, life, *map(str, seed)]
+def run(world: World, life: str, *how: int | str) -> dict[str, Any]:
+    command = [sys.executable, str(SCRIPT), world.base, life, *map(str, how)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), str(TESTS)])}
     done = subprocess.run(command, capture_output=True, text=True, env=environ)
     assert done.returncode == 0, done.stderr
@@ -36,12 +36,18 @@ def test_f11_a_kill_at_every_boundary_of_a_save_leaves_the_one_before(world: Wor
 
 @pytest.mark.soak
 def test_f11_a_kill_at_every_boundary_of_a_restart_leaves_the_one_before(world: World) -> None:
-    assert run(world, "restart")["outcomes"].keys() == {"10", "20"}
+    assert run(world, "restart", "both")["outcomes"].keys() == {"10", "20"}
 
 
 @pytest.mark.soak
 def test_f11_a_kill_at_every_boundary_of_a_forward_leaves_its_source(world: World) -> None:
-    assert run(world, "forward")["outcomes"].keys() == {"10"}
+    assert run(world, "forward", "both")["outcomes"].keys() == {"10"}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("life", ["first_save", "second_save"])
+def test_f11_a_kill_on_either_side_of_every_boundary_leaves_the_one_before(world: World, life: str) -> None:
+    assert run(world, life, "both")["outcomes"].keys() == {"10", "20"}
 
 
 @pytest.mark.parametrize("seed", [1])
