@@ -8,9 +8,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final, Self
 
 import boto3
+import botocore.loaders
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -58,7 +61,7 @@ class S3Connection:
         """
         access = access or S3Access()
         try:
-            session = boto3.session.Session(access.key_id, access.secret, access.session_token)
+            session = _session(access)
             region = access.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
             settings = _client_settings(retry_policy)
             client = session.client("s3", region_name=region, config=settings, endpoint_url=access.endpoint_url)
@@ -152,6 +155,21 @@ class _Outage:
             raise failure
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+
+def _session(access: S3Access) -> boto3.session.Session:
+    """A session that reads the AWS environment anew, and the description of S3 only once in a process: 0.3 s."""
+    core = botocore.session.Session()
+    loader = _loader(core.get_config_variable("data_path"))
+    core.register_component("data_loader", loader)
+    session = boto3.session.Session(access.key_id, access.secret, access.session_token, botocore_session=core)
+    loader.search_paths[:] = dict.fromkeys(loader.search_paths)  # each session adds boto3's own
+    return session
+
+
+@cache
+def _loader(data_path: str | None) -> botocore.loaders.Loader:
+    return botocore.loaders.create_loader(data_path)
 
 
 def _client_settings(retry_policy: RetryPolicy) -> Config:
