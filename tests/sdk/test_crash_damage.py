@@ -28,10 +28,8 @@ Serve = Callable[..., RestartedServer]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Heard:
-    home = tmp_path_factory.mktemp("undisturbed")
-    with LiveServer(models, home) as server:
-        return Client(server, home / "notes", SCRIPT).result()
+def undisturbed(live: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Heard:
+    return Client(live, tmp_path_factory.mktemp("undisturbed"), SCRIPT).result()
 
 
 @pytest.fixture
@@ -153,8 +151,7 @@ def test_a_full_disk_and_a_kill_lose_nothing(
     filler = fill(disk)
     until(lambda: "full" in server.log(), "the server says that the disk is full")
     server.kill_both()
-    server.wait_for_next(1)
-    time.sleep(6)  # the server is back by now, and the disk as full as it was
+    until(lambda: server.log().count("TINKER_BASE_URL=") == 2, "the server is back, and the disk as full as it was")
     assert server.is_running()
     filler.unlink()
 

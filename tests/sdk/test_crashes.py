@@ -53,18 +53,17 @@ OTHER_BOUNDARIES = [
 
 
 @pytest.fixture(scope="module")
-def undisturbed(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbed]:
+def undisturbed(live: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     """What scripts hear of a server that nobody disturbs."""
     home = tmp_path_factory.mktemp("undisturbed")
     heard: dict[tuple[str, ...], Heard] = {}
-    with LiveServer(models, home, *OFTEN) as server:
 
-        def run(*scripts: str) -> Heard:
-            if scripts not in heard:
-                heard[scripts] = Client(server, home / "notes", *scripts).result()
-            return heard[scripts]
+    def run(*scripts: str) -> Heard:
+        if scripts not in heard:
+            heard[scripts] = Client(live, home / "notes", *scripts).result()
+        return heard[scripts]
 
-        yield run
+    return run
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -354,21 +354,7 @@ class RunRecovery:
             "".join(f" note={note!r}" for note in receipt.notes),
         )
         try:
-            await self._catalog.recoveries.add(
-                run_id=run.run_id,
-                owner=run.owner,
-                at=self._now(),
-                reason=receipt.reason,
-                archive=receipt.archive,
-                skipped=receipt.skipped,
-                replayed=receipt.replayed,
-                redone=receipt.redone,
-                matched=receipt.matched,
-                mismatched=receipt.mismatched,
-                seconds=receipt.seconds,
-                notes=receipt.notes,
-                lost=receipt.lost,
-            )
+            await self._catalog.recoveries.add(run_id=run.run_id, owner=run.owner, at=self._now(), **asdict(receipt))
             run.note_lost_operations(0)
         except CatalogError as error:
             log.warning("recovery receipt not written run=%s error=%s", run.run_id, error)
