@@ -1,29 +1,25 @@
-"""The ``tinker`` command line, run as a user runs it."""
+"""The ``tinker`` command line, run as a user runs it: each command in a process of its own."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from support.command_forks import command_forks
 from support.live import LiveServer
 
+GROUPS = ("auth", "billing", "checkpoint", "model", "run", "session", "version")
 Tinker = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def tinker_command(server: LiveServer, home: Path) -> Tinker:
+    forks = command_forks("tinker.cli", "tinker", *(f"tinker.cli.commands.{group}" for group in GROUPS))
+
     def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tinker.cli", *words],
-            env={**server.env(), "HOME": str(home), **environment},
-            input="",
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        return forks.run(*words, env={**server.env(), "HOME": str(home), **environment})
 
     return run
 
