@@ -1,14 +1,16 @@
 """A real S3 server on the loopback interface, and a proxy in front of it that misbehaves on request.
 
-The server is moto's, in a process of its own that ends when its standard input does, so also when
-the tests are killed. It answers one request at a time: moto checks a condition and then acts on it,
-which S3 does in one step. The proxy lives in this process; each answer closes its connection.
+The server is moto's, in a process of its own that ends when the tests do, also when they are killed. It answers one
+request at a time: moto checks a condition and then acts on it, which S3 does in one step. The proxy lives in this
+process; each answer closes its connection.
 """
 
 from __future__ import annotations
 
+import atexit
 import http.client
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -18,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -38,19 +41,45 @@ ENVIRONMENT: Final = {
 FORGOTTEN: Final = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")
 
 
+class _Servers:
+    """The process that forks servers: it has imported moto, which takes seconds."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-W", "ignore", __file__]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self._lock = threading.Lock()
+        atexit.register(self._end)
+
+    def ask(self, words: str) -> str:
+        with self._lock:
+            assert self._process.stdin is not None and self._process.stdout is not None
+            print(words, file=self._process.stdin, flush=True)
+            if not (answer := self._process.stdout.readline()):
+                raise RuntimeError("the S3 server did not start; is moto[server] installed?")
+            return answer.strip()
+
+    def _end(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+@cache
+def _servers() -> _Servers:
+    return _Servers()
+
+
 @contextmanager
 def s3_server() -> Iterator[str]:
     """Start an empty S3 server; yields its URL. Nothing of it is left afterwards."""
-    command = [sys.executable, "-W", "ignore", __file__]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            if not (port := process.stdout.readline().strip()):
-                raise RuntimeError("the S3 server did not start; is moto[server] installed?")
-            yield f"http://{HOST}:{int(port)}"
-        finally:
-            process.stdin.close()
+    port, pid = _servers().ask("start").split()
+    try:
+        yield f"http://{HOST}:{port}"
+    finally:
+        _servers().ask(f"stop {pid}")
 
 
 def make_bucket(url: str, bucket: str) -> None:
@@ -225,8 +254,28 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.close()
 
 
-def _serve() -> None:
-    """The server's own process: print the port, answer until standard input ends."""
+def _fork_servers() -> None:
+    """The process of ``_Servers``: each line on standard input starts a server or stops one."""
+    from moto.moto_server.werkzeug_app import create_backend_app
+
+    create_backend_app("s3")  # imports what the first request would
+    end, parent_lives = os.pipe()
+    for line in sys.stdin:
+        word, _, number = line.strip().partition(" ")
+        if word == "stop":
+            os.kill(int(number), signal.SIGKILL)
+            os.waitpid(int(number), 0)
+            print("stopped", flush=True)
+            continue
+        with socket.create_server((HOST, 0), backlog=128) as listener:
+            if (pid := os.fork()) == 0:
+                os.close(parent_lives)
+                _serve(listener, end)
+            print(listener.getsockname()[1], pid, flush=True)
+
+
+def _serve(listener: socket.socket, end: int) -> None:
+    """A server's own process: answer until the process that forked it ends."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -241,12 +290,12 @@ def _serve() -> None:
         def log_request(self, *args: object) -> None:
             pass
 
-    server = make_server(HOST, 0, serialised, threaded=True, request_handler=Quiet)
+    port = listener.getsockname()[1]
+    server = make_server(HOST, port, serialised, threaded=True, request_handler=Quiet, fd=listener.fileno())
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(server.server_port, flush=True)
-    sys.stdin.buffer.read()
+    os.read(end, 1)
     os._exit(0)  # nothing to save
 
 
 if __name__ == "__main__":
-    _serve()
+    _fork_servers()
