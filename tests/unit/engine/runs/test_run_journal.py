@@ -10,7 +10,7 @@ import pytest
 from chockstone.engine.futures import Result
 from chockstone.engine.journal.journal import JournalWriter
 from chockstone.engine.journal.mark_file import MarkFile
-from chockstone.engine.runs.commands import CloseRun, Command, ForwardBackward, OpenRun, StepOptimizer
+from chockstone.engine.runs.commands import Command, ForwardBackward, OpenRun, StepOptimizer
 from chockstone.engine.runs.operations import Operation, OperationOutcome, OperationRequest
 from chockstone.engine.runs.run import RunFacts, journal_head
 from chockstone.engine.runs.run_journal import RunJournal, RunJournals
@@ -64,29 +64,6 @@ async def test_an_operation_that_ended_keeps_no_body_in_memory(journals: RunJour
     assert operation.request.body is None
     assert await journal.body(operation) == b"body"
     await journal.close()
-
-
-@pytest.mark.parametrize(
-    ("commands", "is_failure", "expected"),
-    [
-        ([], False, False),
-        ([OpenRun()], False, True),
-        ([OpenRun()], True, False),
-        ([OpenRun(), StepOptimizer({})], False, True),
-        ([OpenRun(), CloseRun()], False, False),
-    ],
-)
-async def test_a_run_that_was_never_opened_or_is_closed_is_not_worth_recovering(
-    commands: list[Command], is_failure: bool, expected: bool, journals: RunJournals
-) -> None:
-    journal = await journals.create(RUN, HEAD)
-    for seq_id, command in enumerate(commands):
-        await ended(journal, command, seq_id, is_failure=is_failure)
-    await journal.close()
-
-    _, contents = await journals.read(RUN)
-
-    assert contents.is_worth_recovering == expected
 
 
 async def test_journals_are_listed_by_the_age_of_their_last_file_until_they_are_deleted(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from chockstone.checkpoints import Retention
-from chockstone.engine.config import StorageRules
 from chockstone.engine.engine import Engine
 from support.engine.making import Start, made_run, names, saved
 
@@ -21,7 +20,7 @@ async def test_a_new_policy_applies_to_checkpoints_that_were_swept_before(engine
 
 
 async def test_a_checkpoint_that_is_not_public_any_more_is_swept_again(start: Start) -> None:
-    engine = await start(rules=StorageRules(retention=Retention(keep_last=1)))
+    engine = await start(retention=Retention(keep_last=1))
     run = await made_run(engine)
     first = await saved(engine, run, 1, "1")
     await engine.checkpoints.set_public(first, public=True, by="local")
