@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from chockstone.backends.protocol import WorkerLost
 from chockstone.engine.config import Busy, EngineLimits
+from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.futures import Futures, Result
 from chockstone.engine.runs.commands import ForwardBackward
-from chockstone.engine.runs.executor import Release
+from chockstone.engine.runs.executor import Executor, Release
 from chockstone.engine.runs.operations import Operation, OperationOutcome
 from chockstone.engine.runs.recovery.recovery import NotRecovered
 from chockstone.engine.runs.run import Run, RunFacts
@@ -27,13 +28,14 @@ from chockstone.wire.failures import BadRequest, ServerFailure
 Act = Callable[[Release], Awaitable[Result]]
 
 
-class Actions:
-    """In place of execution: each operation carries what it does."""
+class Actions(Executor):
+    """In place of the commands: each operation carries what it does."""
 
     def __init__(self) -> None:
         self.acts: dict[int | None, Act] = {}
+        self._suspects = CrashSuspects()
 
-    async def execute(self, run: Run, operation: Operation, release: Release = lambda: None) -> OperationOutcome:
+    async def _execute(self, run: Run, operation: Operation, release: Release) -> OperationOutcome:
         return OperationOutcome(await self.acts[operation.request.seq_id](release))
 
 
@@ -64,11 +66,11 @@ class Stage:
 
     def __post_init__(self) -> None:
         # Any: stand-ins for the rooms next door
-        actions, recovery, archives = cast("Any", self.actions), cast("Any", self.recovery), cast("Any", NoArchives())
+        recovery, archives = cast("Any", self.recovery), cast("Any", NoArchives())
         self.runner = Runner(
             self.futures,
             self.limits,
-            actions,
+            self.actions,
             recovery,
             archives,
             Settlement(self.futures, on_open_failed=self.lost.append),
