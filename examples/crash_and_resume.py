@@ -127,7 +127,7 @@ def demonstrate(console: Console, directory: Path) -> bool:
         for facts in run(directory / "crashed", kill_after=kill_after):
             if "resumed" in facts:
                 resumed = last = int(str(facts["resumed"]))
-                console.print(str(facts["receipt"]), style="dim", markup=False, highlight=False, soft_wrap=True)
+                console.print(first_line(str(facts["receipt"])), style="dim", markup=False)
             if "step" in facts:
                 last = int(str(facts["step"]))
                 crashed[last] = float(str(facts["loss"]))
@@ -158,6 +158,11 @@ def demonstrate(console: Console, directory: Path) -> bool:
         "[bold green]weights, moments and every loss are bit-identical[/]" if same else "[bold red]the runs differ[/]"
     )
     return same
+
+
+def first_line(receipt: str) -> str:
+    """What was restored, without the place and the parts."""
+    return receipt.partition("\n")[0].partition(" from ")[0]
 
 
 def flip_a_bit(path: Path) -> None:
