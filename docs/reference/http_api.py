@@ -11,25 +11,55 @@ from fastapi.routing import APIRoute
 
 from chockstone.api.app import RESOURCES
 from chockstone.api.operations import metrics
+from chockstone.api.users import caller_of
 
 PAGE = Path(__file__).with_name("http-api.md")
 ANSWERS = {"AcceptedResponse": "a future", "Response": ""}  # else the name of a message in ``wire``
 INTRODUCTION = """\
 # The HTTP API
 
-Written by `make reference` from the routes. Paths are below `/api/v1`, but for `/metrics`. Every one but that,
-`healthz`, `downloads` and `traces` wants `X-API-Key`, a key (`tml-…`) or a token from `auth/token`. A running
-server describes itself in full at `/docs` and `/openapi.json`.
-Most people want the SDK instead: [Train with the Tinker SDK](../guides/train-with-tinker.md).
+`make reference` writes this page from the routes. Most users call the SDK instead:
+[Train with the Tinker SDK](../guides/train-with-tinker.md). A running server shows the schema of each message at
+`/docs` and `/openapi.json`.
 
-Messages are named as in `src/chockstone/wire`. Answers that are futures are fetched with `retrieve_future`:
-[Lanes and futures](../concepts/lanes-and-futures.md). Errors are `{"detail": …}`. Clients repeat 408, 409, 429 and 5xx,
-and nothing else.
+Paths are relative to `/api/v1`, except `/metrics`. Messages have the names of the classes in `src/chockstone/wire`.
+
+## Authentication
+
+Each request carries one `X-API-Key` header. Its value is an API key (`tml-…`) or a token from `POST auth/token`, which
+is valid for one hour. `/openapi.json` declares this header as the security scheme `ApiKey`.
+
+```console
+$ curl --header "X-API-Key: $TINKER_API_KEY" "$TINKER_BASE_URL/api/v1/auth/apikey/me"
+```
+
+- Operators create keys with `chockstone keys create USER`: [Users and limits](../guides/users-and-limits.md).
+- A server without keys listens on loopback only and accepts any key that starts with `tml-`.
+- {public} need no key. The URLs of downloads and traces are signed and expire.
+- The server answers 401 to a request without a valid key.
+
+## Futures and errors
+
+- A route that answers with a future returns at once. `retrieve_future` fetches its result:
+  [Lanes and futures](../concepts/lanes-and-futures.md).
+- Errors are `{{"detail": …}}`. Clients retry 408, 409, 429 and 5xx, and no other status.
 """
 
 
 def render() -> str:
-    return "\n".join((INTRODUCTION, *(section(resource) for resource in (*RESOURCES, metrics))))
+    resources = (*RESOURCES, metrics)
+    public = [path_of(route) for resource in resources for route in resource.routes.routes if not needs_key(route)]
+    listed = ", ".join(f"`{path}`" for path in public[:-1]) + f" and `{public[-1]}`"
+    return "\n".join((INTRODUCTION.format(public=listed), *(section(resource) for resource in resources)))
+
+
+def needs_key(route: APIRoute) -> bool:
+    """Whether the OpenAPI document declares a credential for the route."""
+    return any(each.call is caller_of for each in route.dependant.dependencies)
+
+
+def path_of(route: APIRoute) -> str:
+    return route.path if route in metrics.routes.routes else route.path.removeprefix("/")
 
 
 def section(resource: ModuleType) -> str:
@@ -46,9 +76,8 @@ def row(route: APIRoute) -> str:
     answers = [ANSWERS.get(kind.__name__, f"`{kind.__name__}`") for kind in get_args(answered) or (answered,)]
     body = [hint.__name__ for hint in hints.values() if getattr(hint, "__module__", "").startswith("chockstone.wire")]
     said = (inspect.getdoc(route.endpoint) or "").partition("\n\n")[0].replace("``", "`")
-    path = route.path if route in metrics.routes.routes else route.path.removeprefix("/")
     cells = (
-        f"{', '.join(sorted(route.methods or ()))} `{path}`",
+        f"{', '.join(sorted(route.methods or ()))} `{path_of(route)}`",
         " ".join(f"`{name}`" for name in body),
         " or ".join(answers),
         " ".join(said.split()),

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Annotated, Final, Protocol
 
 import jwt
-from fastapi import Depends, HTTPException, Request
+from fastapi import Depends, HTTPException, Request, Security
+from fastapi.security import APIKeyHeader
 
 from chockstone.catalog import Catalog
 
@@ -187,7 +188,16 @@ def read_secret(path: Path) -> bytes:
     return secret
 
 
-def caller_of(request: Request) -> Caller:
+# Declares the credential in the OpenAPI document of each route that needs one; ``admission`` checks the credential.
+API_KEY: Final = APIKeyHeader(
+    name="X-API-Key",
+    scheme_name="ApiKey",
+    description="An API key of this server (`tml-…`), or a token from `POST /api/v1/auth/token`.",
+    auto_error=False,
+)
+
+
+def caller_of(request: Request, _: Annotated[str | None, Security(API_KEY)]) -> Caller:
     """The caller, as identified by ``admission``."""
     caller: Caller | None = getattr(request.state, "caller", None)
     if caller is None:

@@ -59,7 +59,11 @@ T = TypeVar("T")
 
 
 class Checkpointer:
-    """Saves to and restores from one prefix of one store. May be used from several threads."""
+    """Saves to and restores from one prefix of one store. May be used from several threads.
+
+    Leaving ``with`` or ``async with`` waits for running saves. Under torch.distributed, all ranks together save and
+    restore one archive: each rank calls the same methods in the same order.
+    """
 
     def __init__(
         self,
@@ -75,7 +79,10 @@ class Checkpointer:
         rank_timeout_seconds: float = 300.0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """``bytes_per_second``: rate limit of writes while no caller waits for the save; None: no limit. See ``pace``.
+        """``store``: a directory, or the URL of an object store. ``prefix``: the folder of this run in the store.
+
+        ``buffers``: how many saves may be under way at once; each takes host memory of the size of the state.
+        ``bytes_per_second``: rate limit of writes while no caller waits for the save; None: no limit.
 
         ``scan_store``: the first save removes what killed processes left, and reads the head of every archive below the
         prefix, so that its own timestamp is the newest. False is for callers that do both themselves.
@@ -104,6 +111,10 @@ class Checkpointer:
 
     def save(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
         """Copy ``state`` and write it in the background; returns when it may be changed again.
+
+        ``options`` are the fields of ``SaveOptions``: ``save(state, step=100, metrics={"loss": 0.5})``. The checkpoint
+        is durable when the handle's ``result`` returns. A state holds tensors, arrays, plain values, nested containers
+        and objects with ``state_dict``; another object raises UnstorableValue, which names its path.
 
         Raises SaveFailed when an earlier save failed and no caller has seen its error.
         """
@@ -178,7 +189,7 @@ class Checkpointer:
         """The state of a checkpoint as new objects: nested containers and whole tensors, in this process alone.
 
         Skips damaged ones as ``restore`` does. From a directory the tensors are views of the
-        file, mapped privately; see ``restore.load_state``.
+        file, mapped privately; see ``load_state``.
         """
 
         def attempt(found: str) -> dict[str, Any]:

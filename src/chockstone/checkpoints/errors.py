@@ -55,11 +55,11 @@ class DamagedArchive(CheckpointError):
 
 
 class TruncatedArchive(DamagedArchive):
-    pass
+    """The archive is shorter or longer than its manifest says."""
 
 
 class UncommittedArchive(DamagedArchive):
-    pass
+    """The archive has no valid COMMIT member: its writer was interrupted."""
 
 
 class SealMismatch(DamagedArchive):
@@ -74,15 +74,15 @@ class SealMismatch(DamagedArchive):
 
 
 class DigestMismatch(DamagedArchive):
-    pass
+    """A block of the archive differs from its digest."""
 
 
 class ForeignArchive(CheckpointError):
-    pass
+    """The file is not an archive of this library."""
 
 
 class UnsupportedArchive(CheckpointError):
-    pass
+    """The archive has a newer format than this version reads. Install a newer version."""
 
 
 class RestoreMismatch(CheckpointError):
@@ -95,27 +95,27 @@ class RestoreMismatch(CheckpointError):
 
 
 class RestoreFailed(CheckpointError):
-    pass
+    """An object refused its part of the state. The target is half restored: restore again, or discard it."""
 
 
 class ExportRefused(CheckpointError):
-    pass
+    """The target of an export exists, or cannot be created."""
 
 
 class SaveFailed(CheckpointError):
-    pass
+    """A background save failed, and no caller has seen its error, which is the cause of this one."""
 
 
 class SaveAbandoned(CheckpointError):
-    pass
+    """The save was cancelled before its commit. Nothing of it is visible."""
 
 
 class RanksLost(CheckpointError):
-    pass
+    """A process that saves or restores together with this one is lost."""
 
 
 class AdmissionRefused(CheckpointError):
-    """``needed_bytes`` is the size of the archive that was refused."""
+    """A save exceeds a quota or the free space. ``needed_bytes`` is the size of the archive that was refused."""
 
     def __init__(self, message: str, *, needed_bytes: int) -> None:
         super().__init__(message)
@@ -123,11 +123,14 @@ class AdmissionRefused(CheckpointError):
 
 
 class ResumeError(CheckpointError):
-    pass
+    """A chain of attempts cannot resume."""
 
 
 class ResumeBlocked(ResumeError):
-    """``verdict`` is why; ``report`` is the audit so far, for those who ask."""
+    """A candidate cannot be judged now, and no older one may replace it. ``verdict`` says why.
+
+    ``report`` is the audit so far, if there is one.
+    """
 
     def __init__(self, message: str, *, verdict: str = "", report: object = None) -> None:
         super().__init__(message)
@@ -136,42 +139,44 @@ class ResumeBlocked(ResumeError):
 
 
 class ResumeExhausted(ResumeError):
+    """Attempts saved something, and none of it can be used. ``report`` lists the candidates."""
+
     def __init__(self, message: str, *, report: object = None) -> None:
         super().__init__(message)
         self.report = report
 
 
 class Superseded(ResumeError):
-    pass
+    """A later attempt, or a restart of this one, has taken over. Stop this process."""
 
 
 class LocalResourceError(ResumeError):
-    pass
+    """This machine lacks disk space or file descriptors. The checkpoint is not at fault."""
 
 
 class StoreError(CheckpointError):
-    pass
+    """The store refused or failed."""
 
 
 class InvalidName(StoreError, ValueError):
-    pass
+    """A name or URL that this store cannot have."""
 
 
 class CheckpointMissing(StoreError):
-    pass
+    """There is no such checkpoint."""
 
 
 class CheckpointExists(StoreError):
-    pass
+    """A checkpoint of this name exists. Choose another name, or pass ``overwrite=True``."""
 
 
 class StoreDenied(StoreError):
-    pass
+    """The store denied access: HTTP 401 or 403, EACCES, EROFS."""
 
 
 class StoreFull(StoreError):
-    pass
+    """The store has no room: ENOSPC, EDQUOT."""
 
 
 class StoreUnreachable(StoreError):
-    pass
+    """The store did not answer: HTTP 5xx, a timeout, an I/O error. The checkpoint may exist."""

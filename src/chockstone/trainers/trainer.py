@@ -41,6 +41,8 @@ PREFIX: Final = "trainer"  # of the archives in the store
 
 @dataclass(frozen=True, slots=True)
 class TrainingOutcome:
+    """What ``Trainer.run`` returns at the end."""
+
     progress: TrainerProgress
     checkpoint: TrainerCheckpoint
     resumed_from: int | None  # step; None: a fresh start

@@ -68,6 +68,8 @@ class ArchiveTensor(NamedTuple):
 
 
 class Archive:
+    """One open checkpoint. Reads verify the blocks they touch. Use it as a context manager, or close it."""
+
     def __init__(self, source: ArchiveSource, *, verify: Verify = "full", seal: str | None = None) -> None:
         """Check the structure of ``source``. Owns and closes it from here on, also when this raises.
 
@@ -97,6 +99,7 @@ class Archive:
         return cls(open_file(Path(path)), verify=verify)
 
     def close(self) -> None:
+        """Close the file. Tensors that ``load_state`` mapped stay valid."""
         self._source.close()
 
     def __enter__(self) -> Self:
@@ -109,18 +112,22 @@ class Archive:
 
     @property
     def size(self) -> int:
+        """Of the whole archive, in bytes."""
         return self.layout.size
 
     @property
     def run_bytes(self) -> int:
+        """How much to read at once when reading a lot."""
         return self._source.run_bytes
 
     @property
     def readers(self) -> int:
+        """How many threads read at full speed."""
         return self._source.readers
 
     @property
     def blocks_verified(self) -> int:
+        """How many blocks were verified so far."""
         return len(self._verified)
 
     def read(self, member: str, start: int = 0, size: int | None = None) -> bytes:

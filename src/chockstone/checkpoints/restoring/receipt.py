@@ -38,6 +38,8 @@ class SkippedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReceipt:
+    """What a restore did: the checkpoint, each restored part, and the checkpoints it skipped. Print it to see all."""
+
     name: str
     url: str
     kind: str
@@ -87,6 +89,7 @@ class RestoreReceipt:
 
     @property
     def complete(self) -> bool:
+        """Whether archive and target had the same parts; False is possible with ``strict=False`` only."""
         return not self.missing and not self.unexpected
 
     def __str__(self) -> str:

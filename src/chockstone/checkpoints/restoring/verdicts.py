@@ -23,6 +23,8 @@ from chockstone.checkpoints.errors import (
 
 
 class Verdict(StrEnum):
+    """What a resume found at one candidate, and so whether an older candidate may replace it."""
+
     VERIFIED = "verified"  # committed, ours, and what was read of it is right
     UNVERIFIED = "unverified"  # files of Flyte's own checkpointer: no claim, no commit, no digests
     ABSENT = "absent"  # the store says so, and listing is permitted

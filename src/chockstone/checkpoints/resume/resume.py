@@ -93,6 +93,10 @@ class Resume:
         ``sources``: roots or attempts of other runs, tried in this order after everything of this chain. ``identity``
         distinguishes the checkpoints of this chain from others and must be the same in every attempt; by default the
         last part of the root. ``fresh_start``: start from zero, whatever exists.
+
+        ``on_unreadable``: "stop" raises if the newest checkpoint cannot be read now, "older" restores an older verified
+        one. ``poison_after``: skip a checkpoint that the loader failed on in so many attempts; None: never.
+        ``deadline_seconds``: maximum time to decide, without the transfer.
         """
         _refuse_attempt(attempt)
         _refuse_word("forward", forward, get_args(Mode))

@@ -32,6 +32,11 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
+    """Which checkpoints stay. A checkpoint that any rule selects stays; without a rule, only an expired one is deleted.
+
+    A policy counts each run and kind on its own, and never deletes a pinned checkpoint or the newest one.
+    """
+
     keep_last: int | None = None
     keep_every: int | None = None  # steps divisible by this
     keep_best: Best | None = None

@@ -48,6 +48,8 @@ class LoopBlocked(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Stall:
+    """One beat of the event loop that came late."""
+
     seconds: float  # how late the beat came
     stack: str  # of the callback, innermost frames last; "": the loop was not seen inside one
     held_seconds: float  # without what the machine or other threads took; 0 if not seen inside a callback

@@ -10,6 +10,8 @@ from chockstone.checkpoints.stores.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Admission:
+    """Limits on stored bytes. A save that exceeds one raises AdmissionRefused before its first byte is written."""
+
     quota_bytes: int | None = None  # of all archives below the checkpointer's prefix
     reserve_bytes: int = 0  # of the disk, to be left free for others
     allowance_bytes: int | None = None  # for one archive alone, where the caller has counted the others

@@ -31,6 +31,8 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SaveProgress:
+    """How much of a save is written."""
+
     bytes_done: int
     bytes_total: int
 
@@ -60,9 +62,11 @@ class SaveHandle:
 
     @property
     def progress(self) -> SaveProgress:
+        """How much is written. It does not wait."""
         return SaveProgress(self._done, self._total)
 
     def done(self) -> bool:
+        """Whether the save has ended, with a checkpoint or with an error."""
         return self._future.done()
 
     def result(self, timeout: float | None = None) -> SavedCheckpoint:
@@ -75,6 +79,7 @@ class SaveHandle:
         return self._future.result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end of the save and return its error; None: the checkpoint is durable."""
         self.hurry()
         error = self._future.exception(timeout)
         self._seen = True

@@ -121,10 +121,14 @@ class ArchiveSource(Protocol):
 
 
 class Store(Protocol):
-    @property
-    def url(self) -> str: ...
+    """Where archives live. ``open_store`` makes one from a URL; implement this protocol for another kind of storage."""
 
-    def begin(self, name: str, size: int) -> Sink: ...
+    @property
+    def url(self) -> str:
+        """Of the whole store, for messages and receipts."""
+
+    def begin(self, name: str, size: int) -> Sink:
+        """Start to write an archive of exactly ``size`` bytes. It becomes visible when the sink commits it."""
 
     def join(self, name: str, size: int, ticket: str) -> SharedSink:
         """Write to an archive that another process began, and whose ``share`` gave the ticket."""
@@ -135,12 +139,14 @@ class Store(Protocol):
         1 where processes may divide the archive freely, in pages; ``size`` where only its owner writes.
         """
 
-    def open(self, name: str) -> ArchiveSource: ...
+    def open(self, name: str) -> ArchiveSource:
+        """Open a committed archive for reading. Raises CheckpointMissing if there is none of this name."""
 
     def entries(self, prefix: str = "") -> Iterator[StoreEntry]:
         """Committed archives at or below ``prefix``, in order of their names."""
 
-    def stat(self, name: str) -> StoreEntry: ...
+    def stat(self, name: str) -> StoreEntry:
+        """Size and time of a committed archive. Raises CheckpointMissing if there is none of this name."""
 
     def delete(self, name: str) -> bool:
         """Whether this call is the one that removed it."""

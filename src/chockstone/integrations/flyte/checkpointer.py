@@ -51,6 +51,8 @@ _FORWARD_SECONDS: Final = 10.0  # without the forward, the next attempt walks ba
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
+    """Options of ``resumable``, ``checkpoint`` and ``FlyteCheckpoint``; the last six are those of ``Resume``."""
+
     sources: str | Sequence[str] = ()  # places of other runs, tried last
     flyte_native_view: bool = True  # also write the files where flytekit's own checkpoint reads them
     accept_flyte_native: bool = True  # also restore files of flytekit's own checkpoint, which cannot be verified

@@ -40,7 +40,10 @@ class _PlainMessage:
 
 
 class FreshStart(_PlainMessage, FlyteDataNotFoundException):  # type: ignore[misc]  # flytekit has no types
-    """``report`` lists the candidates and their verdicts."""
+    """The platform named a previous attempt, and no attempt ever saved anything.
+
+    ``report`` lists the candidates and their verdicts.
+    """
 
     def __init__(self, path: str, report: ResumeReport | None = None) -> None:
         super().__init__(path)
@@ -70,7 +73,7 @@ class DiskAway(_PlainMessage, FlyteRecoverableException, LocalResourceError):  #
 
 
 class FlytekitChanged(CheckpointError):
-    pass
+    """This version of flytekit makes its checkpoints in a way that Chockstone does not support."""
 
 
 class Translator:

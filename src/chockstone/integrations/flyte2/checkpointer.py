@@ -51,6 +51,8 @@ _KEEP: Final = Retention(keep_last=2)
 
 
 class Flyte2Checkpoint(NativeCheckpoint):
+    """A ``flyte.Checkpoint`` that loads the newest good save of any attempt. Use one per attempt and process."""
+
     def __init__(
         self,
         checkpoint_dest: str | os.PathLike[str],
@@ -114,6 +116,7 @@ class Flyte2Checkpoint(NativeCheckpoint):
         return await in_thread(self.load_sync)
 
     def load_sync(self) -> Path | None:
+        """As ``load``, for code that is not async."""
         with self._lock, as_flyte_errors():
             if not self._restored:
                 chain = self._chain()

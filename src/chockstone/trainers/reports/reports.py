@@ -19,6 +19,8 @@ _SAVED: Final = re.compile(r"\bstep-(\d+) saved in ([\d.]+) s")
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
+    """The metrics of one training step."""
+
     step: int
     metrics: Mapping[str, float]  # flat: "reward/mean", "time/train"
     samples: Sequence[Mapping[str, Any]] = ()  # one row per sample that the step trained on; plain data

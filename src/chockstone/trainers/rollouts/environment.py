@@ -16,6 +16,8 @@ _MEMBERS: Final = ("name", "stop", "__len__", "problem", "reward", "evaluation")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
+    """One problem to sample answers for."""
+
     problem_id: str  # unique in its environment, the same in every process
     prompt: str | tuple[Message, ...]  # plain text as it is; messages through the tokenizer's chat template
     answer: Any = None  # for the reward; plain data
@@ -23,12 +25,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
+    """One sampled answer."""
+
     text: str
     tokens: tuple[int, ...]
     is_truncated: bool  # it reached max_tokens
 
 
 class Environment(Protocol):
+    """Problems and their rewards: implement this protocol to train on your own task."""
+
     @property
     def name(self) -> str:
         """Name including the options. A trainer resumes a run only if the name is the same."""
@@ -41,10 +47,10 @@ class Environment(Protocol):
         """Number of problems to train on."""
 
     def problem(self, index: int) -> Problem:
-        """Cheap and pure: the same index gives the same problem in every process."""
+        """Return a problem by its index. Cheap and pure: the same index gives the same problem in every process."""
 
     def reward(self, problem: Problem, completion: Completion) -> float | Awaitable[float]:
-        """Called in a thread unless it is a coroutine function."""
+        """Return the reward of an answer, a finite number. Called in a thread unless it is a coroutine function."""
 
     def evaluation(self) -> Sequence[Problem]:
         """Problems to evaluate with, held out or not; (): no evaluation."""

@@ -25,11 +25,16 @@ class ProblemDraw:
 
 
 class Loader(Protocol):
-    def draw(self) -> ProblemDraw: ...
+    """The order in which a trainer takes problems. Its state is saved with the weights."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def draw(self) -> ProblemDraw:
+        """Take the next problem."""
 
-    def load_state_dict(self, state: Mapping[str, Any], /) -> None: ...
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position, as values that a checkpoint can hold."""
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Return to a position. Raises ResumeRefused if the state is of another loader."""
 
 
 class ShuffledLoader:

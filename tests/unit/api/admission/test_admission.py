@@ -24,6 +24,16 @@ async def test_every_other_route_is_refused_without_a_credential(served: Served)
             assert (answer.status_code == 401) == (path not in PUBLIC), (method, path, answer.status_code)
 
 
+async def test_the_document_of_the_api_declares_the_credential_of_exactly_these_routes(served: Served) -> None:
+    document = served.app.openapi()
+
+    [(name, scheme)] = document["components"]["securitySchemes"].items()
+    assert (scheme["type"], scheme["in"], scheme["name"]) == ("apiKey", "header", "X-API-Key")
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert operation.get("security", []) == ([] if path in PUBLIC else [{name: []}]), (method, path)
+
+
 async def test_a_path_that_is_nothing_is_refused_without_a_credential(served: Served) -> None:
     for path in ("nowhere", "downloads/a", "downloads/a/b/c", "traces/a", "healthz/x", "../../docs/x", "Healthz"):
         answer = await served.http.post(path, headers={"X-API-Key": ""})

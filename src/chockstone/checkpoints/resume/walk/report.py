@@ -45,6 +45,8 @@ class CandidateReport:
 
 @dataclass(frozen=True, slots=True)
 class ResumeReport:
+    """How a resume decided: each candidate with its verdict, the choice, and the cost. ``str`` shows a table."""
+
     place: str  # of the attempt that resumes
     attempt: int | None
     identity: Mapping[str, str]
@@ -62,6 +64,7 @@ class ResumeReport:
     version: str = chockstone.__version__
 
     def as_json(self) -> str:
+        """Return the report as JSON, which ``from_json`` reads."""
         return json.dumps(asdict(self), indent=1, default=str)
 
     @classmethod
