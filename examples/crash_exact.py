@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import tinker
-from crash_picture import Crash, draw
+from crash_picture import draw
 from rich.console import Console
 from train_and_sample import ANSWERS, MODEL, Quiz, Server, sparkline
 
@@ -56,7 +56,6 @@ class Story:
 
     losses: dict[int, float] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)  # wait for the loss of each step
-    crashes: list[Crash] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     path: str = ""
 
@@ -100,7 +99,6 @@ def watch(console: Console, script: Script, server: Server, kills: dict[int, str
         last = now
         if step in kills:
             console.print(f"[red]kill -9[/]  {kills[step]}")
-            story.crashes.append(Crash(step, kills[step]))
             kill(server, kills[step])
     return story
 
@@ -137,29 +135,31 @@ def demonstrate(console: Console, directory: Path, server: Server, picture: Path
     with open_archive(store, alone.path) as before, open_archive(store, killed.path) as after:
         difference = compare(before, after)
     show_receipts(console, server, killed.path)
+    different = sum(each.what == "tensor" for each in difference.changes)
     longest = max(seconds for step, seconds in killed.seconds.items() if step > 1)  # the first step waits for torch
     verdicts = {
         f"{same} of {STEPS} losses have the same bits": same == STEPS,
         "both answer " + repr(killed.answers[-1]): killed.answers == alone.answers == list(ANSWERS.values()),
-        f"{difference.same['tensors']} tensors of weights and moments have the same bits, "
-        f"{sum(each.what == 'tensor' for each in difference.changes)} differ": difference.is_empty,
+        f"{difference.same['tensors']} tensors of weights and moments have the same bits, {different} differ": (
+            difference.is_empty
+        ),
         f"{kills} kills; the script waited {longest:.1f} s at most": True,
     }
     for text, is_good in verdicts.items():
         console.print(f"[{'green' if is_good else 'red'}]{text}")
     is_exact = all(verdicts.values())
     if picture is not None:
-        bits = "the same bits" if is_exact else "DIFFERENT"
-        title = f"One script, without a crash and with {kills} kills of its server: {bits}"
-        verdict = f"{STEPS} losses, {difference.same['tensors']} tensors of weights and moments: {bits}"
         draw(
             picture,
-            title,
-            verdict,
+            title=f"Server killed {kills} times: {'the same bits' if is_exact else 'DIFFERENT BITS'}",
             alone=alone.losses,
             killed=killed.losses,
-            seconds=killed.seconds,
-            crashes=killed.crashes,
+            kills=KILLS,
+            facts={
+                f"{same} of {STEPS}": "losses identical",
+                f"{difference.same['tensors']} of {difference.same['tensors'] + different}": "tensors identical",
+                "0": "errors in the script",
+            },
         )
         console.print(f"the picture is {picture}")
     return is_exact

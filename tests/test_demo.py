@@ -59,8 +59,9 @@ def test_the_script_whose_server_is_killed_never_notices(tmp_path: Path) -> None
     assert done.stdout.count("kill -9") == 6
     assert "48 of 48 losses have the same bits" in done.stdout
     assert "the same bits, 0 differ" in done.stdout
-    labels = [element.text for element in ElementTree.parse(picture).iter() if element.tag.endswith("text")]
+    labels = [element.text for element in ElementTree.parse(picture).iter() if element.tag.endswith(("title", "text"))]
     assert [labels.count(what) for what in ("worker", "server", "both", "both, twice")] == [2, 1, 2, 1]
+    assert {"Server killed 7 times: the same bits", "48 of 48"} <= set(labels)
     assert list(tmp_path.glob("chockstone-demo-*")) == []
     assert not is_used(tmp_path)
 
