@@ -107,7 +107,7 @@ def test_commands_on_the_page_exist_with_their_options(page: Path) -> None:
     assert {line: unknown for line in lines if (unknown := unknown_words(line))} == {}
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_page_kills_processes_by_a_pattern(page: Path) -> None:
     """It would also end the servers of others, and the shell that the pattern is typed into."""
     assert not re.search(r"\bpkill\b|\bkillall\b", page.read_text())
