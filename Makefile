@@ -6,9 +6,10 @@ JOBS   ?= 2
 SUITE  ?= -m pytest
 OLDER  := 0.25.0 0.30.4
 VLLM   := 0.32.0
+LIGHT  := 3.12 3.13
 SHARED := $(patsubst %,tests/sdk/test_%.py,training losses weights runs) # what older clients can express
 
-.PHONY: help demo test quick test-postgres test-s3 matrix lint types check soak vllm reference docs docs-serve bench clean
+.PHONY: help demo test quick light test-postgres test-s3 matrix lint types check soak vllm reference docs docs-serve dist bench clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -59,6 +60,9 @@ test: $(VENV)/installed-dev ## the whole suite
 quick: $(VENV)/installed-dev lint types ## after each change: lint, types, the rules of the house, unit tests of the changed files
 	$(BIN)/python .ci/quick.py
 
+light: ## the tests of the plain install, without torch and server, on other versions of Python
+	for version in $(LIGHT); do $(PYTHON) .ci/light.py $$version -n $(JOBS) || exit 1; done
+
 test-postgres: $(VENV)/installed-dev ## the server's tests with the catalog on PostgreSQL
 	CHOCKSTONE_TEST_DATABASE=postgres $(BIN)/python -m pytest -n $(JOBS) tests/sdk tests/unit/catalog tests/unit/engine tests/unit/api
 
@@ -95,9 +99,14 @@ docs: $(VENV)/installed-docs ## build the documentation site into build/site; a 
 docs-serve: $(VENV)/installed-docs ## show the documentation site at 127.0.0.1:8080 while you write
 	$(BIN)/zensical serve --dev-addr 127.0.0.1:8080
 
+dist: $(VENV)/installed-dev ## wheel and sdist, installed and tried in new environments
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist . > /dev/null
+	$(BIN)/python .ci/smoke.py dist
+
 bench: $(VENV)/installed-bench ## the figures, ours and the peers'; more than an hour
-	failed=0; for each in checkpoints server lifecycle recovery async resume distributed; do \
+	failed=0; for each in checkpoints server lifecycle recovery async resume distributed install; do \
 		$(BIN)/python benchmarks/$$each/run.py || failed=1; done; exit $$failed
 
 clean: ## remove what was made here
-	rm -rf $(VENV) $(VENV)-tinker-* $(VENV)-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-tinker-* $(VENV)-light-* $(VENV)-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
