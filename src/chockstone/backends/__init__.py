@@ -2,3 +2,7 @@
 
 ``protocol`` is all that the engine imports. The files of this folder and of ``supervision`` import no torch.
 """
+
+from chockstone.extras import require
+
+require("server", __name__, packages=["orjson", "torch"])

@@ -20,5 +20,12 @@ def main() -> None:
         from chockstone.cli.app import app
 
         app(prog_name="chockstone")
+    except ModuleNotFoundError as error:
+        from chockstone.extras import explain
+
+        if (missing := explain(error, f"`chockstone {' '.join(sys.argv[1:2])}`")) is None:
+            raise
+        sys.stderr.write(f"chockstone: {missing}\n")
+        sys.exit(2)
     except KeyboardInterrupt:  # between commands; within one it is ``reporting`` that answers
         sys.exit(130)

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import logging
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
 import chockstone
-from chockstone.cli.commands import doctor, serve, storage, train
-from chockstone.cli.commands.checkpoints.group import commands as checkpoints
-from chockstone.cli.commands.keys import commands as keys
-from chockstone.cli.commands.model import commands as model
-from chockstone.cli.commands.resume import commands as resume
-from chockstone.cli.commands.runs import commands as runs
-from chockstone.cli.settings.flags import GroupedCommand
+from chockstone.cli.commands.lazy_group import LazyCommand, LazyGroup
+
+
+class Program(LazyGroup):
+    COMMANDS: ClassVar = {
+        "serve": LazyCommand("serve", "Serve models for training and sampling to the Tinker SDK."),
+        "train": LazyCommand(
+            "train", "Train a model by reinforcement learning, sampling while it trains and while it saves."
+        ),
+        "model": LazyCommand("model", "Make small models for trying things offline."),
+        "runs": LazyCommand("runs", "Look at the training runs of a server."),
+        "checkpoints": LazyCommand(
+            "checkpoints.group", "Look at, check, take out, share and remove saved checkpoints."
+        ),
+        "resume": LazyCommand("resume", "Explain what a training run resumes from when it starts again."),
+        "storage": LazyCommand("storage", "Show who uses how much of a server's disk."),
+        "doctor": LazyCommand("doctor", "Compare store and catalog, explain what is wrong, and repair it."),
+        "keys": LazyCommand("keys", "Make, list and revoke the keys of users."),
+    }
+
 
 # No rich help: it reflows the examples. No rich tracebacks: they print local variables.
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-app.command("serve", epilog=serve.EPILOG, cls=GroupedCommand)(serve.serve)
-app.command("train", epilog=train.EPILOG, cls=GroupedCommand)(train.train)
-app.add_typer(model, name="model")
-app.add_typer(runs, name="runs")
-app.add_typer(checkpoints, name="checkpoints")
-app.add_typer(resume, name="resume")
-app.command(epilog=storage.EPILOG)(storage.storage)
-app.command(epilog=doctor.EPILOG)(doctor.doctor)
-app.add_typer(keys, name="keys")
+app = typer.Typer(
+    cls=Program, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -42,4 +47,6 @@ def chockstone_program(
     ] = False,
 ) -> None:
     """Chockstone: a training server that holds your fall, and the checkpoint library under it."""
+    import logging
+
     logging.getLogger("chockstone").addHandler(logging.NullHandler())  # commands report what the library logs

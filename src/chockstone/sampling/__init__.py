@@ -7,3 +7,7 @@ gives a model, an optional adapter and a request, and gets a result.
 arithmetic is behind the ``Network`` protocol: ``fused`` for Llama-like models, ``generic`` for all others.
 ``vllm`` sends the same requests to vLLM servers.
 """
+
+from chockstone.extras import require
+
+require("server", __name__, packages=["torch", "transformers"])

@@ -44,6 +44,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:  # Any: a class
     if name not in ("TrainingOutcome", "Trainer"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from chockstone.extras import require
+
+    require("sdk", f"{__name__}.{name}")
     from chockstone.trainers import trainer
 
     return getattr(trainer, name)

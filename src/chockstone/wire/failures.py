@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import orjson
-
 Category = Literal["user", "server", "unknown"]
 Code = Literal[  # what our own rooms act on; others see the message
     "damaged", "missing", "newer", "denied", "unreachable", "no_room", "unsent"
@@ -53,4 +51,6 @@ class Failure:
         return cls(f"{type(error).__name__}: {error}", "server")
 
     def encode(self) -> bytes:
+        import orjson  # late: the command line uses the errors above in installs without a server
+
         return orjson.dumps({"error": self.error, "category": self.category})

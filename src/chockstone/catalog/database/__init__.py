@@ -2,3 +2,7 @@
 
 Must not know what single tables mean.
 """
+
+from chockstone.extras import require
+
+require("server", "chockstone.catalog", packages=["sqlalchemy"])

@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from chockstone.catalog.errors import CatalogAway, CatalogUnavailable
+from chockstone.extras import ExtraMissing, require
 from chockstone.wire.redaction import redact_url
 
 Connect = Callable[[], Awaitable[Any]]  # Any: asyncpg has no types
@@ -41,12 +42,11 @@ def connector(
     ``is_read_only`` refuses writes.
     """
     try:
-        import asyncpg
-    except ModuleNotFoundError as error:
-        raise CatalogUnavailable(
-            f"the catalog {redact_url(url)!r} needs the Python package {error.name!r}, which is not installed: "
-            "`pip install 'chockstone[postgres]'`"
-        ) from error
+        require("postgres", f"the catalog {redact_url(url)!r}")
+    except ExtraMissing as error:
+        raise CatalogUnavailable(str(error)) from error
+    import asyncpg
+
     dsn = "postgresql://" + url.partition("://")[2]
     own = {"application_name": "chockstone", **(settings or {})}
 

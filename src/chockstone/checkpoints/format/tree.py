@@ -34,6 +34,7 @@ from chockstone.checkpoints.format.shards import (
     local_tensors_of,
     shards_of,
 )
+from chockstone.extras import require
 
 Json = Any  # Any: what json.dumps takes
 STATE: Final = "state.json"  # the member that holds the JSON
@@ -392,6 +393,7 @@ def _decode_ordered(node: Json, tensor: Callable[[TensorReference], object]) -> 
 
 
 def _decode_torch(node: Json, _: Callable[[TensorReference], object]) -> object:
+    require("torch", f"a value of type {node[TAG]}")
     import torch
 
     if node[TAG] == "torch.Size":

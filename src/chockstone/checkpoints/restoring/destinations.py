@@ -18,6 +18,7 @@ from chockstone.checkpoints.format.shards import Pieces, local_tensors_of, shard
 from chockstone.checkpoints.format.tree import TensorReference
 from chockstone.checkpoints.reading.archive import Archive, ArchiveTensor
 from chockstone.checkpoints.reading.reader import FileMapping, ReadTarget, read_targets
+from chockstone.extras import require
 
 
 class RestoreDestinations:
@@ -103,6 +104,7 @@ class RestoreDestinations:
         made: Any
         mapped = self._map(tensor, dtype)
         if reference.form == "torch":
+            require("torch", f"tensor {reference.key!r} of {reference.group!r}")
             import torch
 
             if mapped is not None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from chockstone.extras import require
+
 
 class RandomState:
     """The global generators of Python, numpy, torch and each CUDA device.
@@ -29,6 +31,7 @@ class RandomState:
         random.setstate(state["python"])
         np.random.set_state(state["numpy"])
         if "torch" in state:
+            require("torch", "the generator of torch")
             import torch
 
             torch.set_rng_state(state["torch"])

@@ -23,11 +23,11 @@ from chockstone.checkpoints.stores.store import (
     StoreEntry,
     check_name,
 )
+from chockstone.extras import ExtraMissing, require
 
 GRACE_SECONDS: Final = 24 * 3600.0
 _RETRY_POLICY: Final = RetryPolicy()
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}\Z")
-_PACKAGES: Final = {"obstore", "boto3", "botocore"}
 
 
 class ObjectStore:
@@ -168,18 +168,14 @@ def split_url(url: str) -> tuple[str, str, str]:
 def connect(scheme: str, bucket: str, retry_policy: RetryPolicy, access: S3Access | None = None) -> Bucket:
     """``access`` is for s3:// only; without it, and for other stores, the environment has the credentials."""
     try:
-        if scheme == "s3":
-            from chockstone.checkpoints.stores.s3_bucket import S3Bucket
-            from chockstone.checkpoints.stores.s3_connection import S3Connection
+        require(scheme, f"the store {scheme}://{bucket}")
+    except ExtraMissing as error:
+        raise StoreError(str(error)) from error
+    if scheme == "s3":
+        from chockstone.checkpoints.stores.s3_bucket import S3Bucket
+        from chockstone.checkpoints.stores.s3_connection import S3Connection
 
-            return S3Bucket(S3Connection.connect(bucket, retry_policy=retry_policy, access=access))
-        from chockstone.checkpoints.stores.obstore_bucket import ObstoreBucket
+        return S3Bucket(S3Connection.connect(bucket, retry_policy=retry_policy, access=access))
+    from chockstone.checkpoints.stores.obstore_bucket import ObstoreBucket
 
-        return ObstoreBucket.connect(scheme, bucket, retry_policy=retry_policy)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _PACKAGES:
-            raise
-        raise StoreError(
-            f"{scheme}:// stores need the package {error.name!r}, which is not installed: "
-            f"pip install 'chockstone[{scheme}]'"
-        ) from error
+    return ObstoreBucket.connect(scheme, bucket, retry_policy=retry_policy)

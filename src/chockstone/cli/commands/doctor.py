@@ -14,6 +14,7 @@ import typer
 from chockstone.cli.commands.options import AsJson, Data, Database, Debug
 from chockstone.cli.output.confirmation import NOT_CONFIRMED
 from chockstone.cli.output.reporting import UNREACHABLE, CommandFailed, finish, reporting
+from chockstone.extras import require
 
 if TYPE_CHECKING:
     from chockstone.cli.settings.settings import Settings
@@ -26,10 +27,14 @@ EPILOG: Final = (
 )
 
 
+commands = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
 class DoctorFailed(CommandFailed):
     exit_code = UNREACHABLE
 
 
+@commands.command(epilog=EPILOG)
 def doctor(
     data: Data = None,
     store: Annotated[
@@ -85,6 +90,7 @@ def doctor(
       chockstone doctor --rebuild --data ./new --store s3://bucket/prefix
     """
     with reporting(as_json=as_json, debug=debug):
+        require("server", "`chockstone doctor`")
         if (remove_damaged or remove_orphans) and not fix:
             flag = "--remove-damaged" if remove_damaged else "--remove-orphans"
             raise typer.BadParameter("it is a part of a repair: give --fix, too", param_hint=flag)

@@ -14,11 +14,12 @@ from chockstone.cli.output.formatting import format_duration, format_time, print
 from chockstone.cli.output.reporting import EXIT_CODES, reporting
 from chockstone.cli.output.terminal import print_json, print_line, print_stderr, print_table
 from chockstone.cli.settings.settings import Settings, SettingsError
+from chockstone.extras import require
 
 if TYPE_CHECKING:
     from chockstone.catalog.tables.users import KeyRow
 
-commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
+commands = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, epilog=EXIT_CODES)
 
 
 @commands.callback()
@@ -138,6 +139,7 @@ def revoke(
 
 
 def _settings(data: str | None, database: str | None) -> Settings:
+    require("server", "`chockstone keys`")
     from chockstone.cli.settings.sources import load_settings
 
     flags = {"data": data, "database": database}

@@ -12,6 +12,7 @@ from chockstone.cli.models.shape import Architecture
 from chockstone.cli.output.formatting import format_size, printable
 from chockstone.cli.output.reporting import BAD_INPUT, reporting
 from chockstone.cli.output.terminal import print_line, print_stderr, spinner
+from chockstone.extras import require
 
 if TYPE_CHECKING:
     from chockstone.cli.models.making import MadeModel
@@ -20,7 +21,7 @@ EPILOG: Final = "Exit codes: 0 fine; 2 usage, or a directory that cannot be used
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)([KM]?)", re.IGNORECASE)
 _SMALLEST, _LARGEST = 1_000_000, 300_000_000
 
-commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EPILOG)
+commands = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, epilog=EPILOG)
 
 
 @commands.callback()
@@ -56,6 +57,7 @@ def make(
       chockstone model make ./models/llama-100m --architecture llama --size 100M --vocab 32000 --seed 1
     """
     with reporting(as_json=False, debug=debug):
+        require("server", "`chockstone model make`", packages=["safetensors", "tokenizers"])
         from chockstone.cli.models.making import ModelNotMade, make_model
 
         parameters = _parse_size(size)

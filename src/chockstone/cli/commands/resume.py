@@ -14,7 +14,7 @@ EPILOG = (
     "refuse to start; 2 usage or bad input; 3 store not reachable or denied; 130 interrupted."
 )
 
-commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EPILOG)
+commands = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, epilog=EPILOG)
 
 
 @commands.callback()

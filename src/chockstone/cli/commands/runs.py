@@ -10,7 +10,7 @@ import typer
 from chockstone.cli.commands.options import KEY, SERVER, AsJson, Debug, Key, ServerUrl
 from chockstone.cli.output.reporting import EXIT_CODES, reporting
 
-commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
+commands = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, epilog=EXIT_CODES)
 
 
 @commands.callback()

@@ -9,8 +9,9 @@ import typer
 
 from chockstone.cli.output.reporting import BAD_INPUT
 from chockstone.cli.output.terminal import print_stderr
-from chockstone.cli.settings.flags import with_flags
+from chockstone.cli.settings.flags import GroupedCommand, with_flags
 from chockstone.cli.settings.settings import Settings, SettingsError
+from chockstone.extras import ExtraMissing, require
 
 EPILOG: Final = "Exit codes: 0 stopped as asked; 1 the server failed; 2 usage, or settings no server can start with."
 
@@ -47,17 +48,20 @@ def _serve(
       chockstone serve --model tiny=./tiny --keep-last 3 --keep-best loss:min --user-quota 50GiB --trash 7d
       chockstone serve --host 0.0.0.0 --config /etc/chockstone.toml --show-config
     """
-    from chockstone.cli.serving.launch import checked_settings, run_server, show_settings
-
     try:
+        require("server", "`chockstone serve`")
+        from chockstone.cli.serving.launch import checked_settings, run_server, show_settings
+
         if show_config:
             show_settings(flags, config)
             return
         settings = checked_settings(flags, config)
-    except SettingsError as error:
+    except (SettingsError, ExtraMissing) as error:
         print_stderr(f"chockstone: {error}")
         raise typer.Exit(BAD_INPUT) from None
     raise typer.Exit(run_server(settings))
 
 
 serve = with_flags(_serve, Settings)
+commands = typer.Typer(add_completion=False, rich_markup_mode=None)
+commands.command("serve", epilog=EPILOG, cls=GroupedCommand)(serve)

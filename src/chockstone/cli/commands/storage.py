@@ -10,9 +10,10 @@ import typer
 from chockstone.cli.commands.options import KEY, SERVER, AsJson, Debug, Key, ServerUrl
 from chockstone.cli.output.reporting import EXIT_CODES, reporting
 
-EPILOG = EXIT_CODES
+commands = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+@commands.command(epilog=EXIT_CODES)
 def storage(
     runs: Annotated[int, typer.Option("--runs", metavar="N", min=0, help="How many runs to show, largest first.")] = 10,
     server: ServerUrl = SERVER,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -13,9 +12,10 @@ import typer
 from typer.core import TyperOption
 
 from chockstone.cli.commands.options import KEY, Debug, Key
-from chockstone.cli.output.reporting import CommandFailed, finish, reporting
-from chockstone.cli.settings.flags import with_flags
+from chockstone.cli.output.reporting import finish, reporting
+from chockstone.cli.settings.flags import GroupedCommand, with_flags
 from chockstone.cli.training.options import TrainOptions
+from chockstone.extras import PACKAGES, require
 
 EPILOG: Final = (
     "Exit codes: 0 trained; 1 training failed; 2 usage, or nothing to train with or go on from; "
@@ -81,7 +81,7 @@ def _train(
       chockstone train --env my_task:make --server http://gpu:8000 --model Qwen/Qwen3-8B --staleness 4
     """
     with reporting(as_json=False, debug=debug):
-        _check(plot)
+        _check(plot, server)
         if not server:
             os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before anyone reads it: nothing is downloaded
         from chockstone.cli.training.run import TrainRequest, run
@@ -104,11 +104,14 @@ def _train(
 
 
 train = with_flags(_train, TrainOptions)
+commands = typer.Typer(add_completion=False, rich_markup_mode=None)
+commands.command("train", epilog=EPILOG, cls=GroupedCommand)(train)
 
 
-def _check(plot: Path | None) -> None:
-    if find_spec("tinker") is None:
-        raise CommandFailed("training needs the Tinker SDK, which is not installed: pip install 'chockstone[train]'")
+def _check(plot: Path | None, server: str | None) -> None:
+    require("train", "`chockstone train`", packages=["tinker"])
+    if not server:
+        require("train", "`chockstone train` without --server", packages=PACKAGES["server"])
     if plot is not None and plot.suffix != ".svg":
         raise typer.BadParameter(f"the plot is drawn as SVG: {str(plot)!r} must end in '.svg'", param_hint="--plot")
 

@@ -9,6 +9,7 @@ from chockstone.checkpoints.restoring.export import choose_members, export_membe
 from chockstone.cli.local.targets import CommandTarget
 from chockstone.cli.output.formatting import format_count, format_size, printable
 from chockstone.cli.output.terminal import bytes_bar, print_json, print_line
+from chockstone.extras import require
 
 
 def export_target(target: CommandTarget, directory: str, *, members: list[str], as_json: bool) -> None:
@@ -27,6 +28,7 @@ def export_target(target: CommandTarget, directory: str, *, members: list[str], 
 
 def merge_target(target: CommandTarget, directory: str, *, base: str, as_json: bool) -> None:
     """Write the base model with the adapter of the checkpoint folded in."""
+    require("server", "an export with --base")
     from chockstone.backends.export.merge import merge_archive  # late: brings torch
 
     total_bytes = sum(file.stat().st_size for file in Path(base).glob("*.safetensors"))  # what comes out is as large

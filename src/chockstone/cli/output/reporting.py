@@ -19,6 +19,7 @@ from typing import Final
 import typer
 
 from chockstone.cli.output.terminal import print_json, print_stderr
+from chockstone.extras import ExtraMissing
 
 FOUND: Final = 1
 BAD_INPUT: Final = 2
@@ -51,7 +52,7 @@ def reporting(*, as_json: bool, debug: bool) -> Iterator[None]:
     except BrokenPipeError:
         _silence_stdout()
         raise typer.Exit(BROKEN_PIPE) from None
-    except (CheckpointError, CommandFailed) as error:
+    except (CheckpointError, CommandFailed, ExtraMissing) as error:
         if debug:
             traceback.print_exc()
         print_stderr(f"chockstone: {error}")

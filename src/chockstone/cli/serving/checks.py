@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ from chockstone.cli.models.directory import read_config
 from chockstone.cli.output.formatting import write_duration
 from chockstone.cli.settings.settings import FIELDS, DeploymentSettings, Settings, SettingsError
 from chockstone.cli.settings.values import ModelSetting
+from chockstone.extras import ExtraMissing, require
 
 _DATABASE_SECONDS: Final = 60.0  # for a database server that starts when this one does
 _MAKE_ONE = "chockstone model make ./tiny && chockstone serve --model tiny=./tiny"
@@ -42,13 +42,16 @@ def check_settings(settings: Settings) -> None:
         raise SettingsError(f"the data directory {str(settings.data)!r} is a file; choose another with --data")
 
 
+def _require(extra: str, what: str, *, instead: str) -> None:
+    try:
+        require(extra, what)
+    except ExtraMissing as error:
+        raise SettingsError(f"{error}; or {instead}") from None
+
+
 def _check_database(deployment: DeploymentSettings) -> None:
-    if (
-        deployment.database is not None
-        and not deployment.database.startswith("sqlite:")
-        and find_spec("asyncpg") is None
-    ):
-        raise SettingsError("PostgreSQL needs a driver: pip install 'chockstone[postgres]', or leave --database out")
+    if deployment.database is not None and not deployment.database.startswith("sqlite:"):
+        _require("postgres", "PostgreSQL", instead="leave --database out")
 
 
 def _check_replica(settings: Settings) -> None:
@@ -64,6 +67,7 @@ def _check_replica(settings: Settings) -> None:
                 f"{settings.source_of(field.name)}: an API replica (--engine) does not use this setting; "
                 f"give it to the server at {settings.deployment.engine}"
             )
+    _require("replica", "an API replica (--engine)", instead="leave --engine out")
     _check_keys(settings)
 
 
@@ -88,8 +92,8 @@ def _check_store(settings: Settings) -> None:
     store = settings.deployment.store
     if store is None:
         return
-    if store.startswith("s3://") and not all(map(find_spec, ("boto3", "obstore"))):
-        raise SettingsError("checkpoints in S3 need two packages: pip install 'chockstone[s3]', or leave --store out")
+    if (scheme := store.partition("://")[0]) in ("s3", "gs", "az"):
+        _require(scheme, f"a store {scheme}://", instead="leave --store out")
     if "://" in store and not store.startswith("file://"):
         return
     from chockstone.checkpoints.errors import InvalidName  # late: most servers have no need of it yet
@@ -126,8 +130,7 @@ def _check_ray(deployment: DeploymentSettings) -> None:
             f"a Ray cluster is joined as one of its nodes: --ray-address is auto, or HOST:PORT of its head, and not "
             f"{address!r}"
         )
-    if find_spec("ray") is None:
-        raise SettingsError("Ray is not installed: pip install 'chockstone[ray]', or leave --backend out")
+    _require("ray", "--backend ray", instead="leave --backend out")
 
 
 def _check_vllm(deployment: DeploymentSettings) -> None:
@@ -141,8 +144,7 @@ def _check_vllm(deployment: DeploymentSettings) -> None:
         raise SettingsError("--sampler vllm needs to know where vLLM is: name each server with --vllm-url")
     if len(set(deployment.vllm_urls)) < len(deployment.vllm_urls):
         raise SettingsError("--vllm-url names the same server twice; name each of them once")
-    if find_spec("aiohttp") is None:
-        raise SettingsError("--sampler vllm needs aiohttp: pip install 'chockstone[vllm]', or leave it out")
+    _require("vllm", "--sampler vllm", instead="leave --sampler out")
 
 
 def _stored_users(settings: Settings) -> list[str] | None:

@@ -40,13 +40,7 @@ def run_server(settings: Settings) -> int:
 
 
 def _run_replica(settings: Settings, engine: str) -> int:
-    try:
-        from chockstone.api.replica.server import run
-    except ModuleNotFoundError as error:
-        if error.name != "aiohttp":
-            raise
-        print_stderr("chockstone: --engine needs the Python package 'aiohttp': pip install 'chockstone[replica]'")
-        return FAILED
+    from chockstone.api.replica.server import run
     from chockstone.cli.serving.banner import print_replica_banner
     from chockstone.cli.serving.server_config import server_config
 

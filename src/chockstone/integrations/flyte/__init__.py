@@ -25,13 +25,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:  # Any: whatever is asked for
-    from importlib import import_module
-
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "flytekit":
-            raise
-        raise ImportError("chockstone.integrations.flyte needs flytekit: pip install 'chockstone[flyte]'") from error
+    from importlib import import_module
+
+    from chockstone.extras import require
+
+    require("flyte", __name__)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -35,9 +35,7 @@ def __getattr__(name: str) -> Any:  # Any: a class or a function
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    try:
-        return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'switch')}"), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "flyte":
-            raise
-        raise ImportError("chockstone.integrations.flyte2 needs flyte: pip install 'chockstone[flyte2]'") from error
+    from chockstone.extras import require
+
+    require("flyte2", __name__)
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'switch')}"), name)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from chockstone.extras import require
 from chockstone.trainers.reports.jsonl import EVENTS, read_rows
 from chockstone.trainers.reports.reports import read_saved_text
 
@@ -85,11 +86,8 @@ def _points(curve: Curve) -> tuple[list[int], list[float]]:
 
 
 def _load_package() -> tuple[Any, Any]:  # Any: optional
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"drawing a plot needs a package that is not installed ({error}): pip install 'chockstone[train]'"
-        ) from error
+    require("train", "a plot", packages=["matplotlib"])
+    import matplotlib
+    from matplotlib.figure import Figure
+
     return matplotlib, Figure

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chockstone.checkpoints.stores.posix import ensure_directory
+from chockstone.extras import require
 from chockstone.trainers.reports.jsonl import append_whole
 from chockstone.trainers.reports.reports import Level, StepRecord
 
@@ -76,11 +77,8 @@ class TensorBoard:
 
 
 def _load_package() -> tuple[Any, Callable[[bytes], int]]:  # the messages are untyped
-    try:
-        from tensorboardX.proto import event_pb2
-        from tensorboardX.record_writer import masked_crc32c
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"TensorBoard files need a package that is not installed ({error}): pip install 'chockstone[train]'"
-        ) from error
+    require("train", "a TensorBoard file", packages=["tensorboardX"])
+    from tensorboardX.proto import event_pb2
+    from tensorboardX.record_writer import masked_crc32c
+
     return event_pb2, masked_crc32c

@@ -98,5 +98,5 @@ def test_what_is_not_installed_is_named(
 
     result = run(database)
 
-    assert result.exit_code == 1
-    assert "chockstone[replica]" in result.output
+    assert result.exit_code == 2
+    assert "pip install 'chockstone[replica]'" in result.output

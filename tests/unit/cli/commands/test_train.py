@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_what_cannot_be_trained_is_said_before_anything_is_started(
 
 
 def test_without_the_sdk_it_says_what_to_install(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chockstone.cli.commands.train.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "tinker", None)
 
     result = run()
 

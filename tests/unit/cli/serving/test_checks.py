@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_a_database_needs_its_driver_and_its_password_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = {"models": [str(make_directory(tmp_path / "good"))], "database": "postgresql://ann:se@cret@db/x"}
-    monkeypatch.setattr("chockstone.cli.serving.checks.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
 
     with pytest.raises(SettingsError, match=r"pip install 'chockstone\[postgres\]'"):
         check_settings(load(tmp_path, flags))

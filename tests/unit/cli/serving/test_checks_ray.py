@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from chockstone.cli.settings.values import ModelSetting
 
 @pytest.fixture(autouse=True)
 def _ray_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chockstone.cli.serving.checks.find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
 
 
 def check(directory: Path, **deployment: Any) -> None:
@@ -50,7 +52,7 @@ def test_addresses_of_heads_are_taken(tmp_path: Path, address: str) -> None:
 
 
 def test_where_ray_is_absent_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chockstone.cli.serving.checks.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "ray", None)
 
     with pytest.raises(SettingsError, match=r"pip install 'chockstone\[ray\]'"):
         check(tmp_path, backend="ray")

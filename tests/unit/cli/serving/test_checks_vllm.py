@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_vllm_servers_are_named_by_their_urls(tmp_path: Path) -> None:
 
 
 def test_without_aiohttp_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chockstone.cli.serving.checks.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
 
     with pytest.raises(SettingsError, match=r"chockstone\[vllm\]"):
         check(tmp_path, sampler="vllm", vllm_urls=[URL])

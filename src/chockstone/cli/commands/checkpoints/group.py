@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import typer
 
-from chockstone.cli.commands.checkpoints import policy, trash
-from chockstone.cli.commands.checkpoints.contents import diff, ls, show, verify
-from chockstone.cli.commands.checkpoints.extraction import download, export
-from chockstone.cli.commands.checkpoints.removal import gc, rm
-from chockstone.cli.commands.checkpoints.sharing import copy, publish, ttl, unpublish
+from chockstone.cli.commands.lazy_group import LazyCommand, LazyGroup
 from chockstone.cli.output.reporting import EXIT_CODES
 
-commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
-for command in (ls, show, verify, export, download, rm, gc, diff, publish, unpublish, ttl, copy, trash.undelete):
-    commands.command(epilog=EXIT_CODES)(command)
-commands.add_typer(trash.commands, name="trash")
-commands.add_typer(policy.commands, name="policy")
+
+class CheckpointCommands(LazyGroup):
+    COMMANDS: ClassVar = {
+        "ls": LazyCommand("checkpoints.contents", "List checkpoints with size, age and state.", "ls"),
+        "show": LazyCommand("checkpoints.contents", "Show one checkpoint: facts, members, tensors, values.", "show"),
+        "verify": LazyCommand("checkpoints.contents", "Check checkpoints against their digests.", "verify"),
+        "export": LazyCommand(
+            "checkpoints.extraction", "Extract a checkpoint into a new directory, verified.", "export"
+        ),
+        "download": LazyCommand(
+            "checkpoints.extraction", "Fetch a checkpoint of a server as one archive, verified.", "download"
+        ),
+        "rm": LazyCommand("checkpoints.removal", "Remove checkpoints by name, or by run, kind and age.", "rm"),
+        "gc": LazyCommand("checkpoints.removal", "Remove checkpoints that no rule keeps.", "gc"),
+        "diff": LazyCommand("checkpoints.contents", "Say which tensors, values and files changed.", "diff"),
+        "publish": LazyCommand("checkpoints.sharing", "Let every user of the server read a checkpoint.", "publish"),
+        "unpublish": LazyCommand("checkpoints.sharing", "Make a published checkpoint private again.", "unpublish"),
+        "ttl": LazyCommand("checkpoints.sharing", "Say when a checkpoint expires, counted from now.", "ttl"),
+        "copy": LazyCommand(
+            "checkpoints.sharing", "Copy a checkpoint of yours, or a published one, into a run of its own.", "copy"
+        ),
+        "trash": LazyCommand("checkpoints.trash", "List deleted checkpoints of a server that can be undeleted."),
+        "undelete": LazyCommand("checkpoints.trash", "Take a checkpoint out of the server's trash.", "undelete"),
+        "policy": LazyCommand("checkpoints.policy", "See and set which checkpoints a server keeps, and how much."),
+    }
+
+
+commands = typer.Typer(
+    cls=CheckpointCommands, no_args_is_help=True, add_completion=False, rich_markup_mode=None, epilog=EXIT_CODES
+)
 
 
 @commands.callback()

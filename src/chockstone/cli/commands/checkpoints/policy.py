@@ -13,7 +13,7 @@ from chockstone.cli.output.reporting import EXIT_CODES, reporting
 if TYPE_CHECKING:
     from chockstone.checkpoints import Retention
 
-commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
+commands = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, epilog=EXIT_CODES)
 
 OfRun = Annotated[str | None, typer.Option("--run", metavar="RUN", help="Of this run.")]
 OfUser = Annotated[str | None, typer.Option("--user", metavar="USER", help="Of each run of this user.")]

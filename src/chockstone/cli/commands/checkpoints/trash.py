@@ -10,7 +10,7 @@ import typer
 from chockstone.cli.commands.options import KEY, SERVER, AsJson, Debug, DryRun, Key, ServerUrl, Yes
 from chockstone.cli.output.reporting import EXIT_CODES, reporting
 
-commands = typer.Typer(rich_markup_mode=None, epilog=EXIT_CODES)
+commands = typer.Typer(add_completion=False, rich_markup_mode=None, epilog=EXIT_CODES)
 
 
 @commands.callback(invoke_without_command=True)
