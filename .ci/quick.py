@@ -47,7 +47,7 @@ def list_changed(base: str | None) -> list[Path]:
 
 
 def _git(*words: str) -> list[str]:
-    return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.split()  # noqa: S603, S607
+    return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.split()
 
 
 def main(arguments: list[str]) -> int:
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     print(f"quick: {len(tests)} test files", flush=True)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", *map(str, tests)]
     try:
-        return subprocess.run(command, check=False, timeout=SECONDS).returncode  # noqa: S603
+        return subprocess.run(command, check=False, timeout=SECONDS).returncode
     except subprocess.TimeoutExpired:
         print(f"quick: stopped after {SECONDS} s; the change is too large for this target: run `make test`")
         return 1

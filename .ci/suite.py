@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
         return exit_code
     for test in failures.tracebacks:
         print(f"repeating alone: {test}", flush=True)
-        if subprocess.run([sys.executable, "-m", "pytest", test], check=False).returncode:  # noqa: S603
+        if subprocess.run([sys.executable, "-m", "pytest", test], check=False).returncode:
             print(f"failed twice: {test}")
             return exit_code
     REPORT.write_text("".join(f"\nflaky: {test}\n\n{text}\n" for test, text in failures.tracebacks.items()))

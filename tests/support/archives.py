@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from chockstone.checkpoints import Archive, Checkpointer, open_store, verify_archive
 from chockstone.checkpoints.errors import TruncatedArchive
 from chockstone.checkpoints.reading.archive import Verify
 from chockstone.checkpoints.restoring.restore import load_state
+from support.tensors import torch
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -58,12 +58,17 @@ class BytesSource:
 
 def small_state() -> dict[str, Any]:
     """A model, an optimizer's moments and plain values; every member ends in the middle of a page."""
-    generator = torch.Generator().manual_seed(7)
-    weight = torch.randn(13, 7, generator=generator)
+    if torch is None:
+        weight, bias, moment = (np.random.default_rng(7).standard_normal(91, np.float32) for _ in range(3))
+        weight, bias, moment, step = weight.reshape(13, 7), bias[:7], moment.reshape(13, 7), np.float32(3.0)
+    else:
+        generator = torch.Generator().manual_seed(7)
+        weight, bias, moment = (torch.randn(shape, generator=generator) for shape in ((13, 7), (7,), (13, 7)))
+        step = torch.tensor(3.0)
     return {
-        "model": OrderedDict(weight=weight, bias=torch.randn(7, generator=generator), head=weight),
+        "model": OrderedDict(weight=weight, bias=bias, head=weight),
         "optimizer": {
-            "state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.randn(13, 7, generator=generator)}},
+            "state": {0: {"step": step, "exp_avg": moment}},
             "param_groups": [{"lr": 1e-3, "betas": (0.9, 0.999), "params": [0]}],
         },
         "epoch": 3,
@@ -91,7 +96,7 @@ def load_bytes(content: bytes | bytearray, *, verify: Verify = "full") -> dict[s
 
 def assert_same(found: Any, wanted: Any, path: str = "state") -> None:
     """Equal to the bit and to the type, all the way down. Strides and ``requires_grad`` do not count."""
-    if isinstance(wanted, torch.Tensor):
+    if torch is not None and isinstance(wanted, torch.Tensor):
         assert isinstance(found, torch.Tensor), f"{path}: {type(found)}"
         assert found.dtype == wanted.dtype, f"{path}: {found.dtype}"
         assert found.shape == wanted.shape, f"{path}: {found.shape}"
@@ -120,6 +125,6 @@ def assert_same(found: Any, wanted: Any, path: str = "state") -> None:
         assert repr(found) == repr(wanted), f"{path}: {found!r}"
 
 
-def _bits(tensor: torch.Tensor) -> bytes:
+def _bits(tensor: Any) -> bytes:
     plain = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return plain.view(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""

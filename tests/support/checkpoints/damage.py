@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from chockstone.checkpoints import Archive, Checkpointer
+from support.tensors import full
 
 
 def first_tensor(checkpointer: Checkpointer, name: str) -> int:
@@ -24,7 +23,7 @@ def flip(path: Path, offset: int) -> None:
 
 def save_three(checkpointer: Checkpointer) -> None:
     for step in range(3):
-        checkpointer.save({"x": torch.full((1000,), float(step))}, step=step).result()
+        checkpointer.save({"x": full(1000, float(step))}, step=step).result()
 
 
 def partials(root: Path) -> list[Path]:

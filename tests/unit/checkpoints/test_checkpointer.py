@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from chockstone.checkpoints import Checkpointer
 from chockstone.checkpoints.errors import (
@@ -23,6 +22,7 @@ from chockstone.checkpoints.errors import (
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.store import Sink
 from support.checkpoints.damage import partials
+from support.tensors import full, ones, zeros
 
 
 class GatedStore(FileStore):
@@ -59,10 +59,10 @@ def gated(tmp_path: Path) -> Iterator[GatedStore]:
 
 
 def test_the_state_may_change_as_soon_as_save_returns(gated: GatedStore) -> None:
-    value = torch.zeros(1000)
+    value = zeros(1000)
     with Checkpointer(gated) as checkpointer:
         handle = checkpointer.save({"x": value, "plain": (plain := [1])}, step=1)
-        value.fill_(9.0)
+        value[:] = 9.0
         plain.append(2)
 
         assert not handle.done()
@@ -76,7 +76,7 @@ def test_the_state_may_change_as_soon_as_save_returns(gated: GatedStore) -> None
 
 def test_nothing_is_visible_before_the_commit(gated: GatedStore) -> None:
     with Checkpointer(gated) as checkpointer:
-        handle = checkpointer.save({"x": torch.zeros(10)}, step=1)
+        handle = checkpointer.save({"x": zeros(10)}, step=1)
 
         assert list(gated.entries()) == []
         assert not handle.done()
@@ -89,9 +89,9 @@ def test_nothing_is_visible_before_the_commit(gated: GatedStore) -> None:
 
 def test_a_second_save_waits_for_the_first_and_memory_stays_one_snapshot(gated: GatedStore) -> None:
     with Checkpointer(gated) as checkpointer:
-        first = checkpointer.save({"x": torch.zeros(10)}, step=1)
+        first = checkpointer.save({"x": zeros(10)}, step=1)
         second: list[Any] = []
-        thread = threading.Thread(target=lambda: second.append(checkpointer.save({"x": torch.ones(10)}, step=2)))
+        thread = threading.Thread(target=lambda: second.append(checkpointer.save({"x": ones(10)}, step=2)))
         thread.start()
         thread.join(0.2)
 
@@ -106,7 +106,7 @@ def test_a_second_save_waits_for_the_first_and_memory_stays_one_snapshot(gated: 
 
 def test_two_buffers_let_a_second_save_return_at_once(gated: GatedStore) -> None:
     with Checkpointer(gated, buffers=2) as checkpointer:
-        handles = [checkpointer.save({"x": torch.full((10,), float(step))}, step=step) for step in (1, 2)]
+        handles = [checkpointer.save({"x": full(10, float(step))}, step=step) for step in (1, 2)]
         gated.gate.set()
 
         assert [handle.result().step for handle in handles] == [1, 2]
@@ -116,9 +116,7 @@ def test_two_buffers_let_a_second_save_return_at_once(gated: GatedStore) -> None
 def test_saves_from_many_threads_all_arrive(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         threads = [
-            threading.Thread(
-                target=lambda step=step: checkpointer.save({"x": torch.full((100,), float(step))}, step=step)
-            )
+            threading.Thread(target=lambda step=step: checkpointer.save({"x": full(100, float(step))}, step=step))
             for step in range(12)
         ]
         for thread in threads:
@@ -155,7 +153,7 @@ def test_names_that_could_leave_the_store_are_refused(name: str, tmp_path: Path)
 
 def test_an_abandoned_save_leaves_nothing(gated: GatedStore) -> None:
     with Checkpointer(gated) as checkpointer:
-        handle = checkpointer.save({"x": torch.zeros(8_000_000)}, step=1)
+        handle = checkpointer.save({"x": zeros(8_000_000)}, step=1)
         handle.abandon()
         gated.gate.set()
 
@@ -185,8 +183,8 @@ async def test_awaiting_never_blocks_the_loop(gated: GatedStore) -> None:
 
     with Checkpointer(gated) as checkpointer:
         ticking = asyncio.create_task(tick())
-        handle = await checkpointer.save_async({"x": torch.zeros(4_000_000)}, step=1)
-        second = asyncio.create_task(checkpointer.save_async({"x": torch.zeros(10)}, step=2))
+        handle = await checkpointer.save_async({"x": zeros(4_000_000)}, step=1)
+        second = asyncio.create_task(checkpointer.save_async({"x": zeros(10)}, step=2))
         before = ticks
         while ticks < before + 100:
             await asyncio.sleep(0)
@@ -236,7 +234,7 @@ async def test_cancelling_during_the_copy_never_commits(tmp_path: Path) -> None:
         def state_dict(self) -> dict[str, Any]:
             copying.set()
             assert go_on.wait(60)
-            return {"x": torch.zeros(10)}
+            return {"x": zeros(10)}
 
     with Checkpointer(tmp_path) as checkpointer:
         task = asyncio.create_task(checkpointer.save_async({"slow": Slow()}, step=1))
@@ -267,9 +265,9 @@ async def test_cancelling_a_waiter_does_not_cancel_the_save(gated: GatedStore) -
 
 
 async def test_restore_async_runs_off_the_loop(tmp_path: Path) -> None:
-    target = {"x": torch.zeros(10)}
+    target = {"x": zeros(10)}
     with Checkpointer(tmp_path) as checkpointer:
-        checkpointer.save({"x": torch.ones(10)}, step=1).result()
+        checkpointer.save({"x": ones(10)}, step=1).result()
 
         receipt = await checkpointer.restore_async(target)
 
@@ -288,16 +286,17 @@ async def test_closing_does_not_wait_for_a_task_that_only_the_loop_can_run(tmp_p
 
 async def test_leaving_an_async_block_waits_for_its_saves(tmp_path: Path) -> None:
     async with Checkpointer(tmp_path) as checkpointer:
-        handle = await checkpointer.save_async({"x": torch.zeros(1_000_000)}, step=1)
+        handle = await checkpointer.save_async({"x": zeros(1_000_000)}, step=1)
 
     assert handle.done()
 
 
 EXIT_SCRIPT = """
-import sys, torch
+import sys
+import numpy as np
 from chockstone.checkpoints import Checkpointer
 checkpointer = Checkpointer(sys.argv[1])
-checkpointer.save({"x": torch.ones(4_000_000)}, step=1)
+checkpointer.save({"x": np.ones(4_000_000, np.float32)}, step=1)
 print("saving", flush=True)
 """
 
@@ -307,7 +306,7 @@ print("saving", flush=True)
 )
 def test_the_end_of_the_program_waits_for_running_saves(ending: str, tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as before:
-        before.save({"x": torch.zeros(1)}, step=0).result()
+        before.save({"x": zeros(1)}, step=0).result()
 
     subprocess.run([sys.executable, "-c", EXIT_SCRIPT + ending, str(tmp_path)], capture_output=True)
 
@@ -317,7 +316,8 @@ def test_the_end_of_the_program_waits_for_running_saves(ending: str, tmp_path: P
 
 
 SLOW_EXIT_SCRIPT = """
-import sys, time, torch
+import sys, time
+import numpy as np
 from chockstone.checkpoints import Checkpointer
 from chockstone.checkpoints.stores.file_sink import FileSink
 write_at = FileSink.write_at
@@ -326,7 +326,7 @@ def slow(self, offset, data):
     write_at(self, offset, data)
 FileSink.write_at = slow
 checkpointer = Checkpointer(sys.argv[1])
-checkpointer.save({"x": torch.ones(100_000_000)}, step=1)
+checkpointer.save({"x": np.ones(100_000_000, np.float32)}, step=1)
 print("saving", flush=True)
 time.sleep(60)
 """

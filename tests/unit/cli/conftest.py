@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from chockstone.api.config import ServerConfig
-from chockstone.api.serving import startup
-from chockstone.engine.config import StorageRules
-from support.cli.loopback import Loopback, serve_on_loopback
 from support.cli.store_commands import PROGRAM, fill
 
 if TYPE_CHECKING:
+    from chockstone.api.config import ServerConfig
+    from support.cli.loopback import Loopback
     from support.trainers.fakes import FakeServer
 
 
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
     """An empty directory to stand in, a model `tiny`, and a server that only notes what it is told."""
+    pytest.importorskip("fastapi")
+    from chockstone.api.serving import startup  # late: a plain install has no server
+
     seen: list[ServerConfig] = []
 
     def run_server(config: ServerConfig, _: object, *, announce: Callable[[int, list[str]], None]) -> int:
@@ -71,6 +72,10 @@ def in_terminal() -> Iterator[Callable[..., tuple[int, str]]]:
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Iterator[Loopback]:
+    pytest.importorskip("fastapi")
+    from chockstone.engine.config import StorageRules  # late: a plain install has no server
+    from support.cli.loopback import serve_on_loopback
+
     with serve_on_loopback(tmp_path / "home", rules=StorageRules(trash_seconds=3600)) as loopback:
         yield loopback
 

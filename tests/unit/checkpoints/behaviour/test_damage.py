@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from chockstone.checkpoints import Archive, Checkpointer, verify_archive
 from chockstone.checkpoints.errors import (
@@ -21,6 +20,7 @@ from chockstone.checkpoints.format.layout import MANIFEST_OFFSET, MIN_BLOCK_BYTE
 from chockstone.checkpoints.format.tar import BLOCK, PAGE
 from chockstone.checkpoints.restoring.restore import load_state, restore_state
 from support.archives import BytesSource, assert_same, load_bytes, open_file, small_state, write_archive
+from support.tensors import arange, zeros
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_any_two_pages_that_changed_places_are_found(sound: bytes, layout: Layou
 
 
 def test_two_blocks_that_changed_places_are_found(tmp_path: Path) -> None:
-    numbers = torch.arange(MIN_BLOCK_BYTES, dtype=torch.int32)  # four blocks
+    numbers = arange(MIN_BLOCK_BYTES, "int32")  # four blocks
     content = write_archive(tmp_path, {"model": numbers}).read_bytes()
     with Archive(BytesSource(content)) as archive:
         (a, b), (c, d) = archive.layout.block_range(1), archive.layout.block_range(3)
@@ -213,7 +213,7 @@ def test_a_file_that_shrinks_before_it_is_mapped_is_truncated(tmp_path: Path) ->
 
 def test_a_damaged_archive_asked_for_by_name_is_refused_and_nothing_is_touched(tmp_path: Path, sound: bytes) -> None:
     (tmp_path / "step-00000001.tar").write_bytes(sound[:-PAGE])
-    into = {"model": {"weight": torch.zeros(13, 7)}}
+    into = {"model": {"weight": zeros(13, 7)}}
 
     with Checkpointer(tmp_path) as checkpointer, pytest.raises(TruncatedArchive, match=f"and not {len(sound)}"):
         checkpointer.restore(into, name="step-00000001")

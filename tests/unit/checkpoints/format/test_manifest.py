@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +27,8 @@ from chockstone.checkpoints.format.manifest import (
 from chockstone.checkpoints.format.tar import PAGE
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.store import Sink
-from support.archives import BytesSource, write_archive
+from support.archives import BytesSource, assert_same, write_archive
+from support.tensors import ones
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 PLAIN = Manifest(kind="weights", step=7, created_at=NOON, members=(("state.json", 10), ("model.safetensors", 5000)))
@@ -150,12 +150,12 @@ def test_metadata_over_the_limit_is_refused_with_advice() -> None:
 def test_what_was_saved_can_be_loaded_or_was_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         try:
-            handle = checkpointer.save({"a": torch.ones(2)}, **{"step": 1, **options})
+            handle = checkpointer.save({"a": ones(2)}, **{"step": 1, **options})
             name = handle.result().name
         except (CheckpointError, TypeError, ValueError):
             return
 
-        assert torch.equal(checkpointer.load(name=name)["a"], torch.ones(2))
+        assert_same(checkpointer.load(name=name)["a"], ones(2))
 
 
 @pytest.mark.parametrize("metrics", [{"loss": "high"}, {"loss": None}, {"loss": [1.0]}])
@@ -179,7 +179,7 @@ class Busy(FileStore):
 def test_metadata_may_be_changed_as_soon_as_save_returns(tmp_path: Path) -> None:
     history = [1, 2, 3]
     with Checkpointer(Busy(tmp_path, history)) as checkpointer:
-        name = checkpointer.save({"a": torch.ones(2)}, step=1, metadata={"history": history}).result().name
+        name = checkpointer.save({"a": ones(2)}, step=1, metadata={"history": history}).result().name
 
         with Archive(checkpointer.store.open(name)) as archive:
             metadata = archive.manifest.metadata

@@ -5,7 +5,6 @@ import math
 import struct
 
 import pytest
-import safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +67,7 @@ def test_data_starts_on_a_page_and_every_tensor_on_its_element(tensors: list[Tri
 def test_the_safetensors_package_reads_the_same_tensors(tensors: list[Triple]) -> None:
     ordered, header, _, size = render(tensors)
 
-    found = dict(safetensors.deserialize(header + bytes(size)))
+    found = dict(pytest.importorskip("safetensors").deserialize(header + bytes(size)))
 
     assert {key: (facts["dtype"], tuple(facts["shape"])) for key, facts in found.items()} == {
         key: (dtype, shape) for key, dtype, shape in ordered
@@ -128,4 +127,4 @@ def test_any_key_can_name_a_tensor(key: str) -> None:
     header, _ = render_header([(key, "U8", (3,))], metadata={})
 
     assert list(parse_header(header, member="m", member_bytes=len(header) + 3)) == [key]
-    assert [name for name, _ in safetensors.deserialize(header + bytes(3))] == [key]
+    assert [name for name, _ in pytest.importorskip("safetensors").deserialize(header + bytes(3))] == [key]

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from support.rank_pool import RankPool, open_pool
+if TYPE_CHECKING:
+    from support.rank_pool import RankPool
 
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[RankPool]:
+    from support.rank_pool import open_pool  # late: the other tests of this folder need no torch
+
     yield from open_pool()

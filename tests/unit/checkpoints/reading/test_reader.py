@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
 from chockstone.checkpoints import Archive, verify_archive
 from chockstone.checkpoints.errors import DigestMismatch
@@ -44,8 +44,8 @@ def test_bytes_are_verified_on_the_read_that_hands_them_out(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("form", ["torch", "numpy"])
 def test_a_tied_tensor_fills_every_tensor_it_is_restored_into(tmp_path: Path, form: str) -> None:
-    weight: Any = torch.arange(3_000_000, dtype=torch.int32)
-    weight = weight.numpy() if form == "numpy" else weight
+    weight: Any = np.arange(3_000_000, dtype=np.int32)
+    weight = pytest.importorskip("torch").from_numpy(weight) if form == "torch" else weight
     path = write_archive(tmp_path, {"model": {"embed": weight, "head": weight}})
     into = {"model": {"embed": weight * 0, "head": weight * 0}}
 

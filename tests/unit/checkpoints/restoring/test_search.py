@@ -7,7 +7,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import torch
 
 from chockstone.checkpoints import Checkpointer
 from chockstone.checkpoints.errors import (
@@ -17,6 +16,7 @@ from chockstone.checkpoints.errors import (
     UnsupportedArchive,
 )
 from support.checkpoints.damage import first_tensor, flip, save_three
+from support.tensors import zeros
 
 
 def test_a_checkpoint_of_a_newer_format_stops_a_restore(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_checkpoint_of_a_newer_format_stops_a_restore(tmp_path: Path) -> None:
         path.write_bytes(content.replace(payload, newer).replace(seal, new_seal))
 
         with pytest.raises(UnsupportedArchive, match="has format version 2"):
-            checkpointer.restore({"x": torch.zeros(1000)})
+            checkpointer.restore({"x": zeros(1000)})
 
 
 def test_a_foreign_tar_in_the_directory_is_walked_past(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_damaged_checkpoints_are_walked_past_and_named(tmp_path: Path) -> None:
         save_three(checkpointer)
         flip(tmp_path / "step-00000002.tar", first_tensor(checkpointer, "step-00000002") + 5)
         (tmp_path / "step-00000001.tar").write_bytes(b"")
-        target = {"x": torch.zeros(1000)}
+        target = {"x": zeros(1000)}
 
         receipt = checkpointer.restore(target)
 
@@ -63,7 +63,7 @@ def test_a_named_checkpoint_that_is_damaged_is_an_error(tmp_path: Path) -> None:
         flip(tmp_path / "step-00000002.tar", first_tensor(checkpointer, "step-00000002"))
 
         with pytest.raises(DigestMismatch):
-            checkpointer.restore({"x": torch.zeros(1000)}, name="step-00000002")
+            checkpointer.restore({"x": zeros(1000)}, name="step-00000002")
 
 
 def test_nothing_to_restore_is_told_apart_from_nothing_usable(tmp_path: Path) -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from chockstone.checkpoints import Archive, Checkpointer
 from chockstone.checkpoints.reading.reader import Reader
+from support.tensors import arange
 
 A_YEAR = 1.0  # bytes per second, for a state of many megabytes: a test that waited for it would never end
 
 
 def state() -> dict[str, object]:
-    return {"weights": torch.arange(4 << 20, dtype=torch.float32)}
+    return {"weights": arange(4 << 20)}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")

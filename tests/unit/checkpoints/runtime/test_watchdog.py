@@ -6,18 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-import uvloop
 
 from chockstone.checkpoints import LoopBlocked, LoopWatchdog, Stall
 from chockstone.checkpoints.runtime.watchdog import _BOUNDS, _quantile
 
 GUARD_SECONDS = 30.0
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
-@pytest.fixture(params=LOOPS)
+@pytest.fixture(params=["asyncio", "uvloop"])
 def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
-    with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+    with asyncio.Runner(loop_factory=pytest.importorskip(request.param).new_event_loop) as runner:
         yield runner
 
 

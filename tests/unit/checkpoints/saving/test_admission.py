@@ -3,12 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from chockstone.checkpoints import Admission, Checkpointer
 from chockstone.checkpoints.errors import AdmissionRefused
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.store import Sink
+from support.tensors import zeros
 
 
 class CountingStore(FileStore):
@@ -22,10 +22,10 @@ class CountingStore(FileStore):
 def test_a_save_over_the_quota_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:
     store = CountingStore(tmp_path)
     with Checkpointer(store, admission=Admission(quota_bytes=100_000)) as checkpointer:
-        checkpointer.save({"x": torch.zeros(10_000)}, step=1).result()
+        checkpointer.save({"x": zeros(10_000)}, step=1).result()
 
         with pytest.raises(AdmissionRefused, match="its quota of 100000 has"):
-            checkpointer.save({"x": torch.zeros(10_000)}, step=2).result()
+            checkpointer.save({"x": zeros(10_000)}, step=2).result()
 
     assert store.begun == 1
 
@@ -33,15 +33,15 @@ def test_a_save_over_the_quota_is_refused_before_a_byte_is_written(tmp_path: Pat
 def test_what_is_replaced_does_not_count(tmp_path: Path) -> None:
     with Checkpointer(tmp_path, admission=Admission(quota_bytes=100_000)) as checkpointer:
         for _ in range(3):
-            checkpointer.save({"x": torch.zeros(10_000)}, name="last", overwrite=True).result()
+            checkpointer.save({"x": zeros(10_000)}, name="last", overwrite=True).result()
 
 
 def test_other_prefixes_do_not_count(tmp_path: Path) -> None:
     with Checkpointer(tmp_path, prefix="other") as other:
-        other.save({"x": torch.zeros(100_000)}, step=1).result()
+        other.save({"x": zeros(100_000)}, step=1).result()
 
     with Checkpointer(tmp_path, prefix="mine", admission=Admission(quota_bytes=100_000)) as checkpointer:
-        checkpointer.save({"x": torch.zeros(10_000)}, step=1).result()
+        checkpointer.save({"x": zeros(10_000)}, step=1).result()
 
 
 def test_the_reserve_of_free_space_is_respected(tmp_path: Path) -> None:
@@ -59,14 +59,12 @@ def test_the_reserve_of_free_space_is_respected(tmp_path: Path) -> None:
 def test_an_allowance_holds_for_one_save_and_counts_nothing_else(tmp_path: Path) -> None:
     store = CountingStore(tmp_path)
     with Checkpointer(store) as checkpointer:
-        needed = checkpointer.save({"x": torch.zeros(10_000)}, step=1).result().size_bytes
+        needed = checkpointer.save({"x": zeros(10_000)}, step=1).result().size_bytes
 
         with pytest.raises(AdmissionRefused, match=f"needs {needed} bytes and its allowance is {needed - 1}"):
-            checkpointer.save(
-                {"x": torch.zeros(10_000)}, step=2, admission=Admission(allowance_bytes=needed - 1)
-            ).result()
+            checkpointer.save({"x": zeros(10_000)}, step=2, admission=Admission(allowance_bytes=needed - 1)).result()
         assert store.begun == 1
-        checkpointer.save({"x": torch.zeros(10_000)}, step=2, admission=Admission(allowance_bytes=needed)).result()
+        checkpointer.save({"x": zeros(10_000)}, step=2, admission=Admission(allowance_bytes=needed)).result()
 
 
 def test_an_allowance_that_is_used_up_is_told_as_none(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-import torch
 
 from chockstone.checkpoints import Checkpointer
 from chockstone.checkpoints.errors import (
@@ -15,6 +14,7 @@ from chockstone.checkpoints.errors import (
 )
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.store import Sink
+from support.tensors import zeros
 
 
 class FailingStore(FileStore):
@@ -24,7 +24,7 @@ class FailingStore(FileStore):
 
 def test_progress_counts_every_byte_of_the_archive(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
-        handle = checkpointer.save({"x": torch.zeros(1000, 1000)}, step=1)
+        handle = checkpointer.save({"x": zeros(1000, 1000)}, step=1)
         saved = handle.result()
 
     assert handle.progress.bytes_done == handle.progress.bytes_total == saved.size_bytes

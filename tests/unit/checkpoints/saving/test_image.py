@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from chockstone.checkpoints import Archive, Checkpointer, verify_archive
 from chockstone.checkpoints.restoring.restore import load_state
 from support.archives import assert_same, open_file, write_archive
+from support.tensors import arange, zeros
 
 
 def test_archives_cost_under_one_percent_more_than_their_tensors(tmp_path: Path) -> None:
-    state = {"model": {f"layer.{i}.weight": torch.zeros(30_000) for i in range(500)}}
+    state = {"model": {f"layer.{i}.weight": zeros(30_000) for i in range(500)}}
     with Checkpointer(tmp_path) as checkpointer:
         saved = checkpointer.save(state, step=1).result()
 
@@ -36,7 +36,7 @@ def test_files_of_every_size_come_back_beside_tensors(
     tmp_path: Path, sizes: tuple[int, ...], with_tensors: bool
 ) -> None:
     files = {f"file-{index}": np.random.default_rng(index).bytes(size) for index, size in enumerate(sizes)}
-    state: dict[str, Any] = {"model": {"w": torch.arange(5000)}} if with_tensors else {"x": 1}
+    state: dict[str, Any] = {"model": {"w": arange(5000, "int64")}} if with_tensors else {"x": 1}
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(state, name="one", files=files).result()
 

@@ -7,17 +7,18 @@ import threading
 from pathlib import Path
 
 import pytest
-import torch
 
 from chockstone.checkpoints import Checkpointer
 from chockstone.checkpoints.errors import SaveAbandoned
 from chockstone.checkpoints.saving.pace import Pace
+from support.archives import assert_same
+from support.tensors import arange
 
 A_YEAR = 1.0  # bytes per second, for a state of many megabytes: a test that waited for it would never end
 
 
 def state() -> dict[str, object]:
-    return {"weights": torch.arange(4 << 20, dtype=torch.float32)}
+    return {"weights": arange(4 << 20)}
 
 
 class Waits(threading.Event):
@@ -61,7 +62,7 @@ def test_whoever_waits_for_the_result_does_not_wait_for_the_pace(tmp_path: Path)
         handle = checkpointer.save(state(), step=1)
         assert handle.result().size_bytes > 4 << 22
         restored = checkpointer.load()
-    assert torch.equal(restored["weights"], state()["weights"])
+    assert_same(restored, state())
 
 
 def test_closing_does_not_wait_for_the_pace(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from obstore.store import LocalStore
 
 from chockstone.checkpoints.errors import (
     CheckpointExists,
@@ -26,7 +25,6 @@ from chockstone.checkpoints.format.tar import PAGE
 from chockstone.checkpoints.stores.bucket import Bucket, RetryPolicy
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.object_store import ObjectStore
-from chockstone.checkpoints.stores.obstore_bucket import ObstoreBucket
 from chockstone.checkpoints.stores.store import Store, open_store
 from support.loopback_s3 import make_bucket, s3_server, set_environment
 
@@ -60,7 +58,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "s3":
         s3: S3 = request.getfixturevalue("s3")
         return ObjectStore(s3.bucket, next(_prefixes))
-    return ObjectStore(ObstoreBucket(LocalStore(tmp_path), "az://stand-in", retry_policy=RetryPolicy()), "store")
+    local = pytest.importorskip("obstore.store").LocalStore(tmp_path)
+    bucket = pytest.importorskip("chockstone.checkpoints.stores.obstore_bucket").ObstoreBucket
+    return ObjectStore(bucket(local, "az://stand-in", retry_policy=RetryPolicy()), "store")
 
 
 def pattern(seed: int, size: int) -> bytes:

@@ -18,7 +18,7 @@ from chockstone.checkpoints.resume.walk.candidate_scanner import ScanResult, sca
 from chockstone.checkpoints.resume.walk.probing import Deadline
 from chockstone.checkpoints.resume.walk.restore_attempt import RestoreAttempt
 from chockstone.checkpoints.resume.walk.rules import ResumeRules
-from support.engine.damaged_data_dirs import NOON
+from support.archives import NOON
 
 IDENTITY = {"chain": "run"}
 NAME = "000001-0001"
