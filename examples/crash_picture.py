@@ -68,9 +68,9 @@ def draw(
         f"<style>{STYLE}{animation(curve, appear)}</style>",
         f'<rect class="card" x="1" y="1" width="{WIDTH - 2}" height="{HEIGHT - 2}" rx="14"/>',
         f'<text class="text title" x="{MARGIN}" y="46">{title}</text>',
-        '<path class="curve alone" d="M34 75h24"/><text class="faint" x="70" y="81">loss, uninterrupted</text>',
-        '<path class="curve killed" d="M228 75h24"/><text class="faint" x="262" y="81">loss, killed</text>',
-        '<path class="cross" d="M388 68l14 14m0 -14l-14 14"/><text class="faint" x="412" y="81">kill -9</text>',
+        '<path class="curve alone" d="M34 75h24"/><text class="faint" x="70" y="81">uninterrupted run</text>',
+        '<path class="curve killed" d="M272 75h24"/><text class="faint" x="306" y="81">killed run</text>',
+        '<path class="cross" d="M436 68l14 14m0 -14l-14 14"/><text class="faint" x="460" y="81">kill -9</text>',
         f'<polyline class="curve alone" points="{joined(points(alone))}"/>',
         *marks,
         f'<polyline class="curve killed drawn" pathLength="1" points="{joined(curve)}"/>',
@@ -82,12 +82,15 @@ def draw(
 
 
 def mark(at: Point, what: str, seconds: float) -> str:
-    """A dashed line and a cross, which appear after so many seconds. Browsers show ``what`` under the pointer."""
+    """A line and a cross per kill, which appear after so many seconds. Browsers show ``what`` under the pointer."""
     x, y = at
+    crosses = "".join(
+        f'<path class="cross" d="M{x - 7:.1f} {height - 7:.1f}l14 14m0 -14l-14 14"/>'
+        for height in ([y, y - 24] if what.endswith("twice") else [y])
+    )
     return (
         f'<g class="shown" style="animation-delay: {seconds:.1f}s"><title>{what}</title>'
-        f'<line class="kill" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{BOTTOM}"/>'
-        f'<path class="cross" d="M{x - 7:.1f} {y - 7:.1f}l14 14m0 -14l-14 14"/></g>'
+        f'<line class="kill" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{BOTTOM}"/>{crosses}</g>'
     )
 
 

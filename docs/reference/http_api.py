@@ -24,7 +24,7 @@ INTRODUCTION = """\
 
 Paths are relative to `/api/v1`, except `/metrics`. Messages have the names of the classes in `src/chockstone/wire`.
 
-## Authentication
+## API key
 
 Each request carries one `X-API-Key` header. Its value is an API key (`tml-…`) or a token from `POST auth/token`, which
 is valid for one hour. `/openapi.json` declares this header as the security scheme `ApiKey`.
@@ -48,7 +48,8 @@ $ curl --header "X-API-Key: $TINKER_API_KEY" "$TINKER_BASE_URL/api/v1/auth/apike
 
 def render() -> str:
     resources = (*RESOURCES, metrics)
-    public = [path_of(route) for resource in resources for route in resource.routes.routes if not needs_key(route)]
+    routes = [route for resource in resources for route in resource.routes.routes]
+    public = [*dict.fromkeys(path_of(route) for route in routes if not needs_key(route))]
     listed = ", ".join(f"`{path}`" for path in public[:-1]) + f" and `{public[-1]}`"
     return "\n".join((INTRODUCTION.format(public=listed), *(section(resource) for resource in resources)))
 
@@ -64,9 +65,9 @@ def path_of(route: APIRoute) -> str:
 
 def section(resource: ModuleType) -> str:
     """A resource's file: what it says of itself, and its routes."""
-    title = (inspect.getdoc(resource) or "").splitlines()[0].rstrip(".")
+    title, _, what = (inspect.getdoc(resource) or "").splitlines()[0].partition(": ")
     rows = "\n".join(row(route) for route in resource.routes.routes)
-    return f"## {title}\n\n| | takes | answers | |\n|---|---|---|---|\n{rows}\n"
+    return f"## {title}\n\n{what[:1].upper()}{what[1:]}\n\n| request | takes | answers | |\n|---|---|---|---|\n{rows}\n"
 
 
 def row(route: APIRoute) -> str:

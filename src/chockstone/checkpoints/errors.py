@@ -1,5 +1,6 @@
-"""What can go wrong with a checkpoint, as one tree.
+"""All errors of the library, as one tree.
 
+```text
 CheckpointError
 ├── UnstorableValue       the state holds something the format does not carry
 ├── DamagedArchive        the bytes are not what was written
@@ -28,6 +29,7 @@ CheckpointError
     ├── StoreDenied           401, 403, EACCES, EROFS
     ├── StoreFull             ENOSPC, EDQUOT
     └── StoreUnreachable      5xx, timeouts, I/O errors, no file descriptors: not known to be absent
+```
 """
 
 from __future__ import annotations

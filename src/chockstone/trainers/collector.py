@@ -40,6 +40,7 @@ class Collector:
         self._measures: dict[str, Measure] = {}
 
     def add(self, name: str, value: float) -> None:
+        """Add one value to the measure ``name``."""
         with self._lock:
             known = self._measures.get(name)
             self._measures[name] = known.with_value(value) if known else Measure(1, value, value, value, value)
