@@ -7,7 +7,10 @@ if (location.protocol === "file:") {
       this.frame.hidden = true;
       document.documentElement.append(this.frame);
       const inside = this.frame.contentWindow;
-      inside.postMessage = (data) => setTimeout(() => this.onmessage?.({ data }));
+      inside.postMessage = (data) => {
+        const copy = structuredClone(data); // a worker shares no objects with its page
+        setTimeout(() => this.onmessage?.({ data: copy }));
+      };
       this.loaded = new Promise((resolve, reject) => {
         const script = inside.document.createElement("script");
         script.src = new URL(url, document.baseURI);
@@ -18,7 +21,8 @@ if (location.protocol === "file:") {
     }
 
     postMessage(data) {
-      this.loaded.then((inside) => inside.onmessage({ data }), (error) => this.onerror?.(error));
+      const copy = structuredClone(data);
+      this.loaded.then((inside) => inside.onmessage({ data: copy }), (error) => this.onerror?.(error));
     }
 
     terminate() {
