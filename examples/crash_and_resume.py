@@ -59,7 +59,7 @@ def train(directory: Path) -> None:
             receipt = checkpointer.restore(state)
             report(resumed=state["step"], receipt=str(receipt))
         except CheckpointMissing:
-            report(resumed=0, receipt="no checkpoint found: starting from step 0")
+            report(resumed=0, receipt="no checkpoint found: step 0")
         for step in range(state["step"] + 1, STEPS + 1):
             words = torch.randint(0, 64, (32, 8))
             loss = torch.nn.functional.cross_entropy(model(words), words[:, 0])

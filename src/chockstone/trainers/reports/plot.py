@@ -53,11 +53,13 @@ def _draw(rewards: Curve, evaluations: Curve, saved_steps: Iterable[int], pictur
         axes.plot(*_points(rewards), color=REWARD, linewidth=1.6, label="each step", gid="rewards")
         axes.plot(*_points(smoothed(rewards)), color=SMOOTH, linewidth=2.4, label="moving average", gid="average")
         if evaluations:
-            axes.plot(*_points(evaluations), "o", color=EVALUATION, label="evaluation", gid="evaluations")
+            axes.plot(
+                *_points(evaluations), "o", color=EVALUATION, clip_on=False, label="evaluation", gid="evaluations"
+            )
         if marks := list(saved_steps):
             bottom = axes.get_xaxis_transform()  # y is 0 at the axis, independent of the rewards
             style: dict[str, Any] = {"color": SAVE, "markersize": 14, "label": "checkpoint saved", "gid": "saves"}
-            axes.plot(marks, [0.0] * len(marks), "|", transform=bottom, **style)
+            axes.plot(marks, [0.0] * len(marks), "|", transform=bottom, clip_on=False, **style)
         axes.set_title("mean reward", loc="left", fontweight="bold")
         axes.set_xlabel("optimizer step", loc="right")
         axes.set_xlim(0, max([*rewards, *evaluations, 2]))
