@@ -4,7 +4,7 @@ Steps are those of crash_harness.py. The engine, journals, catalog and store are
 fake, which does sums and writes real archives. A child lives until its n-th step. The next child starts on the data
 that it left. The client knows what was acknowledged and which answers it got: it asks again for the answers of
 acknowledged requests, and sends the other requests again. In the end it has the same answers as an undisturbed
-client, and the weights are the same.
+client, the weights are the same, and the usage has counted each pass, sample and save once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import random
 import sys
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from chockstone.engine.config import Durability, StorageRules
 from chockstone.engine.engine import Engine
 from chockstone.engine.runs.commands import Save
 from chockstone.engine.runs.run import Run
+from chockstone.engine.samples.sampling import SamplerSource
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.paths import Kind, TinkerPath
 from faults.crash_harness import RUN, SESSION, Say, StepKiller, in_child, make_data, open_run, prepare_imports, store_of
@@ -35,6 +37,7 @@ ENOUGH_SECONDS = 30.0  # for all of it
 LIVES = 12  # after which a run that is only killed now and then has ended
 CALLS = ("link", "unlink", "replace", "rename", "mkdir", "rmdir", "pwrite", "pwritev", "posix_fallocate")
 SYNCS = ("fsync", "fdatasync", "truncate", "ftruncate")
+_DAY = timedelta(days=1)
 # Sent without waiting for answers, up to each None. A pass adds its number, a step makes it count.
 PLAN: tuple[tuple[str, Any] | None, ...] = (
     ("open", None),
@@ -49,6 +52,7 @@ PLAN: tuple[tuple[str, Any] | None, ...] = (
     None,
     ("step", None),
     ("sampler", 0),
+    ("sample", "abc"),
     ("overwrite", "a"),
     ("pass", 1000),
     ("step", None),
@@ -57,8 +61,10 @@ PLAN: tuple[tuple[str, Any] | None, ...] = (
     ("pass", 5),
     ("step", None),
     ("save", "b"),
+    ("sample", "abcde"),
     None,
 )
+USED = {"training": 1136, "checkpoint": 3, "sampling_prefill": 8, "sampling_sample": 2}  # by the plan
 
 
 @dataclass
@@ -68,6 +74,7 @@ class Memory:
     acknowledged: dict[int, str] = field(default_factory=dict)  # place in the plan → request id
     heard: dict[int, Any] = field(default_factory=dict)
     weights: dict[str, int] | None = None  # of what is stored, at the end
+    usage: dict[str, float] | None = None  # the same, as it is billed
 
     def take(self, said: list[Any]) -> None:
         for word, place, value in said:
@@ -75,6 +82,8 @@ class Memory:
                 assert self.acknowledged.setdefault(place, value) == value, f"request {place} got another id"
             elif word == "heard":
                 assert self.heard.setdefault(place, value) == value, f"request {place} was answered differently"
+            elif word == "used":
+                self.usage = value
             else:
                 self.weights = value
 
@@ -100,11 +109,15 @@ class Client:
                 if each not in self._memory.heard:
                     self._say(["heard", each, await self._hear(each)])
             waiting = []
+            await self._engine.flush_usage()
 
     async def _send(self, place: int, word: str, value: Any) -> str:
         training = self._engine.training
         if word == "open":
             return await open_run(self._engine)
+        if word == "sample":
+            source = SamplerSource(f"{SESSION}:sample:9", "ann", "tiny", None)
+            return (await self._engine.sampling.submit(source, place, value.encode(), num_samples=1)).request_id
         live = await self._live()
         if word == "pass":
             return await training.forward_backward(live, place, str(value).encode())
@@ -160,6 +173,8 @@ async def live(data: Path, memory: Memory, step: int, say: Say) -> None:
             await run.lane.drained()
         weight = backend.runs[RUN].weight
         await engine.stop()
+        used = await catalog.usage.list("ann", start=NOON - _DAY, end=NOON + _DAY)
+        say(["used", 0, {use.type: use.amount for use in used if use.type != "storage"}])
         rows = [row async for row in catalog.checkpoints.iterate()]
         assert {row.state for row in rows} == {"ready"}
         say(["ended", killer.count, {row.name: backend.archives[row.archive] for row in rows} | {"run": weight}])
@@ -183,6 +198,7 @@ def assert_unnoticed(memory: Memory, undisturbed: Memory) -> None:
     for place, answer in undisturbed.heard.items():
         assert memory.heard[place] == answer, f"{PLAN[place]} at {place} was answered {memory.heard[place]}"
     assert memory.weights == undisturbed.weights, f"{memory.weights} is not {undisturbed.weights}"
+    assert memory.usage == USED, f"{memory.usage} was counted"
 
 
 def sweep(data: Path, *, first: int, stride: int) -> tuple[int, list[str]]:

@@ -15,9 +15,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -151,18 +153,20 @@ class Client:
         for _ in range(count):
             next(lines)
 
-    def result(self) -> Heard:
+    def result(self, *, with_usage: bool = False) -> Heard:
         """What the scripts heard, once they have ended."""
         for _ in self.lines():
             pass
         code = self._process.wait(60)
         assert code == 0, f"a script failed:\n{self.errors()}\n{self._server.log()[-20_000:]}"
         told = json.loads(self._notes.read_text())
+        saved = {f"{name} {label}": path for name, each in told.items() for label, path in each["saved"].items()}
         return Heard(
             {name: each["heard"] for name, each in told.items()},
-            {f"{name} {label}": path for name, each in told.items() for label, path in each["saved"].items()},
+            saved,
             self._server.store,
             max(each["longest_wait"] for each in told.values()),
+            used(self._server, {run_of(path) for path in saved.values()}) if with_usage else {},
         )
 
     def kill(self) -> None:
@@ -186,6 +190,7 @@ class Heard:
     saved: dict[str, str]  # what it is → path
     store: Store
     longest_wait: float
+    used: dict[str, int]  # tokens and checkpoints, as they are billed; empty if nobody asked
 
     @property
     def count(self) -> int:
@@ -196,6 +201,26 @@ class Heard:
         folder = f"{run_id.replace(':', '.')}/{kind}"
         [entry] = [each for each in self.store.entries(folder) if each.name.startswith(f"{folder}/{name}.")]
         return Archive(self.store.open(entry.name))
+
+
+def run_of(path: str) -> str:
+    return path.removeprefix("tinker://").partition("/")[0]
+
+
+def used(server: LiveServer, run_ids: Iterable[str], key: str | None = None) -> dict[str, int]:
+    """What the sessions of these runs have used so far, by type of use."""
+    sessions = {run_id.partition(":")[0] for run_id in run_ids}
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    hours = {"starting_on": now - timedelta(hours=6), "ending_before": now + timedelta(hours=1)}
+    with server.http(key) as http:
+        answer = http.get("billing/usage/events", params={name: hour.isoformat() for name, hour in hours.items()})
+    assert answer.status_code == 200, answer.text
+    found: Counter[str] = Counter()
+    for event in answer.json()["data"]:
+        if event.get("session_id") in sessions:
+            info = event["event_info"]
+            found[info["type"]] += info.get("token_count", 0) + info.get("count", 0)
+    return dict(found)
 
 
 def assert_same(heard: Heard, undisturbed: Heard) -> None:

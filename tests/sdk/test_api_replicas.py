@@ -12,13 +12,14 @@ import pytest
 import tinker
 from tinker import types
 
-from faults.crashes import RestartedServer, until
+from faults.crashes import RestartedServer, until, used
 from sdk.checkpoints import archive_of, listed, signed_url
 from sdk.making import ADAM, batch, create, numbers, rest_client, tokens, train
 from support.api_replicas import Balancer, LiveReplica
 from support.live import LiveServer
 
 STEPS = 6
+TOKENS = sum(datum.model_input.length for number in range(STEPS) for datum in batch(number))  # that a run trains
 Replicas = tuple[LiveReplica, LiveReplica]
 Connect = Callable[..., tinker.ServiceClient]
 
@@ -83,9 +84,12 @@ def answers(replica: LiveReplica) -> bool:
 def test_two_clients_through_two_replicas_train_as_without(
     replicas: Replicas, undisturbed: list[Any], connect: Connect
 ) -> None:
-    asked = [Asked(create(connect(replica))) for replica in replicas]
+    runs = [create(connect(replica)) for replica in replicas]
+    asked = [Asked(run) for run in runs]
 
     assert [each.heard() for each in asked] == [undisturbed, undisturbed]
+    for run, other in zip(runs, reversed(replicas), strict=True):
+        assert used(other, [run.model_id]) == {"training": TOKENS}
 
 
 def test_what_is_made_through_one_is_there_through_the_other(
@@ -163,3 +167,4 @@ def test_an_engine_that_is_killed_behind_a_replica_comes_back(
     assert asked.heard() == undisturbed
     assert len(engine.deaths) == deaths + 1
     assert replica.deaths == []
+    assert used(replica, [run.model_id]) == {"training": TOKENS}

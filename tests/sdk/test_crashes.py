@@ -60,7 +60,7 @@ def undisturbed(live: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> U
 
     def run(*scripts: str) -> Heard:
         if scripts not in heard:
-            heard[scripts] = Client(live, home / "notes", *scripts).result()
+            heard[scripts] = Client(live, home / "notes", *scripts).result(with_usage=True)
         return heard[scripts]
 
     return run
@@ -83,9 +83,10 @@ def sweep(server: RestartedServer, expected: Heard, home: Path, *, plan: list[st
     killer = Killer(server, random.Random(seed))
 
     killer.disturb(client, plan=plan, total=expected.count)
-    heard = client.result()
+    heard = client.result(with_usage=True)
 
     assert_same(heard, expected)
+    assert heard.used == expected.used  # each use is billed once
     assert set(server.deaths) <= {-9}, f"the server ended by itself: {server.deaths}\n{server.log()[-20_000:]}"
     receipts = recoveries(server, heard)
     assert sum(receipt["mismatched"] for receipt in receipts) == 0, receipts
@@ -135,11 +136,12 @@ def meet(boundaries: list[str], serve: Serve, expected: Heard, home: Path) -> No
     (home / "plan").write_text("\n".join(boundaries))
     server = serve("--recovery-steps=1", CRASH_PLAN=str(home), PYTHONPATH=str(POINTS))
 
-    heard = Client(server, home / "notes", *expected.notes).result()
+    heard = Client(server, home / "notes", *expected.notes).result(with_usage=True)
 
     hits = len((home / "hits").read_text().splitlines())
     assert hits == len(boundaries), f"never met: {boundaries[hits]}"
     assert_same(heard, expected)
+    assert heard.used == expected.used
     assert set(server.deaths) <= {-9}
 
 
@@ -164,6 +166,7 @@ def test_what_is_delivered_twice_is_done_once(serve: Serve, undisturbed: Undistu
         second = Client(server, tmp_path / "second", *SAMPLING, url=proxy.url)
         Killer(server, random.Random(1)).disturb(first, plan=["worker", "both"], total=training.count)
 
-        assert_same(first.result(), training)
-        assert_same(second.result(), sampling)
+        assert_same(heard := first.result(with_usage=True), training)
+        assert_same(sampled := second.result(with_usage=True), sampling)
+        assert (heard.used, sampled.used) == (training.used, sampling.used)
         assert proxy.requests > 100

@@ -15,6 +15,7 @@ import pytest
 import tinker
 from tinker import types
 
+from faults.crashes import used
 from sdk.checkpoints import listed
 from sdk.making import ADAM, batch, create, rest_client, train
 from support.live import SERVER_PYTHON, LiveServer
@@ -125,6 +126,8 @@ def test_a_killed_server_goes_on_from_postgresql(serve: Callable[..., LiveServer
 
     assert heard + train(run, 2, start=2) == expected
     assert train(service.create_training_client_from_state_with_optimizer(path), 2, start=2) == expected[2:]
+    tokens = [sum(datum.model_input.length for datum in batch(number)) for number in range(4)]
+    assert used(server, [run.model_id]) == {"training": 2 * sum(tokens) + sum(tokens[2:]), "checkpoint": 1}
 
 
 @pytest.mark.soak

@@ -35,7 +35,6 @@ WITHOUT_TESTS: Final = {
     "engine/journal/scan.py",
     "engine/journal/segment_file.py",
     "engine/samples/requests.py",
-    "engine/storage/shared_bytes.py",
 }
 
 

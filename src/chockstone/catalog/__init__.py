@@ -39,7 +39,7 @@ from chockstone.catalog.tables.session_search import (
     SessionSummaryRow,
     StatusFilter,
 )
-from chockstone.catalog.tables.usage import Use, UseType
+from chockstone.catalog.tables.usage import JournalUses, UsagePosition, Use, UseType
 from chockstone.catalog.tables.users import KeyRow, UserRow
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "EngineLock",
     "EngineRow",
     "FinishReason",
+    "JournalUses",
     "JsonObject",
     "KeyRow",
     "LossRow",
@@ -82,6 +83,7 @@ __all__ = [
     "TrashRow",
     "UnstorableColumnValue",
     "Usage",
+    "UsagePosition",
     "Use",
     "UseType",
     "UserRow",

@@ -253,6 +253,17 @@ usage: Final = Table(
     Column("amount", Double, nullable=False),
 )
 
+# How far each journal is counted in the usage. Written in the same transaction as the amounts, so that no use is
+# counted twice or lost.
+usage_positions: Final = Table(
+    "usage_positions",
+    metadata,
+    Column("source", Text, primary_key=True),
+    Column("birth", Text, nullable=False),
+    Column("counted", BigInteger, nullable=False),
+    Column("through", BigInteger, nullable=False),
+)
+
 # Receipts outlive their runs' rows as audit entries do, and so refer to none.
 recoveries: Final = Table(
     "recoveries",

@@ -22,6 +22,7 @@ from chockstone.engine.config import Busy, Durability, EngineLimits, StorageRule
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.futures import Futures, Promise, Result
 from chockstone.engine.journal.journal import JournalError, JournalWriter
+from chockstone.engine.journal.stall import STALL_SECONDS
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS, SAMPLE_JOURNAL
 from chockstone.engine.presence import Presence
 from chockstone.engine.runs.core import RunCore
@@ -29,7 +30,7 @@ from chockstone.engine.runs.operations import run_of
 from chockstone.engine.runs.run import LiveRuns, Run
 from chockstone.engine.runs.saving import Saving
 from chockstone.engine.samples.anonymous_samplers import AnonymousSamplers
-from chockstone.engine.samples.journal import SampleJournal
+from chockstone.engine.samples.sample_usage import SampleUsage
 from chockstone.engine.samples.sampler_end import SamplerEnd
 from chockstone.engine.samples.sampling import SamplerSource, Sampling
 from chockstone.engine.session_end import SessionEnd
@@ -84,14 +85,13 @@ class Engine:
         self._writer = None if durability.journal == "off" else JournalWriter(synced=durability.journal == "synced")
         suspects = CrashSuspects()
         anonymous = AnonymousSamplers(limits, monotonic=time.monotonic)
+        self._sample_usage = SampleUsage(self.usage, data / SAMPLE_JOURNAL, self._writer)
         self.sampling = Sampling(
-            worker,
-            self.futures,
-            limits,
-            None if self._writer is None else SampleJournal(data / SAMPLE_JOURNAL, self._writer),
-            suspects,
+            *(worker, self.futures, limits, self._sample_usage.journal, suspects),
             recover_weights=self._recover_weights,
-            on_sampled=self._count_sample,
+            on_sampled=self._sample_usage.count,
+            on_recorded=self._sample_usage.count,
+            now=now,
             on_used=anonymous.used,
             on_bad_archive=self._note_bad_archive,
         )
@@ -234,10 +234,30 @@ class Engine:
 
     async def _recover(self) -> None:
         """Recover what an earlier server left. Only then may anything be deleted that a run might need."""
-        self._background.start(self.sampling.recover())
-        await self._core.registry.wake_all()
+        self._background.start(self._recover_samples())
+        try:
+            await self._core.registry.wake_all()
+            await self._core.usage.recover_all()
+        finally:
+            self._core.usage.recovered.set()
         await self._core.unloader.sweep()
         await self.checkpoints.purge_due(limit=_PURGED_AT_START)
+
+    async def _recover_samples(self) -> None:
+        try:
+            await self.sampling.recover()
+        finally:
+            self._sample_usage.recovered.set()
+
+    async def flush_usage(self) -> None:
+        """Write the usage so far to the catalog, also that of earlier servers. Raises Busy, CatalogError."""
+        try:
+            async with asyncio.timeout(STALL_SECONDS):
+                await self._core.usage.recovered.wait()
+                await self._sample_usage.recovered.wait()
+        except TimeoutError:
+            raise Busy("the usage before the last restart is still being read; try again in a moment") from None
+        await self.usage.flush()
 
     async def _recover_weights(self, source: SamplerSource) -> bool:
         """Wait for the replay of the run that made weights to sample from: it makes them again if they are missing."""
@@ -332,15 +352,6 @@ class Engine:
     async def _free_memory(self, archive: str) -> None:
         with suppress(RequestError):
             await self._worker.forget(archive)
-
-    def _count_sample(self, source: SamplerSource, prompt_tokens: int, tokens: int) -> None:
-        self.usage.sampled(
-            source.session_id,
-            owner=source.owner,
-            base_model=source.base_model,
-            prompt_tokens=prompt_tokens,
-            tokens=tokens,
-        )
 
     def _note_bad_archive(self, source: SamplerSource, error: RequestError) -> None:
         self._background.start(self._mark_bad(source, error))

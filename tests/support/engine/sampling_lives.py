@@ -16,6 +16,7 @@ from chockstone.engine.futures import Futures, Result
 from chockstone.engine.journal.journal import JournalWriter
 from chockstone.engine.samples.calls import RecoverWeights
 from chockstone.engine.samples.journal import SampleJournal
+from chockstone.engine.samples.requests import SampledTokens
 from chockstone.engine.samples.sampling import SamplerSource, Sampling, Submitted
 from support.engine.fake_backend import FakeBackend
 
@@ -34,7 +35,7 @@ class Life:
     backend: FakeBackend
     journal: SampleJournal
     directory: Path
-    usage: list[tuple[SamplerSource, int, int]] = field(default_factory=list)
+    usage: list[SampledTokens] = field(default_factory=list)
     seconds: float = 0.0
     recover_weights: RecoverWeights = recover_nothing
 
@@ -95,6 +96,11 @@ async def life(
     async def recover_weights(source: SamplerSource) -> bool:
         return await made.recover_weights(source)
 
+    def count(used: SampledTokens, sequence: int | None) -> None:
+        made.usage.append(used)
+        if sequence is not None:
+            journal.counted(sequence)
+
     await backend.start()
     writer = JournalWriter(synced=False)
     journal = SampleJournal(directory, writer, rotate_bytes=rotate_bytes, keep_bytes=keep_bytes)
@@ -106,7 +112,7 @@ async def life(
         journal,
         suspects,
         recover_weights=recover_weights,
-        on_sampled=lambda *sampled: made.usage.append(sampled),
+        on_sampled=count,
     )
     made = Life(sampling, futures, backend, journal, directory)
     try:

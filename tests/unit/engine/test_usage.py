@@ -1,17 +1,28 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 import pytest
 
-from chockstone.catalog import Catalog, CatalogUnavailable, Use
+from chockstone.catalog import Catalog, CatalogUnavailable, JournalUses, UsagePosition, Use
 from chockstone.engine.engine import Engine
 from chockstone.engine.samples.sampling import SamplerSource
-from chockstone.engine.usage import UsageMeter
+from chockstone.engine.usage import JournalPoint, TrainedTotal, UsageMeter
 from support.engine.making import NOW, Clock, answer, made_run, saved
 
 HOUR = timedelta(hours=1)
+
+
+def point(position: int, counted: list[int] | None = None, *, birth: str = "b") -> JournalPoint:
+    """Of a pass in the journal of a run; its position is noted once it is counted."""
+    noted = [] if counted is None else counted
+    return JournalPoint("s:train:0", birth, position, position, NOW, lambda: noted.append(position))
+
+
+def train(meter: UsageMeter, tokens: int, at: JournalPoint) -> None:
+    meter.trained("s", owner="local", base_model="tiny", tokens=tokens, point=at)
 
 
 async def used(catalog: Catalog) -> dict[str, float]:
@@ -72,7 +83,7 @@ async def test_what_is_kept_is_counted_in_gigabyte_hours(catalog: Catalog) -> No
 
 
 async def test_a_catalog_that_fails_loses_no_count(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def unavailable(uses: Iterable[Use]) -> None:
+    async def unavailable(uses: Iterable[Use], journals: Sequence[JournalUses]) -> None:
         raise CatalogUnavailable("the disk is full")
 
     meter = UsageMeter(catalog, now=lambda: NOW)
@@ -85,3 +96,81 @@ async def test_a_catalog_that_fails_loses_no_count(catalog: Catalog, monkeypatch
     await meter.flush()
 
     assert await used(catalog) == {"training": 11}
+
+
+async def test_a_pass_that_is_reported_again_is_counted_once(catalog: Catalog) -> None:
+    first, second = UsageMeter(catalog, now=lambda: NOW), UsageMeter(catalog, now=lambda: NOW)
+    counted: list[int] = []
+    train(first, 5, point(5))
+    await first.flush()
+
+    for tokens, position in ((5, 5), (7, 12)):
+        train(second, tokens, point(position, counted))
+    await second.flush()
+
+    assert await used(catalog) == {"training": 12}
+    assert counted == [5, 12]
+    assert await second.position("s:train:0", "b") == UsagePosition("s:train:0", "b", 12, 12)
+    assert await second.position("s:train:0", "c") is None
+
+
+async def test_a_flush_that_was_written_and_not_answered_counts_once(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the connection to PostgreSQL is cut during the commit."""
+    add = catalog.usage.add
+
+    async def unanswered(uses: Iterable[Use], journals: Sequence[JournalUses]) -> None:
+        await add(uses, journals)
+        raise CatalogUnavailable("the connection was cut")
+
+    meter, counted = UsageMeter(catalog, now=lambda: NOW), list[int]()
+    train(meter, 5, point(5, counted))
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog.usage, "add", unanswered)
+        with pytest.raises(CatalogUnavailable):
+            await meter.flush()
+    assert counted == []
+    train(meter, 7, point(12, counted))
+    await meter.flush()
+
+    assert await used(catalog) == {"training": 12}
+    assert counted == [5, 12]
+
+
+async def test_a_flush_that_is_cancelled_loses_no_count(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = asyncio.Event()
+
+    async def endless(session_id: str) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    meter = UsageMeter(catalog, now=lambda: NOW)
+    train(meter, 5, point(5))
+    meter.trained("s", owner="local", base_model="tiny", tokens=6)
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog.sessions, "get", endless)
+        flushing = asyncio.create_task(meter.flush())
+        await begun.wait()
+        flushing.cancel()
+        await asyncio.wait({flushing})
+    await meter.flush()
+
+    assert await used(catalog) == {"training": 11}
+
+
+async def test_a_journal_is_flushed_before_it_is_deleted(catalog: Catalog) -> None:
+    meter = UsageMeter(catalog, now=lambda: NOW)
+    train(meter, 5, point(5))
+
+    await meter.flush_journal("another")
+    assert await used(catalog) == {}
+    await meter.flush_journal("s:train:0")
+    assert await used(catalog) == {"training": 5}
+
+
+def test_a_total_is_read_as_it_was_written() -> None:
+    total = TrainedTotal(12, 7, 1893499200)
+
+    assert TrainedTotal.from_json(total.to_json()) == total
+    assert total.moment == NOW

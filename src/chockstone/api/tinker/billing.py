@@ -29,7 +29,7 @@ async def usage_events(
 ) -> wire.UsageResponse:
     """Usage by the hour, oldest first: the caller's, or for admins that of all users."""
     start, end = _window(starting_on, ending_before, context.now())
-    await context.engine.usage.flush()
+    await context.engine.flush_usage()
     uses = await context.catalog.usage.list(context.scope_of(caller), start=start, end=end)
     ordered = sorted(uses, key=lambda use: (use.bucket_start, -use.amount))
     return wire.UsageResponse(

@@ -90,7 +90,7 @@ async def _add_audit(context: Context, trace: PerfettoTrace, session: SessionRow
 
 async def _add_usage(context: Context, trace: PerfettoTrace, session: SessionRow, process: int, end: datetime) -> None:
     """One counter for each type of use, back at zero after each hour of use."""
-    await context.engine.usage.flush()
+    await context.engine.flush_usage()
     uses = await context.catalog.usage.list(session.owner, start=session.created_at - _HOUR, end=end + _HOUR)
     by_type: dict[str, dict[datetime, float]] = {}
     for use in uses:

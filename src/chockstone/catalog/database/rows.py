@@ -117,6 +117,18 @@ class RowMapper(Generic[R]):
         await database.write_many(change, touched)
 
 
+def upsertion(
+    table: Table, *, is_sqlite: bool, replace: Sequence[str] = (), add: Sequence[str] = ()
+) -> sqlite.Insert | postgresql.Insert:
+    """A statement that inserts a row. Of an existing row, ``replace`` columns are set, ``add`` ones summed."""
+    insertion = sqlite.insert(table) if is_sqlite else postgresql.insert(table)
+    if not (replace or add):
+        return insertion.on_conflict_do_nothing(index_elements=list(table.primary_key))
+    changes: dict[str, ColumnElement[Any]] = {column: insertion.excluded[column] for column in replace}
+    changes |= {column: table.c[column] + insertion.excluded[column] for column in add}
+    return insertion.on_conflict_do_update(index_elements=list(table.primary_key), set_=changes)
+
+
 async def upsert(
     database: Database,
     table: Table,
@@ -125,12 +137,6 @@ async def upsert(
     replace: Sequence[str] = (),
     add: Sequence[str] = (),
 ) -> None:
-    """Insert all rows in one transaction. Of an existing row, ``replace`` columns are set, ``add`` ones summed."""
-    if not rows:
-        return
-    insertion = sqlite.insert(table) if database.is_sqlite else postgresql.insert(table)
-    changes: dict[str, ColumnElement[Any]] = {column: insertion.excluded[column] for column in replace}
-    changes |= {column: table.c[column] + insertion.excluded[column] for column in add}
-    await database.write_many(
-        insertion.on_conflict_do_update(index_elements=list(table.primary_key), set_=changes), rows
-    )
+    """Insert all rows in one transaction, as ``upsertion`` does."""
+    if rows:
+        await database.write_many(upsertion(table, is_sqlite=database.is_sqlite, replace=replace, add=add), rows)

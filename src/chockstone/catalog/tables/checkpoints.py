@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from typing import Any, Final
@@ -40,6 +40,7 @@ from chockstone.catalog.tables.checkpoint_rows import (
     sum_usage,
     sum_usage_by,
 )
+from chockstone.catalog.tables.usage import Use, add_uses
 
 _CHECKPOINTS: Final = tables.checkpoints.c
 _BEGUN: Final = tuple(  # the columns that a save begins with
@@ -124,8 +125,10 @@ class CheckpointTable:
         now: datetime,
         purge_at: datetime | None = None,
         seal: str | None = None,
+        use: Use | None = None,
     ) -> Committed:
-        """Publish a save whose archive is durable, with its seal. Idempotent.
+        """Publish a save whose archive is durable, with its seal. Idempotent. ``use`` is counted with it, for the
+        project that its session is in.
 
         The checkpoint that it replaces moves to the trash in the same transaction, until ``purge_at``, or to be
         purged at once if that is None. ``CheckpointRowExists`` if another checkpoint took the name meanwhile: the
@@ -137,10 +140,19 @@ class CheckpointTable:
             .values(state="ready", size_bytes=size_bytes, seal=seal)
             .returning(*CHECKPOINT_ROWS.columns)
         )
-        if not save.overwrites:  # usually there is nothing to replace, and one statement is enough
+
+        async def publish(connection: AsyncConnection) -> CheckpointRow | None:
+            published = CHECKPOINT_ROWS.only((await connection.execute(publication)).all())
+            if published is not None and use is not None:
+                project = select(tables.sessions.c.project_id).where(tables.sessions.c.session_id == use.session_id)
+                project_id = (await connection.execute(project)).scalar()
+                await add_uses(connection, [replace(use, project_id=project_id)], is_sqlite=self._database.is_sqlite)
+            return published
+
+        if not save.overwrites:  # usually there is nothing to replace
             with suppress(IntegrityError):
-                [found] = await self._database.write(publication)
-                return Committed(CHECKPOINT_ROWS.only(found) or await self._ended(save), None)
+                published = await self._database.run(publish, writes=True)
+                return Committed(published or await self._ended(save), None)
         other = tables.checkpoints.alias("other")
         still_pending = select(other.c.save_id).where(other.c.save_id == save.save_id, other.c.state == "pending")
         replaceable = true() if save.overwrites else _CHECKPOINTS.expires_at <= now
@@ -150,7 +162,7 @@ class CheckpointTable:
             trashed = await move_to_trash(
                 connection, *replaced, reason="overwritten", now=now, purge_at=now if purge_at is None else purge_at
             )
-            return CHECKPOINT_ROWS.only((await connection.execute(publication)).all()), trashed
+            return await publish(connection), trashed
 
         try:
             published, trashed = await self._database.run(work, writes=True)

@@ -22,6 +22,7 @@ from chockstone.checkpoints.errors import CheckpointMissing, StoreError
 from chockstone.engine.doctor.examination import is_unmounted, read_in_full
 from chockstone.engine.doctor.findings import Finding, FindingKind
 from chockstone.engine.doctor.row_rebuild import adopt
+from chockstone.engine.runs.recovery.run_usage import counted_journal
 from chockstone.engine.storage.leftover_files import list_journals
 
 _DOCTOR: Final = "chockstone doctor"  # who did it, in the audit log
@@ -170,7 +171,9 @@ class Repairs:
         return Repair(finding, "deleted", finding.size_bytes if is_deleted else 0)
 
     async def _remove_journal(self, finding: Finding) -> Repair:
-        await asyncio.to_thread(shutil.rmtree, finding.subject)
+        journal = Path(finding.subject)
+        async with counted_journal(self._catalog, journal, now=self._now):
+            await asyncio.to_thread(shutil.rmtree, journal)
         return Repair(finding, "deleted", finding.size_bytes)
 
     async def _sweep(self, finding: Finding) -> Repair:

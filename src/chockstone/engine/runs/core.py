@@ -21,6 +21,7 @@ from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.recovery.catalog_rebuild import CatalogRebuild
 from chockstone.engine.runs.recovery.journal_losses import JournalLosses, JournalMarks
 from chockstone.engine.runs.recovery.recovery import RunRecovery
+from chockstone.engine.runs.recovery.run_usage import RunUsage
 from chockstone.engine.runs.registry import RunRegistry
 from chockstone.engine.runs.run import LiveRuns
 from chockstone.engine.runs.run_journal import RunJournals
@@ -66,6 +67,7 @@ class RunCore:
         )
         self.marks = JournalMarks(data / JOURNAL_MARKS, catalog, runs)
         journals = RunJournals(data / RUN_JOURNALS, writer, self.marks.file_of)
+        self.usage = RunUsage(usage, runs, journals, self.marks.file_of)
         self.unloader = RunUnloader(
             worker,
             catalog,
@@ -73,6 +75,7 @@ class RunCore:
             journals,
             self.marks,
             self.archives,
+            self.usage,
             in_background=background.start,
             trusts_ages=trusts_ages,
         )
@@ -82,14 +85,15 @@ class RunCore:
             catalog,
             saving,
             verifier,
-            usage,
             self.losses,
             suspects,
             now=now,
             on_anonymous_sampler=on_anonymous_sampler,
             on_closed=self.unloader.note_closed,
         )
-        settlement = Settlement(futures, on_open_failed=self.unloader.note_open_failed)
+        settlement = Settlement(
+            futures, on_settled=self.usage.note_settled, on_open_failed=self.unloader.note_open_failed
+        )
         recovery = RunRecovery(
             worker, catalog, storage, executor, self.archives, limits, shutdown, settle=settlement.settle, now=now
         )
@@ -107,6 +111,7 @@ class RunCore:
             self.rebuild,
             self.marks,
             journal_losses,
+            self.usage,
             max_runs=limits.runs,
         )
         self.requests = TrainingRequests(self.registry, self.runner)

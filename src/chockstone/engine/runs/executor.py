@@ -35,7 +35,6 @@ from chockstone.engine.runs.run import Run
 from chockstone.engine.runs.saving import Saving
 from chockstone.engine.storage.archive_names import ephemeral_name
 from chockstone.engine.storage.verification import CheckpointVerifier
-from chockstone.engine.usage import UsageMeter
 from chockstone.wire.codecs.pass_request import peek_pass
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 from chockstone.wire.messages.checkpoints import SkippedCheckpoint
@@ -66,7 +65,6 @@ class Executor:
         catalog: Catalog,
         saving: Saving,
         verifier: CheckpointVerifier,
-        usage: UsageMeter,
         losses: CustomLosses,
         suspects: CrashSuspects,
         *,
@@ -79,7 +77,6 @@ class Executor:
         self._catalog = catalog
         self._saving = saving
         self._verifier = verifier
-        self._usage = usage
         self._losses = losses
         self._suspects = suspects
         self._now = now
@@ -166,9 +163,8 @@ class Executor:
                 generation=run.generation,
             )
         run.add_to_backlog(seconds=reply.seconds)
-        if operation.outcome is None:
-            self._usage.trained(run.session_id, owner=run.owner, base_model=run.base_model, tokens=reply.tokens)
-        return OperationOutcome(Result(reply.result, "pass"))
+        now = int(self._now().timestamp())
+        return OperationOutcome(Result(reply.result, "pass"), tokens=reply.tokens, ended_at=now)
 
     def _with_loss(self, run: Run, operation: Operation, loss_id: str | None) -> AbstractAsyncContextManager[None]:
         if loss_id is None:

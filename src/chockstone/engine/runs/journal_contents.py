@@ -14,6 +14,7 @@ from chockstone.engine.journal.journal import JournalDamaged, Record
 from chockstone.engine.runs.commands import CloseRun, OpenRun, UnknownCommand, read_command
 from chockstone.engine.runs.operations import Operation, OperationRequest, ResultRecord
 from chockstone.engine.runs.used_seq_ids import UsedSeqIds
+from chockstone.engine.usage import TrainedTotal
 
 Json = Mapping[str, Any]  # Any: plain JSON
 
@@ -32,6 +33,7 @@ class JournalContents:
     seals: Mapping[str, str] = field(default_factory=dict)  # of recovery archives, by name
     acknowledged_operations: int = 0  # as far as records tell: earlier versions did not count them
     newest_operation: int = 0  # its sequence; the record itself may be deleted
+    trained: list[TrainedTotal] = field(default_factory=list)  # oldest first; earlier versions did not record it
 
     @property
     def is_worth_recovering(self) -> bool:
@@ -85,6 +87,8 @@ def read_contents(records: list[Record]) -> JournalContents:
         contents.acknowledged_operations = max(contents.acknowledged_operations, record.head.get("count", 0))
         newest_told = record.sequence if record.head.get("kind") == "operation" else record.head.get("newest", 0)
         contents.newest_operation = max(contents.newest_operation, newest_told)
+        if "trained" in record.head:
+            contents.trained.append(TrainedTotal.from_json(record.head["trained"]))
     contents.operations = [by_sequence[sequence] for sequence in sorted(by_sequence)]
     _mark_begun(contents.operations)
     return contents

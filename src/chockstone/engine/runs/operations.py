@@ -27,6 +27,8 @@ class OperationOutcome:
 
     result: Result
     facts: Mapping[str, Any] = field(default_factory=dict)  # Any: plain JSON
+    tokens: int = 0  # that it trained
+    ended_at: int = 0  # seconds since 1970; known where it trained tokens
 
     @classmethod
     def failed(cls, error: BaseException) -> OperationOutcome:

@@ -19,6 +19,7 @@ from chockstone.engine.runs.operations import check_plain
 from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.recovery.catalog_rebuild import CatalogRebuild
 from chockstone.engine.runs.recovery.journal_losses import JournalLosses, JournalMarks
+from chockstone.engine.runs.recovery.run_usage import RunUsage
 from chockstone.engine.runs.run import PARKED, RESTARTED, LiveRuns, Run, RunFacts, journal_head
 from chockstone.engine.runs.run_journal import RunJournals
 from chockstone.engine.runs.runner import Runner
@@ -39,6 +40,7 @@ class RunRegistry:
         rebuild: CatalogRebuild,
         marks: JournalMarks,
         losses: JournalLosses,
+        usage: RunUsage,
         *,
         max_runs: int,
         monotonic: Callable[[], float] = time.monotonic,
@@ -51,6 +53,7 @@ class RunRegistry:
         self._rebuild = rebuild
         self._marks = marks
         self._losses = losses
+        self._usage = usage
         self._max_runs = max_runs
         self._monotonic = monotonic
         self._arriving = 0  # runs that are being created or woken at this moment
@@ -189,8 +192,10 @@ class RunRegistry:
         return all(each.outcome is not None or isinstance(each.command, CloseRun) for each in contents.operations)
 
     async def _create(self, facts: RunFacts) -> Run:
-        if self._journals.are_kept:
-            await self._archives.drop_all(facts.run_id)  # those of a lost run that had this id
+        if self._journals.are_kept:  # a lost run that had this id may have left these
+            await self._archives.drop_all(facts.run_id)
+            await self._usage.recover(facts.run_id)
+            await self._usage.flush(facts.run_id)
         try:
             journal = await self._journals.create(facts.run_id, journal_head(facts, UsedSeqIds(), {}))
         except (JournalError, OSError) as error:
@@ -216,6 +221,7 @@ class RunRegistry:
             await self._catalog.runs.set_state(row.run_id, "lost", failure=failure)
             raise ServerFailure(failure) from error
         try:
+            await self._usage.count_journal(facts, journal, contents)
             lost_operations = await self._losses.check(facts, journal, contents)
         except BaseException:
             await journal.close()

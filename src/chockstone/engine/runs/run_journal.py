@@ -27,6 +27,7 @@ from chockstone.engine.runs.journal_contents import JournalContents, read_conten
 from chockstone.engine.runs.operations import Operation, OperationOutcome, OperationRequest
 from chockstone.engine.storage.archive_names import run_of_stored, stored_session
 from chockstone.engine.storage.leftover_files import list_journals
+from chockstone.engine.usage import TrainedTotal
 
 log = logging.getLogger(__name__)
 Json = Mapping[str, Any]  # Any: plain JSON
@@ -98,6 +99,7 @@ class RunJournal:
         self._birth = ""
         self._newest_operation = 0
         self.acknowledged_operations = 0  # since the run was made
+        self.trained = TrainedTotal()
         self.acknowledged: JournalMark | None = None  # the last operation that this server acknowledged
 
     @classmethod
@@ -125,6 +127,7 @@ class RunJournal:
         made._birth = contents.facts.get("birth", "")
         made._newest_operation = contents.newest_operation
         made.acknowledged_operations = contents.acknowledged_operations
+        made.trained = max(contents.trained, key=lambda each: each.tokens, default=made.trained)
         made.operations = contents.operations
         made._loose = contents.loose
         made._losses = KeptLosses(contents.losses)
@@ -159,6 +162,11 @@ class RunJournal:
             for operation in self.operations:
                 if operation.sequence <= archived:  # the archive holds it, also if its result is lost
                     operation.begin()
+
+    def adopt_trained(self, tokens: int, *, through: int) -> None:
+        """The usage has counted so many tokens already, also if the results of the last passes are lost."""
+        if tokens > self.trained.tokens:
+            self.trained = TrainedTotal(tokens, min(through, self.next_sequence - 1), self.trained.at)
 
     def first_of_all(self) -> Operation | None:
         """The opening of the run, if the journal holds everything since."""
@@ -219,12 +227,18 @@ class RunJournal:
         if self._last is not None:
             await asyncio.shield(self._last)
 
-    def settle(self, operation: Operation, outcome: OperationOutcome) -> None:
-        """Append the result. It need not be durable before the client is told: a replay computes it again."""
+    def settle(self, operation: Operation, outcome: OperationOutcome) -> int:
+        """Append the result. It need not be durable before the client is told: a replay computes it again.
+
+        Returns how many trained tokens that adds to the run's; 0 if they were counted before.
+        """
         record, result = outcome.record(), outcome.result
         operation.end(record)
+        new_tokens = outcome.tokens if operation.sequence > self.trained.through else 0
+        if new_tokens:
+            self.trained = TrainedTotal(self.trained.tokens + new_tokens, operation.sequence, outcome.ended_at)
         if self._journal is None:
-            return
+            return new_tokens
         head = {
             "kind": "result",
             "of": operation.sequence,
@@ -234,9 +248,12 @@ class RunJournal:
             "digest": f"{record.digest:016x}",
             "facts": dict(outcome.facts),
         }
+        if outcome.tokens:
+            head["trained"] = self.trained.to_json()
         appended = self._journal.append(head, result.body)
         operation.result_sequence = appended.record.sequence
         self._last = appended.durable
+        return new_tokens
 
     def attempt(self, operation: Operation) -> None:
         """Record that an operation of an earlier server is tried again, in case this server dies of it, too."""
@@ -300,7 +317,9 @@ class RunJournal:
     def rotate(self, head: Json) -> None:
         if self._journal is not None:
             self._losses.begin_segment()
-            counts = {"count": self.acknowledged_operations, "newest": self._newest_operation}
+            counts: dict[str, Any] = {"count": self.acknowledged_operations, "newest": self._newest_operation}
+            if self.trained.tokens:
+                counts["trained"] = self.trained.to_json()
             self._journal.rotate({"kind": "head", **head, **counts})
 
     async def close(self) -> None:

@@ -47,12 +47,20 @@ _RETRY_SECONDS: Final = 1.0
 class Settlement:
     """Ends operations: journals the result, then tells it to the client."""
 
-    def __init__(self, futures: Futures, *, on_open_failed: Callable[[Run], None]) -> None:
+    def __init__(
+        self,
+        futures: Futures,
+        *,
+        on_settled: Callable[[Run, Operation, int], None],
+        on_open_failed: Callable[[Run], None],
+    ) -> None:
+        """``on_settled`` is called with each operation that has ended, and the new tokens that it trained."""
         self._futures = futures
+        self._on_settled = on_settled
         self._on_open_failed = on_open_failed
 
     async def settle(self, run: Run, operation: Operation, outcome: OperationOutcome) -> None:
-        run.journal.settle(operation, outcome)
+        self._on_settled(run, operation, run.journal.settle(operation, outcome))
         if outcome.result.is_failure or not operation.changes_state:
             run.add_to_backlog()  # a replay skips it, but only an archive frees its place in the journal
         if outcome.facts:  # a replay cannot find them out again

@@ -98,7 +98,6 @@ class Saving:
             row = await self._begin(run, archive, command)
             size_bytes = await self._write_and_commit(run, row, command, share, release)
         run.note_save(size_bytes)
-        self._usage.saved(run.session_id, owner=run.owner, base_model=run.base_model)
         self._checkpoints.note_change(run.run_id)
         return size_bytes
 
@@ -175,8 +174,14 @@ class Saving:
 
     async def _commit(self, row: CheckpointRow, written: WrittenCheckpoint) -> None:
         now, size_bytes = self._now(), written.size_bytes
+        session_id = row.run_id.partition(":")[0]
         committed = await self._catalog.checkpoints.commit(
-            row, size_bytes=size_bytes, seal=written.seal, now=now, purge_at=self._checkpoints.purge_at(now)
+            row,
+            size_bytes=size_bytes,
+            seal=written.seal,
+            now=now,
+            purge_at=self._checkpoints.purge_at(now),
+            use=self._usage.saved(session_id, owner=row.owner, base_model=row.base_model),
         )
         log.info("checkpoint saved path=%s bytes=%d", row.path, size_bytes)
         self._note("checkpoint_saved", row, size_bytes=size_bytes)

@@ -16,6 +16,7 @@ from chockstone.engine.futures import GRACE_SECONDS
 from chockstone.engine.runs.operations import Operation
 from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.recovery.journal_losses import JournalMarks
+from chockstone.engine.runs.recovery.run_usage import RunUsage
 from chockstone.engine.runs.run import LiveRuns, Run
 from chockstone.engine.runs.run_journal import RunJournals
 from chockstone.wire.failures import RequestError
@@ -30,6 +31,7 @@ class RunUnloader:
         journals: RunJournals,
         marks: JournalMarks,
         archives: RecoveryArchives,
+        usage: RunUsage,
         *,
         in_background: Callable[[Coroutine[Any, Any, None]], None],
         trusts_ages: Callable[[], bool],
@@ -40,6 +42,7 @@ class RunUnloader:
         self._journals = journals
         self._marks = marks
         self._archives = archives
+        self._usage = usage
         self._in_background = in_background
         self._trusts_ages = trusts_ages
 
@@ -111,10 +114,16 @@ class RunUnloader:
             with suppress(RowMissing):
                 state = (await self._catalog.runs.get(run.run_id)).state
             if self._runs.get(run.run_id) is None and state == "unloaded":  # else it was created again
+                await self._usage.flush(run.run_id)
                 await run.journal.remove()
+                await self._usage.forget(run.run_id)
                 await self._marks.forget(run.run_id)
 
     async def _delete_files(self, run_id: str) -> None:
+        """The journal goes once the catalog has all that the run used. Raises CatalogError with the journal kept."""
+        await self._usage.recover(run_id)
+        await self._usage.flush(run_id)
         await self._journals.delete(run_id)
+        await self._usage.forget(run_id)
         await self._marks.forget(run_id)
         await self._archives.drop_all(run_id)

@@ -8,14 +8,18 @@ Its records are of these kinds:
     spared     an attempt ended because its server shut down, so it is not the cause of a crash
     gone       no client will ask for the results of these operations again
     kept       an operation with its result, written again so that old segments can be deleted
-    head       the operations before ``through`` that are still needed, and the ``life`` of the server that wrote it
+    head       the operations before ``through`` that are still needed, the ``life`` of the server that wrote it, and
+               the ``birth`` of the journal
+
+A result also stays until the usage has counted it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +28,7 @@ from chockstone.engine.futures import Result
 from chockstone.engine.journal.journal import Appended, Journal, JournalDamaged, JournalWriter, Record
 from chockstone.engine.journal.stall import wait_until_durable
 from chockstone.engine.runs.operations import OperationOutcome
-from chockstone.engine.samples.requests import SampleFacts
+from chockstone.engine.samples.requests import SampledTokens, SampleFacts
 
 log = logging.getLogger(__name__)
 ROTATE_BYTES: Final = 16 << 20
@@ -56,6 +60,10 @@ class _Entry:
     outcome: OperationOutcome | None = None
 
 
+async def _count_nothing(_: str) -> int:
+    return 0
+
+
 class SampleJournal:
     """Requests are identified by their ids. Call ``open`` first, once."""
 
@@ -66,12 +74,20 @@ class SampleJournal:
         *,
         rotate_bytes: int = ROTATE_BYTES,
         keep_bytes: int = KEEP_BYTES,
+        usage_counted: Callable[[str], Awaitable[int]] = _count_nothing,
     ) -> None:
+        """``usage_counted`` gives the sequence up to which the usage has counted the journal of this birth."""
         self._directory = directory
         self._writer = writer
         self._rotate_bytes = rotate_bytes
         self._keep_bytes = keep_bytes
         self.life = 0  # above that of every server before that wrote here
+        self.birth = secrets.token_hex(4)  # of the journal: one that is made after it was lost has another
+        self.recorded: dict[int, SampledTokens] = {}  # by sequence of the result: those found by ``open``
+        self._uncounted: set[int] = set()  # sequences of results that the usage may lack
+        self._unneeded: set[int] = set()  # those among them that nothing else needs
+        self._has_head = False
+        self._usage_counted = usage_counted
         self._opened: Journal | None = None
         self._is_closed = False
         self._entries: dict[str, _Entry] = {}
@@ -88,6 +104,13 @@ class SampleJournal:
             size = one.operation.body_size + (one.result.body_size if one.result else 0)
             self._enter(_Entry(one.facts, one.sequences, size + _RECORD_BYTES))
         if journal.records:
+            births = [record.head["birth"] for record in journal.records if "birth" in record.head]
+            self.birth = births[-1] if births else self.birth
+            self.recorded = _read_recorded(journal.records)
+            self._uncounted.update(self.recorded)
+            self._has_head = True
+            if (counted := await self._usage_counted(self.birth)) >= journal.next_sequence:
+                journal.skip_to(counted + 1)  # the end is lost, as by a power failure; its numbers are not used again
             self.life = 1 + max(record.head.get("life", 0) for record in journal.records)
             stale = {record.sequence for record in journal.records}.difference(*(one.sequences for one in found))
             journal.rotate(self._head())
@@ -97,6 +120,9 @@ class SampleJournal:
 
     def add(self, facts: SampleFacts, body: bytes) -> asyncio.Future[None]:
         """Append a request. The future is done when it is durable; ``wait`` waits for that with a time limit."""
+        if not self._has_head:
+            self._journal.rotate(self._head())
+            self._has_head = True
         self._tidy()
         appended = self._append({"kind": "operation", **facts.to_json()}, body)
         self._enter(_Entry(facts, [appended.record.sequence], len(body) + _RECORD_BYTES))
@@ -108,9 +134,28 @@ class SampleJournal:
     def spare(self, request_id: str) -> None:
         self._add_to(request_id, {"kind": "spared"})
 
-    def settle(self, request_id: str, outcome: OperationOutcome) -> asyncio.Future[None]:
-        self._entries[request_id].outcome = outcome
-        return self._add_to(request_id, {"kind": "result", **_describe(outcome)}, outcome.result.body)
+    def settle(
+        self, request_id: str, outcome: OperationOutcome, *, on_recorded: Callable[[int], None] | None = None
+    ) -> asyncio.Future[None]:
+        """Append the result. ``on_recorded`` is called with its sequence when it is durable, in the order of sequences.
+
+        Then the result stays until ``counted`` is called with the sequence.
+        """
+        entry = self._entries[request_id]
+        entry.outcome = outcome
+        durable = self._add_to(request_id, {"kind": "result", **_describe(outcome)}, outcome.result.body)
+        if on_recorded is not None:
+            sequence = entry.sequences[-1]
+            self._uncounted.add(sequence)
+            durable.add_done_callback(lambda done: on_recorded(sequence) if _is_written(done) else None)
+        return durable
+
+    def counted(self, sequence: int) -> None:
+        """The usage has the result at this sequence."""
+        self._uncounted.discard(sequence)
+        if sequence in self._unneeded:
+            self._unneeded.discard(sequence)
+            self._journal.free([sequence])
 
     def gone(self, request_id: str) -> None:
         """No client will ask for it again."""
@@ -193,21 +238,36 @@ class SampleJournal:
 
     def _head(self) -> Mapping[str, Any]:
         live = [entry.sequences[0] for entry in self._entries.values()]
-        return {"kind": "head", "life": self.life, "through": self._journal.next_sequence, "live": live}
+        through = self._journal.next_sequence
+        return {"kind": "head", "life": self.life, "birth": self.birth, "through": through, "live": live}
 
     def _free_after(self, appended: Appended, sequences: Iterable[int]) -> None:
         """Free them once ``appended`` is durable: a crash in between must not leave half of them."""
-        journal = self._journal
+        journal, unneeded = self._journal, set(sequences)
 
         def free(durable: asyncio.Future[None]) -> None:
-            if not durable.cancelled() and durable.exception() is None:
-                journal.free(sequences)
+            if _is_written(durable):
+                self._unneeded |= unneeded & self._uncounted
+                journal.free(unneeded - self._uncounted)
 
         appended.durable.add_done_callback(free)
 
 
 def _describe(outcome: OperationOutcome) -> Mapping[str, Any]:
     return {"form": outcome.result.form, "is_failure": outcome.result.is_failure, "facts": dict(outcome.facts)}
+
+
+def _is_written(durable: asyncio.Future[None]) -> bool:
+    return not durable.cancelled() and durable.exception() is None
+
+
+def _read_recorded(records: Iterable[Record]) -> dict[int, SampledTokens]:
+    """What the results used, also of requests that no client will ask for again."""
+    found: dict[int, SampledTokens] = {}
+    for record in records:
+        if record.head.get("kind") == "result" and (used := SampledTokens.from_json(record.head["facts"])) is not None:
+            found[record.sequence] = used
+    return found
 
 
 def _read_requests(records: Iterable[Record]) -> list[FoundSample]:

@@ -79,6 +79,28 @@ class SampleFacts:
         return cls(values["request_id"], source, values["seq_id"], values["num_samples"], values["seed"])
 
 
+@dataclass(frozen=True, slots=True)
+class SampledTokens:
+    """What a sample used, as the journal records it with the result."""
+
+    owner: str
+    session_id: str
+    base_model: str
+    prompt_tokens: int
+    tokens: int  # that were generated
+    ended_at: int  # seconds since 1970
+
+    def to_json(self) -> Mapping[str, Any]:  # Any: plain JSON
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> SampledTokens | None:
+        """None: the sample failed, or an earlier version recorded it and counted it itself."""
+        if not all(name in facts for name in cls.__slots__):
+            return None
+        return cls(**{name: facts[name] for name in cls.__slots__})
+
+
 @dataclass(slots=True, eq=False)
 class PendingSample:
     """A request in progress."""

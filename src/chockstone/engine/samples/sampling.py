@@ -12,6 +12,7 @@ import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -28,6 +29,7 @@ from chockstone.engine.samples.completions import Feed
 from chockstone.engine.samples.journal import FoundSample, SampleJournal
 from chockstone.engine.samples.requests import (
     PendingSample,
+    SampledTokens,
     SampleFacts,
     SamplerSource,
     Submitted,
@@ -63,15 +65,21 @@ class Sampling:
         suspects: CrashSuspects | None = None,
         *,
         recover_weights: RecoverWeights = _recover_nothing,
-        on_sampled: Callable[[SamplerSource, int, int], None] = lambda _source, _prompt_tokens, _tokens: None,
+        on_sampled: Callable[[SampledTokens, int | None], None] = lambda _used, _sequence: None,
+        on_recorded: Callable[[SampledTokens, int], None] | None = None,
         on_used: Callable[[str], None] = lambda _sampling_session_id: None,
         on_bad_archive: Callable[[SamplerSource, RequestError], None] = lambda _source, _error: None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """``on_sampled`` is called with prompt tokens and generated tokens, ``on_used`` with a sampling session that
-        samples from an archive, ``on_bad_archive`` when that archive is damaged or missing."""
+        """``on_sampled`` is called with what a sample used, and the sequence of its result if the journal has it;
+        ``on_recorded`` with the same of each result of an earlier server, counted or not. After either, the journal
+        keeps the result until its ``counted`` is called. ``on_used`` is called with a sampling session that samples
+        from an archive, ``on_bad_archive`` when that archive is damaged or missing."""
         self._worker = worker
         self._archives: set[str] = set()  # that the worker may hold in memory
         self._on_sampled = on_sampled
+        self._on_recorded = on_recorded
+        self._now = now
         self._on_used = on_used
         self._on_bad_archive = on_bad_archive
         self.recovered = asyncio.Event()
@@ -100,6 +108,7 @@ class Sampling:
             except JournalError as error:
                 self._problem = str(error)
                 raise
+            self._count_recorded(self._journal)
             self.wake_all()
             self._feeds.clear()  # the cursors of this life are known only now
             for one in found:
@@ -212,6 +221,14 @@ class Sampling:
         self._start(request)
         return self._remember(facts)
 
+    def _count_recorded(self, journal: SampleJournal) -> None:
+        for sequence, used in journal.recorded.items():
+            if self._on_recorded is None:
+                journal.counted(sequence)
+            else:
+                self._on_recorded(used, sequence)
+        journal.recorded.clear()
+
     async def _recover_one(self, journal: SampleJournal, found: FoundSample) -> None:
         facts = found.facts
         self._remember(facts)
@@ -280,11 +297,13 @@ class Sampling:
 
     async def _end(self, request: PendingSample, outcome: OperationOutcome) -> None:
         """Told once it is on record: who asks for it again, also another server, is told the same."""
+        used = SampledTokens.from_json(outcome.facts)
+        count = None if used is None else partial(self._on_sampled, used)
         if self._journal is not None and not request.promise.is_done():
-            await asyncio.shield(self._journal.settle(request.request_id, outcome))
+            await asyncio.shield(self._journal.settle(request.request_id, outcome, on_recorded=count))
+        elif count is not None:
+            count(None)
         self._settle(request, outcome.result)
-        if outcome.facts:
-            self._on_sampled(request.facts.source, outcome.facts["prompt_tokens"], outcome.facts["tokens"])
 
     def _leave(self, request: PendingSample, reason: str) -> None:
         """This server ends before the sample does; the next one runs it again, with nothing held against it."""
@@ -321,5 +340,8 @@ class Sampling:
         except Exception as error:  # told to the client, and logged
             log.exception("sample failed sampler=%s", source.sampling_session_id)
             return OperationOutcome(Result.failed(error))
-        facts = {"prompt_tokens": reply.prompt_tokens, "tokens": reply.tokens}
-        return OperationOutcome(Result(reply.result, "sample"), facts)
+        ended_at = int(self._now().timestamp())
+        used = SampledTokens(
+            source.owner, source.session_id, source.base_model, reply.prompt_tokens, reply.tokens, ended_at
+        )
+        return OperationOutcome(Result(reply.result, "sample"), used.to_json())

@@ -127,6 +127,8 @@ def enter_a_row_in_each_table(connection: Connection) -> None:
     numbers = dict.fromkeys(("replayed", "redone", "matched", "mismatched"), 3)
     receipt = {"run_id": "s:train:0", "owner": "ann", "at": NOW, "reason": "r", "skipped": [], "notes": [], **numbers}
     connection.execute(insert(tables.recoveries).values(**receipt, seconds=1.5))
+    mark = {"run_id": "s:train:0", "birth": "b", "sequence": 4, "operations": 3}
+    connection.execute(insert(tables.journal_marks).values(**mark))
     checkpoint = select(*columns_there(connection, tables.checkpoints)).where(tables.checkpoints.c.name == "broken")
     removed = connection.execute(checkpoint).mappings().one()
     why = {"reason": "deleted", "discarded_at": NOW, "purge_at": NOW}

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from chockstone.catalog import Catalog, CheckpointRow, CheckpointRowExists, RowMissing, Usage
-from support.catalog.making import NOW, after, begin, save
+from chockstone.catalog import Catalog, CheckpointRow, CheckpointRowExists, RowMissing, Usage, Use
+from support.catalog.making import NOW, after, begin, make_session, save
 
 RUN = "s:train:0"
 
@@ -438,3 +438,29 @@ async def test_a_size_is_set_right_of_what_is_published(catalog: Catalog) -> Non
     assert await catalog.checkpoints.set_size(saved.save_id, 2**40) == replace(saved, size_bytes=2**40)
     assert await catalog.checkpoints.set_size(begun.save_id, 1) is None
     assert await catalog.checkpoints.list_pending() == (begun,)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+async def test_a_save_is_counted_once_with_its_publication(catalog: Catalog, overwrite: bool) -> None:
+    await make_session(catalog, project_id="p")
+    if overwrite:
+        await save(catalog)
+    use = Use(NOW, "local", "s", None, "Qwen/Qwen3-8B", "checkpoint", False, 1)
+    begun = await begin(catalog, overwrite=overwrite, archive="archives/new")
+
+    for _ in range(2):  # as after an answer of the database that was lost
+        await catalog.checkpoints.commit(begun, size_bytes=1, now=NOW, use=use)
+
+    counted = replace(use, project_id="p")
+    assert await catalog.usage.list(None, start=after(hours=-1), end=after(hours=1)) == (counted,)
+
+
+async def test_a_save_that_lost_its_name_is_not_counted(catalog: Catalog) -> None:
+    use = Use(NOW, "local", "s", None, "Qwen/Qwen3-8B", "checkpoint", False, 1)
+    begun = await begin(catalog)
+    assert await catalog.checkpoints.fail(begun)
+
+    with pytest.raises(RowMissing):
+        await catalog.checkpoints.commit(begun, size_bytes=1, now=NOW, use=use)
+
+    assert await catalog.usage.list(None, start=after(hours=-1), end=after(hours=1)) == ()

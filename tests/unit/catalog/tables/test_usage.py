@@ -4,7 +4,9 @@ import asyncio
 from datetime import timedelta, timezone
 from typing import Any
 
-from chockstone.catalog import Catalog, Use
+import pytest
+
+from chockstone.catalog import Catalog, CatalogError, JournalUses, UsagePosition, Use
 from support.catalog.making import NOW, after
 
 LATER = after(hours=1)
@@ -80,3 +82,62 @@ async def test_old_hours_are_trimmed(catalog: Catalog) -> None:
 
     assert await catalog.usage.trim(LATER) == 1
     assert [found.bucket_start for found in await listed(catalog)] == [LATER, after(hours=2)]
+
+
+def journal(*uses: tuple[int, float], source: str = "s:train:0", birth: str = "b", through: int = 0) -> JournalUses:
+    """Uses of these positions and amounts."""
+    return JournalUses(source, birth, through, [(position, [use(amount)]) for position, amount in uses])
+
+
+async def total(catalog: Catalog) -> float:
+    return sum(found.amount for found in await listed(catalog))
+
+
+async def test_a_use_of_a_journal_that_is_added_again_counts_once(catalog: Catalog) -> None:
+    await catalog.usage.add([], [journal((5, 5), (12, 7))])
+    await catalog.usage.add([], [journal((5, 5), (12, 7))])
+    await catalog.usage.add([use(100)], [journal((12, 7), (20, 8), (12, 7), (20, 8), through=9)])
+
+    assert await total(catalog) == 120
+    assert await catalog.usage.position("s:train:0") == UsagePosition("s:train:0", "b", 20, 9)
+
+
+async def test_journals_of_other_sources_and_births_are_counted_apart(catalog: Catalog) -> None:
+    await catalog.usage.add([], [journal((5, 5)), journal((4, 4), source="samples")])
+    await catalog.usage.add([], [journal((3, 3), birth="c"), journal((4, 4), source="samples")])
+
+    assert await total(catalog) == 12
+    assert await catalog.usage.position("s:train:0") == UsagePosition("s:train:0", "c", 3, 0)
+    assert await catalog.usage.position("samples") == UsagePosition("samples", "b", 4, 0)
+
+
+async def test_several_uses_of_one_position_are_all_counted(catalog: Catalog) -> None:
+    await catalog.usage.add([], [JournalUses("samples", "b", 3, [(3, [use(1), use(2, type="sampling_sample")])])])
+
+    assert await total(catalog) == 3
+
+
+async def test_a_position_moves_with_its_amounts_or_not_at_all(catalog: Catalog) -> None:
+    unstorable = JournalUses("s:train:0", "b", 1, [(5, [use(5, owner="\ud800")])])
+
+    with pytest.raises(CatalogError):
+        await catalog.usage.add([], [unstorable])
+
+    assert await catalog.usage.position("s:train:0") is None
+    assert await total(catalog) == 0
+
+
+async def test_a_journal_without_new_uses_moves_what_has_ended(catalog: Catalog) -> None:
+    await catalog.usage.add([], [journal((5, 5), through=2)])
+    await catalog.usage.add([], [journal(through=4)])
+
+    assert await catalog.usage.position("s:train:0") == UsagePosition("s:train:0", "b", 5, 4)
+
+
+async def test_a_forgotten_journal_has_no_position(catalog: Catalog) -> None:
+    await catalog.usage.add([], [journal((5, 5))])
+
+    await catalog.usage.forget("s:train:0")
+
+    assert await catalog.usage.position("s:train:0") is None
+    assert await total(catalog) == 5

@@ -73,7 +73,7 @@ class Stage:
             self.actions,
             recovery,
             archives,
-            Settlement(self.futures, on_open_failed=self.lost.append),
+            Settlement(self.futures, on_settled=lambda *_: None, on_open_failed=self.lost.append),
             Shutdown(),
             on_lost=self.lost.append,
         )

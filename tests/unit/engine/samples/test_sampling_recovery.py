@@ -226,9 +226,9 @@ async def test_a_sample_cancelled_while_its_result_is_written_stays_cancelled(
     async with life(directory, backend) as server:
         settle = SampleJournal.settle
 
-        def cancel_then(*arguments: object) -> asyncio.Future[None]:
+        def cancel_then(*arguments: object, **facts: object) -> asyncio.Future[None]:
             monkeypatch.setattr(SampleJournal, "settle", settle)
-            durable: asyncio.Future[None] = settle(*arguments)  # type: ignore[arg-type]  # what it was given
+            durable: asyncio.Future[None] = settle(*arguments, **facts)  # type: ignore[arg-type]  # what it was given
             server.sampling.cancel("s:sample:0:0")
             return durable
 
@@ -378,7 +378,7 @@ async def test_a_result_that_is_damaged_is_computed_again(
 async def test_a_sample_that_ends_in_a_bug_of_ours_is_told_so(
     directory: Path, backend: FakeBackend, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
     async with life(directory, backend) as server:
