@@ -58,8 +58,12 @@ def reachable(path: Path) -> frozenset[Path]:
 
 @cache
 def missing_in(path: Path) -> frozenset[str]:
-    """The packages that a file imports and a plain install lacks."""
-    return frozenset(name.partition(".")[0] for name in imports(path)) - PACKAGES - ROOTS.keys()
+    """The packages that a file imports, or requires when it is imported, and a plain install lacks."""
+    calls = [node.value for node in ast.parse(path.read_text()).body if isinstance(node, ast.Expr)]
+    required = {
+        ast.unparse(call) for call in calls if isinstance(call, ast.Call) and ast.unparse(call.func) == "require"
+    }
+    return (frozenset(name.partition(".")[0] for name in imports(path)) - PACKAGES - ROOTS.keys()) | required
 
 
 @cache
@@ -128,7 +132,7 @@ def main(arguments: list[str]) -> int:
     runner = make_environment(python, version)
     tests = [str(path.relative_to(ROOT)) for path in select()]
     print(f"light: {len(tests)} test files on Python {version}", flush=True)
-    return subprocess.run([runner, "-m", "pytest", "-q", *others, *tests], cwd=ROOT, check=False).returncode
+    return subprocess.run([runner, "-m", "pytest", "-q", "-rfE", *others, *tests], cwd=ROOT, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 from chockstone.cli.app import app
 from chockstone.cli.models.directory import count_parameters
 
+pytest.importorskip("tokenizers")  # `model make` is no part of the plain install
+
 
 def run(*words: str | Path) -> Result:
     return CliRunner().invoke(app, ["model", "make", *map(str, words)], catch_exceptions=False)

@@ -40,6 +40,8 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path, flags: dic
 
 
 def test_vllm_servers_are_named_by_their_urls(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+
     check(tmp_path, sampler="vllm", vllm_urls=[URL, "https://vllm.example.com/qwen"], vllm_max_loras=4)
 
 
