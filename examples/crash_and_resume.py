@@ -33,7 +33,6 @@ def train(directory: Path) -> None:
     import torch
 
     from chockstone.checkpoints import Checkpointer, RandomState, Retention
-    from chockstone.checkpoints.errors import CheckpointMissing
 
     torch.manual_seed(7)
     model = torch.nn.Sequential(
@@ -55,11 +54,8 @@ def train(directory: Path) -> None:
     }
 
     with Checkpointer(directory, prefix="run", retention=Retention(keep_last=3)) as checkpointer:
-        try:
-            receipt = checkpointer.restore(state)
-            report(resumed=state["step"], receipt=str(receipt))
-        except CheckpointMissing:
-            report(resumed=0, receipt="no checkpoint found: step 0")
+        receipt = checkpointer.restore(state)
+        report(resumed=state["step"], receipt=str(receipt or "no checkpoint found: step 0"))
         for step in range(state["step"] + 1, STEPS + 1):
             words = torch.randint(0, 64, (32, 8))
             loss = torch.nn.functional.cross_entropy(model(words), words[:, 0])

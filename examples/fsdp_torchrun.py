@@ -19,7 +19,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from chockstone.checkpoints import Checkpointer, Retention
-from chockstone.checkpoints.errors import CheckpointMissing
 
 WIDTH, BLOCKS, BATCH = 130, 4, 24  # a batch that 1, 2, 3 and 4 processes divide evenly
 
@@ -75,11 +74,9 @@ def main() -> None:
     state: dict[str, Any] = {"model": model, "optimizer": optimizer, "step": 0}
 
     with Checkpointer(arguments.root, prefix="run", retention=Retention(keep_last=2)) as checkpointer:
-        try:
-            checkpointer.restore(state)  # on all ranks; each reads its own shards
-            say(f"world size {world_size}: resumed after step {state['step']}, weights {fingerprint(model)}")
-        except CheckpointMissing:
-            say(f"world size {world_size}: a fresh start, weights {fingerprint(model)}")
+        receipt = checkpointer.restore(state)  # on all ranks; each reads its own shards
+        start = "a fresh start" if receipt is None else f"resumed after step {state['step']}"
+        say(f"world size {world_size}: {start}, weights {fingerprint(model)}")
 
         for step in range(state["step"] + 1, arguments.steps + 1):
             words = batch(step, rank, world_size, device)

@@ -29,7 +29,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from chockstone.checkpoints.errors import CheckpointError, SaveFailed
 from chockstone.checkpoints.format.layout import Member
@@ -149,6 +149,28 @@ class Checkpointer:
             raise
         return handle
 
+    @overload
+    def restore(
+        self,
+        into: MutableMapping[str, Any],
+        *,
+        name: str,
+        kind: str = ...,
+        verify: Verify = ...,
+        strict: bool = ...,
+        on_bytes: Callable[[int], None] = ...,
+    ) -> RestoreReceipt: ...
+    @overload
+    def restore(
+        self,
+        into: MutableMapping[str, Any],
+        *,
+        name: str | None = None,
+        kind: str = ...,
+        verify: Verify = ...,
+        strict: bool = ...,
+        on_bytes: Callable[[int], None] = ...,
+    ) -> RestoreReceipt | None: ...
     def restore(
         self,
         into: MutableMapping[str, Any],
@@ -158,11 +180,13 @@ class Checkpointer:
         verify: Verify = "full",
         strict: bool = True,
         on_bytes: Callable[[int], None] = lambda _: None,
-    ) -> RestoreReceipt:
+    ) -> RestoreReceipt | None:
         """Restore a checkpoint into ``into``, in place, and return a receipt.
 
         Without ``name`` the newest one is restored; damaged ones are read twice, skipped and named in
-        the receipt. Raises CheckpointMissing when there is none, RestoreMismatch with nothing changed
+        the receipt. Returns None, with nothing changed, if no checkpoint of this kind was ever saved: a first start.
+
+        Raises CheckpointMissing when there is none of that ``name``, RestoreMismatch with nothing changed
         when archive and target differ, DamagedArchive when none can be used, UnsupportedArchive when
         one is of a newer format, StoreError when one cannot be read now: an older one would hide it.
         """
@@ -181,7 +205,7 @@ class Checkpointer:
         self.wait()  # saves and restores use the same connection to the other ranks
         return self._coordinator.restore(lambda one: self._search(name, kind).restore(one), attempt)
 
-    async def restore_async(self, into: MutableMapping[str, Any], **options: Any) -> RestoreReceipt:
+    async def restore_async(self, into: MutableMapping[str, Any], **options: Any) -> RestoreReceipt | None:
         """As ``restore``, off the event loop."""
         return await _in_thread(_at_low_priority(lambda: self.restore(into, **options)))
 

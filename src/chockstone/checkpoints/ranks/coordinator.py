@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Literal
 
 from chockstone.checkpoints.ranks.peers import Peers
-from chockstone.checkpoints.ranks.ranked_restore import Attempt, RankedRestore
+from chockstone.checkpoints.ranks.ranked_restore import Attempt, RankedRestore, Walk
 from chockstone.checkpoints.ranks.ranked_save import RankedSave, RankedSaveCache, decline
 from chockstone.checkpoints.restoring.receipt import RestoreReceipt
 from chockstone.checkpoints.saving.handle import SavedCheckpoint, SaveHandle
@@ -58,9 +57,7 @@ class RankCoordinator:
 
         threading.Thread(target=send, name="chockstone-save", daemon=True).start()
 
-    def restore(
-        self, walk: Callable[[Callable[[str], RestoreReceipt]], RestoreReceipt], attempt: Attempt
-    ) -> RestoreReceipt:
+    def restore(self, walk: Walk, attempt: Attempt) -> RestoreReceipt | None:
         """Restore what rank 0 chooses. ``walk`` tries archives until one is restored; other ranks must be connected."""
         assert self._peers is not None
         together = RankedRestore(self._peers, attempt)

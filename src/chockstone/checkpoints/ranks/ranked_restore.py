@@ -16,6 +16,7 @@ from chockstone.checkpoints.restoring.receipt import RestoreReceipt, SkippedCand
 _HALF_RESTORED: Final = "The target is half restored; do not go on with it."
 Agree = Callable[[str], None]  # takes the seal of the archive; raises on all ranks if one cannot go on
 Attempt = Callable[[str, Agree], RestoreReceipt]  # at the archive of that name
+Walk = Callable[[Callable[[str], RestoreReceipt]], RestoreReceipt | None]  # None: nothing was ever saved
 
 
 class RankedRestore:
@@ -25,7 +26,7 @@ class RankedRestore:
         self._peers = peers
         self._attempt = attempt
 
-    def lead(self, walk: Callable[[Callable[[str], RestoreReceipt]], RestoreReceipt]) -> RestoreReceipt:
+    def lead(self, walk: Walk) -> RestoreReceipt | None:
         """Return the receipt of ``walk``, which tries archives by name until one is restored; other ranks follow it."""
         try:
             receipt = walk(self._try)
@@ -34,12 +35,19 @@ class RankedRestore:
         except BaseException as error:
             self._peers.gather_and_decide(error=error)
             raise
+        if receipt is None:
+            self._peers.gather_and_decide(decide=lambda _: {"is_first_start": True})
+            return None
         skipped = [(skip.name, skip.reason) for skip in receipt.skipped]
-        self._peers.gather_and_decide(decide=lambda _: {"skipped": skipped, "steps_lost": receipt.steps_lost})
+        steps_lost = receipt.steps_lost
+        self._peers.gather_and_decide(decide=lambda _: {"skipped": skipped, "steps_lost": steps_lost})
         return receipt
 
-    def follow(self) -> RestoreReceipt:
-        """Follow rank 0: return the receipt of what this rank restored, or raise what rank 0 raised."""
+    def follow(self) -> RestoreReceipt | None:
+        """Follow rank 0: return the receipt of what this rank restored, or raise what rank 0 raised.
+
+        None: rank 0 found that nothing was ever saved.
+        """
         receipt: RestoreReceipt | None = None
         own: Exception | None = None  # of this rank; rank 0 got it and decides what follows
         while True:
@@ -47,6 +55,8 @@ class RankedRestore:
                 answer = self._peers.gather_and_decide()
             except PeerFailed as failed:
                 raise failed.error(default=RestoreFailed) from own or failed
+            if "is_first_start" in answer:
+                return None
             if "name" not in answer:
                 assert receipt is not None, "rank 0 takes what all have taken"
                 skipped = tuple(SkippedCandidate(name, reason) for name, reason in answer["skipped"])

@@ -44,8 +44,12 @@ class CheckpointSearch:
         self._kind = kind
         self._name = name
 
-    def restore(self, attempt: Callable[[str], RestoreReceipt]) -> RestoreReceipt:
-        """The receipt of the newest checkpoint that ``attempt`` restores; it is called with the full name."""
+    def restore(self, attempt: Callable[[str], RestoreReceipt]) -> RestoreReceipt | None:
+        """The receipt of the newest checkpoint that ``attempt`` restores; it is called with the full name.
+
+        None: no checkpoint of this kind was ever saved. A checkpoint of a given name that is missing raises
+        CheckpointMissing.
+        """
         walk = self._walk()
         touched: CheckpointError | None = None  # raised by a checkpoint after it had filled a part of the target
         for candidate in walk:
@@ -64,6 +68,8 @@ class CheckpointSearch:
                 return replace(receipt, skipped=tuple(_skipped(walk)), steps_lost=walk.steps_lost)
         if touched is not None:
             raise RestoreFailed(f"{_HALF_RESTORED} {self._none_left(walk)}") from touched
+        if walk.ending is Ending.FRESH:
+            return None
         raise self._none_left(walk)
 
     def load(self, attempt: Callable[[str], dict[str, Any]]) -> dict[str, Any]:  # Any: a state

@@ -47,5 +47,9 @@ def test_a_process_may_be_another_rank_the_next_time(ranks: RankPool, together: 
         assert all(is_same for is_same, _ in said)
 
 
+def test_a_first_start_is_one_on_all_ranks(ranks: RankPool, tmp_path: Path) -> None:
+    assert ranks.run(2, jobs.restore_nothing, tmp_path) == [None, None]
+
+
 def test_ranks_wait_for_one_that_takes_long_to_read(ranks: RankPool, tmp_path: Path) -> None:
     assert ranks.run(2, jobs.restore_slowly, tmp_path) == [True, True]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.checkpoints import Checkpointer
+from chockstone.checkpoints import Checkpointer, Resume
 from chockstone.checkpoints.errors import (
     CheckpointMissing,
     DamagedArchive,
@@ -66,10 +66,25 @@ def test_a_named_checkpoint_that_is_damaged_is_an_error(tmp_path: Path) -> None:
             checkpointer.restore({"x": zeros(1000)}, name="step-00000002")
 
 
-def test_nothing_to_restore_is_told_apart_from_nothing_usable(tmp_path: Path) -> None:
+def test_a_first_start_restores_nothing_and_returns_none_as_resume_does(tmp_path: Path) -> None:
+    state = {"x": torch.ones(3)}
+    with Checkpointer(tmp_path / "checkpointer") as checkpointer, Resume(tmp_path / "resume") as resume:
+        receipts = [checkpointer.restore(state), resume.restore(state)]
+
+    assert receipts == [None, None]
+    assert state["x"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_checkpoint_that_is_asked_for_by_name_or_loaded_must_exist(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
+        with pytest.raises(CheckpointMissing, match="'best' is not in"):
+            checkpointer.restore({}, name="best")
         with pytest.raises(CheckpointMissing, match="there is no checkpoint"):
-            checkpointer.restore({})
+            checkpointer.load()
+
+
+def test_nothing_usable_is_not_a_first_start(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
         (tmp_path / "torn.tar").write_bytes(b"torn")
 
         with pytest.raises(DamagedArchive, match="none of the checkpoints"):
