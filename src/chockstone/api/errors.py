@@ -1,4 +1,4 @@
-"""Errors: maps exceptions to HTTP answers.
+"""Errors: maps exceptions to HTTP answers. ``failed_requests`` logs them.
 
 Clients retry 408, 409, 429 and 5xx for minutes. So a mistake of the caller is another 4xx, always with a JSON body:
 clients retry an empty 400, too.
@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from chockstone.api.context import Context, RunGone
+from chockstone.api.failed_requests import mark_reported
 from chockstone.catalog.errors import CatalogAway, CatalogUnavailable, RowExists, RowMissing, UnstorableColumnValue
 from chockstone.checkpoints.errors import CheckpointError
 from chockstone.engine.config import Busy
@@ -49,8 +50,7 @@ def install(app: FastAPI) -> None:
         return JSONResponse({"detail": str(error)}, 429, {"Retry-After": "1"})
 
     @app.exception_handler(Stalled)
-    async def stalled(request: Request, error: Stalled) -> JSONResponse:
-        log.warning("request refused path=%s error=%s", _path(request), error)
+    async def stalled(_: Request, error: Stalled) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "5"})
 
     @app.exception_handler(RequestValidationError)
@@ -62,13 +62,12 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ServerFailure)
     @app.exception_handler(CatalogUnavailable)
     @app.exception_handler(CheckpointError)  # a failing disk; damaged archives are a BadRequest
-    async def unavailable(request: Request, error: Exception) -> JSONResponse:
-        log.error("request failed path=%s error=%s", _path(request), error)
+    async def unavailable(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "2"})
 
     @app.exception_handler(CatalogAway)
     async def away(request: Request, error: CatalogAway) -> JSONResponse:
-        log.debug("request failed path=%s error=%s", request.url.path, error)  # ``follow_keys`` warns of the outage
+        mark_reported(request)  # ``follow_keys`` warns of the outage
         return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "2"})
 
     @app.exception_handler(ClientDisconnect)

@@ -108,7 +108,7 @@ class CustomLosses:
         except Exception as error:  # told to the client, and logged
             log.exception("loss failed loss=%s", loss.loss_id)
             result = Result.failed(error)
-        self._futures.settle(promise, result)
+        self._futures.settle(promise, result, operation="create_custom_loss")
 
     async def _send(self, loss_id: str, definition: Json, generation: int) -> None:
         async with self._order:

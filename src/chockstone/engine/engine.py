@@ -20,6 +20,7 @@ from chockstone.engine.audit import AuditLog
 from chockstone.engine.background import BackgroundTasks
 from chockstone.engine.config import Busy, Durability, EngineLimits, StorageRules
 from chockstone.engine.crash_suspects import CrashSuspects
+from chockstone.engine.failure_log import FailureLog
 from chockstone.engine.futures import Futures, Promise, Result
 from chockstone.engine.journal.journal import JournalError, JournalWriter
 from chockstone.engine.journal.stall import STALL_SECONDS
@@ -70,14 +71,13 @@ class Engine:
         session that is finished.
         """
         limits, rules, durability = limits or EngineLimits(), rules or StorageRules(), durability or Durability()
-        self.catalog = catalog
-        self.storage = storage
-        self.rules = rules
+        self.catalog, self.storage, self.rules = catalog, storage, rules
         self.shutdown = Shutdown()
         self._worker = worker
         self._now = now
         self._background = BackgroundTasks(self.shutdown)
-        self.futures = Futures(now=time.monotonic)
+        self.failures = FailureLog()
+        self.futures = Futures(now=time.monotonic, on_failure=self.failures.record)
         self.runs = LiveRuns()
         self.audit = AuditLog(catalog, now=now)
         self.usage = UsageMeter(catalog, now=now)
@@ -169,7 +169,8 @@ class Engine:
         await self._core.rebuild.rebuild_all()
         await self._worker.start()
         self._background.start(self._recover())
-        for part in (self.presence, self.audit, self.usage, self.sweeper, self.scrub, self._core.marks):
+        parts = (self.presence, self.audit, self.usage, self.sweeper, self.scrub, self._core.marks, self.failures)
+        for part in parts:
             self._background.start(part.keep())
         self._background.start(self._keep_tidy())
 
@@ -326,7 +327,7 @@ class Engine:
     def refuse(self, owner: str, error: RequestError) -> str:
         """A request id whose result is this failure."""
         promise = self.futures.promise(owner)
-        self.futures.settle(promise, Result.failed(error))
+        self.futures.settle(promise, Result.failed(error), operation="refused")
         return promise.request_id
 
     def add_loss(self, loss: LossRow) -> str:

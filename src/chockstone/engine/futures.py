@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from chockstone.engine.failure_log import RequestFailure
 from chockstone.wire.failures import Failure
 
 GRACE_SECONDS: Final = 600.0  # a lost answer is polled again
@@ -81,7 +82,15 @@ class Promise:
 class Futures:
     """The promises of one server process."""
 
-    def __init__(self, *, now: Callable[[], float], limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(
+        self,
+        *,
+        now: Callable[[], float],
+        limit_bytes: int = LIMIT_BYTES,
+        on_failure: Callable[[RequestFailure], None] = lambda _: None,
+    ) -> None:
+        """``on_failure`` is called with each request that was accepted and failed."""
+        self._on_failure = on_failure
         self._now = now
         self._limit = limit_bytes
         self._boot = secrets.token_hex(4)
@@ -113,11 +122,25 @@ class Futures:
         else:
             self._promises.pop(request_id, None)
 
-    def settle(self, promise: Promise, result: Result) -> None:
-        """Give the promise its result and wake the clients that wait. The first result counts."""
+    def settle(self, promise: Promise, result: Result, *, operation: str | None = None) -> None:
+        """Give the promise its result and wake the clients that wait. The first result counts.
+
+        ``operation`` is what the client asked for, to report a failure of it; None: a failure is no news.
+        """
         if promise.is_done():
             return
         promise._settle(result)
+        if result.is_failure and operation is not None:
+            failure = Failure.decode(result.body)
+            self._on_failure(
+                RequestFailure(
+                    route=operation,
+                    status=failure.category,
+                    reason=failure.error,
+                    owner=promise.owner,
+                    request_id=promise.request_id,
+                )
+            )
         if self._promises.get(promise.request_id) is not promise:
             promise._let_go()
             return  # no client will ask for it

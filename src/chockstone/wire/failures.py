@@ -54,3 +54,10 @@ class Failure:
         import orjson  # late: the command line uses the errors above in installs without a server
 
         return orjson.dumps({"error": self.error, "category": self.category})
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> Failure:
+        import orjson  # late: as above
+
+        values = orjson.loads(encoded)
+        return cls(values["error"], values["category"])

@@ -30,6 +30,7 @@ _TALKATIVE: Final = (
     *("botocore", "boto3", "urllib3"),  # whose debug lines hold credentials and signed URLs
     "alembic.runtime.plugins",
 )
+_SAVES: Final = "chockstone.checkpoints.saving.job"  # the engine logs each save, with its run and name
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ def log_to_stderr(level: str) -> None:
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
+    if level != "debug":
+        logging.getLogger(_SAVES).setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class Settlement:
             run.lose(f"run {run.run_id!r} could not be made: {outcome.explain()}")
             self._on_open_failed(run)
         if operation.promise is not None:
-            self._futures.settle(operation.promise, outcome.result)
+            self._futures.settle(operation.promise, outcome.result, operation=operation.command.name)
 
 
 class Runner:

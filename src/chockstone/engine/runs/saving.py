@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -95,8 +96,13 @@ class Saving:
             archive = archive_name(path.run_id, path.kind, path.name, seq_id, request_id=request_id)
             if operation.is_retry and (saved := await self._find_saved(path, archive)) is not None:
                 return saved.size_bytes
+            started = time.monotonic()
             row = await self._begin(run, archive, command)
             size_bytes = await self._write_and_commit(run, row, command, share, release)
+        log.info(
+            "checkpoint saved run=%s kind=%s name=%s step=%s bytes=%d seconds=%.3f",
+            *(row.run_id, row.kind, row.name, row.step, size_bytes, time.monotonic() - started),
+        )
         run.note_save(size_bytes)
         self._checkpoints.note_change(run.run_id)
         return size_bytes
@@ -183,7 +189,6 @@ class Saving:
             purge_at=self._checkpoints.purge_at(now),
             use=self._usage.saved(session_id, owner=row.owner, base_model=row.base_model),
         )
-        log.info("checkpoint saved path=%s bytes=%d", row.path, size_bytes)
         self._note("checkpoint_saved", row, size_bytes=size_bytes)
         if committed.replaced is not None:
             self._note("checkpoint_overwritten", row, size_bytes=committed.replaced.size_bytes)

@@ -146,7 +146,7 @@ class Sampling:
         if self._journal is not None:
             with suppress(JournalError):  # it is closed already, and the next server will run it in vain
                 self._journal.settle(request_id, outcome)
-        self._settle(request, outcome.result)
+        self._settle(request, outcome.result, operation=None)
         self._in_background(self._tell_cancelled(request_id))
 
     def forget_feeds(self, sampling_session_ids: set[str]) -> None:
@@ -313,9 +313,9 @@ class Sampling:
             with suppress(JournalError):  # it is closed already
                 self._journal.spare(request.request_id)
 
-    def _settle(self, request: PendingSample, result: Result) -> None:
+    def _settle(self, request: PendingSample, result: Result, *, operation: str | None = "sample") -> None:
         if not request.promise.is_done():
-            self._futures.settle(request.promise, result)
+            self._futures.settle(request.promise, result, operation=operation)
             self._announce(request.facts, result)
 
     def _announce(self, facts: SampleFacts, result: Result) -> None:

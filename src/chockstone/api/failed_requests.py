@@ -1,0 +1,93 @@
+"""Failed requests: middleware that hands each answer with a status from 400 up to the failure log, with its reason.
+
+Some are no news and are left out: polls that found nothing yet, probes of a server that is not ready, refused keys
+(``refusals`` reports those), and what a handler has reported itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import orjson
+from fastapi import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from chockstone.engine.failure_log import FailureLog, RequestFailure
+
+_REPORTED: Final = "failure_is_reported"  # in the scope's state
+_QUIET: Final = re.compile(r"408 /api/v1/retrieve_futures?|503 /api/v1/readyz")
+_PREFIX: Final = "/api/v1"  # some versions of FastAPI leave it out of the template
+_LARGEST_BYTES: Final = 64 << 10  # of an answer that is read for its reason
+
+
+def mark_reported(request: Request) -> None:
+    """The failure of this request was reported elsewhere, or is no news."""
+    setattr(request.state, _REPORTED, True)
+
+
+class FailedRequests:
+    def __init__(self, app: ASGIApp, *, failures: FailureLog) -> None:
+        self._app = app
+        self._failures = failures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = _Answer()
+
+        async def look_and_send(message: Message) -> None:
+            answer.look(message)
+            await send(message)
+
+        await self._app(scope, receive, look_and_send)
+        if answer.status >= 400 and (reason := answer.reason()) and not _is_quiet(scope, answer.status):
+            self._failures.record(_describe(scope, answer.status, reason))
+
+
+class _Answer:
+    """The status of an answer and, of a failure, the first bytes of its body."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self._body = b""
+
+    def look(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif self.status >= 400 and len(self._body) < _LARGEST_BYTES:
+            self._body += message.get("body", b"")
+
+    def reason(self) -> str:
+        """The ``detail`` of the answer; empty if it has none, as that to a client that left."""
+        try:
+            detail = orjson.loads(self._body)["detail"]
+        except (ValueError, KeyError, TypeError):
+            return ""
+        return detail if isinstance(detail, str) else orjson.dumps(detail).decode()
+
+
+def _is_quiet(scope: Scope, status: int) -> bool:
+    has_key = any(name == b"x-api-key" and value for name, value in scope["headers"])
+    is_refused_key = status == 401 and has_key
+    is_reported = scope.get("state", {}).get(_REPORTED, False)
+    return is_refused_key or is_reported or _QUIET.fullmatch(f"{status} {scope['path']}") is not None
+
+
+def _describe(scope: Scope, status: int, reason: str) -> RequestFailure:
+    client = scope.get("client")
+    caller = scope.get("state", {}).get("caller")
+    return RequestFailure(
+        route=f"{scope['method']} {_route(scope)}",
+        status=str(status),
+        reason=reason,
+        owner="-" if caller is None else caller.user_id,
+        client="-" if client is None else str(client[0])[:64],
+    )
+
+
+def _route(scope: Scope) -> str:
+    """The route's template, relative to ``/api/v1``. It has no tokens, and clients cannot make one up."""
+    path = getattr(scope.get("route"), "path", None)
+    return "(none)" if path is None else str(path).removeprefix(_PREFIX)

@@ -1,0 +1,89 @@
+"""The failure log: a warning for each request that failed, within bounds.
+
+Of each caller, route and status, the first failures of an interval are logged one by one, each with its reason. Further
+ones are counted and logged together when the interval ends. So a client that fails again and again, or an attacker,
+cannot fill the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+log = logging.getLogger(__name__)
+INTERVAL_SECONDS: Final = 60.0
+IN_FULL: Final = 5  # of one kind in one interval
+KINDS: Final = 50  # of one interval; further ones are counted as one
+_LONGEST_TEXT: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailure:
+    route: str  # such as ``POST /save_weights``, or the name of an operation that was accepted and failed later
+    status: str  # of HTTP, or the category of the failure
+    reason: str = field(compare=False)
+    owner: str = "-"
+    client: str = "-"  # address
+    request_id: str = field(default="-", compare=False)
+
+
+class FailureLog:
+    def __init__(
+        self, *, interval_seconds: float = INTERVAL_SECONDS, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._interval = interval_seconds
+        self._monotonic = monotonic
+        self._until = 0.0
+        self._counts: dict[RequestFailure, int] = {}  # in this interval, by kind; has the last failure of each kind
+        self._others = 0  # failures of further kinds
+
+    def record(self, failed: RequestFailure) -> None:
+        self.report_due()
+        if failed not in self._counts and len(self._counts) >= KINDS:
+            self._others += 1
+            return
+        count = self._counts.pop(failed, 0) + 1
+        self._counts[failed] = count  # with the newest reason
+        if count <= IN_FULL:
+            log.warning(
+                "request failed route=%s status=%s owner=%s client=%s request=%s reason=%s",
+                *map(
+                    _one_line,
+                    (failed.route, failed.status, failed.owner, failed.client, failed.request_id, failed.reason),
+                ),
+            )
+
+    def report_due(self) -> None:
+        """Log what was only counted, if the interval is over."""
+        now = self._monotonic()
+        if now < self._until:
+            return
+        self._until = now + self._interval
+        counts, self._counts = self._counts, {}
+        others, self._others = self._others, 0
+        for failed, count in counts.items():
+            if count > IN_FULL:
+                log.warning(
+                    "requests failed route=%s status=%s owner=%s client=%s more=%d last_reason=%s",
+                    *map(_one_line, (failed.route, failed.status, failed.owner, failed.client)),
+                    count - IN_FULL,
+                    _one_line(failed.reason),
+                )
+        if others:
+            log.warning("requests failed of further kinds count=%d", others)
+
+    async def keep(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._interval)
+            self.report_due()
+
+
+def _one_line(text: str) -> str:
+    """A reason may quote what a client sent: no line breaks or control characters reach the log."""
+    short = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+    return "".join(letter if letter.isprintable() else " " for letter in short)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chockstone.engine.failure_log import IN_FULL, KINDS, FailureLog, RequestFailure
+
+FAILED = RequestFailure("POST /save_weights", "400", "the name is taken", owner="ann", client="10.0.0.1")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def failures(clock: Clock) -> FailureLog:
+    return FailureLog(interval_seconds=60.0, monotonic=clock)
+
+
+def test_a_failure_is_one_warning_with_all_that_is_known(
+    failures: FailureLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures.record(replace(FAILED, request_id="s:train:0:1"))
+
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.message == (
+        "request failed route=POST /save_weights status=400 owner=ann client=10.0.0.1 request=s:train:0:1 "
+        "reason=the name is taken"
+    )
+
+
+def test_a_flood_of_one_kind_is_counted_and_told_once_at_the_end_of_the_interval(
+    failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(1000):
+        failures.record(replace(FAILED, reason=f"reason {number}"))
+    assert len(caplog.messages) == IN_FULL
+
+    clock.seconds = 61.0
+    failures.report_due()
+    failures.report_due()
+
+    [told] = caplog.messages[IN_FULL:]
+    assert told.startswith("requests failed route=POST /save_weights status=400 owner=ann client=10.0.0.1")
+    assert told.endswith(f" more={1000 - IN_FULL} last_reason=reason 999")
+    failures.record(FAILED)
+    assert caplog.messages[-1].endswith("reason=the name is taken")
+
+
+def test_a_flood_of_many_callers_is_bounded(
+    failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(10_000):
+        failures.record(replace(FAILED, client=f"10.0.{number // 256}.{number % 256}"))
+    clock.seconds = 61.0
+    failures.report_due()
+
+    assert len(caplog.messages) == KINDS + 1
+    assert caplog.messages[-1] == f"requests failed of further kinds count={10_000 - KINDS}"
+
+
+def test_one_caller_that_floods_does_not_hide_another(failures: FailureLog, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(1000):
+        failures.record(FAILED)
+    failures.record(replace(FAILED, owner="bob", reason="the quota is used up"))
+
+    assert "owner=bob" in caplog.messages[-1] and "the quota is used up" in caplog.messages[-1]
+
+
+def test_what_a_client_sent_cannot_forge_a_line(failures: FailureLog, caplog: pytest.LogCaptureFixture) -> None:
+    failures.record(replace(FAILED, reason="no\n2026-01-01 ERROR forged\x1b[31m" + "x" * 10_000))
+
+    [message] = caplog.messages
+    assert "\n" not in message and "\x1b" not in message
+    assert len(message) < 1000
