@@ -13,7 +13,10 @@ from chockstone.api.admission.hosts import Hosts
 from chockstone.api.admission.limits import UploadLimits
 from chockstone.api.admission.uploads import Uploads
 from chockstone.api.context import Context
+from chockstone.api.documentation.openapi import DESCRIPTION, OpenApiDocument
+from chockstone.api.documentation.pages import documentation_routes
 from chockstone.api.downloads import routes as downloads
+from chockstone.api.failed_requests import FailedRequests
 from chockstone.api.operations import audit, metrics, policies, storage, trash
 from chockstone.api.tinker import (
     auth,
@@ -40,8 +43,8 @@ def create_app(context: Context, *, uploads: Uploads | None = None) -> FastAPI:
     app = FastAPI(
         title="Chockstone",
         version=chockstone.__version__,
-        docs_url="/docs",
-        redoc_url=None,
+        description=DESCRIPTION,
+        openapi_url=None,  # ``documentation`` serves it, without holding the event loop
         redirect_slashes=False,  # an extra slash must not name another checkpoint
     )
     app.state.context = context
@@ -50,6 +53,7 @@ def create_app(context: Context, *, uploads: Uploads | None = None) -> FastAPI:
         routes.include_router(resource.routes)
     app.include_router(routes)
     app.include_router(metrics.routes)
+    app.include_router(documentation_routes(OpenApiDocument(app), public_url=context.config.public_url))
     app.add_middleware(
         AdmissionMiddleware,
         callers=context,
@@ -57,5 +61,6 @@ def create_app(context: Context, *, uploads: Uploads | None = None) -> FastAPI:
         uploads=uploads or Uploads(UploadLimits(context.config.max_body_bytes)),
         refused=context.refused_keys,
     )
+    app.add_middleware(FailedRequests, failures=context.engine.failures)  # the outermost: it sees refusals, too
     errors.install(app)
     return app

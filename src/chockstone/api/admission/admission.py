@@ -21,7 +21,7 @@ from chockstone.api.admission.uploads import UPLOAD, Uploads
 from chockstone.api.users import Caller
 
 _PUBLIC: Final = re.compile(  # needs no credential; every other path does, also one that does not exist
-    r"/metrics|/docs|/openapi\.json|/api/v1/(healthz|readyz)"
+    r"/|/metrics|/docs|/docs/(viewer\.js|style\.css)|/openapi\.json|/api/v1/(healthz|readyz)"
     r"|/api/v1/(downloads|traces)/[^/]+/[^/]+"  # the URL is signed
 )
 

@@ -14,8 +14,10 @@ import pytest
 import pytest_asyncio
 import zstandard
 from aiosqlite import core, cursor
+from fastapi import FastAPI
 
 from chockstone.api import bodies
+from chockstone.api.documentation.openapi import OpenApiDocument
 from chockstone.api.downloads import archive_response
 from chockstone.api.downloads import routes as downloads
 from chockstone.api.tinker import checkpoints, futures, samplers, training
@@ -167,6 +169,12 @@ async def end_of_a_download_that_is_known(scene: Scene) -> None:
         assert (await scene.user.http.get(url, headers={"If-None-Match": etag})).status_code == 304
 
 
+async def openapi_document(scene: Scene) -> None:
+    scene.patch.setattr(FastAPI, "openapi", scene.gate.before(FastAPI.openapi))
+    async with scene.gate.watch():
+        assert (await OpenApiDocument(scene.served.app).encoded()).startswith(b"{")
+
+
 def inline_threads(scene: Scene) -> None:
     inline_to_thread(scene.patch)
 
@@ -210,6 +218,7 @@ PATHS: dict[Check, Callable[[Scene], None]] = {
     mark_of_a_download: inline_threads,
     body_of_a_download: inline_sending,
     end_of_a_download_that_is_known: inline_threads,
+    openapi_document: inline_threads,
 }
 
 

@@ -119,7 +119,8 @@ async def test_one_sees_ones_own(start: Start) -> None:
 async def test_documents_and_other_methods_are_the_engines(start: Start, engine_of_ann: Recorder) -> None:
     replica = await start(engine_of_ann)
 
-    for method, path in (("GET", "/docs"), ("GET", "/openapi.json"), ("POST", "/api/v1/training_runs")):
+    documents = [("GET", path) for path in ("/", "/docs", "/docs/viewer.js", "/openapi.json")]
+    for method, path in (*documents, ("POST", "/api/v1/training_runs")):
         assert (await replica.http.request(method, path)).json() == {"name": "ann"}
 
     metrics = await replica.http.get("/metrics")

@@ -1,0 +1,91 @@
+"""Pages: the front page at ``/``, the API viewer at ``/docs`` with its assets, and ``/openapi.json``.
+
+They need no credential and name no user, model or path of the server. Browsers may load nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Awaitable, Callable
+from functools import cache
+from importlib.resources import files
+from string import Template
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+import chockstone
+from chockstone.api.documentation.openapi import OpenApiDocument
+
+_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # an upgraded server has other assets under the same names
+}
+_ASSETS: Final = {"viewer.js": "text/javascript", "style.css": "text/css"}
+
+
+def documentation_routes(document: OpenApiDocument, *, public_url: str | None) -> APIRouter:
+    """``public_url``: the URL that clients use; None: the one that each request was sent to."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.api_route("/", methods=["GET", "HEAD"])
+    async def front_page(request: Request) -> Response:
+        url = (public_url or str(request.base_url)).rstrip("/")
+        headers = {**_HEADERS, "Vary": "Accept"}
+        if "text/html" in request.headers.get("accept", ""):
+            return Response(_front_page(url), media_type="text/html", headers=headers)
+        return JSONResponse(describe_server(url), headers=headers)
+
+    @routes.get("/docs")
+    async def viewer() -> Response:
+        return Response(_asset("viewer.html"), media_type="text/html", headers=_HEADERS)
+
+    for name, media_type in _ASSETS.items():
+        routes.add_api_route(f"/docs/{name}", _asset_route(name, media_type), methods=["GET"])
+
+    @routes.get("/openapi.json")
+    async def openapi() -> Response:
+        return Response(await document.encoded(), media_type="application/json")
+
+    return routes
+
+
+def describe_server(url: str) -> dict[str, object]:
+    """What ``/`` tells a program: paths are relative to ``url``, which is the SDK's base URL."""
+    return {
+        "name": "Chockstone",
+        "version": chockstone.__version__,
+        "description": "A training server that speaks the Tinker API.",
+        "links": {
+            "documentation": "/docs",
+            "openapi": "/openapi.json",
+            "health": "/api/v1/healthz",
+            "readiness": "/api/v1/readyz",
+            "metrics": "/metrics",
+        },
+        "sdk": {"install": "pip install tinker", "TINKER_BASE_URL": url, "TINKER_API_KEY": "tml-…, your own key"},
+    }
+
+
+def _front_page(url: str) -> str:
+    return Template(_asset("front.html").decode()).substitute(
+        version=html.escape(chockstone.__version__), url=html.escape(url)
+    )
+
+
+def _asset_route(name: str, media_type: str) -> Callable[[], Awaitable[Response]]:
+    async def asset() -> Response:
+        return Response(_asset(name), media_type=media_type, headers=_HEADERS)
+
+    return asset
+
+
+@cache
+def _asset(name: str) -> bytes:
+    return (files("chockstone.api.documentation") / "assets" / name).read_bytes()
