@@ -58,7 +58,7 @@ def measure_neighbour(context: Context, setup: Setup) -> Rows:
             alone = {row(name, ALONE): work for name, work in works.items()}
             rows |= context.run_rounds(alone, repeats=setup.scale.neighbour_rounds)
         for setting in (BESIDE, PINNED):
-            with _neighbours(are_pinned=setting == PINNED):
+            with neighbours(are_pinned=setting == PINNED):
                 turns = {row(name, setting): work for name, work in works.items()}
                 rows |= context.run_rounds(turns, repeats=setup.scale.neighbour_rounds)
     return rows
@@ -120,7 +120,7 @@ def _repeating(setup: Setup, work: Callable[[], int]) -> Turn:
 
 
 @contextmanager
-def _neighbours(*, are_pinned: bool) -> Iterator[None]:
+def neighbours(*, are_pinned: bool) -> Iterator[None]:
     """Sessions of their own, as other users' processes have; some kernels share cores between sessions."""
     cores = sorted(os.sched_getaffinity(0))
     busy: list[subprocess.Popen[bytes]] = []

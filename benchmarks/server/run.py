@@ -15,13 +15,14 @@ from benchmarks.harness.measure import Against, Column, Measure, against
 from benchmarks.harness.plot import Bars
 from benchmarks.harness.rounds import Rows
 from benchmarks.harness.units import count, duration, megabytes, milliseconds, seconds, times
-from benchmarks.server import answering, memory, neighbour, sampling, sharing, starting, stepping, training
+from benchmarks.server import answering, memory, neighbour, sampling, sharing, starting, stepping, threads, training
 from benchmarks.server.scale import FULL
 from benchmarks.server.setup import set_up
 
 MEMORY_TOLERANCE = 0.10  # of what a run is due: the allocator rounds, and the run's Python objects are small but there
 LEFT_BESIDE_A_NEIGHBOUR = 0.40  # of the speed alone: four fifths of the fair share, which is a half
 LEFT_ALONE = 0.98
+OF_THE_BETTER = 0.85  # what the default number of threads may cost against the better of one and all
 
 RATE = "tokens_per_second"
 
@@ -197,6 +198,28 @@ NEIGHBOUR = Measure(
     ),
 )
 
+THREADS = Measure(
+    "threads",
+    "Number of threads",
+    threads.measure_threads,
+    columns=(
+        Column("seconds", "each", duration, spread=True),
+        Column(threads.RATE, "per second", count, against=(Against("1 thread", threads.one_thread),)),
+    ),
+    aims=tuple(
+        at_least(
+            f"{threads.MODELS[model]}, {workload}, {setting}: default against the better of 1 and all",
+            threads.against_better(model, workload, setting),
+            OF_THE_BETTER,
+            times,
+            counts=Counts.FULL,
+        )
+        for model in threads.MODELS
+        for workload in threads.WORKLOADS
+        for setting in threads.SETTINGS
+    ),
+)
+
 BENCHMARK = Benchmark(
     folder=Path(__file__).resolve().parent,
     title="Server, through the SDK",
@@ -207,7 +230,7 @@ BENCHMARK = Benchmark(
         epilog=EPILOG,
     ),
     # The memory of the worker comes first of those on a server, while nothing else has grown it.
-    measures=(START, MEMORY, OVERHEAD, TRAINING, SHARING, SAMPLING, SMALL_SAMPLING, ANSWERING, NEIGHBOUR),
+    measures=(START, MEMORY, OVERHEAD, TRAINING, SHARING, SAMPLING, SMALL_SAMPLING, ANSWERING, NEIGHBOUR, THREADS),
     set_up=set_up,
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SMALL, LARGE, WHOLE = "small", "large", "whole"  # models; the last is trained whole
+SMALL, MEDIUM, LARGE, WHOLE = "small", "medium", "large", "whole"  # models; the last is trained whole
 PROMPT_TOKENS = 64
 SMALL_SEQUENCES = 16  # sampled from the small model, 64 tokens each
 
@@ -12,6 +12,7 @@ SMALL_SEQUENCES = 16  # sampled from the small model, 64 tokens each
 @dataclass(frozen=True, slots=True)
 class Scale:
     small_parameters: int  # where overhead is all there is
+    medium_parameters: int
     large_parameters: int  # where arithmetic is
     whole_parameters: int  # trained whole, and saved with its moments
     sequence_tokens: int
@@ -33,10 +34,12 @@ class Scale:
     spinning_starts: int  # of two new servers; an even number, so that each of them starts first as often
     spinning_rounds: int  # with each two servers
     compares_spinning: bool  # with a second server whose threads always spin
+    thread_rounds: int
 
 
 FULL = Scale(
     small_parameters=1_000_000,
+    medium_parameters=10_000_000,
     large_parameters=100_000_000,
     whole_parameters=125_000_000,
     sequence_tokens=512,
@@ -58,10 +61,12 @@ FULL = Scale(
     spinning_starts=10,
     spinning_rounds=8,
     compares_spinning=True,
+    thread_rounds=15,
 )
 
 QUICK = Scale(
     small_parameters=1_000_000,
+    medium_parameters=10_000_000,
     large_parameters=5_000_000,
     whole_parameters=10_000_000,
     sequence_tokens=128,
@@ -83,6 +88,7 @@ QUICK = Scale(
     spinning_starts=0,
     spinning_rounds=0,
     compares_spinning=False,
+    thread_rounds=2,
 )
 
 PIPELINED_OPERATIONS = 200

@@ -11,18 +11,19 @@ from benchmarks.harness.context import Context
 from benchmarks.harness.remote import RemoteObject
 from benchmarks.live.models import Model, new_model
 from benchmarks.live.server import LiveServer
-from benchmarks.server.scale import FULL, LARGE, QUICK, SMALL, WHOLE, Scale
+from benchmarks.server.scale import FULL, LARGE, MEDIUM, QUICK, SMALL, WHOLE, Scale
 
-MODEL_OF = {
-    "start": SMALL,
-    "memory": LARGE,
-    "overhead": SMALL,
-    "training": LARGE,
-    "sharing": LARGE,
-    "sampling": LARGE,
-    "small-sampling": SMALL,
-    "answering": WHOLE,
-    "neighbour": SMALL,
+MODELS_OF = {
+    "start": (SMALL,),
+    "memory": (LARGE,),
+    "overhead": (SMALL,),
+    "training": (LARGE,),
+    "sharing": (LARGE,),
+    "sampling": (LARGE,),
+    "small-sampling": (SMALL,),
+    "answering": (WHOLE,),
+    "neighbour": (SMALL,),
+    "threads": (SMALL, MEDIUM),
 }
 
 
@@ -55,10 +56,15 @@ class Setup:
 def set_up(context: Context) -> Iterator[Setup]:
     scale = QUICK if context.quick else FULL
     context.say("making models")
-    parameters = {SMALL: scale.small_parameters, LARGE: scale.large_parameters, WHOLE: scale.whole_parameters}
+    parameters = {
+        SMALL: scale.small_parameters,
+        MEDIUM: scale.medium_parameters,
+        LARGE: scale.large_parameters,
+        WHOLE: scale.whole_parameters,
+    }
     models = {
         name: new_model(name, context.directory / "models", parameters=parameters[name])
-        for name in sorted({MODEL_OF[measure] for measure in context.chosen})
+        for name in sorted({model for measure in context.chosen for model in MODELS_OF[measure]})
     }
     with ExitStack() as stack:
         yield Setup(scale, models, directory=context.directory, threads=context.threads, stack=stack)
