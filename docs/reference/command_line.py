@@ -15,6 +15,7 @@ COMMANDS = (
     "train",
     "model",
     "model make",
+    "model pull",
     "runs",
     *(f"runs {name}" for name in ("ls", "show", "recoveries")),
     "checkpoints",

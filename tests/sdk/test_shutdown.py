@@ -114,10 +114,11 @@ def test_a_save_that_runs_is_finished_and_there_in_the_next_life(
 
 
 def test_two_servers_do_not_share_a_directory(live: LiveServer, models: dict[str, Path]) -> None:
-    second = LiveServer(models, live.home)
+    second = LiveServer(models, live.home, "--port", live.url.rpartition(":")[2])
 
     code = second.launch().wait(30)
 
     assert code == 1
-    assert "another server uses the data directory" in live.log()
+    assert f"another server uses the data directory '{live.data}'. It is process {live.pid}" in live.log()
+    assert "another program listens there; stop it, or choose another port with --port" in live.log()
     assert live.is_running()

@@ -16,7 +16,7 @@ class Program(LazyGroup):
         "train": LazyCommand(
             "train", "Train a model by reinforcement learning, sampling while it trains and while it saves."
         ),
-        "model": LazyCommand("model", "Make small models for trying things offline."),
+        "model": LazyCommand("model", "Download models, or make small ones for trying things offline."),
         "runs": LazyCommand("runs", "Look at the training runs of a server."),
         "checkpoints": LazyCommand(
             "checkpoints.group", "Look at, check, take out, share and remove saved checkpoints."

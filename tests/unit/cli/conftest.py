@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
     """An empty directory to stand in, a model `tiny`, and a server that only notes what it is told."""
     pytest.importorskip("fastapi")
+    from huggingface_hub import constants
+
     from chockstone.api.serving import startup  # late: a plain install has no server
 
     seen: list[ServerConfig] = []
@@ -37,8 +39,11 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerConfi
 
     for variable in [name for name in os.environ if name.startswith("CHOCKSTONE_")]:
         monkeypatch.delenv(variable)
-    monkeypatch.setattr(startup, "prepared", lambda _: nullcontext())
+    monkeypatch.setattr(startup, "claimed", lambda _: nullcontext())
+    monkeypatch.setattr(startup, "prepared", lambda *_: nullcontext())
     monkeypatch.setitem(sys.modules, "chockstone.api.serving.server", SimpleNamespace(run=run_server))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/config.json").write_text('{"model_type": "llama"}')

@@ -118,9 +118,10 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
         raise CannotStart(str(error)) from error
     background = _start_background(context, keys, clock, opened, prepared, end=partial(_end, backend))
     stop_on_signals(stop, at_once=backend.kill)
-    serving = await start_serving(server, prepared.sock)
-    announce(prepared.sock.getsockname()[1], users.names)
+    serving = await start_serving(server, prepared.claim.sock)
+    announce(prepared.claim.sock.getsockname()[1], users.names)
     await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    prepared.claim.note_stopping()
     log.info("stopping: the server finishes running operations and accepts no new ones; press Ctrl-C again to exit now")
     await engine.stop()
     await engine.futures.collected(_LAST_ANSWERS_SECONDS)
@@ -179,7 +180,7 @@ def _start_background(
     end: Callable[[str], None],
 ) -> list[asyncio.Task[None]]:
     """Tasks that run as long as the server. Those that find its files or its lock lost call ``end``."""
-    watch = FileWatch(context.config.data, prepared.lock, opened.guard)
+    watch = FileWatch(context.config.data, prepared.claim.lock, opened.guard)
     tasks = [
         follow_keys(context.users, opened.catalog, remember=keys.write),
         context.refused_keys.keep_reporting(),
@@ -218,7 +219,7 @@ def _end(backend: WorkerSupervisor, reason: str) -> None:
 def _backend(
     config: ServerConfig, prepared: Prepared, *, on_lost: Callable[[str], None], on_fatal: Callable[[str], None]
 ) -> WorkerSupervisor:
-    settings, first, inherit = prepared.worker_config, prepared.worker, [prepared.lock]
+    settings, first, inherit = prepared.worker_config, prepared.worker, [prepared.claim.lock]
     if config.backend == "ray":
         return RayBackend(ray_plan(config), settings, on_lost=on_lost, on_fatal=on_fatal, first=first, inherit=inherit)
     return LocalBackend(settings, on_lost=on_lost, on_fatal=on_fatal, first=first, inherit=inherit)

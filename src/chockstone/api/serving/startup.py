@@ -1,4 +1,4 @@
-"""Startup: locks the data directory, binds the socket and starts the worker, before anything else is loaded.
+"""Startup: locks the data directory and binds the socket, then starts the worker, before anything else is loaded.
 
 Light to import, so that the worker loads torch while the server imports its other modules.
 """
@@ -6,9 +6,11 @@ Light to import, so that the worker loads torch while the server imports its oth
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import resource
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +29,22 @@ from chockstone.engine.ownership.data_directory import (
     private_files,
 )
 from chockstone.engine.ownership.keys_record import KeysRecord
+from chockstone.engine.ownership.lock_holder import LockHolder, find_holder, record_holder
 
 log = logging.getLogger(__name__)
 _BACKLOG: Final = 4096
 _OPEN_FILES: Final = 65_536
 _LOCK_SECONDS: Final = 10.0  # to wait for the previous server, or its worker, to end
+_GRACE_SECONDS: Final = 0.5  # for a server that was just asked to stop to record that
+
+_BIND_ERRORS: Final = {
+    errno.EADDRINUSE: (
+        "another program listens there",
+        "stop it, or choose another port with --port (0 picks a free one)",
+    ),
+    errno.EACCES: ("this user may not use that port", "choose one above 1023 with --port"),
+    errno.EADDRNOTAVAIL: ("this machine does not have that address", "choose another with --host"),
+}
 
 Announce = Callable[[int, Sequence[str]], None]  # called with the port and the users that have a key
 
@@ -41,28 +54,52 @@ class CannotStart(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class ServerClaim:
+    """The data directory and the port of this server."""
+
     lock: int  # of the data directory
     sock: socket.socket  # bound: clients that connect wait in its backlog
+
+    @property
+    def address(self) -> str:
+        return _address(*self.sock.getsockname()[:2])
+
+    def note_stopping(self) -> None:
+        """Record that this server stops, so that the next one waits for the lock instead of refusing to start."""
+        record_holder(self.lock, address=self.address, is_stopping=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    claim: ServerClaim
     worker_config: WorkerConfig
     worker: WorkerProcess
 
 
 @contextlib.contextmanager
-def prepared(config: ServerConfig) -> Iterator[Prepared]:
-    """The lock, the socket and the worker end with the block. Raises CannotStart."""
+def claimed(config: ServerConfig) -> Iterator[ServerClaim]:
+    """The lock and the socket end with the block. Raises CannotStart, naming both where neither can be had."""
     configure_process(config)
-    with private_files(), _lock_directory(config.data) as lock, bind(config.host, config.port) as sock:
+    with private_files(), _lock_directory(config) as lock, bind(config.host, config.port) as sock:
+        claim = ServerClaim(lock, sock)
+        record_holder(lock, address=claim.address)
+        yield claim
+
+
+@contextlib.contextmanager
+def prepared(config: ServerConfig, claim: ServerClaim) -> Iterator[Prepared]:
+    """The worker ends with the block. Raises CannotStart."""
+    with private_files():
         _warn_of_readers(config)
         _check_catalog(config)
         _claim_store(config)
         settings = worker_config(config)
         try:
-            worker = _spawn(config, settings, lock)
+            worker = _spawn(config, settings, claim.lock)
         except OSError as error:
             raise CannotStart(f"the worker process cannot be started: {error}") from error
         try:
-            yield Prepared(lock, sock, settings, worker)
+            yield Prepared(claim, settings, worker)
         finally:
             worker.end()
 
@@ -120,8 +157,12 @@ def worker_config(config: ServerConfig) -> WorkerConfig:
 
 
 @contextlib.contextmanager
-def _lock_directory(data: Path) -> Iterator[int]:
-    """Lock the directory for as long as this server or its worker runs. Yields the lock's descriptor."""
+def _lock_directory(config: ServerConfig) -> Iterator[int]:
+    """Lock the directory for as long as this server or its worker runs. Yields the lock's descriptor.
+
+    A server that has ended, or is stopping, is waited for. One that runs is not.
+    """
+    data, grace_ends = config.data, time.monotonic() + _GRACE_SECONDS
     try:
         data.mkdir(parents=True, exist_ok=True)
         (data / ARCHIVES).mkdir(exist_ok=True)
@@ -130,17 +171,38 @@ def _lock_directory(data: Path) -> Iterator[int]:
             owned(
                 data,
                 wait_seconds=_LOCK_SECONDS,
-                on_wait=lambda: log.warning("waiting for the server that uses %s to end", data),
+                on_wait=lambda: (
+                    None if _runs(data) else log.warning("waiting for the server that uses %s to end", data)
+                ),
+                gives_up=lambda: time.monotonic() > grace_ends and _runs(data),
             )
         )
     except OSError as error:
         raise CannotStart(f"the data directory {str(data)!r} cannot be used: {error.strerror}") from error
     except DirectoryInUse:
-        raise CannotStart(
-            f"another server uses the data directory {str(data)!r}; stop it, or choose another one with --data"
-        ) from None
+        raise _in_use(config, find_holder(data)) from None
     with ownership:
         yield lock
+
+
+def _runs(data: Path) -> bool:
+    """Whether the lock is held by a server on this machine that does not stop."""
+    holder = find_holder(data)
+    return holder is not None and not holder.is_stopping
+
+
+def _in_use(config: ServerConfig, holder: LockHolder | None) -> CannotStart:
+    if holder is None:
+        stop = "Stop it"
+    else:
+        stop = f"It is process {holder.pid} and listens on {holder.address}. Stop it with `kill {holder.pid}`"
+    in_use = f"another server uses the data directory {str(config.data)!r}. {stop}, or choose another one with --data"
+    problems = [in_use]
+    try:
+        bind(config.host, config.port).close()
+    except CannotStart as error:
+        problems.append(str(error))
+    return CannotStart("\n".join(problems))
 
 
 def _check_catalog(config: ServerConfig) -> None:
@@ -206,7 +268,10 @@ def bind(host: str, port: int) -> socket.socket:
         sock.listen(_BACKLOG)
     except OSError as error:
         sock.close()
-        raise CannotStart(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another port with --port"
-        ) from error
+        reason, what_to_do = _BIND_ERRORS.get(error.errno or 0, (error.strerror, "choose another port with --port"))
+        raise CannotStart(f"cannot listen on {_address(host, port)}: {reason}; {what_to_do}") from error
     return sock
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

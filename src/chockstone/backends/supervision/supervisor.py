@@ -282,6 +282,7 @@ class WorkerSupervisor(WorkerCalls):
                 self.generation += 1
                 self._was_ready, self.trouble = True, None
                 self._ready.set()
+                log.info("worker ready generation=%d", self.generation)
             case StartFailedEvent():
                 self._is_stopping = True
                 self._on_fatal(event.error)

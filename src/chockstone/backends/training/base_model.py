@@ -161,6 +161,8 @@ def prepare_base_model(
 def choose_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ServerFailure("models cannot be on CUDA here: torch finds no CUDA device. Choose --device cpu or auto.")
     return device
 
 

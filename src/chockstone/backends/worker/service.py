@@ -57,6 +57,7 @@ from chockstone.backends.training.run import TrainedRun
 from chockstone.backends.worker.checkpoints import State, WorkerCheckpoints
 from chockstone.backends.worker.compute_turns import ComputeTurns, Schedule, Steps, TaskSource
 from chockstone.backends.worker.environment import describe_environment
+from chockstone.backends.worker.loading import report_loading
 from chockstone.backends.worker.sampler_weights import Weights, WeightsCache, read_weights, run_weights
 from chockstone.backends.worker.sampling_source import SamplingSource
 from chockstone.checkpoints import Admission, SavedCheckpoint
@@ -146,7 +147,9 @@ class WorkerService:
         """Returns the environment that results depend on."""
         device = choose_device(self._config.device)
         for name, directory in self._config.models.items():
-            base = self._load_base(name, directory, device=device, dtype=self._config.dtype)
+            with report_loading(name) as loaded:
+                base = self._load_base(name, directory, device=device, dtype=self._config.dtype)
+                loaded(base)
             self._bases[name] = base
             self._sampled[name] = SampledModel(
                 base.model,

@@ -1,4 +1,4 @@
-"""``chockstone model``: makes small models for trying things."""
+"""``chockstone model``: downloads models, and makes small ones for trying things."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from chockstone.extras import require
 if TYPE_CHECKING:
     from chockstone.cli.models.making import MadeModel
 
-EPILOG: Final = "Exit codes: 0 fine; 2 usage, or a directory that cannot be used; 130 interrupted."
+EPILOG: Final = (
+    "Exit codes: 0 fine; 2 usage, an unusable directory, or a model that cannot be downloaded; 130 interrupted."
+)
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)([KM]?)", re.IGNORECASE)
 _SMALLEST, _LARGEST = 1_000_000, 300_000_000
 
@@ -26,10 +28,11 @@ commands = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_m
 
 @commands.callback()
 def model() -> None:
-    """Make small models for trying things offline.
+    """Download models, or make small ones for trying things offline.
 
     \b
-    Example:
+    Examples:
+      chockstone model pull Qwen/Qwen3-0.6B
       chockstone model make ./tiny
     """
 
@@ -75,6 +78,39 @@ def make(
             print_stderr(f"chockstone: {error}")
             raise typer.Exit(BAD_INPUT) from None
         _print_made(made)
+
+
+@commands.command(epilog=EPILOG)
+def pull(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model on the hub: ORGANIZATION/NAME.")],
+    revision: Annotated[
+        str | None,
+        typer.Option(metavar="REVISION", show_default="main", help="Branch, tag or commit of the model."),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Download a model from the Hugging Face hub into the local cache.
+
+    Downloads configuration, tokenizer and weights in safetensors; no pickle files and no code. Files that the
+    cache has are not downloaded again. HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE work as everywhere.
+
+    \b
+    Examples:
+      chockstone model pull Qwen/Qwen3-0.6B && chockstone serve --model Qwen/Qwen3-0.6B
+      chockstone model pull Qwen/Qwen3-0.6B --revision main
+    """
+    with reporting(as_json=False, debug=debug):
+        require("server", "`chockstone model pull`", packages=["huggingface_hub"])
+        from chockstone.cli.models.hub import ModelNotFetched, fetch
+
+        try:
+            directory = fetch(name, revision=revision)
+        except ModelNotFetched as error:
+            print_stderr(f"chockstone: model {name!r} was not downloaded: {error}")
+            raise typer.Exit(BAD_INPUT) from None
+        print_line(f"{name} is in {printable(str(directory))}")
+        word = name if revision is None else f"{name}={directory}"
+        print_line(f"Serve it: chockstone serve --model {printable(shlex.quote(word))}")
 
 
 def _parse_size(text: str) -> int:

@@ -34,7 +34,8 @@ def _serve(
     """Serve models for training and sampling to the Tinker SDK.
 
     Prints the two lines to paste where your script runs. A model is NAME=DIRECTORY; a DIRECTORY written
-    with ./ or / is served under its last name; a NAME alone is also its directory. Nothing is downloaded.
+    with ./ or / is served under its last name; a NAME alone is also its directory. If there is no such
+    directory, ORGANIZATION/NAME is looked for in the Hugging Face cache, and then downloaded from the hub.
 
     Each setting has a flag (--max-runs 8), an environment variable (CHOCKSTONE_MAX_RUNS=8) and a key in the
     file (max_runs = 8). A flag overrides the environment, and the environment overrides the file. Repeatable
@@ -44,6 +45,7 @@ def _serve(
     \b
     Examples:
       chockstone model make ./tiny && chockstone serve --model tiny=./tiny
+      chockstone serve --model Qwen/Qwen3-0.6B
       chockstone serve --model Qwen/Qwen3-8B=./models/tiny-qwen3 --port 9000 --data /data/chockstone
       chockstone serve --model tiny=./tiny --keep-last 3 --keep-best loss:min --user-quota 50GiB --trash 7d
       chockstone serve --host 0.0.0.0 --config /etc/chockstone.toml --show-config

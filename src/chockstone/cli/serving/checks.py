@@ -27,6 +27,7 @@ def check_settings(settings: Settings) -> None:
         raise SettingsError(f"there is no model to serve. Name one with --model, or try a made one: {_MAKE_ONE}")
     for model in settings.models:
         _check_model(model)
+    _check_device(settings)
     _check_keys(settings)
     _check_store(settings)
     _check_ray(settings.deployment)
@@ -69,6 +70,19 @@ def _check_replica(settings: Settings) -> None:
             )
     _require("replica", "an API replica (--engine)", instead="leave --engine out")
     _check_keys(settings)
+
+
+def _check_device(settings: Settings) -> None:
+    """Devices of Ray workers may be on other machines: each worker looks at its own."""
+    if settings.device != "cuda" or settings.deployment.backend == "ray":
+        return
+    from chockstone.backends.supervision.cuda import why_no_cuda
+
+    if (reason := why_no_cuda()) is not None:
+        raise SettingsError(
+            f"{settings.source_of('device')}: models cannot be on CUDA here: {reason}. Choose --device cpu, or "
+            "--device auto, which uses CUDA where it can; or install NVIDIA's driver and a build of torch for CUDA"
+        )
 
 
 def _check_keys(settings: Settings) -> None:
@@ -169,10 +183,12 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_model(model: ModelSetting) -> None:
+    if model.is_on_hub:
+        return  # looked for once the data directory and the port are ours: a download may take long
     try:
         read_config(model.directory)
     except ValueError as error:
         raise SettingsError(
-            f"cannot serve the model {model.name!r}: {error}. Models are read from disk and never downloaded; "
-            f"say where this one is with --model {model.name}=DIRECTORY, or try a made one: {_MAKE_ONE}"
+            f"cannot serve the model {model.name!r}: {error}. Say where it is with --model {model.name}=DIRECTORY, "
+            f"give its name on the Hugging Face hub as --model ORGANIZATION/NAME, or try a made one: {_MAKE_ONE}"
         ) from None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from chockstone.backends.importing import quick_imports
+from chockstone.cli.output.reporting import BAD_INPUT
 from chockstone.cli.output.terminal import print_stderr
 from chockstone.cli.settings.settings import Settings, SettingsError
 
@@ -17,26 +19,32 @@ FAILED: Final = 1
 def run_server(settings: Settings) -> int:
     """Returns the exit code. Expects settings that were checked."""
     with quick_imports():
-        from chockstone.api.serving.startup import CannotStart, prepared
+        from chockstone.api.serving.startup import CannotStart, claimed, prepared
+        from chockstone.cli.models.hub import ModelNotFetched
+        from chockstone.cli.serving.hub_models import fetch_models
         from chockstone.cli.serving.server_config import server_config
 
     def announce(port: int, users: Sequence[str]) -> None:
         from chockstone.cli.serving.banner import print_banner
 
-        print_banner(settings, port, users=users)
+        print_banner(replace(settings, models=models), port, users=users)
 
+    models = settings.models
     try:
         if settings.deployment.engine is not None:
             return _run_replica(settings, settings.deployment.engine)
-        config = server_config(settings)
-        with prepared(config) as preparations:
-            with quick_imports():
-                from chockstone.api.serving.server import run
+        with claimed(server_config(settings)) as claim:
+            models = fetch_models(models)  # may take long, so it follows the checks that take no time
+            config = server_config(replace(settings, models=models))
+            with prepared(config, claim) as preparations:
+                with quick_imports():
+                    from chockstone.api.serving.server import run
 
-            return run(config, preparations, announce=announce)
-    except CannotStart as error:
-        print_stderr(f"chockstone: {error}")
-        return FAILED
+                return run(config, preparations, announce=announce)
+    except (CannotStart, ModelNotFetched) as error:
+        for problem in str(error).splitlines():
+            print_stderr(f"chockstone: {problem}")
+        return FAILED if isinstance(error, CannotStart) or error.may_pass else BAD_INPUT
 
 
 def _run_replica(settings: Settings, engine: str) -> int:

@@ -184,7 +184,7 @@ class Settings:
     TITLE: ClassVar = "Server"
 
     models: tuple[ModelSetting, ...] = setting(
-        MODELS, (), "Model to serve, from its Hugging Face directory (repeatable)."
+        MODELS, (), "Model to serve: a Hugging Face directory, or a name on the hub (repeatable)."
     )
     host: str = setting(HOST, "127.0.0.1", "Address to listen on. Any but loopback needs API keys.", for_replicas=True)
     port: int = setting(whole_number(0, 65_535), 8000, "Port to listen on; 0 picks a free port.", for_replicas=True)

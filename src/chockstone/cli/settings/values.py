@@ -30,6 +30,7 @@ T = TypeVar("T")
 BestRule = tuple[str, Literal["min", "max"], int]  # metric, mode, count
 
 _MODEL_NAME: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*(:[\w.-]+)?", re.ASCII)
+_HUB_NAME: Final = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
 _USER: Final = re.compile(r"\w[\w.@+-]*", re.ASCII)
 _KEY: Final = re.compile(r"tml-[!-+\--~]{4,}")  # visible ASCII but the comma, which separates keys
 _HOST_NAME: Final = re.compile(r"\w[\w.-]*", re.ASCII)
@@ -51,6 +52,12 @@ class ValueKind(Generic[T]):
 class ModelSetting:
     name: str  # what clients ask for
     directory: Path
+    may_be_on_hub: bool = False  # the name is one of the Hugging Face hub, and no directory was given with it
+
+    @property
+    def is_on_hub(self) -> bool:
+        """Whether to look for the model in the Hugging Face cache and on the hub, because its directory is missing."""
+        return self.may_be_on_hub and not self.directory.is_dir()
 
 
 def whole_number(least: int, most: int) -> ValueKind[int]:
@@ -131,7 +138,7 @@ def _read_model(text: str, base: Path) -> ModelSetting:
         return ModelSetting(_model_name(path.name), path)
     if has_directory:
         return ModelSetting(_model_name(name), _path(directory, base))
-    return ModelSetting(_model_name(text), _path(text, base))
+    return ModelSetting(_model_name(text), _path(text, base), may_be_on_hub=_HUB_NAME.fullmatch(text) is not None)
 
 
 def _model_name(name: str) -> str:
@@ -144,7 +151,8 @@ def _model_name(name: str) -> str:
 
 
 def _write_models(models: tuple[ModelSetting, ...]) -> str:
-    return ", ".join(f"{model.name}={model.directory}" for model in models) or "none"
+    texts = [model.name if model.is_on_hub else f"{model.name}={model.directory}" for model in models]
+    return ", ".join(texts) or "none"
 
 
 def _read_keys(value: object, _base: Path) -> Mapping[str, str]:

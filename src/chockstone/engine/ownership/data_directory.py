@@ -27,7 +27,7 @@ KEYS_RECORD: Final = "keys-required"  # is there once the server had API keys
 CLOCK_RECORD: Final = "clock.json"  # the last time that a server knew
 CLOCK_CONFIRMED: Final = "clock-confirmed"  # put there by an operator
 ENGINE_ID: Final = "engine-id"  # what a catalog elsewhere knows this directory by
-_LOCK: Final = "lock"
+LOCK: Final = "lock"
 _CHECK_SECONDS: Final = 0.05
 
 
@@ -51,26 +51,33 @@ class DirectoryInUse(Exception):
 
 
 @contextlib.contextmanager
-def owned(data: Path, *, wait_seconds: float = 0.0, on_wait: Callable[[], None] = lambda: None) -> Iterator[int]:
+def owned(
+    data: Path,
+    *,
+    wait_seconds: float = 0.0,
+    on_wait: Callable[[], None] = lambda: None,
+    gives_up: Callable[[], bool] = lambda: False,
+) -> Iterator[int]:
     """Keep others out of the directory for as long as the block runs, and whoever inherits the descriptor it yields.
 
-    Somebody else's lock is waited for; ``on_wait`` is called when that begins. Raises DirectoryInUse, OSError.
+    Another process's lock is waited for. ``on_wait`` is called when that begins; ``gives_up`` is asked from then on
+    whether to wait no longer. Raises DirectoryInUse, OSError.
     """
     with _Locks(data) as locks:
-        if not locks.take() and not _wait(locks, wait_seconds, on_wait):
+        if not locks.take() and not _wait(locks, wait_seconds, on_wait, gives_up):
             raise DirectoryInUse(f"a server uses the data directory {str(data)!r}")
         yield locks.descriptor
 
 
 def is_owned(data: Path) -> bool:
     """Whether another process owns the directory at this moment."""
-    return any(_is_locked(path) for path in (data / _LOCK, data))
+    return any(_is_locked(path) for path in (data / LOCK, data))
 
 
 def is_lock_lost(data: Path, descriptor: int) -> bool:
     """Whether the lock file that ``owned`` yielded is not the one in the directory any more. Raises OSError."""
     try:
-        found = os.stat(data / _LOCK)
+        found = os.stat(data / LOCK)
     except (FileNotFoundError, NotADirectoryError):
         return True
     held = os.fstat(descriptor)
@@ -99,7 +106,7 @@ class _Locks:
             os.close(self.descriptor)
             self.descriptor = -1
         if self.descriptor < 0:
-            self.descriptor = os.open(self._data / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.descriptor = os.open(self._data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not _lock(self.descriptor, fcntl.LOCK_EX) or is_lock_lost(self._data, self.descriptor):
             return False
         return self._lock_directory()
@@ -111,7 +118,7 @@ class _Locks:
             return True
 
 
-def _wait(locks: _Locks, seconds: float, on_wait: Callable[[], None]) -> bool:
+def _wait(locks: _Locks, seconds: float, on_wait: Callable[[], None], gives_up: Callable[[], bool]) -> bool:
     """Whether the lock was ours in the end."""
     if not seconds:
         return False
@@ -121,6 +128,8 @@ def _wait(locks: _Locks, seconds: float, on_wait: Callable[[], None]) -> bool:
         time.sleep(_CHECK_SECONDS)
         if locks.take():
             return True
+        if gives_up():
+            return False
     return False
 
 

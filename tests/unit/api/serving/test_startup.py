@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import logging
+import os
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
 
+from chockstone.api.config import ServerConfig
 from chockstone.api.serving import startup
-from chockstone.api.serving.startup import CannotStart, prepared, require_keys
+from chockstone.api.serving.startup import CannotStart, claimed, prepared, require_keys
 from chockstone.engine.ownership.keys_record import KeysRecord
 from support.api.server_configs import default_config
 from support.loopback_s3 import set_environment
@@ -37,9 +40,10 @@ def place(monkeypatch: pytest.MonkeyPatch) -> S3Place:
 
 def start(data: Path, store: str | None) -> str:
     """Why it does not start; else Spawned."""
-    with pytest.raises(CannotStart) as refused, prepared(default_config(data, port=0, store=store)):
+    config = default_config(data, port=0, store=store)
+    with pytest.raises(CannotStart) as refusal, claimed(config) as claim, prepared(config, claim):
         pass
-    return str(refused.value)
+    return str(refusal.value)
 
 
 def test_a_bucket_that_can_be_used_is_claimed_first(place: S3Place, tmp_path: Path) -> None:
@@ -132,3 +136,66 @@ def test_a_directory_that_is_made_is_private_and_an_older_one_is_told_of(
         start(older, None)
     [said] = caplog.messages
     assert f"chmod -R go-rwx {older}" in said
+
+
+def refused(config: ServerConfig) -> list[str]:
+    with pytest.raises(CannotStart) as refusal, claimed(config):
+        pass
+    return str(refusal.value).splitlines()
+
+
+def test_a_second_server_is_refused_at_once_with_both_problems_and_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "_LOCK_SECONDS", 3600.0)  # a test that waits for it does not end
+    with claimed(default_config(tmp_path / "data", port=0)) as claim:
+        port = claim.sock.getsockname()[1]
+        both = refused(default_config(tmp_path / "data", port=port))
+        of_directory = refused(default_config(tmp_path / "data", port=0))
+        of_port = refused(default_config(tmp_path / "other", port=port))
+
+    in_use = (
+        f"another server uses the data directory '{tmp_path}/data'. It is process {os.getpid()} and listens on "
+        f"127.0.0.1:{port}. Stop it with `kill {os.getpid()}`, or choose another one with --data"
+    )
+    taken = (
+        f"cannot listen on 127.0.0.1:{port}: another program listens there; stop it, or choose another port with "
+        "--port (0 picks a free one)"
+    )
+    assert (both, of_directory, of_port) == ([in_use, taken], [in_use], [taken])
+    assert not caplog.messages
+
+
+def test_a_server_that_stops_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = default_config(tmp_path, port=0)
+    stack = ExitStack()
+    claim = stack.enter_context(claimed(config))
+    claim.note_stopping()
+
+    class Ends(logging.Handler):
+        """The first server ends as soon as the second one says that it waits."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            stack.close()
+
+    handler = Ends()
+    startup.log.addHandler(handler)
+    try:
+        with claimed(config) as second:
+            assert second.lock >= 0
+    finally:
+        startup.log.removeHandler(handler)
+
+    assert caplog.messages == [f"waiting for the server that uses {tmp_path} to end"]
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [
+        ("192.0.2.1", 0, "this machine does not have that address; choose another with --host"),
+        ("::2", 0, "this machine does not have that address; choose another with --host"),
+    ],
+)
+def test_an_address_that_cannot_be_listened_on_says_why(host: str, port: int, message: str) -> None:
+    with pytest.raises(CannotStart, match=message):
+        startup.bind(host, port)

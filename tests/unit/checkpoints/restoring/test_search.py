@@ -67,7 +67,7 @@ def test_a_named_checkpoint_that_is_damaged_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_first_start_restores_nothing_and_returns_none_as_resume_does(tmp_path: Path) -> None:
-    state = {"x": torch.ones(3)}
+    state = {"x": zeros(3) + 1}
     with Checkpointer(tmp_path / "checkpointer") as checkpointer, Resume(tmp_path / "resume") as resume:
         receipts = [checkpointer.restore(state), resume.restore(state)]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from chockstone.cli.app import app
 from chockstone.cli.models.directory import count_parameters
+from support.cli.hub import HubModel, loopback_hub
 
 pytest.importorskip("tokenizers")  # `model make` is no part of the plain install
 
@@ -70,3 +72,28 @@ print({{"torch", "transformers", "typer"}} & set(sys.modules))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "set()\n"
+
+
+def test_a_model_is_pulled_from_the_hub_of_the_environment(tmp_path: Path) -> None:
+    files = {"config.json": b'{"model_type": "llama"}', "tokenizer.json": b"{}", "model.safetensors": b"x" * 100}
+    with loopback_hub() as hub:
+        hub.models["ann/tiny"] = HubModel(files, revisions={"main": "a" * 40, "v2": "b" * 40}, token="hf_secret")
+        environment = {**os.environ, **hub.environment(tmp_path / "home"), "HF_TOKEN": "hf_secret"}
+        environment.pop("HF_HUB_CACHE", None)
+
+        def pull(*words: str, **changes: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "chockstone.cli", "model", "pull", *words]
+            return subprocess.run(command, env=environment | changes, capture_output=True, text=True)
+
+        pulled = pull("ann/tiny", "--revision", "v2")
+        refused = pull("ann/tiny", HF_HUB_OFFLINE="1")
+
+    directory = tmp_path / "home" / "hub" / "models--ann--tiny" / "snapshots" / ("b" * 40)
+    assert (pulled.returncode, pulled.stderr) == (0, "")
+    assert pulled.stdout.splitlines() == [
+        f"ann/tiny is in {directory}",
+        f"Serve it: chockstone serve --model ann/tiny={directory}",
+    ]
+    assert (directory / "model.safetensors").read_bytes() == b"x" * 100
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "chockstone: model 'ann/tiny' was not downloaded: offline mode is on" in refused.stderr

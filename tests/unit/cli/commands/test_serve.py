@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from chockstone.api.config import ServerConfig
+from chockstone.backends.supervision.cuda import why_no_cuda
 from chockstone.cli.settings.settings import NAMES
 from support.cli.serving import serve
 
@@ -45,6 +46,7 @@ def test_a_best_that_says_neither_least_nor_most_starts_nothing(
     [
         ([], "chockstone: there is no model to serve."),
         (["--model", "Qwen/Qwen3-8B"], "chockstone: cannot serve the model 'Qwen/Qwen3-8B': there is no directory"),
+        (["--model", "qwen3"], "chockstone: cannot serve the model 'qwen3': there is no directory"),
         (["--model", "tiny", "--host", "0.0.0.0"], "no keys are configured"),
         (["--model", "tiny", "--port", "70000"], "flag --port: 70000 is not a whole number"),
         (["--model", "tiny", "--config", "x.toml"], "cannot read the settings file"),
@@ -59,6 +61,18 @@ def test_a_server_that_cannot_start_says_why(started: list[ServerConfig], words:
 
     assert (result.exit_code, result.stdout, started) == (2, "", [])
     assert message in result.stderr
+
+
+def test_cuda_where_there_is_none_is_refused_before_anything_is_started(started: list[ServerConfig]) -> None:
+    if why_no_cuda() is None:
+        pytest.skip("there is CUDA here")
+
+    result = serve("--model", "tiny", "--device", "cuda")
+
+    assert (result.exit_code, result.stdout, started) == (2, "", [])
+    assert (
+        f"chockstone: flag --device: models cannot be on CUDA here: {why_no_cuda()}. Choose --device" in result.stderr
+    )
 
 
 def test_every_setting_has_a_flag() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chockstone.cli.settings.settings import SettingsError
-from chockstone.cli.settings.values import ModelSetting
+from chockstone.cli.settings.values import MODELS
 from support.cli.settings import load
 
 
@@ -53,7 +53,22 @@ def test_a_rule_that_cannot_be_read_is_named(tmp_path: Path, name: str, word: An
 def test_a_model_is_a_name_a_directory_or_both(tmp_path: Path, word: str, name: str, directory: str) -> None:
     settings = load(tmp_path, {"models": [word]})
 
-    assert settings.models == (ModelSetting(name, tmp_path / directory),)
+    assert [(model.name, model.directory) for model in settings.models] == [(name, tmp_path / directory)]
+
+
+@pytest.mark.parametrize(
+    ("word", "is_on_hub"),
+    [("Qwen/Qwen3-8B", True), ("here/tiny", False), ("tiny", False), ("a/b/c", False), ("Qwen/Qwen3-8B=./x", False)],
+)
+def test_a_name_of_the_hub_without_a_directory_is_looked_for_there(tmp_path: Path, word: str, is_on_hub: bool) -> None:
+    (tmp_path / "here/tiny").mkdir(parents=True)
+
+    [model] = load(tmp_path, {"models": [word]}).models
+
+    assert model.is_on_hub == is_on_hub
+    written = MODELS.write((model,))
+    assert written == (word if is_on_hub else f"{model.name}={model.directory}")
+    assert MODELS.read(written, tmp_path)[0].is_on_hub == is_on_hub
 
 
 @pytest.mark.parametrize(

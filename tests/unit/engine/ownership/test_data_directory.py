@@ -88,3 +88,16 @@ def test_what_is_made_as_private_is_nobody_elses(tmp_path: Path) -> None:
     assert not is_open_to_others(tmp_path / "made")
     (tmp_path / "after").chmod(0o755)
     assert is_open_to_others(tmp_path / "after")
+
+
+def test_waiting_ends_when_it_is_of_no_use(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def gives_up() -> bool:
+        asked.append("still?")
+        return len(asked) == 2
+
+    with owned(tmp_path), pytest.raises(DirectoryInUse), owned(tmp_path, wait_seconds=3600, gives_up=gives_up):
+        pass
+
+    assert len(asked) == 2
