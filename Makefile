@@ -93,11 +93,11 @@ reference: $(VENV)/installed-dev ## write docs/reference from --help, the settin
 	$(BIN)/python docs/reference/http_api.py
 
 docs: $(VENV)/installed-docs ## build the documentation site into build/site; a warning fails the build
-	$(BIN)/zensical build --clean --strict
+	$(BIN)/python -m zensical build --clean --strict
 	$(BIN)/python .ci/links.py build/site README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md
 
 docs-serve: $(VENV)/installed-docs ## show the documentation site at 127.0.0.1:8080 while you write
-	$(BIN)/zensical serve --dev-addr 127.0.0.1:8080
+	$(BIN)/python -m zensical serve --dev-addr 127.0.0.1:8080
 
 dist: $(VENV)/installed-dev ## wheel and sdist, installed and tried in new environments
 	rm -rf dist
