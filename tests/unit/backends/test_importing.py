@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from chockstone.backends.importing import quick_imports
+from chockstone.backends.importing import hidden_packages, quick_imports
 
 COUNT_COLLECTIONS = """
 import gc
@@ -37,3 +38,21 @@ def test_garbage_is_collected_again_after_an_import_that_failed() -> None:
         raise ImportError
 
     assert gc.isenabled()
+
+
+def test_a_hidden_package_is_not_found_until_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "wave", raising=False)
+
+    with hidden_packages("wave"):
+        assert importlib.util.find_spec("wave") is None
+        with pytest.raises(ImportError):
+            importlib.import_module("wave")
+
+    assert importlib.import_module("wave").__name__ == "wave"
+
+
+def test_a_package_that_is_imported_already_stays() -> None:
+    with hidden_packages("subprocess"):
+        assert sys.modules["subprocess"] is subprocess
+
+    assert sys.modules["subprocess"] is subprocess

@@ -15,7 +15,7 @@ import socket
 import sys
 from typing import Final
 
-from chockstone.backends.importing import quick_imports
+from chockstone.backends.importing import hidden_packages, quick_imports
 from chockstone.backends.supervision.instruction_sets import limit_instruction_sets, report_choice
 
 _NICENESS: Final = 5  # so that the API process gets a core first
@@ -27,7 +27,7 @@ def main() -> None:
     _die_with_server(sock)
     os.nice(_NICENESS)
     choice = limit_instruction_sets()
-    with quick_imports():
+    with quick_imports(), hidden_packages("scipy"):
         import orjson
         import torch
 
