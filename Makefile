@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-JOBS   ?= 2
+CORES  := $(shell nproc 2>/dev/null || echo 2)
+JOBS   ?= $(shell echo $$(($(CORES) * 3 / 2)))  # more than cores: many tests wait for a server to start
 SUITE  ?= -m pytest
 OLDER  := 0.25.0 0.30.4
 VLLM   := 0.32.0

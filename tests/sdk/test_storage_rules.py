@@ -61,9 +61,8 @@ def test_retention_keeps_the_last_ones(start_server: Start, connect: Connect) ->
     assert archives(server, run.model_id) == {"weights/s3", "weights/s4"} == listed(rest_client(server), run.model_id)
 
 
-def test_a_policy_of_a_run_wins(start_server: Start, connect: Connect) -> None:
-    server = start_server()
-    service = connect(server)
+def test_a_policy_of_a_run_wins(live: LiveServer, service: tinker.ServiceClient) -> None:
+    server = live
     short, long = create(service), create(service)
     for run in (short, long):
         for number in range(4):
