@@ -110,4 +110,4 @@ bench: $(VENV)/installed-bench ## the figures, ours and the peers'; more than an
 		$(BIN)/python benchmarks/$$each/run.py || failed=1; done; exit $$failed
 
 clean: ## remove what was made here
-	rm -rf $(VENV) $(VENV)-tinker-* $(VENV)-light-* $(VENV)-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-tinker-* $(VENV)-light-* $(VENV)-vllm .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
