@@ -103,7 +103,7 @@ def check_library(environment: Environment, distribution: Path) -> None:
     assert "step-00000008" in environment.run(program, "checkpoints", "ls", "store")
     assert "2 ok, 0 damaged" in environment.run(program, "checkpoints", "verify", "store")
     environment.run(program, "checkpoints", "show", "store", "step-00000007")
-    environment.run(program, "checkpoints", "diff", "store", "step-00000007", "store", "step-00000008", code=1)
+    environment.run(program, "checkpoints", "diff", "store", "step-00000007", "step-00000008", code=1)
     environment.run(program, "resume", "explain", "run")
     environment.run(program, "serve", "--help")
     for words in (["serve"], ["doctor"], ["keys", "ls"], ["model", "make", "tiny"], ["train", "--env", "arithmetic"]):
