@@ -106,7 +106,8 @@ def pull(
         try:
             directory = fetch(name, revision=revision)
         except ModelNotFetched as error:
-            print_stderr(f"chockstone: model {name!r} was not downloaded: {error}")
+            hint = ". Check the connection and try again, or set HF_ENDPOINT to another hub" if error.may_pass else ""
+            print_stderr(f"chockstone: model {name!r} was not downloaded: {error}{hint}")
             raise typer.Exit(BAD_INPUT) from None
         print_line(f"{name} is in {printable(str(directory))}")
         word = name if revision is None else f"{name}={directory}"
