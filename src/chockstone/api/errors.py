@@ -19,7 +19,7 @@ from chockstone.api.failed_requests import mark_reported
 from chockstone.catalog.errors import CatalogAway, CatalogUnavailable, RowExists, RowMissing, UnstorableColumnValue
 from chockstone.checkpoints.errors import CheckpointError
 from chockstone.engine.config import Busy
-from chockstone.engine.journal.stall import Stalled
+from chockstone.engine.journal.writer import Stalled
 from chockstone.wire.failures import BadRequest, ServerFailure
 from chockstone.wire.messages.futures import AcceptedResponse
 from chockstone.wire.messages.schema import explain

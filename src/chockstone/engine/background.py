@@ -1,4 +1,4 @@
-"""Background tasks of the engine: they wait while the catalog is away, and their failures are logged."""
+"""Background tasks of the engine, and the flag that ends them. Tasks wait for the catalog; failures are logged."""
 
 from __future__ import annotations
 
@@ -8,9 +8,23 @@ from collections.abc import Coroutine
 from typing import Any
 
 from chockstone.catalog.database.retry import context_that_waits_for_catalog
-from chockstone.engine.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
+
+
+class Shutdown:
+    """One flag that tells every part of the engine that the server is stopping."""
+
+    def __init__(self) -> None:
+        self._has_begun = False
+
+    @property
+    def has_begun(self) -> bool:
+        return self._has_begun
+
+    def begin(self) -> None:
+        """From here on nothing new is started. What is left is the next server's work."""
+        self._has_begun = True
 
 
 class BackgroundTasks:

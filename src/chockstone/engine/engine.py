@@ -17,13 +17,13 @@ from chockstone.catalog.database.retry import waiting_for_catalog
 from chockstone.catalog.tables.losses import LossRow
 from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.audit import AuditLog
-from chockstone.engine.background import BackgroundTasks
+from chockstone.engine.background import BackgroundTasks, Shutdown
 from chockstone.engine.config import Busy, Durability, EngineLimits, StorageRules
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.failure_log import FailureLog
 from chockstone.engine.futures import Futures, Promise, Result
 from chockstone.engine.journal.journal import JournalError, JournalWriter
-from chockstone.engine.journal.stall import STALL_SECONDS
+from chockstone.engine.journal.writer import STALL_SECONDS
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS, SAMPLE_JOURNAL
 from chockstone.engine.presence import Presence
 from chockstone.engine.runs.core import RunCore
@@ -35,7 +35,6 @@ from chockstone.engine.samples.sample_usage import SampleUsage
 from chockstone.engine.samples.sampler_end import SamplerEnd
 from chockstone.engine.samples.sampling import SamplerSource, Sampling
 from chockstone.engine.session_end import SessionEnd
-from chockstone.engine.shutdown import Shutdown
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.storage.core import StorageCore
 from chockstone.engine.usage import UsageMeter

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chockstone.api.context import Context
-from chockstone.engine.journal.stall import Stalled
+from chockstone.engine.journal.writer import Stalled
 from support.api.users import User, refusal
 
 

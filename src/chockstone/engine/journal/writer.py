@@ -22,6 +22,7 @@ from chockstone.engine.journal.segment_file import JournalEntry, SegmentFile
 
 RETRY_SECONDS: Final = 0.5
 GIVE_UP_SECONDS: Final = 1.0
+STALL_SECONDS: Final = 40.0  # clients time out after 45
 BATCH_BYTES: Final = 16 << 20  # what was written is acknowledged after about this much,
 BATCH_ENTRIES: Final = 1024  # or so many records
 _CAUSES: Final = {
@@ -32,6 +33,10 @@ _CAUSES: Final = {
     errno.EROFS: "the file system is read-only",
 }
 log = logging.getLogger(__name__)
+
+
+class Stalled(Exception):
+    """The request could not be written down in time. Answered with 503; a repeat of it gets the same id."""
 
 
 class JournalWriter:
@@ -256,3 +261,20 @@ def _cause(error: Exception, entry: JournalEntry) -> str:
         text = _CAUSES.get(error.errno or 0, error.strerror or repr(error))
         return f"{text}: {str(entry.file.path.parent)!r}"
     return str(error) or repr(error)
+
+
+async def wait_until_durable(
+    durable: asyncio.Future[None], writer: JournalWriter, *, timeout_seconds: float = STALL_SECONDS
+) -> None:
+    """Returns when the record is durable. Raises Stalled when it is not in time; it stays in line to be written."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await asyncio.shield(durable)  # a caller that goes away does not take the record with it
+    except TimeoutError:
+        reason = writer.trouble or "the disk is slow"
+        raise Stalled(
+            f"the request could not be written to the journal within {timeout_seconds:g} seconds: {reason}. "
+            f"Send it again; it is taken as soon as there is a place for it."
+        ) from None
+    except JournalError as error:
+        raise Stalled(f"the request was not taken: {error}. Send it again once the server is back.") from error

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from chockstone.backends.protocol import Worker
 from chockstone.catalog import Catalog
-from chockstone.engine.background import BackgroundTasks
+from chockstone.engine.background import BackgroundTasks, Shutdown
 from chockstone.engine.config import Durability, EngineLimits
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.custom_losses import CustomLosses
@@ -29,7 +29,6 @@ from chockstone.engine.runs.runner import Runner, Settlement
 from chockstone.engine.runs.saving import Saving
 from chockstone.engine.runs.training import TrainingRequests
 from chockstone.engine.runs.unloading import RunUnloader
-from chockstone.engine.shutdown import Shutdown
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.storage.verification import CheckpointVerifier
 from chockstone.engine.usage import UsageMeter

@@ -21,7 +21,7 @@ import orjson
 from chockstone.engine.futures import Result
 from chockstone.engine.journal.journal import Journal, JournalDamaged, JournalWriter, Record
 from chockstone.engine.journal.mark_file import JournalMark, MarkFile
-from chockstone.engine.journal.stall import wait_until_durable
+from chockstone.engine.journal.writer import wait_until_durable
 from chockstone.engine.runs.commands import ForwardBackward, Load, OpenRun
 from chockstone.engine.runs.journal_contents import JournalContents, read_contents
 from chockstone.engine.runs.operations import Operation, OperationOutcome, OperationRequest

@@ -17,10 +17,11 @@ from typing import Any, Final
 from chockstone.backends.protocol import WorkerLost
 from chockstone.catalog.database.retry import waiting_for_catalog
 from chockstone.catalog.errors import CatalogAway, CatalogUnavailable
+from chockstone.engine.background import Shutdown
 from chockstone.engine.config import Busy, EngineLimits
 from chockstone.engine.futures import Futures, Promise
 from chockstone.engine.journal.journal import JournalDamaged, JournalError
-from chockstone.engine.journal.stall import Stalled
+from chockstone.engine.journal.writer import Stalled
 from chockstone.engine.queue_shares import QueueShares
 from chockstone.engine.runs.commands import CloseRun, Command, OpenRun
 from chockstone.engine.runs.executor import Executor, Release
@@ -36,7 +37,6 @@ from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.recovery.recovery import Halted, NotRecovered, Postponed, RunRecovery
 from chockstone.engine.runs.run import Run
 from chockstone.engine.runs.run_journal import RunJournal
-from chockstone.engine.shutdown import Shutdown
 from chockstone.wire.failures import RequestError, ServerFailure
 
 log = logging.getLogger(__name__)

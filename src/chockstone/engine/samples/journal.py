@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from chockstone.engine.futures import Result
 from chockstone.engine.journal.journal import Appended, Journal, JournalDamaged, JournalWriter, Record
-from chockstone.engine.journal.stall import wait_until_durable
+from chockstone.engine.journal.writer import wait_until_durable
 from chockstone.engine.runs.operations import OperationOutcome
 from chockstone.engine.samples.requests import SampledTokens, SampleFacts
 

@@ -21,7 +21,7 @@ from chockstone.engine.config import Busy, EngineLimits
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.futures import Futures, Result
 from chockstone.engine.journal.journal import JournalDamaged, JournalError
-from chockstone.engine.journal.stall import STALL_SECONDS, Stalled
+from chockstone.engine.journal.writer import STALL_SECONDS, Stalled
 from chockstone.engine.queue_shares import QueueShares
 from chockstone.engine.runs.operations import OperationOutcome
 from chockstone.engine.samples.calls import CANCELLED, NoWorker, RecoverWeights, SampleCalls

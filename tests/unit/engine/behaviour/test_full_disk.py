@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chockstone.engine.journal.segment_file import SegmentFile
-from chockstone.engine.journal.stall import Stalled
+from chockstone.engine.journal.writer import Stalled
 from support.engine.lives import EVERY_STEP, Life, lived
 from support.engine.making import NOW, RUN, until
 

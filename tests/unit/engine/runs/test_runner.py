@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chockstone.backends.protocol import WorkerLost
+from chockstone.engine.background import Shutdown
 from chockstone.engine.config import Busy, EngineLimits
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.futures import Futures, Result
@@ -22,7 +23,6 @@ from chockstone.engine.runs.recovery.recovery import NotRecovered
 from chockstone.engine.runs.run import Run, RunFacts
 from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.engine.runs.runner import Runner, Settlement
-from chockstone.engine.shutdown import Shutdown
 from chockstone.wire.failures import BadRequest, ServerFailure
 
 Act = Callable[[Release], Awaitable[Result]]

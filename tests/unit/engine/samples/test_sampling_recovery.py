@@ -14,7 +14,7 @@ from chockstone.checkpoints import Store
 from chockstone.engine.config import EngineLimits
 from chockstone.engine.futures import Result
 from chockstone.engine.journal.journal import JournalTooNew
-from chockstone.engine.journal.stall import Stalled, wait_until_durable
+from chockstone.engine.journal.writer import Stalled, wait_until_durable
 from chockstone.engine.samples import sampling as sampling_module
 from chockstone.engine.samples.completions import CLONE_SPAN
 from chockstone.engine.samples.journal import SampleJournal

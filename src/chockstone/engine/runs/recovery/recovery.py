@@ -20,6 +20,7 @@ from chockstone.catalog import Catalog, CatalogError
 from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, StoreError
 from chockstone.checkpoints.restoring.verdicts import Verdict
 from chockstone.checkpoints.restoring.walk_back import Ending, WalkBack
+from chockstone.engine.background import Shutdown
 from chockstone.engine.config import EngineLimits
 from chockstone.engine.journal.journal import JournalDamaged
 from chockstone.engine.runs.commands import ForwardBackward, OpenRun, SnapshotWeights, StepOptimizer
@@ -27,7 +28,6 @@ from chockstone.engine.runs.executor import Executor
 from chockstone.engine.runs.operations import Operation, OperationOutcome, digest_of
 from chockstone.engine.runs.recovery.archives import RecoveryArchive, RecoveryArchives
 from chockstone.engine.runs.run import Run
-from chockstone.engine.shutdown import Shutdown
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.failures import Code, RequestError, ServerFailure
 from chockstone.wire.model_names import ModelName

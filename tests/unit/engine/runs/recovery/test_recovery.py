@@ -11,7 +11,7 @@ from chockstone.backends.calls import OptimStepCall
 from chockstone.backends.protocol import StepReply
 from chockstone.checkpoints import open_store
 from chockstone.engine.config import Durability
-from chockstone.engine.journal.stall import Stalled
+from chockstone.engine.journal.writer import Stalled
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS
 from chockstone.engine.runs.commands import UnknownCommand
 from chockstone.wire.failures import BadRequest, ServerFailure

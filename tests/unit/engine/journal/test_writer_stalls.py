@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from chockstone.engine.journal.journal import JournalError, JournalWriter
-from chockstone.engine.journal.stall import Stalled, wait_until_durable
+from chockstone.engine.journal.writer import Stalled, wait_until_durable
 from support.engine.making import settle_down
 
 
