@@ -42,6 +42,7 @@ START = Measure(
     starting.measure_starting,
     columns=(
         Column("seconds", "each", duration, spread=True),
+        Column("cpu_seconds", "CPU", duration),
         Column("modules", "modules", count),
     ),
     ours=starting.OURS,
