@@ -37,12 +37,17 @@ class FailedRequests:
             return
         answer = _Answer()
 
+        async def receive_and_look() -> Message:
+            message = await receive()
+            answer.has_reader = answer.has_reader and message["type"] != "http.disconnect"
+            return message
+
         async def look_and_send(message: Message) -> None:
             answer.look(message)
             await send(message)
 
-        await self._app(scope, receive, look_and_send)
-        if answer.status >= 400 and (reason := answer.reason()) and not _is_quiet(scope, answer.status):
+        await self._app(scope, receive_and_look, look_and_send)
+        if answer.is_failure and (reason := answer.reason()) and not _is_quiet(scope, answer.status):
             self._failures.record(_describe(scope, answer.status, reason))
 
 
@@ -51,7 +56,12 @@ class _Answer:
 
     def __init__(self) -> None:
         self.status = 0
+        self.has_reader = True  # False: the client left, and an unread upload is no failure of ours
         self._body = b""
+
+    @property
+    def is_failure(self) -> bool:
+        return self.status >= 400 and self.has_reader
 
     def look(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -60,7 +70,7 @@ class _Answer:
             self._body += message.get("body", b"")
 
     def reason(self) -> str:
-        """The ``detail`` of the answer; empty if it has none, as that to a client that left."""
+        """The ``detail`` of the answer; empty if it has none."""
         try:
             detail = orjson.loads(self._body)["detail"]
         except (ValueError, KeyError, TypeError):

@@ -4,6 +4,7 @@ import logging
 
 import httpx
 import pytest
+from starlette.types import Message
 
 from chockstone.api.context import Context
 from chockstone.api.errors import CatalogAway
@@ -85,6 +86,32 @@ async def test_an_outage_of_the_catalog_is_told_once_and_not_for_each_request(
     answer = await ann.http.get("training_runs")
 
     assert answer.status_code == 503
+    assert warnings_of(caplog) == []
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_upload_is_no_failure(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent: list[Message] = []
+    received = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Message:
+        return next(received)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"x-api-key", b"tml-of-ann"), (b"content-type", b"application/json")]
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/api/v1/create_session",
+        "headers": headers,
+    }
+    await served.app({**scope, "query_string": b"", "root_path": "", "scheme": "http"}, receive, send)
+
+    assert sent[0]["status"] == 400
     assert warnings_of(caplog) == []
 
 
