@@ -19,7 +19,7 @@ from chockstone.api.polls import Polls
 from chockstone.api.sampler_sources import SamplerSources
 from chockstone.api.signed_urls import SignedUrls
 from chockstone.api.users import Caller, UserDirectory
-from chockstone.catalog import Catalog, CheckpointRow, RowMissing, RunRow, SamplerRow, SessionRow
+from chockstone.catalog import Catalog, CheckpointRow, RowMissing, RunProgress, RunRow, SamplerRow, SessionRow
 from chockstone.engine.engine import Engine
 from chockstone.engine.futures import Promise
 from chockstone.engine.runs.operations import run_of
@@ -76,6 +76,12 @@ class Context(Lookup):
     def last_request(self, row: RunRow) -> datetime:
         """From the engine: the catalog is updated later."""
         return self.engine.presence.last_request(row.run_id) or row.last_request_at
+
+    def progress(self, row: RunRow) -> RunProgress:
+        """From the live run: the catalog is updated later."""
+        live = self.engine.runs.get(row.run_id)
+        known = None if live is None else live.progress
+        return known or RunProgress(row.steps, row.last_loss, row.parent)
 
     def is_admin(self, caller: Caller) -> bool:
         """Whether the caller may see and change what belongs to all users. On a server without keys, everyone may."""

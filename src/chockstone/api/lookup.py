@@ -15,7 +15,7 @@ from fastapi import Depends, Request
 
 from chockstone.api.loop_health import LoopHealth
 from chockstone.api.users import Caller
-from chockstone.catalog import Catalog, CheckpointRow, RowMissing, RunRow, SamplerRow, SessionRow
+from chockstone.catalog import Catalog, CheckpointRow, RowMissing, RunProgress, RunRow, SamplerRow, SessionRow
 from chockstone.wire.paths import TinkerPath, check_name
 
 Owned = TypeVar("Owned", SessionRow, RunRow, SamplerRow)
@@ -31,6 +31,8 @@ class Lookup(Protocol):
     def catalog(self) -> Catalog: ...
 
     def last_request(self, row: RunRow) -> datetime: ...
+
+    def progress(self, row: RunRow) -> RunProgress: ...
 
     async def session(self, session_id: str, caller: Caller) -> SessionRow:
         absence = f"session {session_id!r} is not yours or not there; create one with create_session"

@@ -90,11 +90,15 @@ class SampleCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassReply:
-    """``result`` is encoded as the client gets it; ``seconds`` is compute time without waiting."""
+    """``result`` is encoded as the client gets it; ``seconds`` is compute time without waiting.
+
+    ``loss`` is the sum over the data; None if no gradient was computed.
+    """
 
     result: bytes
     tokens: int
     seconds: float = 0.0
+    loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

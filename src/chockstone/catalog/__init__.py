@@ -28,7 +28,7 @@ from chockstone.catalog.tables.engine import EngineRow
 from chockstone.catalog.tables.losses import LossRow
 from chockstone.catalog.tables.policies import PolicyRow
 from chockstone.catalog.tables.recoveries import RecoveryRow
-from chockstone.catalog.tables.runs import RunRow, RunState
+from chockstone.catalog.tables.runs import RunProgress, RunRow, RunState
 from chockstone.catalog.tables.samplers import SamplerRow
 from chockstone.catalog.tables.session_search import (
     FinishReason,
@@ -71,6 +71,7 @@ __all__ = [
     "RecoveryRow",
     "RowExists",
     "RowMissing",
+    "RunProgress",
     "RunRow",
     "RunState",
     "SamplerRow",

@@ -115,6 +115,9 @@ runs: Final = Table(
     Column("project_id", Text),
     Column("state", String(16), nullable=False),
     Column("failure", Text),
+    Column("steps", BigInteger),  # progress, as of the last flush; null: not known
+    Column("last_loss", Double),
+    Column("parent", Text),  # path of the checkpoint of another run that was loaded last
     UniqueConstraint("session_id", "model_seq_id"),
     Index(None, "owner", "created_at", "run_id"),
     Index(None, "created_at", "run_id"),
@@ -282,6 +285,8 @@ recoveries: Final = Table(
     Column("seconds", Double, nullable=False),
     Column("notes", JSON, nullable=False),
     Column("lost", BigInteger, nullable=False, server_default="0"),
+    Column("differing", JSON, nullable=False, server_default="[]"),  # the first of the mismatched operations
+    Column("uncompared", JSON, nullable=False, server_default="[]"),  # the first of the others
     Index(None, "run_id", "recovery_id"),
     sqlite_autoincrement=True,  # the newest is the one with the highest number
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from chockstone.backends.protocol import Worker
-from chockstone.catalog import Catalog, CatalogError, RowMissing
+from chockstone.catalog import Catalog, CatalogError, RowMissing, RunRow
 from chockstone.catalog.database.retry import waiting_for_catalog
 from chockstone.catalog.tables.losses import LossRow
 from chockstone.checkpoints.errors import StoreError
@@ -26,6 +26,7 @@ from chockstone.engine.journal.journal import JournalError, JournalWriter
 from chockstone.engine.journal.writer import STALL_SECONDS
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS, SAMPLE_JOURNAL
 from chockstone.engine.presence import Presence
+from chockstone.engine.run_removal import RunRemoval
 from chockstone.engine.runs.core import RunCore
 from chockstone.engine.runs.operations import run_of
 from chockstone.engine.runs.run import LiveRuns, Run
@@ -168,7 +169,17 @@ class Engine:
         await self._core.rebuild.rebuild_all()
         await self._worker.start()
         self._background.start(self._recover())
-        parts = (self.presence, self.audit, self.usage, self.sweeper, self.scrub, self._core.marks, self.failures)
+        core = self._core
+        parts = (
+            self.presence,
+            self.audit,
+            self.usage,
+            self.sweeper,
+            self.scrub,
+            core.marks,
+            core.progress,
+            self.failures,
+        )
         for part in parts:
             self._background.start(part.keep())
         self._background.start(self._keep_tidy())
@@ -202,6 +213,20 @@ class Engine:
         Raises Busy, and ServerFailure when its journal cannot be read.
         """
         return await self._core.registry.wake(run_id)
+
+    async def remove_run(self, row: RunRow, *, by: str) -> int:
+        """Delete a run with its checkpoints; see ``RunRemoval.remove``."""
+        removal = RunRemoval(
+            self.catalog,
+            self.runs,
+            self._core.unloader,
+            self.training,
+            self.futures,
+            self.checkpoints,
+            self.audit,
+            now=self._now,
+        )
+        return await removal.remove(row, by=by)
 
     async def find_promise(self, request_id: str) -> Promise | None:
         """The future of a request, also of one that was made to an earlier server."""
@@ -309,6 +334,7 @@ class Engine:
     async def _flush(self) -> None:
         try:
             await self._core.marks.flush()
+            await self._core.progress.flush()
             await self.presence.flush()
             await self.audit.flush()
             await self.usage.count_storage()

@@ -225,7 +225,7 @@ class FakeBackend(WorkerCalls):
         if not body.isdigit():
             raise BadRequest(f"{body!r} is not a number")
         run.gradient += int(body)
-        return PassReply(result=b"loss " + body, tokens=int(body), seconds=self.seconds)
+        return PassReply(result=b"loss " + body, tokens=int(body), seconds=self.seconds, loss=int(body) / 4)
 
     def _step(self, call: OptimStepCall) -> StepReply:
         run = self._run(call.run_id)
@@ -246,6 +246,7 @@ class FakeBackend(WorkerCalls):
                 {"run": {"weight": np.array([state.weight]), "gradient": state.gradient, "steps": state.steps}},
                 name=call.archive,
                 kind=call.kind,
+                step=state.steps,
                 metadata=call.metadata,
                 ttl_seconds=call.ttl_seconds,
                 overwrite=True,

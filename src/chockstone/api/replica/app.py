@@ -23,7 +23,7 @@ from chockstone.api.replica.engine_link import EngineLink
 from chockstone.api.replica.loops import RefuseLoops
 from chockstone.api.replica.proxy import EngineProxy
 from chockstone.api.tinker import checkpoints, runs, service, sessions
-from chockstone.catalog import Catalog, RunRow
+from chockstone.catalog import Catalog, RunProgress, RunRow
 
 _READS: Final = (
     service.healthz,  # of this process; a failed forward tells about the engine
@@ -49,6 +49,9 @@ class ReplicaContext(Lookup):
     def last_request(self, row: RunRow) -> datetime:
         """As the engine wrote it last, which it does several times a minute."""
         return row.last_request_at
+
+    def progress(self, row: RunRow) -> RunProgress:
+        return RunProgress(row.steps, row.last_loss, row.parent)
 
 
 def create_replica(

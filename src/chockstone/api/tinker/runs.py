@@ -1,4 +1,4 @@
-"""Training runs: lists them, and shows one with its recoveries."""
+"""Training runs: lists, shows and deletes them, and lists their recoveries."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from chockstone.api.lookup import Lookup, LookupDep
 from chockstone.api.routes import Routes
 from chockstone.api.tinker.checkpoints import describe
 from chockstone.api.users import CallerDep
-from chockstone.catalog import CheckpointKind, CheckpointRow, RecoveryRow, RowMissing, RunRow
+from chockstone.catalog import CheckpointKind, CheckpointRow, RecoveryRow, RowMissing, RunProgress, RunRow
 from chockstone.catalog.tables.recoveries import KEPT
 from chockstone.wire.messages.checkpoints import Checkpoint, Cursor
 from chockstone.wire.messages.runs import (
     AccessScope,
     RecoveriesResponse,
     Recovery,
+    ReplayedOperation,
+    RunRemoved,
     SkippedArchive,
     TrainingRun,
     TrainingRunsResponse,
@@ -63,6 +65,14 @@ async def get_run(
     return _training_run(context, row, latest)
 
 
+@routes.delete("/{run_id}")
+async def remove_run(run_id: str, context: ContextDep, caller: CallerDep) -> RunRemoved:
+    """End a run of the caller if it is live, move its checkpoints to the trash, and delete it."""
+    row = await context.run_row(run_id, caller)
+    count = await context.engine.remove_run(row, by=caller.user_id)
+    return RunRemoved(training_run_id=row.run_id, checkpoints=count)
+
+
 @routes.get("/{run_id}/recoveries")
 async def list_recoveries(
     run_id: str, context: ContextDep, caller: CallerDep, limit: Annotated[int, Query(ge=1, le=KEPT)] = KEPT
@@ -79,6 +89,7 @@ async def _public_latest(context: Lookup, run_id: str) -> Latest:
 
 
 def _training_run(context: Lookup, row: RunRow, latest: Latest, *, is_own: bool = True) -> TrainingRun:
+    progress = context.progress(row) if is_own else RunProgress()
     return TrainingRun(
         training_run_id=row.run_id,
         base_model=row.base_model,
@@ -92,6 +103,10 @@ def _training_run(context: Lookup, row: RunRow, latest: Latest, *, is_own: bool 
         last_external_checkpoint=_described(latest.get((row.run_id, "external_weights"))),
         user_metadata=dict(row.user_metadata) if is_own else None,
         state=row.state if is_own else None,
+        created_at=row.created_at if is_own else None,
+        steps=progress.steps,
+        last_loss=progress.last_loss,
+        parent=progress.parent,
     )
 
 
@@ -108,6 +123,8 @@ def _recovery(row: RecoveryRow) -> Recovery:
         seconds=row.seconds,
         notes=list(row.notes),
         lost=row.lost,
+        differing=[ReplayedOperation.model_validate(each) for each in row.differing],
+        uncompared=[ReplayedOperation.model_validate(each) for each in row.uncompared],
     )
 
 

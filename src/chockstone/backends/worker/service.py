@@ -269,7 +269,8 @@ class WorkerService:
         tokens = sum(len(datum.tokens) for datum in request.data)
         if not call.elementwise_loss:
             result = replace(result, elementwise_loss=())
-        return PassReply(result=encode_pass_result(result), tokens=tokens)
+        loss = None if request.forward_only else result.metrics["loss:sum"]
+        return PassReply(result=encode_pass_result(result), tokens=tokens, loss=loss)
 
     def _optim_step(self, call: OptimStepCall) -> Work[StepReply]:
         yield None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import delete, insert, select
 
@@ -32,6 +32,12 @@ class RecoveryRow:
     seconds: float
     notes: Sequence[str]  # possible reasons for different numbers
     lost: int = 0  # acknowledged operations that are missing from the journal
+    differing: Sequence[Mapping[str, Any]] = field(
+        default_factory=list
+    )  # the first mismatched ones: "sequence", "command", "reason" of each
+    uncompared: Sequence[Mapping[str, Any]] = field(
+        default_factory=list
+    )  # the first replayed ones that were not compared, likewise
 
 
 _ROWS: Final = RowMapper(RecoveryRow, tables.recoveries)
@@ -58,6 +64,8 @@ class RecoveryTable:
         seconds: float = 0.0,
         notes: Sequence[str] = (),
         lost: int = 0,
+        differing: Sequence[Mapping[str, Any]] = (),  # Any: plain JSON
+        uncompared: Sequence[Mapping[str, Any]] = (),
     ) -> RecoveryRow:
         """Add the receipt, and delete the run's oldest beyond the last hundred."""
         addition = insert(tables.recoveries).values(
@@ -74,6 +82,8 @@ class RecoveryTable:
             seconds=seconds,
             notes=list(notes),
             lost=lost,
+            differing=[dict(each) for each in differing],
+            uncompared=[dict(each) for each in uncompared],
         )
         of_run = _RECOVERIES.run_id == run_id
         newest = select(_RECOVERIES.recovery_id).where(of_run).order_by(_RECOVERIES.recovery_id.desc()).limit(KEPT)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from sqlalchemy import or_, select
+from sqlalchemy import Double, bindparam, delete, func, or_, select, update
 
 from chockstone.catalog import schema as tables
 from chockstone.catalog.database.database import Database
@@ -34,6 +34,18 @@ class RunRow:
     project_id: str | None
     state: RunState
     failure: str | None  # why it is lost
+    steps: int | None = None  # of the optimizer, as of the last flush; None: not known
+    last_loss: float | None = None  # of the last forward_backward, as of the last flush
+    parent: str | None = None  # path of the checkpoint of another run that was loaded last
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """How far a run is, and which checkpoint it was made from. None: not known."""
+
+    steps: int | None = None
+    last_loss: float | None = None
+    parent: str | None = None
 
 
 _ROWS: Final = RowMapper(RunRow, tables.runs)
@@ -152,6 +164,27 @@ class RunTable:
     async def touch_many(self, requests: Mapping[str, datetime]) -> None:
         """Record each run's last request, in one transaction. Never an earlier one; unknown ids are skipped."""
         await _ROWS.touch_many(self._database, _RUNS.run_id, _RUNS.last_request_at, requests)
+
+    async def record_progress(self, progress: Mapping[str, RunProgress]) -> None:
+        """Write the progress of each run in one transaction. None keeps the value; unknown ids are skipped."""
+        if not progress:
+            return
+        values = {
+            _RUNS.steps: func.coalesce(bindparam("new_steps", type_=_RUNS.steps.type), _RUNS.steps),
+            _RUNS.last_loss: func.coalesce(bindparam("new_loss", type_=Double()), _RUNS.last_loss),
+            _RUNS.parent: func.coalesce(bindparam("new_parent", type_=_RUNS.parent.type), _RUNS.parent),
+        }
+        change = update(tables.runs).where(_RUNS.run_id == bindparam("changed")).values(values)
+        # Always in the same order, so that two transactions do not deadlock.
+        rows = [
+            {"changed": run_id, "new_steps": each.steps, "new_loss": each.last_loss, "new_parent": each.parent}
+            for run_id, each in sorted(progress.items())
+        ]
+        await self._database.write_many(change, rows)
+
+    async def delete(self, run_id: str) -> None:
+        """Delete the row. Checkpoints, recoveries and the audit refer to the run by id and stay."""
+        await self._database.write(delete(tables.runs).where(_RUNS.run_id == run_id))
 
     async def set_state(self, run_id: str, state: RunState, *, failure: str | None = None) -> RunRow:
         """``failure`` replaces the previous one."""

@@ -16,6 +16,7 @@ from chockstone.engine.custom_losses import CustomLosses
 from chockstone.engine.futures import Futures
 from chockstone.engine.journal.journal import JournalWriter
 from chockstone.engine.ownership.data_directory import JOURNAL_MARKS, RUN_JOURNALS
+from chockstone.engine.progress import ProgressKeeper
 from chockstone.engine.runs.executor import Executor
 from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.recovery.catalog_rebuild import CatalogRebuild
@@ -65,6 +66,7 @@ class RunCore:
             worker, storage, durability, reserve_bytes=saving.reserve_bytes, on_written=on_archive_written
         )
         self.marks = JournalMarks(data / JOURNAL_MARKS, catalog, runs)
+        self.progress = ProgressKeeper(catalog, of_live_runs=runs.progress)
         journals = RunJournals(data / RUN_JOURNALS, writer, self.marks.file_of)
         self.usage = RunUsage(usage, runs, journals, self.marks.file_of)
         self.unloader = RunUnloader(
@@ -86,6 +88,7 @@ class RunCore:
             verifier,
             self.losses,
             suspects,
+            self.progress,
             now=now,
             on_anonymous_sampler=on_anonymous_sampler,
             on_closed=self.unloader.note_closed,
@@ -109,6 +112,7 @@ class RunCore:
             self.archives,
             self.rebuild,
             self.marks,
+            self.progress,
             journal_losses,
             self.usage,
             max_runs=limits.runs,

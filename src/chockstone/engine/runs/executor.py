@@ -19,6 +19,7 @@ from chockstone.catalog import Catalog, CheckpointRow, RowMissing
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.custom_losses import CustomLosses
 from chockstone.engine.futures import Result
+from chockstone.engine.progress import ProgressKeeper
 from chockstone.engine.runs.commands import (
     CloseRun,
     ForwardBackward,
@@ -67,6 +68,7 @@ class Executor:
         verifier: CheckpointVerifier,
         losses: CustomLosses,
         suspects: CrashSuspects,
+        progress: ProgressKeeper,
         *,
         now: Callable[[], datetime],
         on_anonymous_sampler: Callable[[str, str], None],
@@ -79,6 +81,7 @@ class Executor:
         self._verifier = verifier
         self._losses = losses
         self._suspects = suspects
+        self._progress = progress
         self._now = now
         self._on_anonymous_sampler = on_anonymous_sampler
         self._on_closed = on_closed
@@ -163,6 +166,7 @@ class Executor:
                 generation=run.generation,
             )
         run.add_to_backlog(seconds=reply.seconds)
+        run.note_loss(reply.loss)
         now = int(self._now().timestamp())
         return OperationOutcome(Result(reply.result, "pass"), tokens=reply.tokens, ended_at=now)
 
@@ -224,6 +228,8 @@ class Executor:
                 raise ServerFailure(f"checkpoint {source.path!r}: {error}", code=error.code) from error
             raise
         run.note_step(step if command.with_optimizer else 0)
+        if source.run_id != run.run_id:
+            run.note_parent(source.path)
         run.add_to_backlog()
         skipped = [SkippedCheckpoint(path=each.path, reason=each.reason) for each in command.skipped]
         return _ended(
@@ -237,6 +243,7 @@ class Executor:
     async def _close(self, run: Run, operation: Operation) -> OperationOutcome:
         await run.all_saved()  # the results of saves come before that of the close in the journal
         await self._worker.close_run(run.run_id, generation=run.generation)
+        await self._progress.flush_ended(run.run_id, run.progress)
         await self._catalog.runs.set_state(run.run_id, "unloaded")
         run.lose(f"run {run.run_id!r} was unloaded; resume it from a checkpoint")
         self._on_closed(run, operation)

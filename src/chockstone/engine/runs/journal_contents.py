@@ -31,6 +31,7 @@ class JournalContents:
     loose: list[int] = field(default_factory=list)  # sequences of all other records
     has_gaps: bool = False  # records that recovery archives cover were deleted
     seals: Mapping[str, str] = field(default_factory=dict)  # of recovery archives, by name
+    progress: Json | None = None  # of the run when the newest segment was begun; earlier versions did not record it
     acknowledged_operations: int = 0  # as far as records tell: earlier versions did not count them
     newest_operation: int = 0  # its sequence; the record itself may be deleted
     trained: list[TrainedTotal] = field(default_factory=list)  # oldest first; earlier versions did not record it
@@ -53,6 +54,7 @@ def read_contents(records: list[Record]) -> JournalContents:
     contents = JournalContents(
         newest.head["run"], UsedSeqIds.from_json(newest.head["numbers"]), seals=newest.head.get("seals", {})
     )
+    contents.progress = newest.head.get("progress")
     by_sequence: dict[int, Operation] = {}
     unreadable: list[Record] = []
     for record in records:

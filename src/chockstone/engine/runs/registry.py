@@ -14,13 +14,14 @@ from contextlib import asynccontextmanager, suppress
 from chockstone.catalog import Catalog, CatalogError, RunRow
 from chockstone.engine.config import Busy
 from chockstone.engine.journal.journal import JournalError, JournalTooNew, JournalUnavailable
+from chockstone.engine.progress import ProgressKeeper
 from chockstone.engine.runs.commands import CloseRun
 from chockstone.engine.runs.operations import check_plain
 from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.recovery.catalog_rebuild import CatalogRebuild
 from chockstone.engine.runs.recovery.journal_losses import JournalLosses, JournalMarks
 from chockstone.engine.runs.recovery.run_usage import RunUsage
-from chockstone.engine.runs.run import PARKED, RESTARTED, LiveRuns, Run, RunFacts, journal_head
+from chockstone.engine.runs.run import PARKED, RESTARTED, LiveRuns, Run, RunFacts, journal_head, progress_of
 from chockstone.engine.runs.run_journal import RunJournals
 from chockstone.engine.runs.runner import Runner
 from chockstone.engine.runs.used_seq_ids import UsedSeqIds
@@ -39,6 +40,7 @@ class RunRegistry:
         archives: RecoveryArchives,
         rebuild: CatalogRebuild,
         marks: JournalMarks,
+        progress: ProgressKeeper,
         losses: JournalLosses,
         usage: RunUsage,
         *,
@@ -52,6 +54,7 @@ class RunRegistry:
         self._archives = archives
         self._rebuild = rebuild
         self._marks = marks
+        self._progress = progress
         self._losses = losses
         self._usage = usage
         self._max_runs = max_runs
@@ -143,6 +146,7 @@ class RunRegistry:
             await run.journal.close()
             with suppress(CatalogError):
                 await self._marks.flush([run])
+                await self._progress.flush_ended(run.run_id, run.progress)
                 await self._catalog.runs.set_state(run.run_id, "parked")
             log.info("run parked run=%s", run.run_id)
             return True
@@ -231,6 +235,7 @@ class RunRegistry:
             journal,
             contents.used_seq_ids,
             seals=contents.seals,
+            progress=progress_of(contents.progress),
             recovery_reason=PARKED if row.state == "parked" else RESTARTED,
             used_at=self._monotonic(),
         )

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
+from chockstone.catalog import RunProgress
 from chockstone.engine.runs.lanes import Lane
 from chockstone.engine.runs.operations import Operation
 from chockstone.engine.runs.run_journal import RunJournal
@@ -96,9 +97,17 @@ class ReplayBacklog:
         return ReplayBacklog(self.steps + other.steps, self.seconds + other.seconds, self.operations + other.operations)
 
 
-def journal_head(facts: RunFacts, used_seq_ids: UsedSeqIds, seals: Mapping[str, str]) -> dict[str, Any]:
+def journal_head(
+    facts: RunFacts, used_seq_ids: UsedSeqIds, seals: Mapping[str, str], progress: RunProgress | None = None
+) -> dict[str, Any]:
     """The first record of each journal segment: what it takes to recover the run."""
-    return {"run": facts.to_json(), "numbers": used_seq_ids.to_json(), "seals": dict(seals)}
+    head = {"run": facts.to_json(), "numbers": used_seq_ids.to_json(), "seals": dict(seals)}
+    return head if progress is None else {**head, "progress": asdict(progress)}
+
+
+def progress_of(found: Json | None) -> RunProgress | None:
+    """The progress in a journal's head; None if an earlier version wrote it."""
+    return None if found is None else RunProgress(found["steps"], found["last_loss"], found["parent"])
 
 
 class Run:
@@ -109,6 +118,7 @@ class Run:
         used_seq_ids: UsedSeqIds | None = None,
         *,
         seals: Mapping[str, str] | None = None,
+        progress: RunProgress | None = None,
         recovery_reason: str = RESTARTED,
         used_at: float = 0.0,
     ) -> None:
@@ -126,7 +136,11 @@ class Run:
         self.is_archiving = False
         self.backlog = ReplayBacklog()
         self.archives: list[int] = []  # the last operation that each recovery archive holds, oldest first
-        self.steps = 0  # of its optimizer, as the worker last reported them
+        known = progress or RunProgress()
+        self.steps = known.steps or 0  # of its optimizer, as the worker last reported them
+        self.last_loss = known.last_loss  # of its last forward_backward
+        self.parent = known.parent  # path of the checkpoint of another run that was loaded last
+        self._was_loaded = False  # in a worker of this server
         self.last_save_bytes = 0
         self.used_at = used_at  # by a monotonic clock
         self._backlog_of_archive = ReplayBacklog()  # what the archive that is being written covers
@@ -185,8 +199,17 @@ class Run:
         begun = (each.sequence for each in reversed(self.journal.operations) if each.is_begun)
         return next(begun, self.archives[-1] if self.archives else 0)
 
+    @property
+    def progress(self) -> RunProgress | None:
+        """None while the run is recovered, and before: the catalog knows more."""
+        if isinstance(self.state, Recovering) or not self._was_loaded:
+            return None
+        return RunProgress(self.steps, self.last_loss, self.parent)
+
     def head(self) -> dict[str, Any]:
-        return journal_head(self.facts, self.used_seq_ids, self.seals)
+        return journal_head(
+            self.facts, self.used_seq_ids, self.seals, RunProgress(self.steps, self.last_loss, self.parent)
+        )
 
     def wait(self, reason: str) -> None:
         self._set(Waiting(reason))
@@ -226,11 +249,17 @@ class Run:
     def note_loaded(self, generation: int) -> None:
         """The worker of this generation has it as its last operation left it."""
         self.generation = generation
+        self._was_loaded = True
 
     def note_unloaded(self, reason: str | None = None) -> None:
         """No worker has it any more. ``reason``: None keeps the one that was given before."""
         self.generation = 0
         self.recovery_reason = reason or self.recovery_reason
+
+    def note_half_recovered(self) -> None:
+        """A recovery failed: the worker has only a part of the run, and its progress is not known."""
+        self.note_unloaded()
+        self._was_loaded = False
 
     def note_worker_lost(self, reason: str) -> None:
         """Its worker died. The generation tells that from any other worker."""
@@ -249,6 +278,14 @@ class Run:
     def note_step(self, steps: int) -> None:
         """Its optimizer has made this many."""
         self.steps = steps
+
+    def note_loss(self, loss: float | None) -> None:
+        """``loss``: of a forward_backward; None of a pass without a gradient."""
+        self.last_loss = self.last_loss if loss is None else loss
+
+    def note_parent(self, path: str) -> None:
+        """A checkpoint of another run was loaded."""
+        self.parent = path
 
     def note_save(self, size_bytes: int) -> None:
         self.last_save_bytes = size_bytes
@@ -324,6 +361,10 @@ class LiveRuns:
         """Does nothing if another run has the same id by now."""
         if self._live.get(run.run_id) is run:
             del self._live[run.run_id]
+
+    def progress(self) -> dict[str, RunProgress]:
+        """Of each run, as far as it is known."""
+        return {run.run_id: progress for run in self if (progress := run.progress) is not None}
 
     def lock(self, run_id: str) -> asyncio.Lock:
         return self._locks.setdefault(run_id, asyncio.Lock())

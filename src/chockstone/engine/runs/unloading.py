@@ -75,6 +75,13 @@ class RunUnloader:
                 await self._catalog.runs.set_state(run_id, "unloaded")
                 await self._delete_files(run_id)
 
+    async def remove(self, run_id: str) -> None:
+        """Delete the files and then the row of a run that has ended."""
+        async with self._runs.lock(run_id):
+            if self._runs.get(run_id) is None:  # else it was created again
+                await self._delete_files(run_id)
+                await self._catalog.runs.delete(run_id)
+
     async def sweep(self) -> None:
         """Delete the journals of runs that ended a while ago: no client asks for their last results."""
         if not self._journals.are_kept or not self._trusts_ages():

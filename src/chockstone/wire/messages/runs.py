@@ -22,7 +22,12 @@ class TrainingRun(Response):
     last_sampler_checkpoint: Checkpoint | None = None
     last_external_checkpoint: Checkpoint | None = None
     user_metadata: dict[str, str] | None = None
-    state: Literal["active", "parked", "unloaded", "lost"] | None = None  # only for the owner
+    # Only for the owner:
+    state: Literal["active", "parked", "unloaded", "lost"] | None = None
+    created_at: Timestamp | None = None
+    steps: int | None = None  # of the optimizer
+    last_loss: float | None = None  # "loss:sum" of the last forward_backward
+    parent: str | None = None  # path of the checkpoint of another run that was loaded last
 
 
 class TrainingRunsResponse(Response):
@@ -30,8 +35,19 @@ class TrainingRunsResponse(Response):
     cursor: Cursor
 
 
+class RunRemoved(Response):
+    training_run_id: str
+    checkpoints: int  # that were deleted with the run
+
+
 class SkippedArchive(Response):
     archive: str
+    reason: str
+
+
+class ReplayedOperation(Response):
+    sequence: int  # in the run's journal
+    command: str
     reason: str
 
 
@@ -49,6 +65,8 @@ class Recovery(Response):
     seconds: float
     notes: list[str]  # possible reasons for different numbers
     lost: int = 0  # acknowledged operations that are missing from the journal
+    differing: list[ReplayedOperation] = []  # the first 20 of the mismatched ones
+    uncompared: list[ReplayedOperation] = []  # the first 20 that were replayed and not compared
 
 
 class RecoveriesResponse(Response):

@@ -42,6 +42,8 @@ async def test_receipts_are_told_newest_first_to_the_owner_and_to_admins(
             "seconds": 0.0,
             "notes": ["n"],
             "lost": 0,
+            "differing": [],
+            "uncompared": [],
         },
         {
             "at": "2030-01-01T12:00:00Z",
@@ -54,6 +56,8 @@ async def test_receipts_are_told_newest_first_to_the_owner_and_to_admins(
             "seconds": 0.5,
             "notes": [],
             "lost": 0,
+            "differing": [],
+            "uncompared": [],
         },
     ]
     assert (await users["root"].http.get(f"training_runs/{run_id}/recoveries")).json() == told

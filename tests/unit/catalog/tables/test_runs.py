@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from chockstone.catalog import Catalog, RowMissing, RunRow, RunState, UnstorableColumnValue
+from chockstone.catalog import Catalog, RowMissing, RunProgress, RunRow, RunState, UnstorableColumnValue
 from support.catalog.making import NOW, after, make_run, make_session
 
 
@@ -190,3 +190,35 @@ async def test_a_run_is_over_when_it_is_unloaded_or_its_session_is_finished(cata
         "t:train:0": True,
     }
     assert await catalog.runs.are_over([]) == {}
+
+
+async def test_progress_is_written_for_many_runs_and_none_keeps_what_is_known(catalog: Catalog) -> None:
+    await make_session(catalog)
+    for number in range(3):
+        await make_run(catalog, model_seq_id=number)
+
+    path = "tinker://s:train:0/weights/a"
+    await catalog.runs.record_progress({})
+    await catalog.runs.record_progress(
+        {"s:train:0": RunProgress(7, 0.5), "s:train:1": RunProgress(0, None, path), "gone": RunProgress(1, 1.0)}
+    )
+    await catalog.runs.record_progress({"s:train:0": RunProgress(8), "s:train:1": RunProgress(1, 2.0)})
+
+    rows = await catalog.runs.list_by_session("s")
+    assert [(row.steps, row.last_loss, row.parent) for row in rows] == [
+        (8, 0.5, None),
+        (1, 2.0, path),
+        (None, None, None),
+    ]
+
+
+async def test_a_deleted_run_is_gone_and_another_may_have_its_number(catalog: Catalog) -> None:
+    await make_session(catalog)
+    run = await make_run(catalog)
+
+    await catalog.runs.delete(run.run_id)
+    await catalog.runs.delete(run.run_id)
+
+    with pytest.raises(RowMissing):
+        await catalog.runs.get(run.run_id)
+    assert (await make_run(catalog, base_model="other")).base_model == "other"

@@ -24,7 +24,7 @@ from chockstone.engine.config import Busy, OnJournalLoss
 from chockstone.engine.journal.mark_file import JournalMark, MarkFile
 from chockstone.engine.runs.journal_contents import JournalContents
 from chockstone.engine.runs.recovery.archives import RecoveryArchives
-from chockstone.engine.runs.run import LiveRuns, Run, RunFacts, journal_head
+from chockstone.engine.runs.run import LiveRuns, Run, RunFacts, journal_head, progress_of
 from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.engine.storage.archive_names import run_of_stored, stored_session
 from chockstone.wire.failures import ServerFailure
@@ -150,7 +150,7 @@ class JournalLosses:
         archived = await self._archived(run_id)
         journal.continue_after(loss.mark, archived=archived)
         # Without a new segment the next server would find the same loss in a run that wrote nothing since.
-        journal.rotate(journal_head(facts, contents.used_seq_ids, contents.seals))
+        journal.rotate(journal_head(facts, contents.used_seq_ids, contents.seals, progress_of(contents.progress)))
         covered = f"; recovery archive {archived} holds those up to it" if archived > loss.last_sequence else ""
         await self._add_receipt(facts, loss, f"the run goes on without them, by --on-journal-loss continue{covered}")
         await self._marks.forget(run_id)

@@ -23,7 +23,7 @@ from chockstone.checkpoints.restoring.walk_back import Ending, WalkBack
 from chockstone.engine.background import Shutdown
 from chockstone.engine.config import EngineLimits
 from chockstone.engine.journal.journal import JournalDamaged
-from chockstone.engine.runs.commands import ForwardBackward, OpenRun, SnapshotWeights, StepOptimizer
+from chockstone.engine.runs.commands import ForwardBackward, Load, OpenRun, SnapshotWeights, StepOptimizer
 from chockstone.engine.runs.executor import Executor
 from chockstone.engine.runs.operations import Operation, OperationOutcome, digest_of
 from chockstone.engine.runs.recovery.archives import RecoveryArchive, RecoveryArchives
@@ -40,6 +40,14 @@ _VERDICTS: Final[Mapping[Code | None, Verdict]] = {  # any other code is a failu
     "newer": Verdict.INCOMPATIBLE,
     "denied": Verdict.DENIED,
     "unreachable": Verdict.UNREACHABLE,
+}
+_NAMED: Final = 20  # operations that a receipt names, of each sort
+_API_NAMES: Final = {  # of commands, as clients call them
+    OpenRun.name: "create_model",
+    ForwardBackward.name: "forward_backward",
+    StepOptimizer.name: "optim_step",
+    Load.name: "load_weights",
+    SnapshotWeights.name: "save_weights_for_sampler",
 }
 _PASSING: Final = {Verdict.DENIED, Verdict.UNREACHABLE}  # the store may recover while this server runs
 
@@ -74,6 +82,25 @@ class RecoveryReceipt:
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     lost: int = 0  # acknowledged operations that the journal lacks
+    differing: list[dict[str, Any]] = field(default_factory=list)  # the first mismatched ones
+    uncompared: list[dict[str, Any]] = field(default_factory=list)  # the first replayed ones that were not compared
+
+    def compare(self, operation: Operation, again: OperationOutcome, *, digest: int) -> None:
+        """Count a replayed operation whose first result had this digest. Results without numbers are not compared."""
+        self.replayed += 1
+        if not isinstance(operation.command, ForwardBackward | StepOptimizer):
+            self._name(self.uncompared, operation, "its result holds no numbers")
+        elif digest_of(again.result.body) == digest:
+            self.matched += 1
+        else:
+            self.mismatched += 1
+            self._name(self.differing, operation, "its result has other bytes than before")
+
+    @staticmethod
+    def _name(named: list[dict[str, Any]], operation: Operation, reason: str) -> None:
+        if len(named) < _NAMED:
+            command = _API_NAMES.get(operation.command.name, operation.command.name)
+            named.append({"sequence": operation.sequence, "command": command, "reason": reason})
 
 
 class RunRecovery:
@@ -130,7 +157,7 @@ class RunRecovery:
             try:
                 await self._rebuild(run, before)
             except BaseException as error:
-                run.note_unloaded()  # the worker has only a part of it
+                run.note_half_recovered()
                 if isinstance(error, StoreError):
                     raise Postponed(f"the store of run {run.run_id!r} cannot be used now: {error}") from error
                 raise
@@ -299,11 +326,7 @@ class RunRecovery:
                 f"operation {operation.sequence} ({command.name}) of run {run.run_id!r} cannot be replayed: {error}",
                 is_final=isinstance(error, JournalDamaged),  # else it may succeed later, or with more memory
             ) from error
-        receipt.replayed += 1
-        if isinstance(command, ForwardBackward | StepOptimizer):
-            is_same = digest_of(again.result.body) == outcome.digest
-            receipt.matched += is_same
-            receipt.mismatched += not is_same
+        receipt.compare(operation, again, digest=outcome.digest)
 
     async def _redo(self, run: Run, operation: Operation, receipt: RecoveryReceipt) -> None:
         """Execute an operation that was begun, and whose result is not known."""
@@ -338,9 +361,8 @@ class RunRecovery:
 
     async def _report(self, run: Run, receipt: RecoveryReceipt) -> None:
         if receipt.mismatched:
-            receipt.notes.append(
-                f"{receipt.mismatched} of {receipt.replayed} results differ from those that were given before"
-            )
+            compared = receipt.matched + receipt.mismatched
+            receipt.notes.append(f"{receipt.mismatched} of {compared} compared results differ from the first ones")
         log.info(
             "run recovered run=%s reason=%r archive=%s replayed=%d redone=%d matched=%d mismatched=%d seconds=%.2f%s",
             run.run_id,

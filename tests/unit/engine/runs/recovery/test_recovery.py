@@ -31,6 +31,9 @@ async def test_the_next_worker_has_the_run_as_it_was_with_what_was_accumulated(h
         [receipt] = await life.receipts()
         assert (receipt.reason, receipt.archive, receipt.replayed, receipt.redone) == ("signal 9", None, 4, 0)
         assert (receipt.matched, receipt.mismatched, receipt.notes) == (3, 0, [])
+        assert receipt.uncompared == [
+            {"sequence": 1, "command": "create_model", "reason": "its result holds no numbers"}
+        ], "the fourth of the replayed operations is explained"
 
 
 async def test_the_next_server_has_the_run_as_it_was_with_what_was_accumulated(home: Path) -> None:
@@ -95,7 +98,10 @@ async def test_results_that_come_out_differently_are_not_told_and_are_confessed(
         assert "noise" not in (await life.told(life.asked[1]))["metrics"]
         [receipt] = await life.receipts()
         assert (receipt.matched, receipt.mismatched) == (2, 1)
-        assert "1 of 4 results differ from those that were given before" in receipt.notes[0]
+        assert receipt.notes[0] == "1 of 3 compared results differ from the first ones"
+        assert [(each["command"], each["reason"]) for each in receipt.differing] == [
+            ("optim_step", "its result has other bytes than before")
+        ]
 
 
 async def test_another_environment_is_named_in_the_receipt(home: Path) -> None:
