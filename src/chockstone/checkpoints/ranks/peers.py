@@ -31,7 +31,7 @@ _LONGEST_PAUSE_SECONDS: Final = 1.0
 _PAUSE_SHARE: Final = 0.02  # of the time waited so far: how late a rank may notice that all are done
 _ADVICE: Final = (
     "All ranks must call save, restore and close in the same order; where one process saves for all of them, give "
-    'Checkpointer ranks="off". Whoever goes on needs a new Checkpointer on every rank.'
+    'Checkpointer ranks="off". To continue, create a new Checkpointer on every rank.'
 )
 
 

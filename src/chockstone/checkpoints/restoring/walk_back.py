@@ -35,7 +35,7 @@ from chockstone.checkpoints.restoring.verdicts import Verdict, judge
 
 C = TypeVar("C")
 OnUnreadable = Literal["stop", "older"]
-_NOT_REPORTED: Final = "nobody said what came of it"
+_NOT_REPORTED: Final = "the caller reported no result for this candidate"
 
 
 class Ending(StrEnum):

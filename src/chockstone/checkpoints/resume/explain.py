@@ -17,6 +17,7 @@ from chockstone.checkpoints.resume.attempts.flyte_native import FlyteNativeForm,
 from chockstone.checkpoints.resume.attempts.generations import CHAIN
 from chockstone.checkpoints.resume.attempts.places import FOLDER, RETRY_POLICY, AttemptPlace, AttemptPlaces, normalise
 from chockstone.checkpoints.resume.attempts.roots import attempt_place, attempts_in, earlier_attempts, named_places
+from chockstone.checkpoints.resume.checkpointer_directory import explain_checkpointer
 from chockstone.checkpoints.resume.walk.chain import Chain
 from chockstone.checkpoints.resume.walk.report import MAX_BYTES, RECORD, ResumeReport
 from chockstone.checkpoints.resume.walk.rules import ResumeRules
@@ -36,6 +37,8 @@ def explain(
 
     For the place of one attempt, ``attempt`` is its number, and ``earlier`` are numbers and places of the attempts
     before it, newest first.
+
+    For the directory of a Checkpointer, report what ``Checkpointer.restore`` would restore.
 
     Uses the settings that the newest attempt recorded, and by default the ``identity`` of its claim. Reads no payload.
     Raises InvalidName if ``uri`` cannot be a place, and StoreError if the root cannot be listed.
@@ -67,7 +70,10 @@ def explain(
         is_looking_only=True,
         since=CostSnapshot(),
     )
-    return chain.explain()
+    report = chain.explain()
+    if not numbers and not earlier and newest.claim is None and _found_nothing_of_ours(report):
+        return explain_checkpointer(root) or report
+    return report
 
 
 def recorded(uri: str | os.PathLike[str], *, retry_policy: RetryPolicy = RETRY_POLICY) -> ResumeReport:
@@ -86,6 +92,11 @@ def recorded(uri: str | os.PathLike[str], *, retry_policy: RetryPolicy = RETRY_P
         later = tuple(f"{uri} came later and recorded nothing" for uri in silent)
         return replace(report, notes=(*report.notes, *later))
     raise CheckpointMissing(f"no attempt at {root} has recorded how it resumed")
+
+
+def _found_nothing_of_ours(report: ResumeReport) -> bool:
+    """Whether no archive of a chain was found: nothing at all, or files that look like Flyte's own."""
+    return report.outcome == "fresh" or (report.choice is not None and report.choice.generation is None)
 
 
 @dataclass(frozen=True, slots=True)
