@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import sys
 
+from chockstone.cli.output.exit_codes import ExitCode
+
 
 def main() -> None:
     """The program ``chockstone``. Ends the process."""
@@ -26,6 +28,6 @@ def main() -> None:
         if (missing := explain(error, f"`chockstone {' '.join(sys.argv[1:2])}`")) is None:
             raise
         sys.stderr.write(f"chockstone: {missing}\n")
-        sys.exit(2)
+        sys.exit(ExitCode.USAGE)
     except KeyboardInterrupt:  # between commands; within one it is ``reporting`` that answers
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)

@@ -8,29 +8,37 @@ import typer
 
 import chockstone
 from chockstone.cli.commands.lazy_group import LazyCommand, LazyGroup
+from chockstone.cli.output.exit_codes import EXIT_CODES
 
 
 class Program(LazyGroup):
-    COMMANDS: ClassVar = {
-        "serve": LazyCommand("serve", "Serve models for training and sampling to the Tinker SDK."),
-        "train": LazyCommand(
-            "train", "Train a model by reinforcement learning, sampling while it trains and while it saves."
-        ),
-        "model": LazyCommand("model", "Download models, or make small ones for trying things offline."),
-        "runs": LazyCommand("runs", "Look at the training runs of a server."),
-        "checkpoints": LazyCommand(
-            "checkpoints.group", "Look at, check, take out, share and remove saved checkpoints."
-        ),
-        "resume": LazyCommand("resume", "Explain what a training run resumes from when it starts again."),
-        "storage": LazyCommand("storage", "Show who uses how much of a server's disk."),
-        "doctor": LazyCommand("doctor", "Compare store and catalog, explain what is wrong, and repair it."),
-        "keys": LazyCommand("keys", "Make, list and revoke the keys of users."),
+    PANELS: ClassVar = {
+        "Serve and train": {
+            "serve": LazyCommand("serve", "Serve models for training and sampling to the Tinker SDK."),
+            "train": LazyCommand("train", "Train a model by reinforcement learning."),
+            "model": LazyCommand("model", "Download models, or make small random ones."),
+        },
+        "Runs and checkpoints": {
+            "runs": LazyCommand("runs", "List, show and delete the training runs of a server."),
+            "checkpoints": LazyCommand("checkpoints.group", "List, verify, export, share and delete checkpoints."),
+            "resume": LazyCommand("resume", "Explain which checkpoint a training resumes from."),
+        },
+        "Disk space": {
+            "storage": LazyCommand("storage", "Show the disk usage of a server by user and run."),
+            "policy": LazyCommand("policy", "Show and set retention rules and quotas of a server."),
+            "trash": LazyCommand("trash", "List, undelete and purge deleted checkpoints of a server."),
+        },
+        "Administration": {
+            "keys": LazyCommand("keys", "Create, list and revoke API keys."),
+            "audit": LazyCommand("audit", "List the audit log of a server.", "audit"),
+            "doctor": LazyCommand("doctor", "Compare store and catalog, explain findings, and repair them."),
+        },
     }
 
 
 # No rich help: it reflows the examples. No rich tracebacks: they print local variables.
 app = typer.Typer(
-    cls=Program, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    cls=Program, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, epilog=EXIT_CODES
 )
 
 
@@ -46,7 +54,19 @@ def chockstone_program(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Chockstone: a training server that holds your fall, and the checkpoint library under it."""
+    """Train with the Tinker API on your own machine, and checkpoint any loop.
+
+    \b
+    Start a server and train on it, offline:
+      chockstone model make ./tiny
+      chockstone serve --model tiny=./tiny
+      chockstone train --env arithmetic --server http://127.0.0.1:8000
+    Look at the results:
+      chockstone runs ls
+      chockstone checkpoints ls
+    Complete commands with the Tab key:
+      chockstone --install-completion
+    """
     import logging
 
     logging.getLogger("chockstone").addHandler(logging.NullHandler())  # commands report what the library logs

@@ -11,10 +11,10 @@ from chockstone.cli.app import app
 
 
 def check_refused(words: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`chockstone checkpoints` with these words is a usage error, and no server is asked."""
+    """`chockstone` with these words is a usage error, and no server is asked."""
     monkeypatch.setenv("TINKER_BASE_URL", "http://127.0.0.1:9")
 
-    result = CliRunner().invoke(app, ["checkpoints", *words], catch_exceptions=False)
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
 
     assert result.exit_code == 2
     assert complaint in " ".join(result.stderr.split())
@@ -26,5 +26,5 @@ def check_help(words: list[str]) -> None:
 
     assert result.exit_code == 0
     assert re.search(rf"^    chockstone {' '.join(words)}\b", result.stdout, re.MULTILINE)
-    assert "Exit codes: 0 fine" in result.stdout
+    assert "Exit codes: 0 success" in result.stdout
     assert "--json" in result.stdout

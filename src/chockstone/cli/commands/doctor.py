@@ -7,13 +7,14 @@ import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chockstone.cli.commands.options import AsJson, Data, Database, Debug
 from chockstone.cli.output.confirmation import NOT_CONFIRMED
-from chockstone.cli.output.reporting import UNREACHABLE, CommandFailed, finish, reporting
+from chockstone.cli.output.exit_codes import EXIT_CODES, ExitCode
+from chockstone.cli.output.reporting import CommandFailed, finish, reporting
 from chockstone.extras import require
 
 if TYPE_CHECKING:
@@ -21,65 +22,57 @@ if TYPE_CHECKING:
     from chockstone.engine.doctor.repairs import AllowedRepairs
     from chockstone.engine.doctor.visit import Visit
 
-EPILOG: Final = (
-    "Exit codes: 0 healthy; 1 findings are left; 2 usage or bad input; "
-    "3 store or catalog cannot be read, or a server is in the way; 130 interrupted."
-)
-
 
 commands = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class DoctorFailed(CommandFailed):
-    exit_code = UNREACHABLE
+    exit_code = ExitCode.UNREACHABLE
 
 
-@commands.command(epilog=EPILOG)
+@commands.command(epilog=EXIT_CODES)
 def doctor(
     data: Data = None,
     store: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", show_default="as the data says", help="Directory or s3://BUCKET/PREFIX with the checkpoints."
+            metavar="URL", show_default="as the data directory records", help="Store: directory or s3://BUCKET/PREFIX."
         ),
     ] = None,
     database: Database = None,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Repair what can be repaired. The server must be stopped.")
-    ] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Repair the findings. The server must be stopped.")] = False,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="List again what the store has and the catalog lacks, or make it anew.")
+        bool,
+        typer.Option("--rebuild", help="Add archives without a row to the catalog; create the catalog if it is lost."),
     ] = False,
-    full: Annotated[bool, typer.Option("--full", help="Read every byte and check its digest.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Read all bytes, and check all digests.")] = False,
     remove_damaged: Annotated[
-        bool, typer.Option("--remove-damaged", help="With --fix: remove damaged checkpoints, too, for good.")
+        bool, typer.Option("--remove-damaged", help="With --fix: delete damaged checkpoints for good.")
     ] = False,
     remove_orphans: Annotated[
         bool, typer.Option("--remove-orphans", help="With --fix: delete archives that cannot be listed, for good.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done; works while a server runs.")
+        bool, typer.Option("--dry-run", help="List the repairs and change nothing. The server may run.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask before a --remove option is carried out.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation of the --remove options.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Compare store and catalog, explain what is wrong, and repair it.
+    """Compare store and catalog, explain findings, and repair them.
 
-    Finds archives without rows and rows without archives, damage, saves without an end, removed
-    checkpoints whose bytes are still there, wrong sizes and unfinished writes. Without --fix or --rebuild
-    it changes nothing and may run beside a server.
+    Finds archives without rows, rows without archives, damaged archives, saves that never ended, deleted
+    checkpoints whose bytes remain, wrong sizes and unfinished writes. Without --fix and --rebuild the command
+    changes nothing, and a server may run at the same time.
 
-    --fix loses nothing that somebody was promised: archives without a row are listed again, damaged ones
-    are marked and kept. Only what nobody can load goes: rows without bytes, unfinished writes, unlisted
-    weights of samplers that are over.
+    --fix adds archives without a row to the catalog, and marks damaged checkpoints and keeps their bytes. It
+    deletes only data that cannot be loaded: rows without bytes, unfinished writes, and the weights of samplers
+    whose session is over.
 
-    --rebuild makes the catalog of checkpoints from the store alone. Lost the database? Rebuild, and every
-    checkpoint lists and loads again; private and without expiry, for archives do not say. The
-    checkpoints' sessions and runs come back as ended ones. Keys and policies are not in archives, either:
-    make keys with `chockstone keys create` before the server starts: a server that had keys does not start without.
+    --rebuild makes the catalog of checkpoints from the store alone, for a lost database. All checkpoints are
+    listed and load again, private and without expiry: archives do not record these facts. Their sessions and
+    runs are listed as ended. API keys and policies are not in archives, either: create keys with
+    `chockstone keys create` before the server starts. A server that had keys does not start without keys.
 
     \b
     Examples:
@@ -93,7 +86,7 @@ def doctor(
         require("server", "`chockstone doctor`")
         if (remove_damaged or remove_orphans) and not fix:
             flag = "--remove-damaged" if remove_damaged else "--remove-orphans"
-            raise typer.BadParameter("it is a part of a repair: give --fix, too", param_hint=flag)
+            raise typer.BadParameter("this option belongs to a repair: add --fix", param_hint=flag)
         settings = _settings(data, store, database)
         allowed = None
         if fix or rebuild:
@@ -137,13 +130,13 @@ async def _visit(settings: Settings, allowed: AllowedRepairs | None, *, is_full:
         return await repair(place, allowed, now=now, is_full=is_full, progress=bytes_bar, **elsewhere)
     except (DirectoryInUse, CatalogInUse) as error:
         raise DoctorFailed(
-            f"{error}: stop it before its store and catalog are repaired; without --fix and --rebuild, or with "
-            "--dry-run, the doctor may look meanwhile"
+            f"{error}: stop the server before a repair. Without --fix and --rebuild, or with --dry-run, the doctor may "
+            "run beside a server"
         ) from error
     except (NoCatalog, StoreRefused, CatalogRefused) as error:
         raise DoctorFailed(str(error)) from error
     except CatalogError as error:
-        advice = "\nIf it is lost, move it away: `chockstone doctor --rebuild` makes another from the store."
+        advice = "\nIf the catalog is lost, move its file away: `chockstone doctor --rebuild` makes a new catalog."
         raise DoctorFailed(f"{error}{advice if settings.deployment.database is None else ''}") from error
     except OSError as error:
         raise DoctorFailed(f"the data directory {str(place)!r} cannot be used: {error.strerror or error}") from error
@@ -160,7 +153,7 @@ def _settings(data: str | None, store: str | None, database: str | None) -> Sett
         raise CommandFailed(str(error)) from error
     if not settings.data.is_dir():
         raise CommandFailed(
-            f"there is no data directory {str(settings.data)!r} ({settings.source_of('data')}); name it with --data"
+            f"there is no data directory {str(settings.data)!r} ({settings.source_of('data')}); name one with --data"
         )
     return settings
 
@@ -178,4 +171,4 @@ def _confirm(place: Path, allowed: AllowedRepairs) -> None:
         return
     if not sys.stdin.isatty():
         raise typer.BadParameter(NOT_CONFIRMED)
-    typer.confirm(f"Remove {' and '.join(removals)} from {str(place)!r} for good?", err=True, abort=True)
+    typer.confirm(f"Delete {' and '.join(removals)} from {str(place)!r} for good?", err=True, abort=True)

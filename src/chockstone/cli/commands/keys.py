@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chockstone.cli.commands.options import AsJson, Data, Database, Debug, parsed
+from chockstone.cli.output.exit_codes import EXIT_CODES
 from chockstone.cli.output.formatting import format_duration, format_time, printable
-from chockstone.cli.output.reporting import EXIT_CODES, reporting
+from chockstone.cli.output.reporting import reporting
 from chockstone.cli.output.terminal import print_json, print_line, print_stderr, print_table
 from chockstone.cli.settings.settings import Settings, SettingsError
 from chockstone.extras import require
@@ -24,16 +25,17 @@ commands = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_m
 
 @commands.callback()
 def keys() -> None:
-    """Make, list and revoke the keys of users.
+    """Create, list and revoke API keys.
 
-    Works on the server's catalog, beside the server, while it runs or before it first does: in its data
-    directory, or where --database, CHOCKSTONE_DATABASE or chockstone.toml says.
-    A running server takes a change within a few seconds. Keys that the server was configured with are
-    not listed here and work besides.
+    Works on the catalog of the server: in the data directory, or at the URL of --database,
+    CHOCKSTONE_DATABASE or chockstone.toml. The server may be running or stopped; a running server applies a
+    change within a few seconds. Keys in the settings of the server (`serve --key`) are not listed here, and
+    are valid in addition.
 
-    As soon as there is a key, all others are refused; what was made without keys belongs to the user
-    `local`, so `keys create local` keeps it in reach. The data directory remembers it, in its file
-    `keys-required`: a server that has lost its keys does not start until there is one again.
+    The first key closes the server: requests without a valid key are refused from then on. Runs and
+    checkpoints that were made before belong to the user `local`; `chockstone keys create local` keeps them
+    accessible. The data directory records that keys are required, in its file `keys-required`: a server that
+    has lost its keys does not start until there is a key again.
 
     \b
     Examples:
@@ -45,22 +47,22 @@ def keys() -> None:
 
 @commands.command(epilog=EXIT_CODES)
 def create(
-    user: Annotated[str, typer.Argument(metavar="USER", help="Whose runs and checkpoints the key opens.")],
-    note: Annotated[str, typer.Option(metavar="TEXT", help="To tell the user's keys apart.")] = "",
+    user: Annotated[str, typer.Argument(metavar="USER", help="Owner of the key.")],
+    note: Annotated[str, typer.Option(metavar="TEXT", help="Note to distinguish the keys of a user.")] = "",
     data: Data = None,
     database: Database = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Make a key for a user and print it, this once.
+    """Create an API key for a user, and print it once.
 
-    The server keeps only a digest of it, so a lost key cannot be shown again: revoke it and make another.
-    A user may have several. Only the key goes to standard output.
+    The server stores only a digest of the key. A lost key cannot be printed again: revoke it and create another.
+    A user may have several keys. Standard output is the key alone.
 
     \b
     Examples:
       chockstone keys create alice --note "laptop"
-      TINKER_API_KEY=$(chockstone keys create ci --data /data/chockstone) chockstone runs ls
+      export TINKER_API_KEY=$(chockstone keys create ci)
     """
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.local.api_keys import create_key
@@ -72,12 +74,14 @@ def create(
             print_json({**_entry(row), "key": key})
             return
         print_line(key)
-        print_stderr(f"key {row.key_id} of {user}, shown this once; a running server takes it within a few seconds")
+        print_stderr(
+            f"key {row.key_id} of {user}, printed only this once; a running server accepts it within a few seconds"
+        )
 
 
 @commands.command(epilog=EXIT_CODES)
 def ls(data: Data = None, database: Database = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """List keys by their id and last characters.
+    """List API keys by id, user and last characters.
 
     \b
     Example:
@@ -91,7 +95,7 @@ def ls(data: Data = None, database: Database = None, as_json: AsJson = False, de
             print_json({"keys": [_entry(row) for row in rows]})
             return
         if not rows:
-            print_line("no keys; `chockstone keys create USER` makes one")
+            print_line("no API keys; create one with `chockstone keys create USER`")
             return
         now = datetime.now(UTC)
         print_table(
@@ -113,16 +117,16 @@ def ls(data: Data = None, database: Database = None, as_json: AsJson = False, de
 
 @commands.command(epilog=EXIT_CODES)
 def revoke(
-    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys ls` shows it.")],
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="Number of the key, as `keys ls` prints it.")],
     data: Data = None,
     database: Database = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Refuse a key from now on, for good.
+    """Revoke an API key for good.
 
-    A running server refuses it, and the tokens it was exchanged for, within a few seconds. What the user
-    saved stays. Revoking the last key does not open the server to users without a key.
+    A running server refuses the key, and tokens that were issued for it, within a few seconds. Runs and
+    checkpoints of the user stay. Revoking the last key does not open the server to requests without a key.
 
     \b
     Example:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from chockstone.cli.output.reporting import EXIT_CODES
+from chockstone.cli.output.exit_codes import EXIT_CODES
 
 
 class LazyCommand(NamedTuple):
@@ -50,17 +50,23 @@ class LazyCommands(Mapping[str, Any]):  # Any: classes of click, which typer car
 
 
 class LazyGroup(TyperGroup):
-    """A subclass names its commands, in the order of the help."""
+    """A subclass names its commands in the order of the help, under the headings of the help."""
 
-    COMMANDS: ClassVar[Mapping[str, LazyCommand]]
+    PANELS: ClassVar[Mapping[str, Mapping[str, LazyCommand]]]
 
     def __init__(self, **attributes: Any) -> None:  # Any: as typer has them
         super().__init__(**attributes)
-        self.commands = LazyCommands(self.COMMANDS)  # type: ignore[assignment]  # nothing is added to it
+        self.commands = LazyCommands(self.lines())  # type: ignore[assignment]  # nothing is added to it
+
+    @classmethod
+    def lines(cls) -> dict[str, LazyCommand]:
+        """All commands by name."""
+        return {name: command for panel in cls.PANELS.values() for name, command in panel.items()}
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        return list(self.COMMANDS)
+        return list(self.lines())
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.help) for name, command in self.COMMANDS.items()])
+        for title, panel in self.PANELS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, command.help) for name, command in panel.items()])

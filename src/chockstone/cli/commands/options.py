@@ -9,30 +9,39 @@ import typer
 
 T = TypeVar("T")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; sizes in bytes, times in ISO form.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document: sizes in bytes, times in ISO 8601, ids in full.")
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the deletions and delete nothing.")]
 Data = Annotated[
     str | None,
-    typer.Option(metavar="DIRECTORY", show_default="as `serve` finds it", help="Directory of the server's data."),
+    typer.Option(metavar="DIRECTORY", show_default="as for `serve`", help="Data directory of the server."),
 ]
 Database = Annotated[
     str | None,
-    typer.Option(metavar="URL", show_default="as `serve` finds it", help="URL of the server's catalog."),
+    typer.Option(metavar="URL", show_default="as for `serve`", help="URL of the server's catalog."),
 ]
 Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Needed if standard input is no terminal.")
+    bool, typer.Option("--yes", "-y", help="Skip the confirmation. Required if standard input is not a terminal.")
 ]
 
 ServerUrl = Annotated[
-    str, typer.Option("--server", metavar="URL", envvar="TINKER_BASE_URL", help="The server to ask, as `serve` says.")
+    str,
+    typer.Option("--server", metavar="URL", envvar="TINKER_BASE_URL", help="URL of the server, as `serve` prints it."),
 ]
 Key = Annotated[
     str,
-    typer.Option("--key", metavar="tml-…", envvar="TINKER_API_KEY", help="Who asks; the environment hides it."),
+    typer.Option(
+        "--key",
+        metavar="tml-…",
+        envvar="TINKER_API_KEY",
+        help="API key. Other users of the machine see flags; prefer the environment variable.",
+    ),
 ]
+RunWord = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, or a unique prefix of it.")]
 PathWord = Annotated[
-    str, typer.Argument(metavar="PATH", help="A checkpoint of the server, tinker://RUN/KIND/NAME as `ls` shows it.")
+    str, typer.Argument(metavar="PATH", help="Path of a checkpoint on the server: tinker://RUN/KIND/NAME.")
 ]
 # As `chockstone serve` starts without settings.
 SERVER = "http://127.0.0.1:8000"

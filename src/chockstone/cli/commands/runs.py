@@ -1,4 +1,4 @@
-"""``chockstone runs``: lists and shows the training runs of a server."""
+"""``chockstone runs``: lists, shows and removes the training runs of a server."""
 
 from __future__ import annotations
 
@@ -7,27 +7,40 @@ from typing import Annotated
 
 import typer
 
-from chockstone.cli.commands.options import KEY, SERVER, AsJson, Debug, Key, ServerUrl
-from chockstone.cli.output.reporting import EXIT_CODES, reporting
+from chockstone.cli.commands.options import KEY, SERVER, AsJson, Debug, DryRun, Key, RunWord, ServerUrl, Yes
+from chockstone.cli.output.exit_codes import EXIT_CODES
+from chockstone.cli.output.reporting import finish, reporting
 
 commands = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, epilog=EXIT_CODES)
 
 
 @commands.callback()
 def runs() -> None:
-    """Look at the training runs of a server.
+    """List, show and delete the training runs of a server.
+
+    RUN is the id of a run, or a unique prefix of it, as `ls` prints it.
 
     \b
     Examples:
       chockstone runs ls
       chockstone runs show RUN
       chockstone runs recoveries RUN
+      chockstone runs rm RUN
     """
 
 
 @commands.command(epilog=EXIT_CODES)
-def ls(server: ServerUrl = SERVER, key: Key = KEY, as_json: AsJson = False, debug: Debug = False) -> None:
-    """List your runs, with the newest checkpoint of each.
+def ls(
+    full_ids: Annotated[bool, typer.Option("--full-ids", help="Print ids in full.")] = False,
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List your runs with model, step, last loss, age and parent.
+
+    Newest first. STEP counts optimizer steps. LOSS is the metric loss:sum of the last forward_backward. FROM is
+    the run whose checkpoint was loaded into this run.
 
     \b
     Example:
@@ -37,18 +50,20 @@ def ls(server: ServerUrl = SERVER, key: Key = KEY, as_json: AsJson = False, debu
         from chockstone.cli.remote.client import connect
         from chockstone.cli.remote.runs import list_runs
 
-        list_runs(connect(server, key), now=datetime.now(UTC), as_json=as_json)
+        list_runs(connect(server, key), now=datetime.now(UTC), full_ids=full_ids, as_json=as_json)
 
 
 @commands.command(epilog=EXIT_CODES)
 def show(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="As `ls` shows it.")],
+    run: RunWord,
     server: ServerUrl = SERVER,
     key: Key = KEY,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Show one run: its model, its metadata and its checkpoints.
+    """Show one run: progress, lineage, metadata and checkpoints.
+
+    The lineage is the chain of checkpoints that the run was made from, nearest first.
 
     \b
     Example:
@@ -59,18 +74,23 @@ def show(
         from chockstone.cli.remote.client import connect
         from chockstone.cli.remote.runs import show_run
 
-        show_run(connect(server, key), find_run(run), now=datetime.now(UTC), as_json=as_json)
+        asked = connect(server, key)
+        show_run(asked, find_run(asked, run), now=datetime.now(UTC), as_json=as_json)
 
 
 @commands.command(epilog=EXIT_CODES)
 def recoveries(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="As `ls` shows it.")],
+    run: RunWord,
     server: ServerUrl = SERVER,
     key: Key = KEY,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """List when a run was brought back after a crash, and whether it came out bit for bit the same.
+    """List the recoveries of a run, and compare the results.
+
+    A recovery loads the newest recovery archive and replays the journal. The server compares the result of each
+    replayed forward_backward and optim_step with the result of the first execution, bit by bit. Operations that
+    return no numbers, such as the creation of the run, are not compared; the command lists them.
 
     \b
     Example:
@@ -79,6 +99,38 @@ def recoveries(
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.remote.addresses import find_run
         from chockstone.cli.remote.client import connect
-        from chockstone.cli.remote.runs import list_recoveries
+        from chockstone.cli.remote.recoveries import list_recoveries
 
-        list_recoveries(connect(server, key), find_run(run), now=datetime.now(UTC), as_json=as_json)
+        asked = connect(server, key)
+        list_recoveries(asked, find_run(asked, run), now=datetime.now(UTC), as_json=as_json)
+
+
+@commands.command(epilog=EXIT_CODES)
+def rm(
+    words: Annotated[list[str], typer.Argument(metavar="RUN", help="Ids of runs, or unique prefixes of them.")],
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Delete runs with their checkpoints.
+
+    Ends a run that is still loaded, deletes its journal and its recovery archives, moves its checkpoints to the
+    trash (or deletes them, if the server has no trash), and removes it from `ls`. The confirmation lists the
+    checkpoints and names published ones. Copies of its checkpoints, and runs that were made from them, stay.
+
+    \b
+    Examples:
+      chockstone runs rm RUN --dry-run
+      chockstone runs rm RUN RUN --yes
+    """
+    with reporting(as_json=as_json, debug=debug):
+        from chockstone.cli.remote.addresses import find_run
+        from chockstone.cli.remote.client import connect
+        from chockstone.cli.remote.removal import remove_runs
+
+        asked = connect(server, key)
+        run_ids = list(dict.fromkeys(find_run(asked, word) for word in words))
+        finish(remove_runs(asked, run_ids, yes=yes, dry_run=dry_run, as_json=as_json))

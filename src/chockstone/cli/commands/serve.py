@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from chockstone.cli.output.reporting import BAD_INPUT
+from chockstone.cli.output.exit_codes import EXIT_CODES, ExitCode
 from chockstone.cli.output.terminal import print_stderr
 from chockstone.cli.settings.flags import GroupedCommand, with_flags
 from chockstone.cli.settings.settings import Settings, SettingsError
 from chockstone.extras import ExtraMissing, require
-
-EPILOG: Final = "Exit codes: 0 stopped as asked; 1 the server failed; 2 usage, or settings no server can start with."
 
 
 def _serve(
@@ -33,21 +31,22 @@ def _serve(
 ) -> None:
     """Serve models for training and sampling to the Tinker SDK.
 
-    Prints the two lines to paste where your script runs. A model is NAME=DIRECTORY; a DIRECTORY written
-    with ./ or / is served under its last name; a NAME alone is also its directory. If there is no such
-    directory, ORGANIZATION/NAME is looked for in the Hugging Face cache, and then downloaded from the hub.
+    Prints the two environment variables that clients need. A model is NAME=DIRECTORY. A DIRECTORY that is
+    written with ./ or / is served under its last part; a NAME alone is also its directory. If there is no such
+    directory, the server looks for ORGANIZATION/NAME in the Hugging Face cache, and then downloads it from the hub.
 
     Each setting has a flag (--max-runs 8), an environment variable (CHOCKSTONE_MAX_RUNS=8) and a key in the
-    file (max_runs = 8). A flag overrides the environment, and the environment overrides the file. Repeatable
-    flags are plural there: CHOCKSTONE_MODELS=a=./a,b=./b, and tables [models] and [keys]. On loopback
-    without API keys, any key that starts with tml- is accepted.
+    settings file (max_runs = 8). A flag overrides the variable, and the variable overrides the file. Repeatable
+    flags have plural variables and keys: CHOCKSTONE_MODELS=a=./a,b=./b, and tables [models] and [keys].
+
+    On loopback without API keys, the server accepts any key that starts with tml-.
 
     \b
     Examples:
       chockstone model make ./tiny && chockstone serve --model tiny=./tiny
       chockstone serve --model Qwen/Qwen3-0.6B
-      chockstone serve --model Qwen/Qwen3-8B=./models/tiny-qwen3 --port 9000 --data /data/chockstone
-      chockstone serve --model tiny=./tiny --keep-last 3 --keep-best loss:min --user-quota 50GiB --trash 7d
+      chockstone serve --model Qwen/Qwen3-8B=./models/qwen3 --port 9000
+      chockstone serve --model tiny=./tiny --keep-last 3 --trash 7d
       chockstone serve --host 0.0.0.0 --config /etc/chockstone.toml --show-config
     """
     try:
@@ -60,10 +59,10 @@ def _serve(
         settings = checked_settings(flags, config)
     except (SettingsError, ExtraMissing) as error:
         print_stderr(f"chockstone: {error}")
-        raise typer.Exit(BAD_INPUT) from None
+        raise typer.Exit(ExitCode.USAGE) from None
     raise typer.Exit(run_server(settings))
 
 
 serve = with_flags(_serve, Settings)
 commands = typer.Typer(add_completion=False, rich_markup_mode=None)
-commands.command("serve", epilog=EPILOG, cls=GroupedCommand)(serve)
+commands.command("serve", epilog=EXIT_CODES, cls=GroupedCommand)(serve)

@@ -8,23 +8,26 @@ from typing import Annotated
 import typer
 
 from chockstone.cli.commands.options import KEY, SERVER, AsJson, Debug, Key, ServerUrl
-from chockstone.cli.output.reporting import EXIT_CODES, reporting
+from chockstone.cli.output.exit_codes import EXIT_CODES
+from chockstone.cli.output.reporting import reporting
 
 commands = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @commands.command(epilog=EXIT_CODES)
 def storage(
-    runs: Annotated[int, typer.Option("--runs", metavar="N", min=0, help="How many runs to show, largest first.")] = 10,
+    runs: Annotated[
+        int, typer.Option("--runs", metavar="N", min=0, help="Number of runs to show, largest first.")
+    ] = 10,
     server: ServerUrl = SERVER,
     key: Key = KEY,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Show who uses how much of a server's disk.
+    """Show the disk usage of a server by user and run.
 
-    Your own checkpoints; for admins, and where there are no keys, everyone's. Bars are relative to the
-    quota where there is one, else to the largest.
+    Counts your own checkpoints. Admins see all users, and so does everyone on a server without API keys. A bar
+    shows the share of the quota; without a quota, the size relative to the largest user or run.
 
     \b
     Examples:

@@ -6,21 +6,17 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from typer.core import TyperOption
 
 from chockstone.cli.commands.options import KEY, Debug, Key
+from chockstone.cli.output.exit_codes import EXIT_CODES
 from chockstone.cli.output.reporting import finish, reporting
 from chockstone.cli.settings.flags import GroupedCommand, with_flags
 from chockstone.cli.training.options import TrainOptions
 from chockstone.extras import PACKAGES, require
-
-EPILOG: Final = (
-    "Exit codes: 0 trained; 1 training failed; 2 usage, or nothing to train with or go on from; "
-    "3 server not reachable; 130 or 143 stopped, with a checkpoint."
-)
 
 
 def _train(
@@ -29,15 +25,15 @@ def _train(
     env: Annotated[
         str, typer.Option(metavar="SPEC", help="Environment: arithmetic, or your own as package.module:factory.")
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the run; the same one resumes it.")] = Path(
-        "chockstone-train"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory of the run. The same directory resumes it.")
+    ] = Path("chockstone-train"),
     model: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|[NAME=]DIR",
-            show_default="a tiny one is made",
-            help="Name of a model of --server; without --server, its Hugging Face directory.",
+            show_default="a new tiny model",
+            help="Model that --server serves; without --server, a Hugging Face directory.",
         ),
     ] = None,
     server: Annotated[
@@ -45,14 +41,19 @@ def _train(
         typer.Option(
             metavar="URL",
             envvar="TINKER_BASE_URL",
-            show_default="one of its own",
+            show_default="start one",
             help="URL of the server to train on.",
         ),
     ] = None,
     key: Key = KEY,
     flags: Mapping[str, object],
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", show_default=False, help="File to draw the rewards into, too.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.svg",
+            show_default=False,
+            help="File for a plot of the rewards, in addition to OUT/rewards.svg.",
+        ),
     ] = None,
     tensorboard: Annotated[
         bool | None,
@@ -62,23 +63,25 @@ def _train(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Train a model by reinforcement learning, sampling while it trains and while it saves.
+    """Train a model by reinforcement learning.
 
-    Needs nothing but an environment: it makes a tiny model and starts a server for itself, unless --model
-    and --server (or TINKER_BASE_URL) name others. Run the same command again and it resumes where it
-    stopped or was killed; no sample is trained twice, none is left out. Ctrl-C saves a checkpoint first;
-    press Ctrl-C again to exit immediately. For arithmetic other settings than the defaults below are
-    chosen, with which that model learns it in minutes.
+    Samples while it trains and while it saves. Needs only an environment: without --model it makes a tiny
+    model, and without --server (or TINKER_BASE_URL) it starts a server of its own. The same command resumes a
+    training that stopped or was killed; each sample is trained exactly once. Ctrl-C saves a checkpoint first;
+    press Ctrl-C again to exit immediately.
 
-    An environment of your own is a function, or class, that returns an object with problems and a
-    reward: see `chockstone.trainers.Environment`. It is looked for in this directory, too.
+    `--env arithmetic` has defaults of its own, with which the tiny model learns in minutes. Your own environment
+    is a function or class that returns an object with problems and a reward: see
+    `chockstone.trainers.Environment`. It is imported from the working directory or from installed packages.
 
     \b
     Examples:
       chockstone train --env arithmetic
       chockstone train --env arithmetic --out ./sync --staleness 0 --plot sync.svg
-      chockstone train --env my_task:make --model ./models/qwen3-0.6b --steps 500 --save-every 25 --export hf
-      chockstone train --env my_task:make --server http://gpu:8000 --model Qwen/Qwen3-8B --staleness 4
+      chockstone train --env my_task:make --model ./models/qwen3-0.6b \\
+          --steps 500 --save-every 25 --export hf
+      chockstone train --env my_task:make --server http://gpu:8000 \\
+          --model Qwen/Qwen3-8B --staleness 4
     """
     with reporting(as_json=False, debug=debug):
         _check(plot, server)
@@ -105,7 +108,7 @@ def _train(
 
 train = with_flags(_train, TrainOptions)
 commands = typer.Typer(add_completion=False, rich_markup_mode=None)
-commands.command("train", epilog=EPILOG, cls=GroupedCommand)(train)
+commands.command("train", epilog=EXIT_CODES, cls=GroupedCommand)(train)
 
 
 def _check(plot: Path | None, server: str | None) -> None:

@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from chockstone.cli.output.reporting import FOUND, UNREACHABLE, CommandFailed
+from chockstone.cli.output.exit_codes import ExitCode
+from chockstone.cli.output.reporting import CommandFailed
 from chockstone.cli.settings.settings import Settings
 from chockstone.engine.ownership.catalog_claim import CatalogRefused, require_catalog_within
 from chockstone.engine.ownership.data_directory import DATABASE, private_files
@@ -31,11 +32,11 @@ _HINT: Final = 4  # last characters of a key, to tell it from others
 
 
 class CatalogOutOfReach(CommandFailed):
-    exit_code = UNREACHABLE
+    exit_code = ExitCode.UNREACHABLE
 
 
 class NoSuchKey(CommandFailed):
-    exit_code = FOUND
+    exit_code = ExitCode.FAILED
 
 
 def create_key(settings: Settings, user: str, *, note: str, now: datetime) -> tuple[KeyRow, str]:
@@ -57,8 +58,8 @@ def list_keys(settings: Settings) -> list[KeyRow]:
     """Every key, revoked ones too."""
     if not _exists(settings):
         raise CatalogOutOfReach(
-            f"there is no catalog in {_place(settings)}; say with --data or --database where the server keeps it, or "
-            f"make the first key with `chockstone keys create USER`"
+            f"there is no catalog in {_place(settings)}; name the data directory with --data, or the catalog with "
+            f"--database, or create the first key with `chockstone keys create USER`"
         )
     return _run(partial(_keys, settings.database_url))
 
@@ -67,10 +68,7 @@ def revoke_key(settings: Settings, key_id: str, *, now: datetime) -> KeyRow:
     rows = {str(row.key_id): row for row in list_keys(settings)}
     row = rows.get(key_id)
     if row is None or row.revoked_at is not None:
-        raise NoSuchKey(
-            f"there is no key {key_id!r} in {_place(settings)} that could be revoked; `chockstone keys ls` shows what "
-            "there is"
-        )
+        raise NoSuchKey(f"there is no active key {key_id!r} in {_place(settings)}; `chockstone keys ls` lists the keys")
     _change(settings, lambda catalog: catalog.keys.revoke(row.key_id, now=now))
     return row
 
@@ -107,7 +105,9 @@ def _make(data: Path) -> None:
     try:
         data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CatalogOutOfReach(f"the data directory {str(data)!r} cannot be made: {error.strerror or error}") from None
+        raise CatalogOutOfReach(
+            f"the data directory {str(data)!r} cannot be created: {error.strerror or error}"
+        ) from None
 
 
 def _refuse_new_catalog(settings: Settings) -> None:
@@ -131,8 +131,8 @@ def _remember(data: Path) -> None:
         KeysRecord(data).write()
     except OSError as error:
         raise CatalogOutOfReach(
-            f"the key is made, but {str(data)!r} cannot be written, where it is remembered that keys are required: "
-            f"{error.strerror or error}. The next server that starts there writes it"
+            f"the key is created, but {str(data)!r} cannot record that keys are required: {error.strerror or error}. "
+            "The next server that starts there records it"
         ) from None
 
 

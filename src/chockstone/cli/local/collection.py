@@ -22,8 +22,8 @@ from chockstone.checkpoints.retention.enforcement import apply_retention
 from chockstone.checkpoints.retention.policy import KeptCheckpoint, Removal, RetentionPlan
 from chockstone.checkpoints.stores.store import PartialWrite
 from chockstone.cli.local.targets import list_entries
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.formatting import format_count, format_duration, format_size, printable
-from chockstone.cli.output.reporting import UNREACHABLE
 from chockstone.cli.output.terminal import print_json, print_line, print_stderr, print_table, spinner
 
 
@@ -59,7 +59,7 @@ def collect_garbage(store: Store, policy: Retention, task: CollectionTask, *, no
         print_json({"store": store.url, "prefix": task.prefix, "dry_run": task.dry_run, **_document(outcome)})
     else:
         _print(outcome, "would remove" if task.dry_run else "removed")
-    return UNREACHABLE if outcome.failed else 0
+    return ExitCode.UNREACHABLE if outcome.failed else 0
 
 
 def _carry_out(store: Store, policy: Retention, task: CollectionTask, now: datetime) -> CollectionOutcome:
@@ -92,7 +92,7 @@ def _refuse_typos(store: Store, policy: Retention, prefix: str) -> None:
     entries = list_entries(store, prefix)
     if unknown := policy.pinned - {entry.name for entry in entries}:
         raise typer.BadParameter(
-            f"there is no checkpoint {min(unknown)!r} among those to look at; pin names as `ls` shows them",
+            f"there is no checkpoint {min(unknown)!r} in this store; pin names as `ls` prints them",
             param_hint="--pin",
         )
     best = policy.keep_best
@@ -102,7 +102,7 @@ def _refuse_typos(store: Store, policy: Retention, prefix: str) -> None:
     if best.metric not in metrics:
         known = ", ".join(map(printable, sorted(metrics))) or "none"
         raise typer.BadParameter(
-            f"no checkpoint has a metric {best.metric!r}, so none would be kept as the best; there is {known}",
+            f"no checkpoint has a metric {best.metric!r}, so none would be kept as the best; saved metrics: {known}",
             param_hint="--keep-best",
         )
 
@@ -111,7 +111,7 @@ def _damaged(store: Store, plan: RetentionPlan) -> Iterator[Removal]:
     """Archives to remove as damaged: read once more, in full, and only where a good one remains."""
     suspects = plan.damaged
     if suspects and len(suspects) == len(plan.keep):
-        print_stderr("chockstone: no good checkpoint is left, so the damaged ones are kept; `rm` removes them by name")
+        print_stderr("chockstone: no good checkpoint remains, so the damaged ones are kept; `rm` removes them by name")
         return
     for name in suspects:
         try:

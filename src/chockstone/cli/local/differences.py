@@ -9,8 +9,8 @@ from typing import Any
 from chockstone.checkpoints import Archive
 from chockstone.checkpoints.restoring.diff import Change, Difference, compare
 from chockstone.cli.local.targets import CommandTarget
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.formatting import format_count, format_size, format_time, printable, shorten
-from chockstone.cli.output.reporting import FOUND
 from chockstone.cli.output.terminal import bytes_bar, print_json, print_line, print_table
 
 
@@ -25,7 +25,7 @@ def compare_targets(before: CommandTarget, after: CommandTarget, *, as_json: boo
             print_line(f"--- {_headline(before.name, old)}")
             print_line(f"+++ {_headline(after.name, new)}")
             _print(difference)
-    return 0 if difference.is_empty else FOUND
+    return 0 if difference.is_empty else ExitCode.FAILED
 
 
 def _print(difference: Difference) -> None:

@@ -22,22 +22,22 @@ class Explanation:
 
 EXPLANATIONS: Final[Mapping[FindingKind, Explanation]] = {
     FindingKind.STUCK: Explanation(
-        "save without an end",
-        "saves without an end",
-        "They were under way when the server ended. Nobody was told that they succeeded.",
-        "--fix publishes those whose archive is whole, every digest checked, and gives the others up.",
+        "unfinished save",
+        "unfinished saves",
+        "They were in progress when the server ended. No client got a success for them.",
+        "--fix lists those whose archive is complete, after it checked every digest, and drops the others.",
     ),
     FindingKind.MISSING: Explanation(
         "checkpoint without bytes",
         "checkpoints without bytes",
-        "The catalog lists them and the store does not have their archives: files were deleted by hand, or a disk "
+        "The catalog lists them, and the store does not have their archives: files were deleted manually, or a disk "
         "was replaced. They cannot be loaded.",
         "--fix removes them from the catalog. To keep them, put the files back first.",
     ),
     FindingKind.DAMAGED: Explanation(
         "damaged checkpoint that the catalog calls ready",
         "damaged checkpoints that the catalog calls ready",
-        "Their bytes are not what was written: a failing disk, or a file that was changed by hand.",
+        "Their bytes changed after the save: a failing disk, or a file that was changed manually.",
         "--fix marks them as damaged, with the reason, and keeps the bytes; --fix --remove-damaged removes them.",
     ),
     FindingKind.SWAPPED: Explanation(
@@ -50,25 +50,25 @@ EXPLANATIONS: Final[Mapping[FindingKind, Explanation]] = {
     FindingKind.KNOWN_DAMAGED: Explanation(
         "checkpoint marked as damaged",
         "checkpoints marked as damaged",
-        "Their bytes are not what was written, which was found before. `latest` passes over them.",
+        "An earlier check found that their bytes changed. `latest` skips them.",
         "--fix --remove-damaged removes them. To heal one, put a good copy of its archive into its place.",
     ),
     FindingKind.HEALED: Explanation(
-        "checkpoint marked as damaged that is whole",
-        "checkpoints marked as damaged that are whole",
-        "Every digest is right: the archive was put back, or the disk read wrongly that time.",
+        "checkpoint marked as damaged that is good",
+        "checkpoints marked as damaged that are good",
+        "All digests are right: the archive was put back, or an earlier read of the disk failed.",
         "--fix marks them as ready again.",
     ),
     FindingKind.UNREADABLE: Explanation(
         "checkpoint that cannot be read",
         "checkpoints that cannot be read",
-        "The disk or the system refuses the bytes, so nobody knows whether they are right.",
-        "Nothing is done about them here: look at the disk and at the permissions of its files.",
+        "The disk or the operating system returns an error for their bytes.",
+        "No repair: check the disk, and the permissions of its files.",
     ),
     FindingKind.MISSIZED: Explanation(
         "size that differs",
         "sizes that differ",
-        "The archive is sound and has another size than the catalog says, so quotas count wrongly.",
+        "The archive is good, and its size differs from the catalog, so quotas are wrong.",
         "--fix corrects the catalog.",
     ),
     FindingKind.OVERDUE: Explanation(
@@ -78,41 +78,41 @@ EXPLANATIONS: Final[Mapping[FindingKind, Explanation]] = {
         "--fix deletes them, as the next start of the server does.",
     ),
     FindingKind.EMPTY_TRASH: Explanation(
-        "removed checkpoint that cannot be restored",
-        "removed checkpoints that cannot be restored",
+        "removed checkpoint that cannot be undeleted",
+        "removed checkpoints that cannot be undeleted",
         "They are in the trash, and their archives are gone.",
         "--fix drops them from the trash.",
     ),
     FindingKind.ORPHAN: Explanation(
         "archive without a row",
         "archives without a row",
-        "They say which checkpoints they are, and the catalog does not know them: the database was lost or is an "
-        "older one, or the server ended between writing an archive and noting it.",
+        "Their manifests name their checkpoints, and the catalog does not list them: the database was lost or is an "
+        "older copy, or the server ended between writing the archive and its row.",
         "--fix and --rebuild list them again, private and without an expiry.",
     ),
     FindingKind.RIVAL: Explanation(
-        "archive whose name another one has",
-        "archives whose names others have",
-        "They say which checkpoints they are, and the name is taken, by the newer one if the catalog did not say: "
-        "leftovers of a save that was to replace another.",
+        "archive whose name is taken",
+        "archives whose names are taken",
+        "Their manifests name checkpoints that have another archive, the newer one if the catalog was lost: leftovers "
+        "of a save that was to overwrite another.",
         "Kept. --fix --remove-orphans deletes them.",
     ),
     FindingKind.STRAY: Explanation(
-        "archive that does not say what it is",
-        "archives that do not say what they are",
-        "No server has saved them like this: they were put here by hand, or are too damaged to tell.",
+        "archive without a checkpoint's name",
+        "archives without a checkpoint's name",
+        "No server wrote them in this form: they were copied here manually, or are too damaged to read.",
         "Kept. --fix --remove-orphans deletes them.",
     ),
     FindingKind.EPHEMERAL: Explanation(
-        "sampler's weights that nobody uses",
-        "samplers' weights that nobody uses",
+        "unused weights of a sampler",
+        "unused weights of samplers",
         "They were written for samplers whose sessions are over or unknown, and were never listed.",
         "--fix deletes them.",
     ),
     FindingKind.RECOVERY: Explanation(
-        "recovery archive that nobody needs",
-        "recovery archives that nobody needs",
-        "They were written to bring runs back that are over by now, and were never listed.",
+        "unneeded recovery archive",
+        "unneeded recovery archives",
+        "They were written to recover runs that have ended, and were never listed.",
         "--fix deletes them, as the server does within the hour.",
     ),
     FindingKind.JOURNAL: Explanation(
@@ -124,13 +124,13 @@ EXPLANATIONS: Final[Mapping[FindingKind, Explanation]] = {
     FindingKind.PARTIAL: Explanation(
         "unfinished write",
         "unfinished writes",
-        "A process was killed while it wrote. No checkpoint is in there.",
+        "A process was killed while it wrote. They hold no checkpoint.",
         "--fix deletes them.",
     ),
     FindingKind.EMPTY_DIRECTORY: Explanation(
         "empty directory",
         "empty directories",
-        "Left by deletes; they do no harm.",
+        "Deletions left them; they do no harm.",
         "--fix removes them.",
     ),
 }

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from chockstone.cli.local.doctor_explanations import EXPLANATIONS
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.formatting import format_count, format_size, printable
-from chockstone.cli.output.reporting import FOUND
 from chockstone.cli.output.terminal import print_alarm, print_json, print_line
 from chockstone.engine.doctor.findings import Finding, FindingKind
 from chockstone.engine.doctor.repairs import AllowedRepairs, Repair
@@ -17,20 +17,19 @@ from chockstone.engine.doctor.visit import Visit
 
 _SHOWN: Final = 20  # of one kind; JSON has them all
 _REBUILT: Final = (
-    "What archives do not say is set to the safe side: these are private and do not expire. Publish them, or give "
-    "them a lifetime, again. Where the catalog was lost, what was in its trash is back, too."
+    "Archives do not record who may read a checkpoint and when it expires: the repaired ones are private and do not "
+    "expire. Publish them or set their lifetimes again. If the catalog was lost, checkpoints from its trash are back."
 )
 _NOT_IN_ARCHIVES: Final = (
-    "Keys of users, policies, lifetimes and what was published are not in archives: those that stood in the lost "
-    "catalog are gone. Before a server starts on any address but loopback, make keys anew with "
-    "`chockstone keys create USER`; then set the policies."
+    "API keys, policies, lifetimes and publications are not in archives: those of the lost catalog are gone. Create "
+    "keys with `chockstone keys create USER` before a server starts on any address but loopback; then set the policies."
 )
 
 
 def report(
     data: Path, visit: Visit, allowed: AllowedRepairs | None, *, dry_run: bool, as_json: bool, was_lost: bool = False
 ) -> int:
-    """Print it, and return the exit code: whether anything is left that needs somebody.
+    """Print it, and return the exit code: whether problems are left.
 
     ``was_lost``: a rebuild was asked for where there was no catalog.
     """
@@ -40,7 +39,7 @@ def report(
         _print(data, visit, allowed, dry_run=dry_run)
         if was_lost:
             print_line(_NOT_IN_ARCHIVES)
-    return FOUND if visit.examination.problems or any(repair.failure for repair in visit.repairs) else 0
+    return ExitCode.FAILED if visit.examination.problems or any(repair.failure for repair in visit.repairs) else 0
 
 
 def _print(data: Path, visit: Visit, allowed: AllowedRepairs | None, *, dry_run: bool) -> None:
@@ -53,8 +52,8 @@ def _print(data: Path, visit: Visit, allowed: AllowedRepairs | None, *, dry_run:
         print_line("There is no catalog: `chockstone doctor --rebuild` makes one from the store.")
     if visit.is_served:
         print_line(
-            f"A server is at work here, {format_count(examination.saves_under_way, 'save')} under way; "
-            "what it is doing right now may look like a finding."
+            f"A server is running here, with {format_count(examination.saves_under_way, 'save')} in progress; "
+            "its unfinished work may be listed as a finding."
         )
     _print_repairs(visit.repairs)
     for kind, findings in groupby(examination.findings, key=lambda finding: finding.kind):
@@ -101,18 +100,17 @@ def _print_findings(kind: FindingKind, findings: Sequence[Finding]) -> None:
 def _summary(visit: Visit, allowed: AllowedRepairs | None, *, dry_run: bool) -> str:
     problems = visit.examination.problems
     if not problems:
-        return "healthy: store and catalog say the same"
+        return "healthy: store and catalog agree"
     size_bytes = sum(finding.size_bytes for finding in problems)
-    told = format_count(len(problems), "finding") + (f", {format_size(size_bytes)}" if size_bytes else "")
+    count = format_count(len(problems), "finding") + (f", {format_size(size_bytes)}" if size_bytes else "")
     able = sum((allowed or AllowedRepairs()).includes(finding.kind) for finding in problems)
     if allowed is not None and not dry_run:
-        return f"{told} left; what helps is said above"
+        return f"{count} left; the remedies are listed above"
     if not able:
-        return (
-            f"{told}; {'this' if allowed else '`chockstone doctor --fix`'} repairs none of it: what helps is said above"
-        )
+        command = "this command" if allowed else "`chockstone doctor --fix`"
+        return f"{count}; {command} repairs none: the remedies are above"
     share = "all" if able == len(problems) else f"{able:,}"
-    return f"{told}; {'would repair' if allowed else '`chockstone doctor --fix` repairs'} {share} of it"
+    return f"{count}; {'would repair' if allowed else '`chockstone doctor --fix` repairs'} {share}"
 
 
 def _document(data: Path, visit: Visit, *, dry_run: bool) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _state_word(checkpoint: StoredCheckpoint) -> str:
 
 
 def _state(manifest: Manifest, now: datetime) -> str:
-    words = ["good"]
+    words = ["ok"]
     if manifest.pinned:
         words.append("pinned")
     if (end := expires_at(manifest)) is not None:

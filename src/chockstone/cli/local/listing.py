@@ -52,7 +52,7 @@ def list_archive(name: str, archive: Archive, *, now: datetime, as_json: bool, a
     else:
         _print(listing, now, all_values=all_values)
     if listing.damage:
-        print_stderr(f"chockstone: {name} is damaged, and only in part listed: {listing.damage}")
+        print_stderr(f"chockstone: {name} is damaged, and listed only in part: {listing.damage}")
     return listing.damage
 
 
@@ -92,7 +92,7 @@ def _facts(listing: ArchiveListing, now: datetime) -> Iterator[tuple[str, str]]:
     blocks = f"{format_count(layout.block_count, 'block')} of {format_size(layout.block_bytes)}"
     yield "size", f"{format_size(layout.size)} ({layout.size:,} bytes), {blocks}"
     if manifest.pinned:
-        yield "pinned", "yes: retention never removes it"
+        yield "pinned", "yes: no retention rule removes it"
     if (end := expires_at(manifest)) is not None:
         yield "expires", format_time(end)
     if manifest.metrics:

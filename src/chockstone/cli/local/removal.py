@@ -12,8 +12,8 @@ from chockstone.checkpoints.resume.dependents import Dependents
 from chockstone.checkpoints.retention.chain_facts import Dependent
 from chockstone.checkpoints.stores.store import StoreEntry, check_name
 from chockstone.cli.output.confirmation import is_confirmed
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.formatting import format_count, format_duration, format_size
-from chockstone.cli.output.reporting import FOUND, UNREACHABLE
 from chockstone.cli.output.terminal import print_json, print_line, print_stderr
 
 
@@ -52,7 +52,7 @@ def remove_names(store: Store, names: Sequence[str], *, now: datetime, yes: bool
             continue
         try:
             if not dry_run and not store.delete(entry.name):
-                print_stderr(f"chockstone: checkpoint {entry.name!r} was removed by someone else meanwhile")
+                print_stderr(f"chockstone: checkpoint {entry.name!r} was removed by another process meanwhile")
                 missing.append(entry.name)
                 continue
         except StoreError as error:
@@ -77,8 +77,8 @@ def remove_names(store: Store, names: Sequence[str], *, now: datetime, yes: bool
             },
         )
     if failed:
-        return UNREACHABLE
-    return FOUND if missing or needed else 0
+        return ExitCode.UNREACHABLE
+    return ExitCode.FAILED if missing or needed else 0
 
 
 def _refusal(name: str, by: Sequence[Dependent]) -> str:
@@ -86,8 +86,8 @@ def _refusal(name: str, by: Sequence[Dependent]) -> str:
     commands = "; ".join(f"chockstone checkpoints rm {each.place}{FOLDER} {each.generation}" for each in by)
     return (
         f"chockstone: checkpoint {name!r} is not removed: {', '.join(map(str, by))} depends on it, and the next resume "
-        f"would find nothing else to use. Let the run save a newer checkpoint, or remove what depends on it "
-        f"first: {commands}"
+        f"would find no other checkpoint. Let the run save a newer checkpoint, or first remove the dependent ones: "
+        f"{commands}"
     )
 
 

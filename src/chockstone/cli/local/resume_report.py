@@ -10,9 +10,10 @@ from typing import Final
 from chockstone.checkpoints.errors import CheckpointMissing
 from chockstone.checkpoints.resume import ResumeReport, Verdict, explain, recorded
 from chockstone.checkpoints.resume.attempts.places import FOLDER
+from chockstone.checkpoints.resume.checkpointer_directory import ORIGIN
 from chockstone.checkpoints.resume.walk.report import CandidateReport
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.formatting import format_count, format_size, printable
-from chockstone.cli.output.reporting import FOUND
 from chockstone.cli.output.terminal import print_alarm, print_json, print_line, print_table, spinner
 from chockstone.integrations.flyte.layouts import Derivation, recognise
 
@@ -25,14 +26,14 @@ _COLOURS: Final[Mapping[Verdict, str]] = {
     **dict.fromkeys((verdict for verdict in Verdict if verdict.stops), "bold red"),
 }
 _REMEDIES: Final[Mapping[Verdict, str]] = {
-    Verdict.DENIED: "give these credentials the right to list and read that place, or use others",
-    Verdict.UNREACHABLE: "try again once the store answers; on_unreadable='older' would take an older verified one",
+    Verdict.DENIED: "give these credentials permission to list and read the place, or use other credentials",
+    Verdict.UNREACHABLE: "try again when the store answers; on_unreadable='older' would restore an older one",
     Verdict.INCOMPATIBLE: "upgrade chockstone on the machine that resumes",
-    Verdict.LOCAL: "make room on this machine's own disk, or raise its limits",
+    Verdict.LOCAL: "free disk space or memory on this machine, or raise its limits",
 }
 _EXHAUSTED: Final = (
-    "look at them with `chockstone checkpoints verify` (of the root, or of PLACE.ckpt), put good ones back from a "
-    "backup, or begin at zero in another root, or by fresh_start=True for one start only"
+    "check the checkpoints with `chockstone checkpoints verify` (root or PLACE.ckpt); put good ones back from "
+    "a backup, or start from zero in another root, or with fresh_start=True for one start"
 )
 
 
@@ -55,7 +56,7 @@ def show_recorded(uri: str, *, as_json: bool) -> int:
     try:
         report = recorded(uri)
     except CheckpointMissing as error:
-        raise CheckpointMissing(f"{error}; without --recorded this command looks now") from None
+        raise CheckpointMissing(f"{error}; leave out --recorded to search now") from None
     return _show(report, as_json=as_json)
 
 
@@ -64,7 +65,7 @@ def _show(report: ResumeReport, *, as_json: bool) -> int:
         print_json(asdict(report))
     else:
         _print(report)
-    return FOUND if report.outcome in ("blocked", "exhausted", "superseded") else 0
+    return ExitCode.FAILED if report.outcome in ("blocked", "exhausted", "superseded") else 0
 
 
 def _print(report: ResumeReport) -> None:
@@ -96,41 +97,44 @@ def _print(report: ResumeReport) -> None:
 def _print_outcome(report: ResumeReport) -> None:
     chosen = report.choice
     if chosen is not None:
-        is_native = chosen.generation is None
-        what = "the files that Flyte's own checkpoint wrote" if is_native else f"generation {chosen.generation}"
         number = "" if chosen.attempt is None else f" of attempt {chosen.attempt}"
         step = "" if chosen.step is None else f", step {chosen.step:,}"
         did = "restored" if report.outcome == "restored" else "would restore"
-        _fact("outcome", f"{did} {what}{number}{step}")
+        _fact("outcome", f"{did} {_name(chosen)}{number}{step}")
         _fact("from", chosen.uri)
         if chosen.generation is None:
-            _fact("note", "this is for Flyte, whose tasks take such files; Resume in a loop of your own does not")
+            _fact("note", "tasks of Flyte restore such files; Resume in your own loop does not")
     elif report.outcome == "fresh":
         is_foreign = any(each.verdict is Verdict.FOREIGN for each in report.looked)
         if report.settings.get("fresh_start") is True:
-            _fact("outcome", "a fresh start, as was asked for")
+            _fact("outcome", "a fresh start, because of fresh_start=True")
         elif is_foreign:
-            _fact("outcome", "a fresh start: nothing of this run was ever saved there, though of another one")
+            _fact("outcome", "a fresh start: the place holds checkpoints of another run, and none of this run")
             _fact(
-                "to do", "if it is this run, moved or renamed: give its name as --identity here and identity= to Resume"
+                "to do",
+                "if this run was moved or renamed, give its old name as --identity, and to Resume as identity=",
             )
         else:
-            _fact("outcome", "a fresh start: nothing was ever saved there")
+            _fact("outcome", "a fresh start: the place holds no checkpoint")
             if not any(each.verdict is Verdict.PARTIAL for each in report.looked):
-                _fact(
-                    "to do", "nothing, if this is a first start; else look for a slip in the URI, or for another root"
-                )
+                _fact("to do", "nothing, if this is the first start; otherwise check the URI")
     else:
         _alarm("outcome", _refusal(report))
         _fact("to do", _remedy(report))
 
 
+def _name(chosen: CandidateReport) -> str:
+    if chosen.generation is None:
+        return "the files that Flyte's own checkpoint wrote"
+    return f"{'checkpoint' if chosen.origin == ORIGIN else 'generation'} {chosen.generation}"
+
+
 def _refusal(report: ResumeReport) -> str:
     if report.outcome == "exhausted":
-        return "exhausted: something was saved, and none of it can be used; it does not start at zero by itself"
+        return "exhausted: checkpoints were saved, and none of them can be used; the run does not start from zero"
     worst = _worst(report)
     if report.outcome == "blocked" and worst is not None:
-        return f"blocked by {worst.uri}, {worst.verdict}: nothing older is taken for it, and nothing starts at zero"
+        return f"blocked by {worst.uri}, {worst.verdict}: no older checkpoint replaces it, and no run starts from zero"
     return str(report.outcome)
 
 
@@ -148,7 +152,7 @@ def _worst(report: ResumeReport) -> CandidateReport | None:
 def _steps_lost(report: ResumeReport) -> str:
     if report.choice is None:
         return ""
-    return "unknown, because a newer one cannot be read" if report.steps_lost is None else str(report.steps_lost)
+    return "unknown: a newer checkpoint cannot be read" if report.steps_lost is None else str(report.steps_lost)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from chockstone.checkpoints.reading.archive import Verify
 from chockstone.checkpoints.stores.file_source import open_file
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.store import SUFFIX, ArchiveSource, StoreEntry, check_name
+from chockstone.cli.output.short_ids import complete_id
 from chockstone.wire.paths import SCHEME
 
 
@@ -42,11 +43,22 @@ def is_archive(word: str) -> bool:
 
 def find_store(word: str) -> Store:
     if not word:
-        raise typer.BadParameter("the store is an empty word; name a directory or a URL such as s3://bucket/prefix")
+        raise typer.BadParameter("the store is empty text; name a directory or a URL such as s3://bucket/prefix")
     _refuse_address(word)
     if is_archive(word):
-        raise typer.BadParameter(f"{word!r} is an archive and not a store; name the directory it is in")
+        raise typer.BadParameter(f"{word!r} is an archive, not a store; name its directory")
     return open_store(word)
+
+
+def find_named(store: Store, word: str) -> CommandTarget:
+    """The checkpoint of this name, or the one whose name begins with it. Raises AmbiguousId."""
+    check_name(word)
+    try:
+        store.stat(word)
+    except CheckpointMissing:
+        found = complete_id(word, (entry.name for entry in store.entries()), noun="checkpoint")
+        return find_checkpoint(store, found or word)
+    return find_checkpoint(store, word)
 
 
 def find_checkpoint(store: Store, name: str) -> CommandTarget:
@@ -56,7 +68,7 @@ def find_checkpoint(store: Store, name: str) -> CommandTarget:
         try:
             return store.open(name)
         except CheckpointMissing as error:
-            raise CheckpointMissing(f"{error}; `chockstone checkpoints ls {store.url}` shows what is") from None
+            raise CheckpointMissing(f"{error}; `chockstone checkpoints ls {store.url}` lists them") from None
 
     return CommandTarget(name, source)
 
@@ -66,8 +78,8 @@ def find_archive(word: str) -> CommandTarget:
     if not is_archive(word):
         if "://" in word or os.path.isdir(word):
             raise typer.BadParameter(
-                f"{word!r} is a store and not an archive file: name a checkpoint of it, too, as "
-                f"`chockstone checkpoints ls {word}` shows it, or the path of a {SUFFIX} file"
+                f"{word!r} is a store, not an archive file: add the name of a checkpoint, as "
+                f"`chockstone checkpoints ls {word}` prints it, or write the path of a {SUFFIX} file"
             )
         raise typer.BadParameter(
             f"there is no archive file {word!r}: write the path of a {SUFFIX} file, a store and the name of a "
@@ -78,7 +90,7 @@ def find_archive(word: str) -> CommandTarget:
     place, _, name = word.removesuffix(SUFFIX).rpartition("/")
     if "://" not in place:
         raise typer.BadParameter(
-            f"{word!r} names no archive: write the store, a slash and the file, s3://bucket/x{SUFFIX}"
+            f"{word!r} is not the URL of an archive: write the store, a slash and the file, s3://bucket/x{SUFFIX}"
         )
     return CommandTarget(word, lambda: open_store(place).open(name))
 
@@ -86,14 +98,14 @@ def find_archive(word: str) -> CommandTarget:
 def _refuse_address(word: str) -> None:
     if word.startswith(SCHEME):
         raise typer.BadParameter(
-            f"{word!r} is a server's, where a store or a file is wanted; `chockstone checkpoints download` makes a "
-            f"file of a server's checkpoint"
+            f"{word!r} is a path on a server, and this argument is a store or a file; download the checkpoint with "
+            f"`chockstone checkpoints download`"
         )
 
 
 def find_one(where: str, name: str | None) -> CommandTarget:
     """From ``STORE NAME`` or ``FILE``."""
-    return find_archive(where) if name is None else find_checkpoint(find_store(where), name)
+    return find_archive(where) if name is None else find_named(find_store(where), name)
 
 
 def list_entries(store: Store, prefix: str) -> list[StoreEntry]:

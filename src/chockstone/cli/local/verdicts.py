@@ -11,9 +11,9 @@ from chockstone.checkpoints import verify_archive
 from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, ForeignArchive, UnsupportedArchive
 from chockstone.checkpoints.reading.archive import Verify
 from chockstone.cli.local.targets import CommandTarget
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.formatting import format_count, format_size, format_states, printable
-from chockstone.cli.output.reporting import FOUND
-from chockstone.cli.output.terminal import bytes_bar, print_alarm, print_json, print_line
+from chockstone.cli.output.terminal import bytes_bar, print_alarm, print_json, print_line, print_stderr
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,13 @@ class ArchiveVerdict:
     seconds: float = 0.0
 
 
-def verify_targets(targets: Iterable[CommandTarget], *, policy: Verify, as_json: bool, were_listed: bool) -> int:
-    """Verify each, print each verdict as it falls, and return the exit code.
+def verify_targets(
+    targets: Iterable[CommandTarget], *, place: str, policy: Verify, as_json: bool, were_listed: bool
+) -> int:
+    """Verify each archive of ``place``, print each verdict at once, and return the exit code. Nothing to verify is a
+    failure.
 
-    ``were_listed``: the names come from the store itself, so one that is gone was removed meanwhile.
+    ``were_listed``: the names come from the store itself, so a missing archive was removed meanwhile.
     """
     verdicts: list[ArchiveVerdict] = []
     for target in targets:
@@ -46,7 +49,9 @@ def verify_targets(targets: Iterable[CommandTarget], *, policy: Verify, as_json:
         print_json({"policy": policy, "checkpoints": document, "good": len(verdicts) - bad, "bad": bad})
     else:
         _print_totals(verdicts)
-    return FOUND if bad else 0
+    if not verdicts:
+        print_stderr(f"chockstone: nothing was verified: {place} holds no checkpoint; check the path, or the --prefix")
+    return ExitCode.FAILED if bad or not verdicts else ExitCode.OK
 
 
 def _verify(target: CommandTarget, policy: Verify) -> ArchiveVerdict:
@@ -72,10 +77,10 @@ def _print(verdict: ArchiveVerdict) -> None:
         print_alarm(f"{name}: {verdict.state}: {printable(verdict.reason or '')}")
         return
     size, seconds = format_size(verdict.size_bytes or 0), f"{verdict.seconds:.2f} s"
-    print_line(f"{name}: good: {verdict.blocks_verified:,} of {verdict.blocks:,} blocks verified, {size} in {seconds}")
+    print_line(f"{name}: ok: {verdict.blocks_verified:,} of {verdict.blocks:,} blocks verified, {size} in {seconds}")
 
 
 def _print_totals(verdicts: Sequence[ArchiveVerdict]) -> None:
-    if len(verdicts) != 1:
+    if len(verdicts) > 1:
         states = format_states(verdict.state for verdict in verdicts)
         print_line(f"{format_count(len(verdicts), 'checkpoint')}: {states}")

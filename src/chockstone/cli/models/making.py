@@ -83,7 +83,7 @@ def _claim(target: Path, *, force: bool) -> None:
     if not force and (held := sorted(os.listdir(target))):
         raise ModelNotMade(
             f"the directory {str(target)!r} is not empty: it holds {held[0]!r}{' and more' if held[1:] else ''}. "
-            f"Choose another, or pass --force to write over what is there."
+            f"Choose another, or pass --force to overwrite its files."
         )
 
 

@@ -11,13 +11,13 @@ import typer
 from chockstone.cli.output.terminal import print_stderr
 
 NOT_CONFIRMED: Final = (
-    "standard input is no terminal, so nobody can confirm; pass --yes to delete, or --dry-run to see what would be "
-    "deleted"
+    "cannot ask for confirmation: standard input is not a terminal; pass --yes to delete, or --dry-run to list the "
+    "deletions"
 )
 
 
 def is_confirmed(lines: Iterable[str], question: str) -> bool:
-    """Show what would be deleted and ask. A usage error if standard input is no terminal."""
+    """Show what would be deleted and ask. A usage error if standard input is not a terminal."""
     if not sys.stdin.isatty():
         raise typer.BadParameter(NOT_CONFIRMED)
     for line in lines:

@@ -114,8 +114,8 @@ def parse_best(text: str) -> tuple[str, Literal["min", "max"], int]:
         raise ValueError("name a metric, such as loss, accuracy:max or loss:min:3")
     if match["mode"] is None and ":" in text:
         raise ValueError(
-            f"{text!r} does not say whether the least or the most is the best: after a colon write min or max, and "
-            f"then how many, as in accuracy:max or loss:min:3. A metric that has a colon in its name needs it, too."
+            f"{text!r} does not say whether the lowest or the highest value is the best: write METRIC:min or METRIC:max"
+            f" and perhaps a count, as in accuracy:max or loss:min:3. A metric with a colon in its name needs it, too."
         )
     return match["metric"], "max" if match["mode"] == "max" else "min", int(match["count"] or 1)
 

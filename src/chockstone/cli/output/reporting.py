@@ -14,29 +14,18 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 import typer
 
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.terminal import print_json, print_stderr
 from chockstone.extras import ExtraMissing
-
-FOUND: Final = 1
-BAD_INPUT: Final = 2
-UNREACHABLE: Final = 3
-INTERRUPTED: Final = 130
-BROKEN_PIPE: Final = 141  # what a shell says of a program that SIGPIPE ended
-
-EXIT_CODES: Final = (
-    "Exit codes: 0 fine; 1 found something (damage, a difference, a checkpoint that is not there); "
-    "2 usage or bad input; 3 store or server not reachable or denied; 130 interrupted."
-)
 
 
 class CommandFailed(Exception):
     """A command cannot do what it was asked; the message says why, and ``exit_code`` how it ends."""
 
-    exit_code = BAD_INPUT
+    exit_code: ExitCode = ExitCode.USAGE
 
 
 @contextmanager
@@ -48,10 +37,10 @@ def reporting(*, as_json: bool, debug: bool) -> Iterator[None]:
         yield
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
     except BrokenPipeError:
         _silence_stdout()
-        raise typer.Exit(BROKEN_PIPE) from None
+        raise typer.Exit(ExitCode.BROKEN_PIPE) from None
     except (CheckpointError, CommandFailed, ExtraMissing) as error:
         if debug:
             traceback.print_exc()
@@ -64,7 +53,7 @@ def reporting(*, as_json: bool, debug: bool) -> Iterator[None]:
             traceback.print_exc()
         _silence_stdout()
         print_stderr(f"chockstone: cannot write the output: {error.strerror or error}")
-        raise typer.Exit(UNREACHABLE) from None
+        raise typer.Exit(ExitCode.UNREACHABLE) from None
 
 
 def finish(exit_code: int) -> None:
@@ -78,10 +67,10 @@ def _exit_code(error: Exception) -> int:
     if isinstance(error, CommandFailed):
         return error.exit_code
     if isinstance(error, DamagedArchive | CheckpointMissing):
-        return FOUND
+        return ExitCode.FAILED
     if isinstance(error, StoreError) and not isinstance(error, InvalidName):
-        return UNREACHABLE
-    return BAD_INPUT
+        return ExitCode.UNREACHABLE
+    return ExitCode.USAGE
 
 
 def _silence_stdout() -> None:

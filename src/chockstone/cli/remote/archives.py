@@ -13,17 +13,18 @@ from chockstone.checkpoints.stores.file_source import open_file
 from chockstone.cli.local.differences import compare_targets
 from chockstone.cli.local.extraction import export_target, merge_target
 from chockstone.cli.local.targets import CommandTarget, find_archive
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.formatting import format_size, printable
-from chockstone.cli.output.reporting import INTERRUPTED, CommandFailed
+from chockstone.cli.output.reporting import CommandFailed
 from chockstone.cli.output.terminal import print_json, print_line
-from chockstone.cli.remote.addresses import find_path, is_address, route
+from chockstone.cli.remote.addresses import find_readable, is_address, route
 from chockstone.cli.remote.client import Server
 from chockstone.cli.remote.download import download, fetched, list_parts
 from chockstone.wire.paths import TinkerPath
 
 
 class DownloadInterrupted(CommandFailed):
-    exit_code = INTERRUPTED
+    exit_code = ExitCode.INTERRUPTED
 
 
 @contextmanager
@@ -35,8 +36,8 @@ def _explained_interruption(target: Path) -> Iterator[None]:
         for part in list_parts(target):
             if size_bytes := part.stat().st_size:
                 raise DownloadInterrupted(
-                    f"interrupted: {format_size(size_bytes)} have arrived and stay in {str(part)!r}; "
-                    f"the same command resumes from there"
+                    f"interrupted: {format_size(size_bytes)} are kept in {str(part)!r}; "
+                    f"the same command resumes the download"
                 ) from None
             part.unlink()
         raise
@@ -84,6 +85,6 @@ def _found(server: Server, word: str, place: Path) -> Iterator[CommandTarget]:
     if not is_address(word):
         yield find_archive(word)
         return
-    path = find_path(word)
+    path = find_readable(server, word)
     with fetched(lambda: server.place(route(path, "archive")), place, label=str(path)) as part:
         yield CommandTarget(str(path), lambda: open_file(part))

@@ -20,7 +20,7 @@ class ListedCheckpoint:
     size_bytes: int
     is_public: bool
     expires_at: datetime | None
-    damage: str | None  # None: it is good, as far as the server knows
+    damage: str | None  # None: the server knows of none
     metadata: Mapping[str, str]
     entry: Json = field(repr=False, compare=False)  # as the server gave it
 
@@ -45,7 +45,7 @@ class ListedCheckpoint:
         return format_duration((now - self.created_at).total_seconds())
 
     def state(self, now: datetime) -> str:
-        words = ["good" if self.damage is None else f"damaged: {printable(self.damage)}"]
+        words = ["ok" if self.damage is None else f"damaged: {printable(self.damage)}"]
         if self.is_public:
             words.append("public")
         if self.expires_at is not None:

@@ -17,7 +17,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
-from chockstone.cli.output.reporting import BAD_INPUT, FOUND, UNREACHABLE, CommandFailed
+from chockstone.cli.output.exit_codes import ExitCode
+from chockstone.cli.output.reporting import CommandFailed
 
 Json = dict[str, Any]  # Any: JSON
 
@@ -33,31 +34,31 @@ _MOST_WAIT_SECONDS: Final = 5.0
 class ServerUnreachable(CommandFailed):
     """No server answers, or it is no Chockstone server, or it failed."""
 
-    exit_code = UNREACHABLE
+    exit_code = ExitCode.UNREACHABLE
 
 
 class ServerDenied(CommandFailed):
     """Who is asking may not do this."""
 
-    exit_code = UNREACHABLE
+    exit_code = ExitCode.UNREACHABLE
 
 
 class NotThere(CommandFailed):
     """What was asked for is not there, or not the caller's."""
 
-    exit_code = FOUND
+    exit_code = ExitCode.FAILED
 
 
 class FoundDamaged(CommandFailed):
     """The checkpoint cannot be used, as the server knows by now."""
 
-    exit_code = FOUND
+    exit_code = ExitCode.FAILED
 
 
 class ServerRefused(CommandFailed):
     """The caller has to change something."""
 
-    exit_code = BAD_INPUT
+    exit_code = ExitCode.USAGE
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -100,11 +101,11 @@ class Server:
         with self._send("GET", path, None, _ANSWER_SECONDS) as answer:
             found = answer.headers.get("Location") or self._document(answer.read()).get("url")
         if not found:
-            raise ServerUnreachable(f"the server at {self.url} names no place to download {path!r} from")
+            raise ServerUnreachable(f"the server at {self.url} returned no download URL for {path!r}")
         place = urljoin(f"{self.url}/", str(found))
         if urlsplit(place).scheme not in _SCHEMES:
             raise ServerUnreachable(
-                f"the server at {self.url} sends downloads to {place!r:.80}, which is no place for it"
+                f"the server at {self.url} returned the download URL {place!r:.80}, which is not http or https"
             )
         return place
 
@@ -121,7 +122,7 @@ class Server:
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            raise ServerUnreachable(f"{self.url} does not answer as a Chockstone server; {_NAME_ANOTHER}")
+            raise ServerUnreachable(f"{self.url} is not a Chockstone server; {_NAME_ANOTHER}")
         return document
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Any:
@@ -153,13 +154,15 @@ class Server:
     def _explain(self, error: HTTPError, path: str) -> CommandFailed:
         detail, code = read_refusal(error)
         if error.code == 401:
-            return ServerDenied(f"{detail or 'the key is refused'}. {self.url} was asked; --key gives another key.")
+            return ServerDenied(
+                f"{detail or 'the API key is refused'}. Server: {self.url}. Set a key with --key or TINKER_API_KEY."
+            )
         if error.code == 403:
             return ServerDenied(detail or f"{self.url} does not allow this")
         if error.code in (404, 405) and (detail is None or detail in ("Not Found", "Method Not Allowed")):
             return ServerUnreachable(
-                f"the server at {self.url} knows no {path.partition('?')[0]!r}: it is older than this program, "
-                f"or no Chockstone server; {_NAME_ANOTHER}"
+                f"the server at {self.url} has no route {path.partition('?')[0]!r}: it is older than this program, "
+                f"or not a Chockstone server; {_NAME_ANOTHER}"
             )
         if error.code == 404:
             return NotThere(str(detail))
@@ -170,15 +173,15 @@ class Server:
         return ServerUnreachable(f"the server at {self.url} failed with status {error.code}: {detail or error.reason}")
 
 
-_NAME_ANOTHER: Final = "--server or TINKER_BASE_URL name another"
+_NAME_ANOTHER: Final = "name another server with --server or TINKER_BASE_URL"
 
 
 def connect(url: str, key: str) -> Server:
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES or not parts.hostname:
-        raise ServerRefused(f"{url!r} is no server's URL; write one such as http://127.0.0.1:8000")
+        raise ServerRefused(f"{url!r} is not the URL of a server; write one such as http://127.0.0.1:8000")
     if not key.isascii() or not key.isprintable():
-        raise ServerRefused("the key holds characters that no key has; set TINKER_API_KEY or --key")
+        raise ServerRefused("the API key has characters that no key has; set TINKER_API_KEY or --key")
     return Server(url.rstrip("/"), key, opener_for(parts.hostname))
 
 

@@ -26,7 +26,8 @@ from chockstone.checkpoints import Archive, verify_archive
 from chockstone.checkpoints.errors import DamagedArchive, ForeignArchive
 from chockstone.checkpoints.stores.file_source import open_file
 from chockstone.checkpoints.stores.posix import explained, fsync_directory, move_if_absent
-from chockstone.cli.output.reporting import BAD_INPUT, FOUND, CommandFailed
+from chockstone.cli.output.exit_codes import ExitCode
+from chockstone.cli.output.reporting import CommandFailed
 from chockstone.cli.output.terminal import bytes_bar
 from chockstone.cli.remote.client import ServerUnreachable, opener_for, read_refusal
 
@@ -40,13 +41,13 @@ _PART: Final = re.compile(rf"[0-9a-f]{{12}}{_SUFFIX}")
 class TargetTaken(CommandFailed):
     """The file is there already, or another download is writing it."""
 
-    exit_code = BAD_INPUT
+    exit_code = ExitCode.USAGE
 
 
 class CannotBeFetched(CommandFailed):
     """The server found the archive damaged."""
 
-    exit_code = FOUND
+    exit_code = ExitCode.FAILED
 
 
 class _Lost(Exception):
@@ -96,7 +97,7 @@ def fetched(sign: Callable[[], str], target: Path, *, label: str) -> Iterator[Pa
         except _Changed:
             continue
     else:
-        raise ServerUnreachable(f"{label} is replaced faster than it can be downloaded; try again later")
+        raise ServerUnreachable(f"{label} was replaced during each attempt to download it; try again later")
     _verify(part, label)
     try:
         yield part
@@ -123,7 +124,7 @@ def _fetch(sign: Callable[[], str], target: Path, label: str) -> Path:
                 if failures >= _PATIENCE:
                     raise ServerUnreachable(
                         f"the download of {label} broke off after {file.tell():,} of {offer.size_bytes:,} bytes: "
-                        f"{error}. Run the command again to go on from there."
+                        f"{error}. Run the command again to resume from there."
                     ) from None
                 time.sleep(min(8.0, 0.25 * 2**failures))
                 url = sign()
@@ -165,7 +166,7 @@ def _take(url: str, offer: _Offer, file: IO[bytes], on_bytes: Callable[[int], No
                 raise _Lost(str(error) or type(error).__name__) from None
             if not chunk:
                 raise _Lost("the server closed the connection")
-            with explained("cannot write what was downloaded"):
+            with explained("cannot write the downloaded bytes"):
                 file.write(chunk)
             on_bytes(len(chunk))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.formatting import format_count, format_size, format_time, printable, shorten
-from chockstone.cli.output.reporting import FOUND
 from chockstone.cli.output.terminal import print_json, print_line, print_stderr, print_table, spinner
-from chockstone.cli.remote.addresses import find_path
+from chockstone.cli.remote.addresses import parse_path
 from chockstone.cli.remote.checkpoint import ListedCheckpoint, get_checkpoint, list_checkpoints
 from chockstone.cli.remote.client import Json, Server
 from chockstone.wire.paths import Kind, TinkerPath
@@ -48,7 +48,7 @@ def show_served(server: Server, path: TinkerPath, *, now: datetime, as_json: boo
     info: Json = {}
     if path.is_latest:
         info = server.post("weights_info", {"tinker_path": str(path)})
-        path = find_path(info["path"])
+        path = parse_path(info["path"])
     listed = get_checkpoint(server, path)
     if not info and path.kind is not Kind.EXTERNAL_WEIGHTS and listed.damage is None:
         info = server.post("weights_info", {"tinker_path": str(path)})
@@ -59,7 +59,7 @@ def show_served(server: Server, path: TinkerPath, *, now: datetime, as_json: boo
             print_line(f"{label:<12}{text}")
     if listed.damage is not None:
         print_stderr(f"chockstone: {path} is damaged: {listed.damage}")
-        return FOUND
+        return ExitCode.FAILED
     return 0
 
 

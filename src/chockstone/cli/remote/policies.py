@@ -26,7 +26,7 @@ def show_policies(server: Server, scope: str | None, *, as_json: bool) -> None:
         print_json({"server": server.url, "policies": policies, "default": answer["default"], "default_quotas": quotas})
         return
     rows = [(printable(row["scope"]), _spell_row(row), printable(row["changed_by"])) for row in policies]
-    rows.append(("(default)", _spell_default(answer["default"], quotas), "as the server was started"))
+    rows.append(("(default)", _spell_default(answer["default"], quotas), "serve options"))
     print_table(("SCOPE", "POLICY", "SET BY"), rows)
 
 
@@ -47,7 +47,7 @@ def remove_policy(server: Server, scope: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"scope": scope, "removed": True, "next_sweep": report})
         return
-    print_line(f"{scope}: its policy is removed; a wider one applies")
+    print_line(f"{scope}: policy removed; the next wider scope applies")
     print_line(_foretell(report))
 
 
@@ -58,29 +58,29 @@ def preview_policy(server: Server, scope: str, policy: Mapping[str, Any] | None,
         print_json({"server": server.url, "scope": scope, "policy": policy and dict(policy), **report})
         return
     print_report(report)
-    print_line("nothing was changed: the policies are as they were")
+    print_line("dry run: no policy was changed")
 
 
 def _preview(server: Server, scope: str, policy: Mapping[str, Any] | None) -> Json:
     method = "DELETE" if policy is None else "PUT"
-    with spinner(f"{printable(server.url)} looks for what would have to go"):
+    with spinner(f"{printable(server.url)} computes the next sweep"):
         return server.ask(method, f"policies/{segment(scope)}?dry_run=true", policy, seconds=LONG_SECONDS)
 
 
 def _foretell(report: Json) -> str:
     removed = report["removed"]
     if not removed:
-        return "the next sweep removes none of its checkpoints"
+        return "the next sweep removes no checkpoint of this scope"
     size = format_size(sum(gone["size_bytes"] for gone in removed))
     return (
         f"the next sweep removes {format_count(len(removed), 'checkpoint')}, {size}; "
-        f"`chockstone checkpoints gc --dry-run` shows which"
+        f"`chockstone checkpoints gc --dry-run` lists them"
     )
 
 
 def _spell_row(row: Json) -> str:
     ceiling: int | None = row.get("quota_ceiling_bytes")
-    return spell(row["policy"]) + ("" if ceiling is None else f" (an admin allows {write_size(ceiling)})")
+    return spell(row["policy"]) + ("" if ceiling is None else f" (limit set by an admin: {write_size(ceiling)})")
 
 
 def _spell_default(policy: Json, quotas: Json) -> str:
@@ -107,7 +107,7 @@ def spell(policy: Mapping[str, Any], *, ttl: str = "--ttl") -> str:  # Any: plai
 
 def sweep_served(server: Server, run_id: str | None, *, dry_run: bool, as_json: bool) -> None:
     body = {"dry_run": dry_run} if run_id is None else {"dry_run": dry_run, "run_id": run_id}
-    with spinner(f"{printable(server.url)} looks for what has to go"):
+    with spinner(f"{printable(server.url)} sweeps"):
         report = server.post("sweep", body, seconds=LONG_SECONDS)
     if as_json:
         print_json({"server": server.url, **report})
@@ -128,5 +128,5 @@ def print_report(report: Json) -> None:
         print_table(("ACTION", "PATH", "SIZE", "REASON"), rows, right=("SIZE",))
     count = format_count(len(report["removed"]), "checkpoint")
     total, freed = sum(gone["size_bytes"] for gone in report["removed"]), report["freed_bytes"]
-    later = "" if dry_run or freed >= total else f" ({format_size(freed)} freed now, the rest with the trash)"
+    later = "" if dry_run or freed >= total else f" ({format_size(freed)} freed now, the rest when the trash is purged)"
     print_line(f"{verb} {count}, {format_size(total)}{later}; kept {len(report['kept']):,}")

@@ -1,4 +1,4 @@
-"""Deletes checkpoints of a server by path, or by run, kind and age (``rm``)."""
+"""Deletes checkpoints of a server by path, or by run, kind and age, and whole runs (``rm``)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from datetime import datetime
 from typing import Final
 
 from chockstone.cli.output.confirmation import is_confirmed
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.formatting import format_count, format_size
-from chockstone.cli.output.reporting import BAD_INPUT, FOUND
 from chockstone.cli.output.terminal import print_json, print_line, print_stderr
-from chockstone.cli.remote.addresses import find_path, route, run_route
+from chockstone.cli.remote.addresses import parse_path, route, run_route
 from chockstone.cli.remote.checkpoint import ListedCheckpoint, list_checkpoints
-from chockstone.cli.remote.client import NotThere, Server, ServerRefused
+from chockstone.cli.remote.client import LONG_SECONDS, NotThere, Server, ServerRefused
 from chockstone.wire.paths import TinkerPath
 
 _AT_ONCE: Final = 8
@@ -67,10 +67,10 @@ def remove_paths(
     for word in missing:
         if word in foreign:
             print_stderr(
-                f"chockstone: checkpoint {word!r} is not yours: another user published it, who alone can remove it"
+                f"chockstone: checkpoint {word!r} belongs to another user, who published it; only they can remove it"
             )
         else:
-            print_stderr(f"chockstone: checkpoint {word!r} is not yours or not there")
+            print_stderr(f"chockstone: checkpoint {word!r} does not exist, or is not yours")
     found = [listed[word] for word in words if word in listed]
     return _remove(server, found, missing, now=now, yes=yes, dry_run=dry_run, as_json=as_json)
 
@@ -94,7 +94,7 @@ def _remove(
         answers = pool.map(lambda listed: None if dry_run else _delete(server, listed), found)
         for listed, answer in zip(found, answers, strict=True):
             if isinstance(answer, NotThere):
-                print_stderr(f"chockstone: checkpoint {listed.path!r} was removed by someone else meanwhile")
+                print_stderr(f"chockstone: checkpoint {listed.path!r} was removed by another request meanwhile")
                 missing.append(listed.path)
             elif answer is not None:
                 print_stderr(f"chockstone: {answer}")
@@ -111,8 +111,8 @@ def _remove(
         total = format_size(sum(listed.size_bytes for listed in removed))
         print_line(f"{'would remove' if dry_run else 'removed'} {format_count(len(removed), 'checkpoint')}, {total}")
     if failed:
-        return BAD_INPUT
-    return FOUND if missing else 0
+        return ExitCode.USAGE
+    return ExitCode.FAILED if missing else 0
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def _is_own(server: Server, run_id: str) -> bool:
 
 def _delete(server: Server, listed: ListedCheckpoint) -> NotThere | ServerRefused | None:
     try:
-        server.delete(route(find_path(listed.path)))
+        server.delete(route(parse_path(listed.path)))
     except (NotThere, ServerRefused) as error:
         return error
     return None
@@ -157,3 +157,64 @@ def _published(found: Sequence[ListedCheckpoint]) -> str:
         return ""
     more = "" if len(paths) <= _NAMED else f" and {len(paths) - _NAMED:,} more"
     return f", {len(paths):,} of them published: {', '.join(paths[:_NAMED])}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundRun:
+    run_id: str
+    state: str
+    checkpoints: Sequence[ListedCheckpoint]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(listed.size_bytes for listed in self.checkpoints)
+
+    def describe(self) -> str:
+        published = sum(listed.is_public for listed in self.checkpoints)
+        public = f", {published:,} of them published" if published else ""
+        active = ", still loaded" if self.state == "active" else ""
+        size = f"{format_count(len(self.checkpoints), 'checkpoint')}, {format_size(self.size_bytes)}"
+        return f"{self.run_id}  {size}{public}{active}"
+
+
+def remove_runs(server: Server, run_ids: Sequence[str], *, yes: bool, dry_run: bool, as_json: bool) -> int:
+    """Delete each run that exists, and return the exit code. A run that cannot be deleted stops no other."""
+    found: list[_FoundRun] = []
+    missing: list[str] = []
+    for run_id in run_ids:
+        try:
+            state = str(server.get(run_route(run_id)).get("state") or "")
+            found.append(_FoundRun(run_id, state, list_checkpoints(server, run_id)))
+        except NotThere as error:
+            print_stderr(f"chockstone: {error}")
+            missing.append(run_id)
+    if found and not (yes or dry_run) and not _are_agreed(found):
+        print_stderr("nothing was removed")
+        found = []
+    removed: list[_FoundRun] = []
+    failed: list[dict[str, str]] = []
+    for run in found:
+        try:
+            if not dry_run:
+                server.delete(run_route(run.run_id), seconds=LONG_SECONDS)
+        except (NotThere, ServerRefused) as error:
+            print_stderr(f"chockstone: {error}")
+            failed.append({"training_run_id": run.run_id, "error": str(error)})
+            continue
+        removed.append(run)
+        if not as_json:
+            print_line(f"{'would remove' if dry_run else 'removed'} {run.describe()}")
+    if as_json:
+        gone = [
+            {"training_run_id": run.run_id, "checkpoints": len(run.checkpoints), "size_bytes": run.size_bytes}
+            for run in removed
+        ]
+        print_json({"server": server.url, "dry_run": dry_run, "removed": gone, "missing": missing, "failed": failed})
+    return ExitCode.FAILED if missing or failed else ExitCode.OK
+
+
+def _are_agreed(found: Sequence[_FoundRun]) -> bool:
+    count = sum(len(run.checkpoints) for run in found)
+    total = format_size(sum(run.size_bytes for run in found))
+    question = f"Remove {format_count(len(found), 'run')} with {format_count(count, 'checkpoint')}, {total}?"
+    return is_confirmed((run.describe() for run in found), question)

@@ -1,4 +1,4 @@
-"""Recoveries of a run, as its server wrote them down."""
+"""Lists the runs of a server (``runs ls``) and shows one with its lineage (``runs show``)."""
 
 from __future__ import annotations
 
@@ -7,65 +7,17 @@ from datetime import datetime
 from typing import Final
 
 from chockstone.cli.output.formatting import format_count, format_duration, format_size, format_time, printable
+from chockstone.cli.output.short_ids import shorten_ids
 from chockstone.cli.output.terminal import print_json, print_line, print_table, spinner
 from chockstone.cli.remote.addresses import run_route
 from chockstone.cli.remote.checkpoint import list_checkpoints, parse_time
-from chockstone.cli.remote.client import Json, Server
+from chockstone.cli.remote.client import Json, NotThere, Server
+from chockstone.wire.paths import SCHEME
+
+_MAX_LINEAGE: Final = 50  # runs that are asked for
 
 
-def list_recoveries(server: Server, run_id: str, *, now: datetime, as_json: bool) -> None:
-    answer = server.get(f"{run_route(run_id)}/recoveries")
-    if as_json:
-        print_json(answer)
-        return
-    recoveries = answer["recoveries"]
-    if not recoveries:
-        print_line(f"run {printable(run_id)} was never brought back: nothing has gone wrong")
-        return
-    rows = [
-        (
-            f"{format_duration((now - parse_time(each['at'])).total_seconds())} ago",
-            printable(each["reason"]),
-            _start(each),
-            f"{each['replayed']:,}",
-            f"{each['redone']:,}",
-            f"{each['seconds']:.2f} s",
-            _verdict(each),
-        )
-        for each in recoveries
-    ]
-    alarming = {index for index, each in enumerate(recoveries) if each["mismatched"] or each.get("lost")}
-    columns = ("WHEN", "WHY", "FROM", "REPLAYED", "REDONE", "TOOK", "RESULT")
-    print_table(columns, rows, right=("WHEN", "REPLAYED", "REDONE", "TOOK"), alarming=alarming)
-    for each in recoveries:
-        for note in (*_skipped(each), *each["notes"]):
-            print_line(f"{each['at']}: {printable(note)}")
-
-
-def _start(recovery: Json) -> str:
-    """The archive's place in the run's journal is all of its name that tells anybody anything."""
-    archive = recovery.get("archive")
-    if archive is None:
-        return "its beginning"
-    return f"archive {printable(archive.rpartition('/')[2].partition('.')[0].lstrip('0') or '0')}"
-
-
-def _verdict(recovery: Json) -> str:
-    if recovery.get("lost"):
-        return f"{format_count(recovery['lost'], 'operation')} lost"
-    if recovery["mismatched"]:
-        return f"{recovery['mismatched']:,} of {format_count(recovery['replayed'], 'result')} differ"
-    return "the same" if recovery["matched"] else "nothing to compare"
-
-
-def _skipped(recovery: Json) -> list[str]:
-    return [f"passed over {each['archive']}: {each['reason']}" for each in recovery["skipped"]]
-
-
-_LAST: Final = ("last_checkpoint", "last_sampler_checkpoint", "last_external_checkpoint")
-
-
-def list_runs(server: Server, *, now: datetime, as_json: bool) -> None:
+def list_runs(server: Server, *, now: datetime, full_ids: bool, as_json: bool) -> None:
     with spinner(f"asking {printable(server.url)}"):
         runs = list({run["training_run_id"]: run for run in server.pages("training_runs", "training_runs")}.values())
     if as_json:
@@ -74,30 +26,39 @@ def list_runs(server: Server, *, now: datetime, as_json: bool) -> None:
     if not runs:
         print_line(f"no runs on {printable(server.url)}")
         return
+    ids = [str(run["training_run_id"]) for run in runs]
+    parents = [_run_of(run["parent"]) for run in runs if run.get("parent")]
+    short = {each: each for each in (*ids, *parents)} if full_ids else shorten_ids([*ids, *parents])
     rows = [
         (
-            printable(run["training_run_id"]),
+            printable(short[run["training_run_id"]]),
             printable(run["base_model"]),
-            _trained(run),
-            f"{_age(run['last_request_time'], now)} ago",
+            "" if run.get("steps") is None else f"{run['steps']:,}",
+            _loss(run),
+            f"{_age(run.get('created_at') or run['last_request_time'], now)} ago",
             printable(run.get("state") or ""),
-            _newest(run),
+            printable(short[_run_of(run["parent"])]) if run.get("parent") else "",
         )
         for run in runs
     ]
-    print_table(("RUN", "MODEL", "TRAINED", "USED", "STATE", "NEWEST CHECKPOINT"), rows, right=("USED",))
+    columns = ("RUN", "MODEL", "STEP", "LOSS", "CREATED", "STATE", "FROM")
+    print_table(columns, rows, right=("STEP", "LOSS", "CREATED"))
 
 
 def show_run(server: Server, run_id: str, *, now: datetime, as_json: bool) -> None:
     run = server.get(run_route(run_id))
     checkpoints = list_checkpoints(server, run_id)
+    lineage = list(_lineage(server, run))
     if as_json:
-        print_json({**run, "checkpoints": [listed.entry for listed in checkpoints]})
+        entries = [listed.entry for listed in checkpoints]
+        print_json({**run, "checkpoints": entries, "lineage": [path for path, _ in lineage]})
         return
     total = format_size(sum(listed.size_bytes for listed in checkpoints))
     facts = [*_facts(run, now), ("saved", f"{format_count(len(checkpoints), 'checkpoint')}, {total}")]
     for label, text in facts:
         print_line(f"{label:<12}{text}")
+    for index, (path, remark) in enumerate(lineage):
+        print_line(f"{'' if index else 'made from':<12}{printable(path)}{remark}")
     if checkpoints:
         print_line()
         rows = [
@@ -112,24 +73,50 @@ def _facts(run: Json, now: datetime) -> Iterator[tuple[str, str]]:
     used_at = parse_time(run["last_request_time"])
     yield "run", printable(run["training_run_id"])
     yield "model", printable(run["base_model"])
-    yield "trained", _trained(run)
+    yield "trains", _trained(run)
     yield "owner", printable(run["model_owner"])
     if state := run.get("state"):
         yield "state", printable(state)
-    yield "used", f"{format_time(used_at)}, {_age(run['last_request_time'], now)} ago"
+    if run.get("steps") is not None:
+        yield "step", f"{run['steps']:,}"
+    if loss := _loss(run):
+        yield "last loss", f"{loss} (loss:sum of the last forward_backward)"
+    if created := run.get("created_at"):
+        yield "created", f"{format_time(parse_time(created))}, {_age(created, now)} ago"
+    yield "last used", f"{format_time(used_at)}, {_age(run['last_request_time'], now)} ago"
     for key, value in (run.get("user_metadata") or {}).items():
         yield "metadata", printable(f"{key}={value}")
+
+
+def _lineage(server: Server, run: Json) -> Iterator[tuple[str, str]]:
+    """The checkpoints that a run was made from, nearest first, and a remark on each."""
+    seen = {str(run["training_run_id"])}
+    parent: str | None = run.get("parent")
+    while parent is not None and len(seen) <= _MAX_LINEAGE:
+        run_id = _run_of(parent)
+        if run_id in seen:
+            yield parent, ", of a run above"
+            return
+        seen.add(run_id)
+        try:
+            above = server.get(run_route(run_id)).get("parent")
+        except NotThere:
+            yield parent, ", of a run that is deleted or not yours"
+            return
+        yield parent, ""
+        parent = above
+
+
+def _run_of(path: str) -> str:
+    return path.removeprefix(SCHEME).partition("/")[0]
 
 
 def _trained(run: Json) -> str:
     return f"LoRA {run['lora_rank']}" if run["is_lora"] else "all weights"
 
 
-def _newest(run: Json) -> str:
-    newest = [run[kind] for kind in _LAST if run.get(kind)]
-    if not newest:
-        return ""
-    return printable(max(newest, key=lambda entry: parse_time(entry["time"]))["checkpoint_id"])
+def _loss(run: Json) -> str:
+    return "" if run.get("last_loss") is None else f"{run['last_loss']:.5g}"
 
 
 def _age(text: str, now: datetime) -> str:

@@ -18,7 +18,7 @@ def set_public(server: Server, path: TinkerPath, *, public: bool, as_json: bool)
     if as_json:
         print_json({"tinker_path": str(path), "public": public})
     else:
-        print_line(f"{path} {'can be read by every user of the server' if public else 'is private'}")
+        print_line(f"{path} {'is readable by all users of the server' if public else 'is private'}")
 
 
 def set_lifetime(server: Server, path: TinkerPath, ttl_seconds: float | None, *, as_json: bool) -> None:

@@ -32,9 +32,9 @@ def show_storage(server: Server, *, runs: int, now: datetime, as_json: bool) -> 
         print_line(f"trash  {format_size(trash['size_bytes'])} in {format_count(trash['count'], 'checkpoint')}")
     free, reserve = disk.get("free_bytes"), disk["reserve_bytes"]
     if free is not None:  # a bucket does not say
-        print_line(f"disk   {format_size(free)} free, {format_size(max(0, free - reserve))} of it for checkpoints")
+        print_line(f"disk   {format_size(free)} free, {format_size(max(0, free - reserve))} of them for checkpoints")
         if free <= reserve:
-            print_alarm("the disk is full up to its reserve: nothing can be saved until something is removed")
+            print_alarm("the disk is full up to its reserve: no checkpoint can be saved until space is freed")
     _print_bars("USERS", [(user["user_id"], user) for user in _largest(report["users"])])
     largest = _largest(report["runs"])
     _print_bars("RUNS", [(f"{run['run_id']} {run['base_model']}", run) for run in largest[:runs]])
@@ -46,7 +46,7 @@ def show_storage(server: Server, *, runs: int, now: datetime, as_json: bool) -> 
         print_line(f"being written for {age}: {printable(pending['tinker_path'])}")
     if damaged := (report.get("scrub") or {}).get("damaged"):
         print_alarm(
-            f"the scrub found {format_count(damaged, 'checkpoint')} damaged; `checkpoints ls` says which and how"
+            f"the scrub found {format_count(damaged, 'checkpoint')} damaged; `chockstone checkpoints ls` lists them"
         )
 
 

@@ -8,14 +8,14 @@ from typing import Final
 from chockstone.cli.output.confirmation import is_confirmed
 from chockstone.cli.output.formatting import format_count, format_duration, format_size, printable, write_duration
 from chockstone.cli.output.terminal import print_json, print_line, print_stderr, print_table, spinner
-from chockstone.cli.remote.addresses import find_path, is_address
+from chockstone.cli.remote.addresses import is_address, parse_path
 from chockstone.cli.remote.checkpoint import get_checkpoint, parse_time
 from chockstone.cli.remote.client import LONG_SECONDS, Json, NotThere, Server, ServerRefused, segment
 from chockstone.wire.paths import TinkerPath
 
 _NO_TRASH: Final = (
-    "this server keeps no trash: what is removed from it is gone. `chockstone serve --trash 7d` starts one that keeps "
-    "it for a week"
+    "this server has no trash: it deletes checkpoints for good. Start it with `chockstone serve --trash 7d` to keep "
+    "deleted checkpoints for a week"
 )
 
 
@@ -39,7 +39,7 @@ def list_trash(server: Server, *, now: datetime, as_json: bool) -> None:
         )
         for entry in entries
     ]
-    print_table(("TRASH ID", "PATH", "SIZE", "REMOVED", "GONE IN", "REASON"), rows, right=("TRASH ID", "SIZE"))
+    print_table(("TRASH ID", "PATH", "SIZE", "REMOVED", "PURGED IN", "REASON"), rows, right=("TRASH ID", "SIZE"))
     print_line(f"{format_count(len(entries), 'checkpoint')}, {format_size(_total(entries))} in the trash")
 
 
@@ -51,7 +51,7 @@ def undelete(server: Server, word: str, *, name: str | None, as_json: bool) -> N
     try:
         answer = server.post(f"trash/{segment(trash_id)}/restore", {} if name is None else {"name": name})
     except ServerRefused as error:
-        if name is not None or not _is_there(server, find_path(path)):
+        if name is not None or not _is_there(server, parse_path(path)):
             raise
         raise ServerRefused(f"{error}, with --as NAME") from None
     undeleted = str(answer["tinker_path"])
@@ -60,11 +60,9 @@ def undelete(server: Server, word: str, *, name: str | None, as_json: bool) -> N
         return
     print_line(f"undeleted {printable(path)}{f' as {printable(undeleted)}' if undeleted != path else ''}")
     if answer.get("lost_expiry"):
-        print_line(
-            "it had expired, and does not expire any more; `chockstone checkpoints ttl` gives it another lifetime"
-        )
+        print_line("its expiry had passed and is removed; set a new lifetime with `chockstone checkpoints ttl`")
     if spared := answer.get("spared_seconds"):
-        print_line(f"no rule of retention removes it again for {write_duration(spared)}")
+        print_line(f"retention rules spare it for {write_duration(spared)}")
 
 
 def empty_trash(server: Server, *, yes: bool, dry_run: bool, as_json: bool) -> None:
@@ -80,7 +78,7 @@ def empty_trash(server: Server, *, yes: bool, dry_run: bool, as_json: bool) -> N
             return
     freed = _total(freeable)
     if not dry_run:
-        with spinner(f"{printable(server.url)} empties the trash"):
+        with spinner(f"{printable(server.url)} empties its trash"):
             answer = server.delete("trash", seconds=LONG_SECONDS)
         freed, used = answer["freed_bytes"], answer.get("in_use") or []
     if as_json:
@@ -91,7 +89,9 @@ def empty_trash(server: Server, *, yes: bool, dry_run: bool, as_json: bool) -> N
         for entry in freeable:
             print_line(f"would remove {printable(entry['tinker_path'])}, {format_size(entry['size_bytes'])}")
     for path in used:
-        print_line(f"{'would stay' if dry_run else 'stays'} {printable(path)}: a live sampler uses it, until it ends")
+        print_line(
+            f"{'would stay' if dry_run else 'stays'} {printable(path)}: a live sampler uses it until its session ends"
+        )
     if not entries and not _keeps(trash):
         print_line(_NO_TRASH)
     else:
@@ -112,7 +112,7 @@ def _find(trash: Json, word: str) -> Json:
         raise NotThere(f"{word!r} cannot be undeleted: {_NO_TRASH}")
     if not is_address(word) and not word.isdecimal():
         raise ServerRefused(f"{word!r} is neither the id of a trash entry nor a path such as tinker://RUN/KIND/NAME")
-    raise NotThere(f"{word!r} is not in the trash; `chockstone checkpoints trash` shows what is")
+    raise NotThere(f"{word!r} is not in the trash; `chockstone trash` lists it")
 
 
 def _is_there(server: Server, path: TinkerPath) -> bool:
@@ -130,5 +130,5 @@ def _total(entries: list[Json]) -> int:
 def _left(entry: Json, now: datetime) -> str:
     left = (parse_time(entry["purge_at"]) - now).total_seconds()
     if entry.get("in_use") and left <= 0:
-        return "with its sampler"
+        return "sampler ends"
     return "next sweep" if left <= 0 else format_duration(left)

@@ -14,9 +14,9 @@ from chockstone.cli.output.terminal import print_line
 from chockstone.cli.settings.settings import JournalMode, Settings, StorageSettings
 
 _JOURNALS: Final[Mapping[JournalMode, str]] = {
-    "off": "journal: off; runs end with this process, or with its worker",
-    "on": "journal: on; runs survive the death of this process and of its worker",
-    "synced": "journal: synced; runs survive the death of this process, of its worker and of the machine",
+    "off": "journal: off; runs are lost when this process or its worker dies",
+    "on": "journal: on; runs survive a crash of this process or its worker",
+    "synced": "journal: synced; runs survive a crash of this process, its worker or the machine",
 }
 
 
@@ -40,7 +40,7 @@ def print_banner(settings: Settings, port: int, *, users: Sequence[str]) -> None
 
 
 def print_replica_banner(settings: Settings, engine: str, port: int, *, users: Sequence[str]) -> None:
-    print_line(f"chockstone {chockstone.__version__} answers for {printable(engine)}", style="bold")
+    print_line(f"chockstone {chockstone.__version__} is an API replica of {printable(engine)}", style="bold")
     _print_access(settings, port, users=users)
 
 
@@ -56,10 +56,10 @@ def base_url(host: str, port: int) -> str:
 
 
 def _print_access(settings: Settings, port: int, *, users: Sequence[str]) -> None:
-    print_line(f"users: {', '.join(users) or 'everyone on this machine; no API keys are configured'}")
+    print_line(f"users: {', '.join(users) or 'all on this machine; no API keys are configured'}")
     print_line()
     print_line(f"export TINKER_BASE_URL={settings.public_url or base_url(settings.host, port)}")
-    print_line(f"export TINKER_API_KEY={'tml-...  # your own' if users else 'tml-local'}")
+    print_line(f"export TINKER_API_KEY={'tml-...  # your own key' if users else 'tml-local'}")
     print_line()
     sys.stdout.flush()  # a log file shows it at once, too
 
@@ -73,11 +73,11 @@ def _storage_lines(storage: StorageSettings) -> Iterator[str]:
     if storage.keep_best is not None:
         kept.append(f"the best by {printable(write_best(*storage.keep_best))}")
     if kept:
-        yield f"checkpoints: of each run and kind {', '.join(kept)} are kept"
+        yield f"checkpoints: the server keeps {', '.join(kept)} of each run and kind"
     if storage.checkpoint_ttl is not None:
         yield f"checkpoints: deleted {write_duration(storage.checkpoint_ttl)} after they were saved"
     quotas = (("user", storage.user_quota), ("run", storage.run_quota))
-    limits = [f"{write_size(quota)} a {owner}" for owner, quota in quotas if quota is not None]
+    limits = [f"{write_size(quota)} per {owner}" for owner, quota in quotas if quota is not None]
     if limits:
         yield f"checkpoints: at most {', '.join(limits)}"
     if storage.trash:

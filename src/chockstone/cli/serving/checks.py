@@ -24,7 +24,7 @@ def check_settings(settings: Settings) -> None:
         _check_replica(settings)
         return
     if not settings.models:
-        raise SettingsError(f"there is no model to serve. Name one with --model, or try a made one: {_MAKE_ONE}")
+        raise SettingsError(f"no model to serve. Name one with --model, or try a small random one: {_MAKE_ONE}")
     for model in settings.models:
         _check_model(model)
     _check_device(settings)
@@ -59,8 +59,7 @@ def _check_replica(settings: Settings) -> None:
     """A file or an environment may be shared with the engine's server; a flag is meant for this process."""
     if settings.deployment.database is None:
         raise SettingsError(
-            "an API replica (--engine) answers from the catalog of the server whose engine it uses; say where that is "
-            "with --database, for both of them"
+            "an API replica (--engine) reads the catalog of its server; name it with --database, the same for both"
         )
     for field in FIELDS:
         if settings.source_of(field.name).startswith("flag") and not field.for_replicas:
@@ -135,7 +134,7 @@ def _check_ray(deployment: DeploymentSettings) -> None:
         return
     if deployment.min_workers is not None and deployment.min_workers > deployment.workers:
         raise SettingsError(
-            f"at least {deployment.min_workers} workers are to be left of {deployment.workers}; lower --min-workers, "
+            f"--min-workers {deployment.min_workers} is more than --workers {deployment.workers}; lower --min-workers, "
             "or raise --workers"
         )
     address = deployment.ray_address
@@ -155,7 +154,7 @@ def _check_vllm(deployment: DeploymentSettings) -> None:
                 raise SettingsError(f"{flag} is for samples from vLLM; add --sampler vllm, or leave it out")
         return
     if not deployment.vllm_urls:
-        raise SettingsError("--sampler vllm needs to know where vLLM is: name each server with --vllm-url")
+        raise SettingsError("--sampler vllm needs a vLLM server: name each one with --vllm-url")
     if len(set(deployment.vllm_urls)) < len(deployment.vllm_urls):
         raise SettingsError("--vllm-url names the same server twice; name each of them once")
     _require("vllm", "--sampler vllm", instead="leave --sampler out")

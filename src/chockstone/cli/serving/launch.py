@@ -6,14 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from chockstone.backends.importing import quick_imports
-from chockstone.cli.output.reporting import BAD_INPUT
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.terminal import print_stderr
 from chockstone.cli.settings.settings import Settings, SettingsError
-
-FAILED: Final = 1
 
 
 def run_server(settings: Settings) -> int:
@@ -44,7 +41,8 @@ def run_server(settings: Settings) -> int:
     except (CannotStart, ModelNotFetched) as error:
         for problem in str(error).splitlines():
             print_stderr(f"chockstone: {problem}")
-        return FAILED if isinstance(error, CannotStart) or error.may_pass else BAD_INPUT
+        is_passing = isinstance(error, CannotStart) or error.may_pass
+        return ExitCode.FAILED if is_passing else ExitCode.USAGE
 
 
 def _run_replica(settings: Settings, engine: str) -> int:

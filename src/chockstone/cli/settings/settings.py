@@ -66,7 +66,7 @@ class LimitSettings:
     tokens_per_micro_batch: int = setting(
         whole_number(0, 2**40),
         0,
-        "Maximum number of tokens in a micro-batch, which bounds memory; 0 suits the device.",
+        "Maximum number of tokens in a micro-batch, which bounds memory; 0 is chosen by device.",
     )
 
 
@@ -90,13 +90,15 @@ class StorageSettings:
     run_quota: int | None = setting(optional(size(least=1)), None, "Maximum size of all checkpoints of a run.")
     disk_reserve: int = setting(size(least=0), 1 << 30, "Disk space that checkpoints never use.")
     trash: float = setting(
-        duration(may_be_off=True), 0.0, "Keep deleted checkpoints in the trash for this long; off deletes at once."
+        duration(may_be_off=True), 0.0, "Time that deleted checkpoints stay in the trash; off deletes them immediately."
     )
     sweep_interval: float = setting(
         duration(), 60.0, "Interval between sweeps, which delete expired and superfluous checkpoints."
     )
     scrub_rate: int = setting(
-        size(least=0), 16 << 20, "Bytes per second that are read to check stored checkpoints; off checks none."
+        size(least=0),
+        16 << 20,
+        "Read rate of the background check of checkpoints, in bytes per second; off disables it.",
     )
     scrub_interval: float = setting(duration(), 7 * 86_400.0, "Minimum interval between two checks of a checkpoint.")
 
@@ -106,7 +108,7 @@ class RecoverySettings:
     TITLE: ClassVar = "Recovery"
 
     journal: JournalMode = setting(
-        choice(JournalMode), "on", "Journal of each run: on survives killed processes; synced, power loss too."
+        choice(JournalMode), "on", "Journal of each run: on survives killed processes; synced also survives power loss."
     )
     on_journal_loss: OnJournalLoss = setting(
         choice(OnJournalLoss),
@@ -116,7 +118,7 @@ class RecoverySettings:
     recovery_steps: int = setting(
         whole_number(1, 2**31), 200, "Maximum number of optimizer steps between recovery archives."
     )
-    recovery_replay: float = setting(duration(), 30.0, "Maximum work to replay after a crash.")
+    recovery_replay: float = setting(duration(), 30.0, "Maximum computing time to replay after a crash.")
     park_after: float = setting(duration(), 1800.0, "Unload a run to disk after this long without client activity.")
     session_timeout: float = setting(
         duration(), 30 * 86_400.0, "End a session after this long without client activity."
@@ -169,12 +171,12 @@ class DeploymentSettings:
         default_text="in --data",
     )
     vllm_max_loras: int = setting(
-        whole_number(1, 2**20), 8, "Number of adapters that each vLLM server holds: its --max-cpu-loras."
+        whole_number(1, 2**20), 8, "Number of adapters in each vLLM server, equal to its --max-cpu-loras."
     )
     engine: str | None = setting(
         optional(SERVER_URL),
         None,
-        "URL of the server to be an API replica of. Needs the same --database.",
+        "URL of the server whose API replica this process is. Needs the same --database.",
         for_replicas=True,
     )
 
@@ -194,9 +196,11 @@ class Settings:
         "Directory for everything that the server stores.",
         default_text="./chockstone-data",
     )
-    device: Device = setting(choice(Device), "auto", "Device for models; auto is CUDA where there is one.")
-    dtype: Dtype = setting(choice(Dtype), "auto", "Data type of weights; auto is float32 on a CPU.")
-    threads: int = setting(whole_number(0, 4096), 0, "Number of threads for arithmetic; 0 uses every core.")
+    device: Device = setting(choice(Device), "auto", "Device for models; auto is CUDA if available, otherwise the CPU.")
+    dtype: Dtype = setting(
+        choice(Dtype), "auto", "Data type of weights; auto is float32 on a CPU, and the model's own on CUDA."
+    )
+    threads: int = setting(whole_number(0, 4096), 0, "Number of threads for arithmetic; 0 uses all cores.")
     log_level: LogLevel = setting(choice(LogLevel), "info", "Minimum log level.", for_replicas=True)
     keys: Mapping[str, str] = setting(
         KEYS,
@@ -211,7 +215,7 @@ class Settings:
     public_url: str | None = setting(
         optional(SERVER_URL),
         None,
-        "URL through which clients reach the server, where a proxy stands before it.",
+        "URL through which clients reach the server, if it is behind a proxy.",
     )
     limits: LimitSettings = LimitSettings()
     storage: StorageSettings = StorageSettings()

@@ -89,7 +89,7 @@ def _from_environment(environment: Mapping[str, str], fields: Sequence[SettingFi
         if variable.startswith(PREFIX) and variable not in names and variable != variable_of(_CONFIG):
             name = variable.removeprefix(PREFIX).lower()
             suggestion = _suggest(name, [*names.values(), _CONFIG], write=variable_of)
-            raise SettingsError(f"the environment variable {variable!r} is no setting; {suggestion}")
+            raise SettingsError(f"the environment variable {variable!r} is not a setting; {suggestion}")
     return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}
 
 
@@ -106,11 +106,11 @@ def _from_file(config: str | None, working_directory: Path, fields: Sequence[Set
     names = [field.name for field in fields]
     for name in values:
         if name not in names:
-            raise SettingsError(f"the key {name!r} in {str(path)!r} is no setting; {_suggest(name, names)}")
+            raise SettingsError(f"the key {name!r} in {str(path)!r} is not a setting; {_suggest(name, names)}")
     return SettingsLayer(values, path.parent, lambda _: f"file {path}")
 
 
 def _suggest(name: str, known: Sequence[str], *, write: Callable[[str], str] = str) -> str:
     if nearest := get_close_matches(name, known, n=1):
         return f"did you mean {write(nearest[0])!r}?"
-    return f"there are {', '.join(map(write, known))}"
+    return f"settings: {', '.join(map(write, known))}"

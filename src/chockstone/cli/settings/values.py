@@ -101,7 +101,7 @@ def size(*, least: int) -> ValueKind[int]:
             return 0
         size_bytes = value if isinstance(value, int) and not isinstance(value, bool) else parse_size(_text(value))
         if size_bytes < least:
-            raise ValueError(f"{value!r} is too little; write a size such as 500MB or 50GiB, or off for no limit")
+            raise ValueError(f"{value!r} is too small; write a size such as 500MB or 50GiB, or off for no limit")
         return size_bytes
 
     return ValueKind("SIZE", read, lambda size_bytes: write_size(size_bytes) if size_bytes else "off")
@@ -172,7 +172,7 @@ def _read_keys(value: object, _base: Path) -> Mapping[str, str]:
                 f"none of them a space or a comma. Make one with: echo tml-$(openssl rand -hex 16)"
             )
         if key in keys.values():
-            raise ValueError(f"the key of {user!r} is another user's, too; a key tells who is asking")
+            raise ValueError(f"the key of {user!r} is also the key of another user; each user needs a key of their own")
         keys[user] = key
     return keys
 
@@ -207,7 +207,7 @@ def _read_host(value: object, _base: Path) -> str:
     except ValueError:
         if not _HOST_NAME.fullmatch(host):
             raise ValueError(
-                f"{host!r} is no address to listen on: write one such as 127.0.0.1, ::1 or localhost, "
+                f"{host!r} is not an address to listen on: write one such as 127.0.0.1, ::1 or localhost, "
                 f"without http:// and port"
             ) from None
     return host
@@ -217,9 +217,9 @@ def _read_server_url(value: object, _base: Path) -> str:
     url = _text(value).rstrip("/")
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a password does not belong into this URL, which is shown; leave out all up to the @")
+        raise ValueError("this URL is printed and must not hold a password; leave out everything up to the @")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"{url!r} is not how clients reach a server; write one such as https://models.example.com")
+        raise ValueError(f"{url!r} is not the URL of a server; write one such as https://models.example.com")
     return url
 
 
@@ -238,7 +238,7 @@ def _read_store(value: object, base: Path) -> str:
     if not separator:
         return str(_path(url, base))
     if scheme not in ("file", "s3", "gs", "az"):
-        raise ValueError(f"{url!r} is no store: use a directory, file://, s3://, gs:// or az://")
+        raise ValueError(f"{url!r} is not a store: use a directory, file://, s3://, gs:// or az://")
     if scheme != "file":
         _check_object_store(url)
     return url
@@ -265,7 +265,7 @@ def _vllm_url(text: str) -> str:
         raise ValueError("the URL of a vLLM server holds no user or password; put its key into VLLM_API_KEY")
     is_reachable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0  # a bad port raises
     if not is_reachable or parts.query or parts.fragment or parts.path.endswith("/v1"):
-        raise ValueError(f"{url!r} is not where a vLLM server is; write one such as http://gpu-1:8000, without /v1")
+        raise ValueError(f"{url!r} is not the URL of a vLLM server; write one such as http://gpu-1:8000, without /v1")
     return url
 
 
@@ -285,7 +285,7 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not text")
     if not value.strip():
-        raise ValueError("it is empty")
+        raise ValueError("the value is empty")
     return value.strip()
 
 

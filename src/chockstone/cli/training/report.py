@@ -91,13 +91,13 @@ def print_report(
             print_line(f"  {what:<10}  {printable(path)}")
         _print_sampling(newest, served)
     steps = config.steps * 2 if is_finished else config.steps
-    print_line(f"{'Train' if is_finished else 'Go'} on: {train_on(steps)}")
+    print_line(f"{'Train more' if is_finished else 'Resume'}: {train_on(steps)}")
 
 
 def _lines(recorded: RecordedRun, config: TrainerConfig) -> Iterator[str]:
     done = len(recorded.steps)
     if not done:
-        yield "Stopped before the first step was made."
+        yield "Stopped before the first step."
         return
     seconds = recorded.total("time/step")
     rewards = [step.get("reward/mean") or 0.0 for step in recorded.steps]
@@ -114,7 +114,7 @@ def _lines(recorded: RecordedRun, config: TrainerConfig) -> Iterator[str]:
     staleness = recorded.total("staleness/mean") / done
     yield f"  staleness   {staleness:.2f} steps on average, {recorded.most('staleness/max'):.0f} at most"
     generated, waited = recorded.total("tokens/generated"), recorded.total("time/wait_for_rollouts")
-    yield f"  generated   {generated:,.0f} tokens, {generated / seconds:,.0f} a second"
+    yield f"  generated   {generated:,.0f} tokens, {generated / seconds:,.0f} per second"
     yield f"  waiting     {_format_seconds(waited)} of training for rollouts, {waited / seconds:.0%} of the time"
     yield f"  saves       {_format_saves(recorded)}"
     yield f"  event loop  {recorded.most('loop/stall_max') * 1000:.0f} ms late at most"

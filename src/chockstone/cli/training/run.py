@@ -23,6 +23,7 @@ from rich.console import Console
 from chockstone.checkpoints.errors import CheckpointError
 from chockstone.cli.models.directory import read_config
 from chockstone.cli.models.making import ModelNotMade, make_model
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.reporting import CommandFailed
 from chockstone.cli.output.terminal import print_line, print_stderr
 from chockstone.cli.remote.client import connect
@@ -39,7 +40,6 @@ from chockstone.trainers.rollouts.environment import load_environment
 
 T = TypeVar("T")
 
-FAILED: Final = 1
 RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {  # settings that suit an environment, where none are given
     "arithmetic": {
         "steps": 120,
@@ -94,23 +94,23 @@ def run(request: TrainRequest) -> int:
         except Stopped:
             return stopping.exit_code
     if _has_hanging_threads():
-        print_stderr("chockstone: a thread is still busy, most likely with a reward; it is not waited for")
+        print_stderr("chockstone: exiting while a thread is still busy, most likely with a reward")
         exit_now(code)
     return code
 
 
 def _run(request: TrainRequest, stopping: Stopping) -> int:
     environment = _load(request.environment)
-    _configure(request, request.model or _MADE_MODEL)  # wrong settings are told before anything is made or asked
+    _configure(request, request.model or _MADE_MODEL)  # reports wrong settings before it makes anything
     with _alone_in(request.out):
         model = _name_model(request)
         config = _configure(request, model.name if isinstance(model, ModelSetting) else model)
         reports = _reports(request, config.steps)
         newest = newest_checkpoint(request.out)
         if newest is not None and newest.step >= config.steps:
-            print_line(f"The run in {str(request.out)!r} is at step {newest.step}, and {config.steps} were asked for.")
-            print_line(f"Train on: {request.command_for(newest.step + config.steps)}")
-            print_line("To begin anew, choose another directory with --out.")
+            print_line(f"The run in {str(request.out)!r} is at step {newest.step}; --steps is {config.steps}.")
+            print_line(f"Train more: {request.command_for(newest.step + config.steps)}")
+            print_line("Start a new run: choose another directory with --out.")
             return 0
         with _endpoint(request, model, stopping) as endpoint:
             trainer = Trainer(
@@ -124,7 +124,7 @@ def _run(request: TrainRequest, stopping: Stopping) -> int:
             code = _train(request, trainer, environment, endpoint.own, stopping)
             for picture in (request.out / "rewards.svg", request.plot):
                 draw_plot(request.out, picture)
-            if code != FAILED:
+            if code != ExitCode.FAILED:
                 served = None if endpoint.own is None else (endpoint.own.model, endpoint.own.data)
                 print_report(request.out, config, served=served, train_on=request.command_for, is_finished=code == 0)
             elif newest := newest_checkpoint(request.out):
@@ -141,12 +141,12 @@ def _train(
         return stopping.exit_code
     except (ConfigInvalid, ResumeRefused) as error:
         raise CommandFailed(str(error)) from error
-    except Exception as error:  # noqa: BLE001  # whatever ended training is told
+    except Exception as error:  # noqa: BLE001  # any error ends training with a message
         is_known = isinstance(error, TrainerError | tinker.TinkerError | CheckpointError | CommandFailed)
         if request.debug or not is_known or _is_in_code_of(environment, error):
             traceback.print_exception(error)
         print_stderr(f"chockstone: training failed: {_format_error(error)}")
-        return FAILED
+        return ExitCode.FAILED
     return 0
 
 
@@ -237,7 +237,7 @@ def _name_model(request: TrainRequest) -> ModelSetting | str:
     if "=" in request.model or request.model.startswith((".", "/", "~")):
         raise CommandFailed(
             f"--model {request.model!r} is a directory, and {request.server} serves its own models: give the name of "
-            "one, or unset TINKER_BASE_URL to train on a server of one's own"
+            "one, or unset TINKER_BASE_URL to start a server for this training"
         )
     connect(request.server, request.key).get("healthz")
     return request.model
@@ -271,7 +271,7 @@ def _reports(request: TrainRequest, steps: int) -> list[Report]:
         try:
             reports.append(TensorBoard(request.out / "tensorboard"))
         except ModuleNotFoundError as error:
-            raise CommandFailed(f"{error}; or go without: --no-tensorboard") from None
+            raise CommandFailed(f"{error}; or pass --no-tensorboard") from None
     return reports
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.reporting import CommandFailed
 from chockstone.cli.settings.values import ModelSetting
 
@@ -32,7 +33,7 @@ _PR_SET_PDEATHSIG: Final = 1
 class TrainingServerFailed(CommandFailed):
     """It did not start, or does not stay alive."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
 
 class TrainingServer:
@@ -94,7 +95,7 @@ class TrainingServer:
                 f"the server died {self._restarts} times, the last time with {code}. {self._log_end()}"
             )
         self._launch()
-        return f"the server died with {code} and is started again; training continues when it answers"
+        return f"the server died with {code} and was restarted; training continues when it answers"
 
     def _launch(self) -> None:
         command = [sys.executable, "-m", "chockstone.cli.training.server", str(os.getpid())]
@@ -131,7 +132,7 @@ def _end_with_parent(parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
-        sys.exit(1)  # it died before it could be said
+        sys.exit(ExitCode.FAILED)  # it died before it could be said
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
+from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.training.server import TrainingServer
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -47,7 +48,7 @@ class Stopping:
     @property
     def exit_code(self) -> int:
         assert self.number is not None, "no signal came"
-        return 128 + self.number
+        return ExitCode.INTERRUPTED if self.number == signal.SIGINT else ExitCode.TERMINATED
 
     def cancels(self, task: asyncio.Task[Any]) -> None:
         """From now on, and until the task is done, a signal cancels it."""

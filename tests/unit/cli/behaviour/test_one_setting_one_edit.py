@@ -100,7 +100,7 @@ def test_the_table_shows_its_value_and_its_source(tmp_path: Path) -> None:
     [
         ("max_dogs = 100", {}, "file .*/chockstone.toml: 100 is not a whole number from 1 to 99"),
         ("", {"CHOCKSTONE_MAX_DOGS": "0"}, "environment CHOCKSTONE_MAX_DOGS: '0' is not a whole number from 1 to 99"),
-        ("max_dog = 1", {}, "the key 'max_dog' in .* is no setting; did you mean 'max_dogs'?"),
+        ("max_dog = 1", {}, "the key 'max_dog' in .* is not a setting; did you mean 'max_dogs'?"),
         ("", {"CHOCKSTONE_MAX_DOG": "1"}, "did you mean 'CHOCKSTONE_MAX_DOGS'?"),
     ],
 )

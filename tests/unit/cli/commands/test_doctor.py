@@ -55,7 +55,7 @@ def test_health_is_told_in_two_lines_and_a_zero(patient: DamagedDataDir) -> None
     assert result.exit_code == 0
     size = f"{row.size_bytes / 1000:.1f} kB"
     assert f"1 checkpoint in the catalog, 1 archive, {size} in the store" in result.stdout
-    assert "healthy: store and catalog say the same" in result.stdout
+    assert "healthy: store and catalog agree" in result.stdout
 
 
 def test_findings_are_explained_and_nothing_is_changed(hurt: DamagedDataDir) -> None:
@@ -65,11 +65,11 @@ def test_findings_are_explained_and_nothing_is_changed(hurt: DamagedDataDir) -> 
 
     assert result.exit_code == 1
     assert "1 checkpoint without bytes" in result.stdout
-    assert "files were deleted by hand" in result.stdout
+    assert "files were deleted manually" in result.stdout
     assert "--fix removes them from the catalog" in result.stdout
     assert f"{PATH}/lost" in result.stdout
     assert "1 archive without a row" in result.stdout
-    assert "2 findings" in result.stdout and "`chockstone doctor --fix` repairs all of it" in result.stdout
+    assert "2 findings" in result.stdout and "`chockstone doctor --fix` repairs all" in result.stdout
     assert hurt.files() == before
 
 
@@ -80,7 +80,7 @@ def test_a_fix_repairs_and_says_what_it_did(hurt: DamagedDataDir) -> None:
     assert f"{PATH}/lost: removed from the catalog" in result.stdout
     assert f"listed as {PATH}/found of ann" in result.stdout
     assert "repaired 2 findings" in result.stdout
-    assert "these are private and do not expire" in result.stdout
+    assert "the repaired ones are private and do not expire" in result.stdout
     assert names(hurt) == ["found", "well"]
     assert run(hurt).exit_code == 0
 
@@ -91,8 +91,8 @@ def test_a_dry_run_says_what_would_be_done(hurt: DamagedDataDir) -> None:
     result = run(hurt, "--fix", "--dry-run")
 
     assert result.exit_code == 1
-    assert "would repair all of it" in result.stdout
-    assert "would repair 1 of it" in run(hurt, "--rebuild", "--dry-run").stdout
+    assert "would repair all" in result.stdout
+    assert "would repair 1" in run(hurt, "--rebuild", "--dry-run").stdout
     assert hurt.files() == before
 
 
@@ -113,9 +113,9 @@ def test_beside_a_server_it_looks_and_does_not_touch(hurt: DamagedDataDir) -> No
         rebuilding = run_json(hurt, "--rebuild")
 
     assert looked.exit_code == 1
-    assert "A server is at work here, 0 saves under way" in looked.stdout
+    assert "A server is running here, with 0 saves in progress" in looked.stdout
     assert fixing.exit_code == 3
-    assert "a server uses the data directory" in fixing.stderr and "stop it" in fixing.stderr
+    assert "a server uses the data directory" in fixing.stderr and "stop the server" in fixing.stderr
     assert rebuilding["error"]["kind"] == "DoctorFailed"
     assert names(hurt) == ["lost", "well"]
 
@@ -130,7 +130,7 @@ def test_a_lost_database_is_rebuilt(hurt: DamagedDataDir) -> None:
     assert "There is no catalog: `chockstone doctor --rebuild` makes one" in looked.stdout
     assert fixing.exit_code == 3 and "--rebuild" in fixing.stderr
     assert rebuilt.exit_code == 0
-    assert "Keys of users, policies, lifetimes and what was published are not in archives" in rebuilt.stdout
+    assert "API keys, policies, lifetimes and publications are not in archives" in rebuilt.stdout
     assert "`chockstone keys create USER`" in rebuilt.stdout
     assert names(hurt) == ["found", "well"]
     assert "are not in archives" not in run(hurt, "--rebuild").stdout  # this catalog was not lost
@@ -144,7 +144,7 @@ def test_a_file_that_is_no_database_is_told_and_left(patient: DamagedDataDir) ->
 
     assert (looked.exit_code, rebuilding.exit_code) == (3, 3)
     assert "is not a database" in rebuilding.stderr
-    assert "move it away" in rebuilding.stderr and "move it away" in looked.stderr
+    assert "move its file away" in rebuilding.stderr and "move its file away" in looked.stderr
     assert patient.database.read_bytes() == b"this is no database at all"
 
 
@@ -176,8 +176,8 @@ def test_what_is_lost_for_good_is_asked_for(patient: DamagedDataDir) -> None:
     without_fix = run(patient, "--remove-damaged")
     unanswered = run(patient, "--fix", "--remove-damaged", "--remove-orphans")
 
-    assert without_fix.exit_code == 2 and "give --fix, too" in without_fix.stderr
-    assert unanswered.exit_code == 2 and "so nobody can confirm" in unanswered.stderr
+    assert without_fix.exit_code == 2 and "add --fix" in without_fix.stderr
+    assert unanswered.exit_code == 2 and "cannot ask for confirmation" in unanswered.stderr
     assert len(list(patient.store.entries())) == 2
 
     assert run(patient, "--fix", "--remove-damaged", "--remove-orphans", "--yes").exit_code == 0
@@ -207,7 +207,7 @@ def test_saying_no_removes_nothing(patient: DamagedDataDir) -> None:
     os.close(other)
 
     assert code == 130
-    assert "Remove archives that cannot be listed" in shown
+    assert "Delete archives that cannot be listed" in shown
     assert len(list(patient.store.entries())) == 1
 
 
@@ -224,8 +224,8 @@ def test_findings_that_no_fix_repairs_are_not_counted_as_if_one_did(patient: Dam
 
     looked, fixed = run(patient), run(patient, "--fix")
 
-    assert "`chockstone doctor --fix` repairs none of it: what helps is said above" in looked.stdout
-    assert "1 finding, " in fixed.stdout and "left; what helps is said above" in fixed.stdout
+    assert "`chockstone doctor --fix` repairs none: the remedies are above" in looked.stdout
+    assert "1 finding, " in fixed.stdout and "left; the remedies are listed above" in fixed.stdout
 
 
 def test_many_findings_of_a_kind_are_cut_short(patient: DamagedDataDir) -> None:
@@ -235,7 +235,7 @@ def test_many_findings_of_a_kind_are_cut_short(patient: DamagedDataDir) -> None:
 
     result = run(patient)
 
-    assert "25 archives that do not say what they are" in result.stdout
+    assert "25 archives without a checkpoint's name" in result.stdout
     assert "… and 5 more; --json lists all" in result.stdout
     assert len(run_json(patient)["findings"]) == 25
 
@@ -247,4 +247,4 @@ def test_control_characters_of_an_archive_do_not_reach_the_terminal(patient: Dam
     result = run(patient)
 
     assert "\x1b" not in result.stdout
-    assert "1 archive that does not say what it is" in result.stdout
+    assert "1 archive without a checkpoint's name" in result.stdout

@@ -33,7 +33,7 @@ def test_a_key_is_printed_once_and_only_its_digest_is_kept(tmp_path: Path) -> No
 
     key = made.stdout.strip()
     assert re.fullmatch(r"tml-[0-9a-f]{48}", key)
-    assert "key 1 of alice, shown this once" in made.stderr
+    assert "key 1 of alice, printed only this once" in made.stderr
     kept = b"".join(file.read_bytes() for file in (tmp_path / "new/data").iterdir())
     assert key.encode() not in kept
     assert digest_of(key).encode() in kept
@@ -62,11 +62,11 @@ def test_keys_are_created_listed_and_revoked_beside_an_open_catalog(tmp_path: Pa
 @pytest.mark.parametrize(
     ("words", "code", "complaint"),
     [
-        (["revoke", "7"], 1, "there is no key '7'"),
-        (["revoke", "x"], 1, "there is no key 'x'"),
+        (["revoke", "7"], 1, "there is no active key '7'"),
+        (["revoke", "x"], 1, "there is no active key 'x'"),
         (["create", "al ice"], 2, "a user's name has letters"),
         (["ls", "--data", "nowhere"], 3, "there is no catalog in"),
-        (["create", "bob", "--data", "file"], 3, "cannot be made"),
+        (["create", "bob", "--data", "file"], 3, "cannot be created"),
     ],
 )
 def test_mistakes_are_explained(

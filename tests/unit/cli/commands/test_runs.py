@@ -11,6 +11,7 @@ from support.cli.usage import check_help
         ["runs", "ls"],
         ["runs", "show"],
         ["runs", "recoveries"],
+        ["runs", "rm"],
     ],
     ids=" ".join,
 )

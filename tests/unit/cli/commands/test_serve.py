@@ -37,14 +37,14 @@ def test_a_best_that_says_neither_least_nor_most_starts_nothing(
     by_file = serve("--model", "tiny")
 
     for result in (by_flag, by_environment, by_file):
-        assert (result.exit_code, "whether the least or the most is the best" in result.stderr) == (2, True)
+        assert (result.exit_code, "whether the lowest or the highest value is the best" in result.stderr) == (2, True)
     assert started == []
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "chockstone: there is no model to serve."),
+        ([], "chockstone: no model to serve."),
         (["--model", "Qwen/Qwen3-8B"], "chockstone: cannot serve the model 'Qwen/Qwen3-8B': there is no directory"),
         (["--model", "qwen3"], "chockstone: cannot serve the model 'qwen3': there is no directory"),
         (["--model", "tiny", "--host", "0.0.0.0"], "no keys are configured"),

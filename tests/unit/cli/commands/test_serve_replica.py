@@ -48,7 +48,7 @@ def test_a_front_needs_neither_model_nor_data(started: list[ServerConfig], datab
     result = run(database, "--port=0")
 
     assert result.exit_code == 0, result.output
-    assert f"answers for {ENGINE}" in result.stdout
+    assert f"is an API replica of {ENGINE}" in result.stdout
     assert "export TINKER_BASE_URL=http://127.0.0.1:4321" in result.stdout
     assert started[0].database_url == database.removeprefix("--database=")
     assert list(tmp_path.iterdir()) == []

@@ -37,9 +37,9 @@ def test_one_command_trains_saves_and_tells_how_it_went(server: FakeServer, tmp_
 def test_the_command_it_names_trains_on(server: FakeServer, tmp_path: Path) -> None:
     first = run(*SMALL, "--no-tensorboard", "--export", "sampler", "--export", "hf", "--key", "tml-secret")
 
-    [line] = [line for line in first.stdout.splitlines() if line.startswith("Train on: chockstone train ")]
+    [line] = [line for line in first.stdout.splitlines() if line.startswith("Train more: chockstone train ")]
     assert "tml-secret" not in line
-    again = CliRunner().invoke(app, line.removeprefix("Train on: chockstone ").split(), catch_exceptions=False)
+    again = CliRunner().invoke(app, line.removeprefix("Train more: chockstone ").split(), catch_exceptions=False)
 
     assert again.exit_code == 0, again.output
     assert "resuming from step 4" in again.stderr

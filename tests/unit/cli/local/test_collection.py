@@ -52,7 +52,7 @@ def test_gc_keeps_damaged_ones_when_no_good_one_is_left(tmp_path: Path) -> None:
 
     result = run("gc", tmp_path, "--remove-damaged")
 
-    assert "no good checkpoint is left" in result.stderr
+    assert "no good checkpoint remains" in result.stderr
     assert len(list(tmp_path.rglob("*.tar"))) == 1
 
 

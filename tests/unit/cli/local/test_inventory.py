@@ -20,8 +20,8 @@ def test_ls_shows_each_checkpoint_with_its_state(store: Path) -> None:
     assert result.exit_code == 0
     assert lines[0].split() == ["NAME", "KIND", "STEP", "SIZE", "AGE", "METRICS", "STATE"]
     assert re.match(r"run-1/broken +\? +\? +[\d.]+ kB +\d+ s +damaged: the archive has \d+ bytes and not \d+", lines[1])
-    assert re.match(r"run-1/step-00000100 +weights +100 +[\d.]+ kB +\d+ s +loss=0.5 spread=nan +good$", lines[3])
-    assert re.search(r"good, pinned, expires in 3 days$", lines[5])
+    assert re.match(r"run-1/step-00000100 +weights +100 +[\d.]+ kB +\d+ s +loss=0.5 spread=nan +ok$", lines[3])
+    assert re.search(r"ok, pinned, expires in 3 days$", lines[5])
     assert re.match(r"5 checkpoints, [\d.]+ kB, 1 damaged in file://", lines[6])
 
 

@@ -76,5 +76,5 @@ def test_show_of_a_damaged_body_lists_what_it_can(store: Path) -> None:
 
     assert result.exit_code == 1
     assert "model.safetensors" in result.stdout
-    assert "is damaged, and only in part listed" in result.stderr
+    assert "is damaged, and listed only in part" in result.stderr
     assert "is not what was written" in document["damage"]

@@ -95,7 +95,7 @@ def test_the_table_shows_each_candidate_and_what_would_be_taken(tmp_path: Path) 
     assert re.match(r"\* verified +1 +000001-0001 +200 +derived +attempt-00001$", table[4])
     assert fact(result, "outcome") == "would restore generation 000001-0001 of attempt 1, step 200"
     assert fact(result, "from") == (root / "attempt-00001").as_uri()
-    assert fact(result, "steps lost") == "unknown, because a newer one cannot be read"
+    assert fact(result, "steps lost") == "unknown: a newer checkpoint cannot be read"
     assert re.match(r"\d+ requests, [\d.]+ kB, [\d,]+ ms$", fact(result, "cost"))
     assert list_files(root) == before, "looking changes nothing"
 
@@ -129,8 +129,8 @@ def test_where_nothing_was_ever_saved_it_would_be_a_fresh_start(tmp_path: Path) 
     result = run(tmp_path / "run-7")
 
     assert result.exit_code == 0
-    assert fact(result, "outcome") == "a fresh start: nothing was ever saved there"
-    assert "slip in the URI" in fact(result, "to do")
+    assert fact(result, "outcome") == "a fresh start: the place holds no checkpoint"
+    assert "check the URI" in fact(result, "to do")
 
 
 def test_where_nothing_can_be_used_it_says_what_to_do(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_where_nothing_can_be_used_it_says_what_to_do(tmp_path: Path) -> None:
     result = run(root)
 
     assert result.exit_code == 1
-    assert fact(result, "outcome").startswith("exhausted: something was saved, and none of it can be used")
+    assert fact(result, "outcome").startswith("exhausted: checkpoints were saved, and none of them can be used")
     assert "fresh_start=True" in fact(result, "to do")
     assert fact(result, "steps lost") == ""
 
@@ -191,7 +191,7 @@ def test_it_works_on_s3(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fact(result, "below") == "s3://bucket/team/run-7/"
     assert fact(result, "outcome") == "would restore generation 000001-0001 of attempt 0, step 100"
     assert fact(of_attempt, "outcome") == fact(result, "outcome")
-    assert fact(as_recorded, "outcome") == "a fresh start: nothing was ever saved there"
+    assert fact(as_recorded, "outcome") == "a fresh start: the place holds no checkpoint"
 
 
 def test_recorded_shows_what_the_last_attempt_found(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_without_a_record_it_says_so(tmp_path: Path) -> None:
     result = run(tmp_path / "run-7", "--recorded")
 
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "has recorded how it resumed; without --recorded this command looks now" in result.stderr
+    assert "has recorded how it resumed; leave out --recorded to search now" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_what_is_there_of_another_name_is_not_called_nothing(tmp_path: Path) -> 
 
     result = run(tmp_path / "run-7", "--identity", "run-8")
 
-    assert fact(result, "outcome").startswith("a fresh start: nothing of this run")
+    assert fact(result, "outcome").startswith("a fresh start: the place holds checkpoints of another run")
     assert "--identity" in fact(result, "to do")
 
 
@@ -336,5 +336,5 @@ def test_files_of_flytes_own_checkpoint_are_seen(tmp_path: Path) -> None:
     for result in (of_tree, of_object):
         assert result.exit_code == 0
         assert fact(result, "outcome") == "would restore the files that Flyte's own checkpoint wrote"
-        assert "Resume in a loop of your own does not" in result.output
+        assert "Resume in your own loop does not" in result.output
         assert "unverified" in fact(result, "warning")

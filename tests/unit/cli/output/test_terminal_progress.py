@@ -11,4 +11,4 @@ def test_progress_goes_to_the_terminal_and_not_into_the_output(
 
     assert code == 0
     assert "━" in shown
-    assert "run-1/step-00000000: good" in shown
+    assert "run-1/step-00000000: ok" in shown

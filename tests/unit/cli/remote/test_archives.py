@@ -51,7 +51,7 @@ def test_an_interrupted_download_says_what_stays_and_goes_on(
 
         assert stopped.exit_code == 130
         assert re.search(
-            r"interrupted: 5.0 kB have arrived and stay in '.*\.part'; the same command resumes from there",
+            r"interrupted: 5.0 kB are kept in '.*\.part'; the same command resumes the download",
             stopped.stderr,
         )
         assert asked.run("checkpoints", *words).exit_code == 0

@@ -17,7 +17,7 @@ def test_an_entry_without_a_state_is_good() -> None:
     listed = ListedCheckpoint.of(entry(size_bytes=None))
 
     assert (listed.kind, listed.size_bytes, listed.damage) == ("weights", 0, None)
-    assert (listed.age(NOW), listed.state(NOW)) == ("24 h", "good")
+    assert (listed.age(NOW), listed.state(NOW)) == ("24 h", "ok")
 
 
 def test_state_names_damage_publication_and_expiry() -> None:

@@ -74,14 +74,14 @@ def test_requests_carry_the_key_and_keep_the_prefix(told: Told) -> None:
     [
         (400, b'{"detail": "the rule"}', ServerRefused, "^the rule$"),
         (422, b'{"detail": [1]}', ServerRefused, r"^\[1\]$"),
-        (401, b'{"detail": "who"}', ServerDenied, "^who. http://127.0.0.1:.* was asked; --key"),
+        (401, b'{"detail": "who"}', ServerDenied, "^who. Server: http://127.0.0.1:.* Set a key with --key"),
         (403, b'{"detail": "not you"}', ServerDenied, "^not you$"),
         (404, b'{"detail": "no such run"}', NotThere, "^no such run$"),
-        (404, b'{"detail": "Not Found"}', ServerUnreachable, "knows no 'x': it is older than this program"),
-        (404, b"<html>", ServerUnreachable, "or no Chockstone server"),
+        (404, b'{"detail": "Not Found"}', ServerUnreachable, "has no route 'x': it is older than this program"),
+        (404, b"<html>", ServerUnreachable, "or not a Chockstone server"),
         (500, b'{"detail": "oh"}', ServerUnreachable, "failed with status 500: oh"),
-        (200, b"<html>", ServerUnreachable, "does not answer as a Chockstone server"),
-        (200, b"[]", ServerUnreachable, "does not answer as a Chockstone server"),
+        (200, b"<html>", ServerUnreachable, "is not a Chockstone server"),
+        (200, b"[]", ServerUnreachable, "is not a Chockstone server"),
     ],
 )
 def test_answers_become_errors_that_say_what_to_do(
@@ -113,11 +113,11 @@ def test_a_redirect_is_not_followed_with_the_key(told: Told) -> None:
 
     assert told.server.place("archive") == "http://other/archive"
     assert told.server.place("archive").endswith("/relative")
-    with pytest.raises(ServerUnreachable, match="names no place"):
+    with pytest.raises(ServerUnreachable, match="returned no download URL"):
         told.server.place("archive")
     for elsewhere in ("file:///etc/passwd", "ftp://other/archive"):
         told.will_answer(302, Location=elsewhere)
-        with pytest.raises(ServerUnreachable, match="no place for it"):
+        with pytest.raises(ServerUnreachable, match="which is not http or https"):
             told.server.place("archive")
     assert len(told.handler.seen) == 5
 
@@ -125,8 +125,8 @@ def test_a_redirect_is_not_followed_with_the_key(told: Told) -> None:
 @pytest.mark.parametrize(
     ("url", "key", "message"),
     [
-        ("127.0.0.1:8000", "tml-x", "is no server's URL"),
-        ("file:///etc/passwd", "tml-x", "is no server's URL"),
+        ("127.0.0.1:8000", "tml-x", "is not the URL of a server"),
+        ("file:///etc/passwd", "tml-x", "is not the URL of a server"),
         ("http://127.0.0.1", "tml-x\r\nEvil: 1", "characters that no key has"),
     ],
 )

@@ -14,7 +14,7 @@ def test_another_user_and_a_wrong_key(tmp_path: Path) -> None:
         assert asked.json("checkpoints", "ls", key="tml-of-bob")["checkpoints"] == []
         foreign = asked.run("checkpoints", "rm", path, "-y", key="tml-of-bob")
         wrong = asked.run("checkpoints", "ls", key="tml-wrong")
-        forbidden = asked.run("checkpoints", "policy", "set", "--global", "--keep-last", "1", key="tml-of-bob")
+        forbidden = asked.run("policy", "set", "--global", "--keep-last", "1", key="tml-of-bob")
         asked.run("checkpoints", "publish", path)
         shared = asked.json("checkpoints", "show", path, key="tml-of-bob")
 

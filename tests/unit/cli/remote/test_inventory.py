@@ -17,7 +17,7 @@ def test_ls_shows_all_of_mine_or_of_a_run_or_kind(asked: Loopback) -> None:
     assert everything.exit_code == 0
     lines = everything.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["PATH", three, two, one, "3"]
-    assert re.search(r" kB +\d+ s +loss=1.5 +good$", lines[2])
+    assert re.search(r" kB +\d+ s +loss=1.5 +ok$", lines[2])
     for words in (["--run", first], [f"tinker://{first}"]):
         document = asked.json("checkpoints", "ls", *words)
         assert {entry["tinker_path"] for entry in document["checkpoints"]} == {one, two}

@@ -23,7 +23,7 @@ def test_rm_removes_what_is_named_and_reports_what_is_not(asked: Loopback) -> No
     assert "pass --yes" in unasked.stderr
     assert before == set(paths)
     assert f"removed {paths[3]}, " in done.stdout
-    assert "weights/6' is not yours or not there" in done.stderr
+    assert "weights/6' does not exist, or is not yours" in done.stderr
     assert paths_listed(asked) == {paths[0], paths[2], paths[4]}
 
 
@@ -77,5 +77,5 @@ def test_rm_of_what_another_published_says_that_it_is_not_yours(tmp_path: Path) 
     for result in results:
         assert result.exit_code == 1
         assert "remove 1" not in result.stdout and "removed 1" not in result.stdout
-        assert f"{path!r} is not yours: another user published it" in result.stderr
+        assert f"{path!r} belongs to another user, who published it" in result.stderr
     assert (of_run.exit_code, "`chockstone runs ls` shows yours" in of_run.stderr) == (1, True)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 
 from support.cli.loopback import Loopback
 from support.cli.remote_commands import fill
@@ -12,7 +11,8 @@ def test_runs_are_listed_and_shown(asked: Loopback) -> None:
 
     listed, shown = asked.run("runs", "ls"), asked.run("runs", "show", run_id)
 
-    assert re.search(rf"^{run_id} +tiny +LoRA 4 +\d+ s ago +active +weights/one$", listed.stdout, re.MULTILINE)
+    assert re.search(rf"^{run_id[:8]} +tiny +0 +\d+ s ago +active$", listed.stdout, re.MULTILINE)
+    assert re.search(rf"^{run_id} +tiny", asked.run("runs", "ls", "--full-ids").stdout, re.MULTILINE)
     assert re.search(r"^state +active$", shown.stdout, re.MULTILINE)
     assert re.search(r"^saved +1 checkpoint, [\d.]+ k?B$", shown.stdout, re.MULTILINE)
     assert path in shown.stdout
@@ -20,43 +20,36 @@ def test_runs_are_listed_and_shown(asked: Loopback) -> None:
     assert (asked.run("runs", "show", "nope").exit_code, asked.run("runs", "show", "a b").exit_code) == (1, 2)
 
 
-def test_recoveries_are_told_newest_first_with_what_may_differ(asked: Loopback) -> None:
-    run_id = asked.wait(asked.user().run())
-    nothing = asked.run("runs", "recoveries", run_id)
-    catalog, at = asked.served.engine.catalog, datetime.now(UTC)
-    facts = {"run_id": run_id, "owner": "local", "at": at, "reason": "the worker died: signal 9"}
-    skipped = [{"archive": "a/recovery/9.x", "reason": "bad\x1b[31m digest"}]
-    asked.wait(catalog.recoveries.add(**facts, replayed=3, matched=3, seconds=1.25))
-    asked.wait(
-        catalog.recoveries.add(
-            **facts,
-            archive="a/recovery/0000000000000070.x",
-            replayed=4,
-            redone=1,
-            matched=3,
-            mismatched=1,
-            skipped=skipped,
-            notes=["another device"],
-        )
-    )
+def test_a_run_shows_its_step_its_last_loss_and_what_it_was_made_from(asked: Loopback) -> None:
+    user = asked.user()
+    first, [path] = fill(asked, "start")
+    second = asked.wait(user.run())
+    asked.wait(user.result("load_weights", {"model_id": second, "seq_id": 1, "path": path, "optimizer": True}))
+    between = asked.wait(user.save(second, "between", seq_id=2))
+    third = asked.wait(user.run())
+    asked.wait(user.result("load_weights", {"model_id": third, "seq_id": 1, "path": between, "optimizer": True}))
+    live = asked.served.engine.runs.get(third)
+    assert live is not None
+    live.note_step(1234)
+    live.note_loss(0.123456)
 
-    told, document = asked.run("runs", "recoveries", run_id), asked.json("runs", "recoveries", run_id)
+    listed, shown = asked.run("runs", "ls").stdout, asked.run("runs", "show", third[:8]).stdout
+    document = asked.json("runs", "show", third)
 
-    assert (nothing.exit_code, "was never brought back" in nothing.stdout) == (0, True)
-    lines = told.stdout.splitlines()
-    assert re.match(
-        r" *\d+ s ago  the worker died: signal 9  archive 70 +4 +1 +0.00 s  1 of 4 results differ$", lines[1]
-    )
-    assert re.match(r" *\d+ s ago  the worker died: signal 9  its beginning +3 +0 +1.25 s  the same$", lines[2])
-    assert lines[3].endswith("Z: passed over a/recovery/9.x: bad\\x1b[31m digest")
-    assert lines[4].endswith("Z: another device")
-    assert [each["replayed"] for each in document["recoveries"]] == [4, 3]
-    assert (document["training_run_id"], document["recoveries"][0]["skipped"]) == (run_id, skipped)
-    assert asked.run("runs", "recoveries", "nope").exit_code == 1
+    newest = listed.splitlines()[1]
+    assert re.match(rf"{third[:8]} +tiny +1,234 +0.12346 +\d+ s ago +active +{second[:8]}$", newest)
+    assert max(map(len, listed.splitlines())) <= 80
+    assert re.search(rf"^made from +{between}\n +{path}$", shown, re.MULTILINE)
+    assert re.search(r"^last loss +0.12346 ", shown, re.MULTILINE)
+    assert (document["steps"], document["parent"], document["lineage"]) == (1234, between, [between, path])
+    asked.run("runs", "rm", first, "--yes")
+    assert f"{path}, of a run that is deleted or not yours" in asked.run("runs", "show", third).stdout
 
 
-def test_the_newest_checkpoint_of_a_run_may_be_of_any_kind(asked: Loopback) -> None:
+def test_a_run_lists_its_checkpoints_of_all_kinds_newest_first(asked: Loopback) -> None:
     run_id, _ = fill(asked, "one")
     asked.wait(asked.user().save(run_id, "out", kind="external_weights", seq_id=100))
 
-    assert asked.run("runs", "ls").stdout.rstrip().endswith("external_weights/out")
+    shown = asked.run("runs", "show", run_id).stdout
+
+    assert shown.index("external_weights/out") < shown.index("weights/one")

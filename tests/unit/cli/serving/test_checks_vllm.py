@@ -24,10 +24,10 @@ def check(directory: Path, **flags: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"sampler": "vllm"}, "name each server with --vllm-url"),
+        ({"sampler": "vllm"}, "name each one with --vllm-url"),
         ({"sampler": "vllm", "vllm_urls": [URL, f"{URL}/"]}, "the same server twice"),
         ({"sampler": "vllm", "vllm_urls": [f"{URL}/v1/"]}, "without /v1"),
-        ({"sampler": "vllm", "vllm_urls": ["gpu-1:8000"]}, "not where a vLLM server is"),
+        ({"sampler": "vllm", "vllm_urls": ["gpu-1:8000"]}, "is not the URL of a vLLM server"),
         ({"sampler": "vllm", "vllm_urls": ["http://gpu-1:80000"]}, "[Pp]ort"),
         ({"sampler": "vllm", "vllm_urls": ["http://me:secret@gpu-1"]}, "put its key into VLLM_API_KEY"),
         ({"vllm_urls": [URL]}, "--vllm-url is for samples from vLLM; add --sampler vllm"),

@@ -44,4 +44,4 @@ def test_show_config_shows_also_what_cannot_start(started: list[ServerConfig]) -
 
     assert result.exit_code == 0
     assert re.search(r"^host +0\.0\.0\.0 +flag --host$", result.stdout, re.MULTILINE)
-    assert "with these settings `serve` would not start: there is no model to serve" in result.stderr
+    assert "with these settings `serve` would not start: no model to serve" in result.stderr

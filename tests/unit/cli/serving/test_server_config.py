@@ -20,9 +20,9 @@ def test_rules_for_storage_reach_the_server(started: list[ServerConfig]) -> None
     assert config.storage == StorageRules(retention, 50 * 2**30, 500_000_000, 0, 3600.0, 5.0, 0, 86_400.0)
     assert (config.admins, config.public_url) == ({"ann", "bob"}, "https://models.example.com")
     kept = "the newest 3, steps divisible by 100, the best by loss:min:2"
-    assert f"checkpoints: of each run and kind {kept} are kept" in result.stdout
+    assert f"checkpoints: the server keeps {kept} of each run and kind" in result.stdout
     assert "checkpoints: deleted 7d after they were saved" in result.stdout
-    assert "checkpoints: at most 50GiB a user, 500MB a run" in result.stdout
+    assert "checkpoints: at most 50GiB per user, 500MB per run" in result.stdout
     assert "trash: deleted checkpoints can be undeleted for 1h" in result.stdout
     assert "export TINKER_BASE_URL=https://models.example.com\n" in result.stdout
 
@@ -45,8 +45,8 @@ def test_what_runs_survive_reaches_the_server_and_stands_in_the_banner(started: 
     assert (started[0].limits.park_seconds, started[0].limits.forget_seconds) == (300.0, 172_800.0)
     assert "journal: synced; runs survive" in synced.stdout
     assert (started[1].durability, started[1].limits) == (Durability(), EngineLimits())
-    assert "journal: on; runs survive the death of this process and of its worker\n" in plain.stdout
-    assert (started[2].durability.journal, "journal: off; runs end with" in off.stdout) == ("off", True)
+    assert "journal: on; runs survive a crash of this process or its worker\n" in plain.stdout
+    assert (started[2].durability.journal, "journal: off; runs are lost when" in off.stdout) == ("off", True)
 
 
 def test_a_metric_may_have_a_colon_where_the_mode_is_written(started: list[ServerConfig]) -> None:

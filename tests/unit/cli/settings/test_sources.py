@@ -109,16 +109,16 @@ def test_relative_paths_in_a_file_start_from_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("prot = 1", "the key 'prot' in '.*/chockstone.toml' is no setting; did you mean 'port'?"),
-        ("[limits]\nmax_runs = 1", "the key 'limits' in .* is no setting; there are models, host, port"),
+        ("prot = 1", "the key 'prot' in '.*/chockstone.toml' is not a setting; did you mean 'port'?"),
+        ("[limits]\nmax_runs = 1", "the key 'limits' in .* is not a setting; settings: models, host, port"),
         ("port = \n", "the settings file '.*/chockstone.toml' is not TOML: .*line 1"),
         ("port = true", "file .*/chockstone.toml: True is not a whole number from 0 to 65535"),
         ("port = 65536", "65536 is not a whole number from 0 to 65535"),
         ("max_runs = 0", "0 is not a whole number from 1"),
         ("host = 8", "8 is not text"),
-        ("host = 'http://localhost'", "'http://localhost' is no address to listen on"),
+        ("host = 'http://localhost'", "'http://localhost' is not an address to listen on"),
         ("device = 'gpu'", "'gpu' is none of auto, cpu, cuda"),
-        ("data = ''", "it is empty"),
+        ("data = ''", "the value is empty"),
         ("models = [1]", "expected a list of words"),
     ],
 )
@@ -130,8 +130,8 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, file: str, message: str)
 @pytest.mark.parametrize(
     ("variable", "message"),
     [
-        ("CHOCKSTONE_MODEL", "variable 'CHOCKSTONE_MODEL' is no setting; did you mean 'CHOCKSTONE_MODELS'?"),
-        ("CHOCKSTONE_XYZZY", "variable 'CHOCKSTONE_XYZZY' is no setting; there are CHOCKSTONE_MODELS,"),
+        ("CHOCKSTONE_MODEL", "variable 'CHOCKSTONE_MODEL' is not a setting; did you mean 'CHOCKSTONE_MODELS'?"),
+        ("CHOCKSTONE_XYZZY", "variable 'CHOCKSTONE_XYZZY' is not a setting; settings: CHOCKSTONE_MODELS,"),
         ("CHOCKSTONE_PORT", "environment CHOCKSTONE_PORT: 'x' is not a whole number"),
         ("CHOCKSTONE_CONFIG", "cannot read the settings file '.*/x': No such file"),
     ],

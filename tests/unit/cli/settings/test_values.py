@@ -13,7 +13,7 @@ from support.cli.settings import load
 @pytest.mark.parametrize(
     ("name", "word", "message"),
     [
-        ("user_quota", "0", "flag --user-quota: '0' is too little"),
+        ("user_quota", "0", "flag --user-quota: '0' is too small"),
         ("run_quota", "5 apples", "'5 apples' is not a size: write bytes, or a number and a unit"),
         ("disk_reserve", "-1GB", "is not a size"),
         ("trash", "7", "'7' is not a duration"),
@@ -26,8 +26,8 @@ from support.cli.settings import load
         ("park_after", "never", "'never' is not a duration"),
         ("session_timeout", "off", "'off' is not a duration"),
         ("admins", ["al ice"], "flag --admin: a user's name has letters"),
-        ("public_url", "models.example.com", "is not how clients reach a server"),
-        ("engine", "http://ann:pass@engine:8000", "a password does not belong into this URL"),
+        ("public_url", "models.example.com", "is not the URL of a server"),
+        ("engine", "http://ann:pass@engine:8000", "this URL is printed and must not hold a password"),
         ("store", "s3:///prefix", "flag --store: 's3:///prefix' is not an object store"),
         ("store", "s3://key:secret@bucket", "flag --store: a store URL holds a bucket and a prefix only"),
         ("store", "s3://bucket/a/../b", "'a/../b' cannot name a checkpoint"),
@@ -77,7 +77,7 @@ def test_a_name_of_the_hub_without_a_directory_is_looked_for_there(tmp_path: Pat
         (["a=x", "a=y"], "flag --model: the model 'a' is given twice"),
         (["=x"], "'' cannot be a model's name"),
         (["a b=x"], "'a b' cannot be a model's name"),
-        (["a="], "it is empty"),
+        (["a="], "the value is empty"),
         (["./my models"], "'my models' cannot be a model's name.* NAME=DIRECTORY gives a directory another name"),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_model_that_cannot_be_named_is_refused(tmp_path: Path, words: list[str
         (["alice=tml-x"], "at least 8 characters"),
         (["alice=tml-geheim 1"], "none of them a space"),
         (["alice=tml-geheim1", "alice=tml-geheim2"], "the user 'alice' is given twice"),
-        (["alice=tml-geheim1", "bob=tml-geheim1"], "the key of 'bob' is another user's, too"),
+        (["alice=tml-geheim1", "bob=tml-geheim1"], "the key of 'bob' is also the key of another user"),
         (["a lice=tml-geheim1"], "a user's name has letters"),
     ],
 )

@@ -22,8 +22,8 @@ def test_a_run_that_has_all_its_steps_is_left_alone(server: FakeServer) -> None:
     result = run(*SMALL)
 
     assert result.exit_code == 0
-    assert "is at step 4, and 4 were asked for" in result.stdout
-    assert "Train on: chockstone train --env digits:make" in result.stdout
+    assert "is at step 4; --steps is 4" in result.stdout
+    assert "Train more: chockstone train --env digits:make" in result.stdout
     assert "--steps 8" in result.stdout
     assert (len(OWN), len(server.calls)) == (1, calls)  # nothing was started
 

@@ -30,7 +30,7 @@ def test_a_server_is_revived_a_few_times(tmp_path: Path, monkeypatch: pytest.Mon
         assert own.revive() is None
         for _ in range(5):
             own.kill()
-            assert own.revive() == "the server died with -9 and is started again; training continues when it answers"
+            assert own.revive() == "the server died with -9 and was restarted; training continues when it answers"
         own.kill()
         with pytest.raises(TrainingServerFailed, match="the server died 6 times, the last time with -9"):
             own.revive()

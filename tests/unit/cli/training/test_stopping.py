@@ -32,7 +32,7 @@ def test_a_signal_saves_a_checkpoint_and_stops_the_server(server: FakeServer, nu
     newest = newest_checkpoint(Path("chockstone-train"))
     assert newest is not None and newest.step >= 3
     assert f"Trained {newest.step} steps of 50" in result.stdout
-    assert "Go on: chockstone train --env digits:make" in result.stdout
+    assert "Resume: chockstone train --env digits:make" in result.stdout
     assert signal.getsignal(number) == before
     resumed = run(*SMALL, "--steps", str(newest.step + 1), "--save-every", "0")
     assert f"resuming from step {newest.step}" in resumed.stderr

@@ -7,32 +7,39 @@ from typing import ClassVar
 import typer
 
 from chockstone.cli.commands.lazy_group import LazyCommand, LazyGroup
-from chockstone.cli.output.reporting import EXIT_CODES
+from chockstone.cli.output.exit_codes import EXIT_CODES
 
 
 class CheckpointCommands(LazyGroup):
-    COMMANDS: ClassVar = {
-        "ls": LazyCommand("checkpoints.contents", "List checkpoints with size, age and state.", "ls"),
-        "show": LazyCommand("checkpoints.contents", "Show one checkpoint: facts, members, tensors, values.", "show"),
-        "verify": LazyCommand("checkpoints.contents", "Check checkpoints against their digests.", "verify"),
-        "export": LazyCommand(
-            "checkpoints.extraction", "Extract a checkpoint into a new directory, verified.", "export"
-        ),
-        "download": LazyCommand(
-            "checkpoints.extraction", "Fetch a checkpoint of a server as one archive, verified.", "download"
-        ),
-        "rm": LazyCommand("checkpoints.removal", "Remove checkpoints by name, or by run, kind and age.", "rm"),
-        "gc": LazyCommand("checkpoints.removal", "Remove checkpoints that no rule keeps.", "gc"),
-        "diff": LazyCommand("checkpoints.contents", "Say which tensors, values and files changed.", "diff"),
-        "publish": LazyCommand("checkpoints.sharing", "Let every user of the server read a checkpoint.", "publish"),
-        "unpublish": LazyCommand("checkpoints.sharing", "Make a published checkpoint private again.", "unpublish"),
-        "ttl": LazyCommand("checkpoints.sharing", "Say when a checkpoint expires, counted from now.", "ttl"),
-        "copy": LazyCommand(
-            "checkpoints.sharing", "Copy a checkpoint of yours, or a published one, into a run of its own.", "copy"
-        ),
-        "trash": LazyCommand("checkpoints.trash", "List deleted checkpoints of a server that can be undeleted."),
-        "undelete": LazyCommand("checkpoints.trash", "Take a checkpoint out of the server's trash.", "undelete"),
-        "policy": LazyCommand("checkpoints.policy", "See and set which checkpoints a server keeps, and how much."),
+    PANELS: ClassVar = {
+        "Read": {
+            "ls": LazyCommand("checkpoints.contents", "List checkpoints with size, age and state.", "ls"),
+            "show": LazyCommand(
+                "checkpoints.contents", "Show one checkpoint: facts, members, tensors and values.", "show"
+            ),
+            "verify": LazyCommand("checkpoints.contents", "Verify checkpoints against their digests.", "verify"),
+            "diff": LazyCommand("checkpoints.contents", "Compare two checkpoints: tensors, values and files.", "diff"),
+        },
+        "Copy to this machine": {
+            "export": LazyCommand(
+                "checkpoints.extraction", "Extract a checkpoint into a new directory, verified.", "export"
+            ),
+            "download": LazyCommand(
+                "checkpoints.extraction", "Download a checkpoint of a server as one archive, verified.", "download"
+            ),
+        },
+        "Delete": {
+            "rm": LazyCommand("checkpoints.removal", "Delete checkpoints by name, or by run, kind and age.", "rm"),
+            "gc": LazyCommand("checkpoints.removal", "Delete checkpoints that no retention rule keeps.", "gc"),
+        },
+        "Share, on a server": {
+            "publish": LazyCommand("checkpoints.sharing", "Let all users of the server read a checkpoint.", "publish"),
+            "unpublish": LazyCommand("checkpoints.sharing", "Make a published checkpoint private again.", "unpublish"),
+            "ttl": LazyCommand("checkpoints.sharing", "Set the lifetime of a checkpoint, counted from now.", "ttl"),
+            "copy": LazyCommand(
+                "checkpoints.sharing", "Copy your own or a published checkpoint into a new run.", "copy"
+            ),
+        },
     }
 
 
@@ -43,19 +50,22 @@ commands = typer.Typer(
 
 @commands.callback()
 def checkpoints() -> None:
-    """Look at, check, take out, share and remove saved checkpoints.
+    """List, verify, export, share and delete checkpoints.
 
-    Without a STORE, or with a PATH tinker://RUN/KIND/NAME in its place, a server is asked: the one that
-    --server or TINKER_BASE_URL names, with the key of --key or TINKER_API_KEY.
+    The commands work on a server or on a store. They ask a server if no STORE is given, or if a
+    PATH tinker://RUN/KIND/NAME is given: the server of --server or TINKER_BASE_URL, with the API key of
+    --key or TINKER_API_KEY.
 
-    A STORE is a directory or a URL; NAME is what `ls` shows of it. Where one checkpoint is wanted, the
-    path of a single archive FILE.tar may stand for STORE and NAME. Stores need no server; what belongs
-    to a server is changed through it, and `chockstone doctor` looks at both.
+    A STORE is a directory or a URL such as s3://bucket/prefix. NAME is the name that `ls` prints. One
+    archive file FILE.tar may replace STORE and NAME. Stores need no server. Change checkpoints that belong
+    to a server only through the server; `chockstone doctor` compares its store and its catalog.
+
+    RUN may be shortened to a unique prefix. In commands that only read, NAME may be shortened, too.
 
     \b
     Examples:
       chockstone checkpoints ls
-      chockstone checkpoints export tinker://RUN/sampler_weights/step-100 ./adapter
+      chockstone checkpoints export tinker://RUN/sampler_weights/s100 ./adapter
       chockstone checkpoints rm --run RUN --kind weights --older-than 7d --dry-run
       chockstone checkpoints ls /data/checkpoints
       chockstone checkpoints verify s3://bucket/runs --prefix run-1

@@ -14,14 +14,14 @@ from chockstone.cli.output.reporting import reporting
 def publish(
     path: PathWord, server: ServerUrl = SERVER, key: Key = KEY, as_json: AsJson = False, debug: Debug = False
 ) -> None:
-    """Let every user of the server read a checkpoint.
+    """Let all users of the server read a checkpoint.
 
-    They can load, sample, copy and download it by its path. A published checkpoint is pinned: no rule
-    removes it.
+    Other users can load, sample, copy and download it by its path. No retention rule deletes a published
+    checkpoint.
 
     \b
     Example:
-      chockstone checkpoints publish tinker://RUN/weights/step-100
+      chockstone checkpoints publish tinker://RUN/weights/s100
     """
     _set_public(path, server, key, public=True, as_json=as_json, debug=debug)
 
@@ -33,25 +33,27 @@ def unpublish(
 
     \b
     Example:
-      chockstone checkpoints unpublish tinker://RUN/weights/step-100
+      chockstone checkpoints unpublish tinker://RUN/weights/s100
     """
     _set_public(path, server, key, public=False, as_json=as_json, debug=debug)
 
 
 def ttl(
     path: PathWord,
-    lifetime: Annotated[str, typer.Argument(metavar="AGE|none", help="Counted from now: 12h, 7d, 2w; none: for ever.")],
+    lifetime: Annotated[
+        str, typer.Argument(metavar="AGE|none", help="Lifetime from now: 12h, 7d, 2w; none is unlimited.")
+    ],
     server: ServerUrl = SERVER,
     key: Key = KEY,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Say when a checkpoint expires, counted from now.
+    """Set the lifetime of a checkpoint, counted from now.
 
     \b
     Examples:
-      chockstone checkpoints ttl tinker://RUN/weights/step-100 7d
-      chockstone checkpoints ttl tinker://RUN/weights/step-100 none
+      chockstone checkpoints ttl tinker://RUN/weights/s100 7d
+      chockstone checkpoints ttl tinker://RUN/weights/s100 none
     """
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.remote.addresses import find_path
@@ -59,27 +61,29 @@ def ttl(
         from chockstone.cli.remote.sharing import set_lifetime
 
         seconds = None if is_off(lifetime) else parsed(parse_duration, lifetime, "AGE")
-        set_lifetime(connect(server, key), find_path(path), seconds, as_json=as_json)
+        asked = connect(server, key)
+        set_lifetime(asked, find_path(asked, path), seconds, as_json=as_json)
 
 
 def copy(
     path: PathWord,
-    project: Annotated[str | None, typer.Option(metavar="PROJECT", help="The project that the copy is for.")] = None,
+    project: Annotated[str | None, typer.Option(metavar="PROJECT", help="Project of the copy.")] = None,
     lifetime: Annotated[
-        str | None, typer.Option("--ttl", metavar="AGE", help="When the copy expires: 12h, 7d, 2w.")
+        str | None,
+        typer.Option("--ttl", metavar="AGE", help="Lifetime of the copy: 12h, 7d, 2w.  [default: unlimited]"),
     ] = None,
     server: ServerUrl = SERVER,
     key: Key = KEY,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Copy a checkpoint of yours, or a published one, into a run of its own.
+    """Copy your own or a published checkpoint into a new run.
 
-    The copy shares the bytes and lives on by itself when the other is removed. Prints its path.
+    The copy shares the bytes on disk, and stays when the original is deleted. Prints the path of the copy.
 
     \b
     Example:
-      chockstone checkpoints copy tinker://RUN/weights/step-100 --project baselines
+      chockstone checkpoints copy tinker://RUN/weights/s100 --project baselines
     """
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.remote.addresses import find_path
@@ -87,7 +91,8 @@ def copy(
         from chockstone.cli.remote.sharing import copy_served
 
         seconds = None if lifetime is None else parsed(parse_duration, lifetime, "--ttl")
-        copy_served(connect(server, key), find_path(path), project_id=project, ttl_seconds=seconds, as_json=as_json)
+        asked = connect(server, key)
+        copy_served(asked, find_path(asked, path), project_id=project, ttl_seconds=seconds, as_json=as_json)
 
 
 def _set_public(path: str, server: str, key: str, *, public: bool, as_json: bool, debug: bool) -> None:
@@ -96,4 +101,5 @@ def _set_public(path: str, server: str, key: str, *, public: bool, as_json: bool
         from chockstone.cli.remote.client import connect
         from chockstone.cli.remote.sharing import set_public
 
-        set_public(connect(server, key), find_path(path), public=public, as_json=as_json)
+        asked = connect(server, key)
+        set_public(asked, find_path(asked, path), public=public, as_json=as_json)

@@ -8,14 +8,14 @@ from support.cli.usage import check_help, check_refused
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["export", "tinker://a/weights/b", "c", "--merge"], "needed together"),
-        (["export", "tinker://a/weights/b", "c", "d"], "is too much"),
+        (["export", "tinker://a/weights/b", "c", "--merge"], "need each other"),
+        (["export", "tinker://a/weights/b", "c", "d"], "is one argument too many"),
     ],
 )
 def test_words_that_do_not_go_together_are_refused_without_a_server(
     words: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_refused(words, complaint, monkeypatch)
+    check_refused(["checkpoints", *words], complaint, monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def test_help_teaches_by_example_and_names_the_exit_codes(command: str) -> None:
 
     assert result.exit_code == 0
     assert re.search(rf"^    chockstone checkpoints {command} \S", result.stdout, re.MULTILINE)
-    assert "Exit codes: 0 fine" in result.stdout
+    assert "Exit codes: 0 success" in result.stdout
 
 
 def test_commands_load_only_what_they_need(store: Path) -> None:

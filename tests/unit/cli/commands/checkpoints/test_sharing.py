@@ -14,7 +14,7 @@ from support.cli.usage import check_help, check_refused
 def test_words_that_do_not_go_together_are_refused_without_a_server(
     words: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_refused(words, complaint, monkeypatch)
+    check_refused(["checkpoints", *words], complaint, monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from support.cli.usage import check_help, check_refused
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["policy", "set", "--mine", "--keep-best", "loss:3"], "does not say whether the least or the most"),
-        (["policy", "set", "--keep-last", "1"], "say whose policy"),
+        (["policy", "set", "--mine", "--keep-best", "loss:3"], "does not say whether the lowest or the highest"),
+        (["policy", "set", "--keep-last", "1"], "name one scope"),
         (["policy", "set", "--global"], "name a rule"),
-        (["policy", "remove", "--global", "--user", "x"], "one of them"),
+        (["policy", "remove", "--global", "--user", "x"], "name one scope"),
     ],
 )
 def test_words_that_do_not_go_together_are_refused_without_a_server(
@@ -23,9 +23,9 @@ def test_words_that_do_not_go_together_are_refused_without_a_server(
 @pytest.mark.parametrize(
     "words",
     [
-        ["checkpoints", "policy", "show"],
-        ["checkpoints", "policy", "set"],
-        ["checkpoints", "policy", "remove"],
+        ["policy", "show"],
+        ["policy", "set"],
+        ["policy", "remove"],
     ],
     ids=" ".join,
 )

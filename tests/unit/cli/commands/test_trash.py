@@ -8,9 +8,9 @@ from support.cli.usage import check_help
 @pytest.mark.parametrize(
     "words",
     [
-        ["checkpoints", "undelete"],
-        ["checkpoints", "trash"],
-        ["checkpoints", "trash", "empty"],
+        ["trash", "undelete"],
+        ["trash"],
+        ["trash", "empty"],
     ],
     ids=" ".join,
 )
