@@ -27,14 +27,6 @@ WITHOUT_TESTS: Final = {
     "backends/ray/actor.py",
     "backends/ray/driver.py",
     "backends/ray/group.py",
-    "catalog/migrations/versions/v0001_first_tables.py",
-    "catalog/migrations/versions/v0002_life_of_a_checkpoint.py",
-    "cli/local/doctor_report.py",
-    "engine/config.py",
-    "engine/doctor/findings.py",
-    "engine/journal/scan.py",
-    "engine/journal/segment_file.py",
-    "engine/samples/requests.py",
 }
 
 
