@@ -50,9 +50,13 @@ async def crashed_after(home: Path, *numbers: int) -> tuple[Path, Life]:
 
 
 async def until_state(life: Life, state: RunState) -> RunRow:
-    async with asyncio.timeout(30):
-        while (row := await life.catalog.runs.get(RUN)).state != state:
-            await asyncio.sleep(0.005)
+    """The run's row once it has this state; an assertion fails when nothing can change it any more."""
+    turns = 1000  # of the loop after all runs are woken and idle: a row is written behind that
+    while (row := await life.catalog.runs.get(RUN)).state != state and turns:
+        runs = life.engine.runs
+        turns -= runs.are_all_woken and all(run.lane.is_idle() for run in runs)
+        await asyncio.sleep(0.002)
+    assert row.state == state
     return row
 
 
@@ -137,6 +141,8 @@ async def test_the_catalog_knows_it_where_the_data_directory_is_an_older_copy(tm
         older = shutil.copytree(tmp_path / "a" / FOLDER, tmp_path / "older")
         await life.train(2)
         await life.engine._core.marks.flush()
+        mark = await life.catalog.journal_marks.get(RUN)
+        assert mark is not None and mark.operations == 5  # the opening, two passes and two steps
         left = life.crash()
     shutil.rmtree(left / FOLDER)
     shutil.copytree(older, left / FOLDER)
@@ -282,7 +288,9 @@ async def test_a_mark_on_its_way_to_the_catalog_does_not_outlive_its_run(
         monkeypatch.setattr(life.catalog.journal_marks, "put_many", put_slowly)
         marks._in_catalog.clear()
         flushing = asyncio.create_task(marks.flush([live]))
-        await is_on_its_way.wait()
+        arriving = asyncio.create_task(is_on_its_way.wait())
+        await asyncio.wait({flushing, arriving}, return_when=asyncio.FIRST_COMPLETED)
+        assert is_on_its_way.is_set(), "a flush writes the mark to the catalog"
         discarding = asyncio.create_task(life.engine._core.unloader.discard(live))
         await until(lambda: life.engine.runs.get(RUN) is None)
         await asyncio.wait({discarding}, timeout=0.3)  # it ends, unless it waits for the mark as it should
