@@ -164,7 +164,7 @@ class DownloadServer:
             users=users,
             now=lambda: self.now,
             catalog=self.catalog,
-            engine=SimpleNamespace(storage=storage, checkpoints=Found(self.catalog)),
+            engine=SimpleNamespace(storage=storage, verifier=Found(self.catalog)),
         )
         routes = APIRouter(prefix="/api/v1")
         routes.include_router(downloads.routes)
