@@ -68,7 +68,7 @@ def test_a_policy_of_a_run_wins(live: LiveServer, service: tinker.ServiceClient)
         for number in range(4):
             run.save_state(f"s{number}").result()
 
-    chockstone(server, "checkpoints", "policy", "set", "--run", short.model_id, "--keep-last", "1")
+    chockstone(server, "policy", "set", "--run", short.model_id, "--keep-last", "1")
     dry = chockstone(server, "checkpoints", "gc", "--dry-run").stdout
     assert len(archives(server, short.model_id)) == 4
     chockstone(server, "checkpoints", "gc")
@@ -90,7 +90,7 @@ def test_the_trash_gives_back_what_was_deleted(start_server: Start, connect: Con
     assert listed(rest, run.model_id) == set()
     with pytest.raises(tinker.NotFoundError):
         service.create_training_client_from_state(path)
-    chockstone(server, "checkpoints", "undelete", path)
+    chockstone(server, "trash", "undelete", path)
 
     resumed = service.create_training_client_from_state_with_optimizer(path)
     assert train(resumed, 1, start=2) == train(run, 1, start=2)

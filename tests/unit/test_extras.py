@@ -182,7 +182,7 @@ def test_the_commands_of_the_library_need_no_extra(tmp_path: Path) -> None:
 
 
 def test_a_server_is_asked_without_any_extra() -> None:
-    commands = [["runs", "ls"], ["storage"], ["checkpoints", "ls"], ["checkpoints", "trash"]]
+    commands = [["runs", "ls"], ["storage"], ["checkpoints", "ls"], ["trash"]]
 
     results = run_without_extras(*([*words, "--server", "http://127.0.0.1:1"] for words in commands))
 
