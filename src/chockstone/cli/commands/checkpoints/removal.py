@@ -114,10 +114,10 @@ def gc(
         bool, typer.Option("--dry-run", help="List the deletions with their reasons, and delete nothing.")
     ] = False,
     sweep_partials: Annotated[
-        bool, typer.Option("--sweep-partials", help="Also delete the unfinished writes of interrupted saves.")
+        bool, typer.Option("--sweep-partials", help="Delete unfinished writes of interrupted saves, too.")
     ] = False,
     remove_damaged: Annotated[
-        bool, typer.Option("--remove-damaged", help="Also delete damaged archives, if a good one remains.")
+        bool, typer.Option("--remove-damaged", help="Delete damaged archives, too, if a good one remains.")
     ] = False,
     server: ServerUrl = SERVER,
     key: Key = KEY,
