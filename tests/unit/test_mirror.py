@@ -16,8 +16,6 @@ SMALL_LINES: Final = 40  # a source this short may be tested through the file th
 
 # Sources without a namesake test. This list only shrinks: name a test after the source and delete the line.
 WITHOUT_TESTS: Final = {
-    "api/replica/server.py",
-    "api/serving/server.py",
     "backends/fsdp/base_model.py",
     "backends/fsdp/full_weights.py",
     "backends/fsdp/model_shards.py",
