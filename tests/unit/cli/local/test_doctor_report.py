@@ -41,7 +41,7 @@ def test_a_directory_without_problems_is_healthy(
 
     assert code == 0
     assert "/data: 2 checkpoints in the catalog, 3 archives, 5 MB in the store" in out.replace("5.0 MB", "5 MB")
-    assert out.endswith("healthy: store and catalog say the same\n")
+    assert out.endswith("healthy: store and catalog agree\n")
 
 
 def test_problems_are_listed_with_their_remedy_and_the_exit_code_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,17 +50,17 @@ def test_problems_are_listed_with_their_remedy_and_the_exit_code_says_so(capsys:
     assert code == 1
     assert "1 checkpoint without bytes" in out and f"    {MISSING.subject}" in out
     assert "it does not say what it is" in out
-    assert "2 findings" in out and "`chockstone doctor --fix` repairs 1 of it" in out
+    assert "2 findings" in out and "`chockstone doctor --fix` repairs 1\n" in out
 
 
 @pytest.mark.parametrize(
     ("finding", "allowed", "dry_run", "words"),
     [
-        (MISSING, None, False, "`chockstone doctor --fix` repairs all of it"),
-        (MISSING, AllowedRepairs(), True, "would repair all of it"),
-        (STRAY, None, False, "`chockstone doctor --fix` repairs none of it"),
-        (STRAY, AllowedRepairs(), True, "this repairs none of it"),
-        (STRAY, AllowedRepairs(), False, "left; what helps is said above"),
+        (MISSING, None, False, "`chockstone doctor --fix` repairs all"),
+        (MISSING, AllowedRepairs(), True, "would repair all"),
+        (STRAY, None, False, "`chockstone doctor --fix` repairs none: the remedies are above"),
+        (STRAY, AllowedRepairs(), True, "this command repairs none: the remedies are above"),
+        (STRAY, AllowedRepairs(), False, "left; the remedies are listed above"),
     ],
 )
 def test_the_last_line_says_what_could_be_repaired(
@@ -88,7 +88,7 @@ def test_checkpoints_that_are_listed_again_are_private(capsys: pytest.CaptureFix
     code, out = printed(capsys, visit(repairs=(Repair(ORPHAN, "listed as x"),)), AllowedRepairs())
 
     assert code == 0
-    assert "these are private and do not expire" in out
+    assert "the repaired ones are private and do not expire" in out
 
 
 def test_of_many_findings_of_a_kind_twenty_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,9 +110,9 @@ def test_what_the_reader_must_know_first_is_said(capsys: pytest.CaptureFixture[s
     _, served = printed(capsys, visit(MISSING, is_served=True))
     _, lost = printed(capsys, visit(has_catalog=False), was_lost=True)
 
-    assert "A server is at work here, 1 save under way" in served
+    assert "A server is running here, with 1 save in progress" in served
     assert "`chockstone doctor --rebuild` makes one" in lost
-    assert "make keys anew with `chockstone keys create USER`" in lost
+    assert "Create keys with `chockstone keys create USER`" in lost
 
 
 def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
