@@ -105,7 +105,7 @@ class CustomLosses:
             result = Result(CreateCustomLossResponse(loss_id=loss.loss_id).encode())
         except RequestError as error:
             result = Result.failed(error)
-        except Exception as error:  # told to the client, and logged
+        except Exception as error:  # reported to the client, and logged
             log.exception("loss failed loss=%s", loss.loss_id)
             result = Result.failed(error)
         self._futures.settle(promise, result, operation="create_custom_loss")

@@ -132,7 +132,7 @@ class Engine:
             on_anonymous_sampler=anonymous.made,
             on_archive_written=self._purge_in_background,
         )
-        self.training, self.losses = self._core.requests, self._core.losses
+        self.training, self.losses, self.progress = self._core.requests, self._core.losses, self._core.progress
         self.samplers = SamplerEnd(worker, storage, self.sampling, anonymous, self._background)
         self.sessions = SessionEnd(
             catalog,
@@ -169,15 +169,14 @@ class Engine:
         await self._core.rebuild.rebuild_all()
         await self._worker.start()
         self._background.start(self._recover())
-        core = self._core
         parts = (
             self.presence,
             self.audit,
             self.usage,
             self.sweeper,
             self.scrub,
-            core.marks,
-            core.progress,
+            self._core.marks,
+            self.progress,
             self.failures,
         )
         for part in parts:
@@ -245,7 +244,7 @@ class Engine:
     def why_waiting(self, request_id: str) -> str | None:
         """Why a request waits, if it is more than the operations before it."""
         if self.shutdown.has_begun:
-            return "the server is being stopped; the next one goes on with it"
+            return "the server is shutting down; the next one continues the operation"
         if self._writer is not None and self._writer.trouble is not None:
             return f"the journal cannot be written: {self._writer.trouble}"
         run = None if (run_id := run_of(request_id)) is None else self.runs.get(run_id)
@@ -334,7 +333,7 @@ class Engine:
     async def _flush(self) -> None:
         try:
             await self._core.marks.flush()
-            await self._core.progress.flush()
+            await self.progress.flush()
             await self.presence.flush()
             await self.audit.flush()
             await self.usage.count_storage()

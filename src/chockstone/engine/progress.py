@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 _INTERVAL_SECONDS: Final = 15.0
 
 
-class ProgressKeeper:
+class ProgressRecorder:
     def __init__(self, catalog: Catalog, *, of_live_runs: Callable[[], Mapping[str, RunProgress]]) -> None:
         """``of_live_runs`` gives the progress of each live run, as far as it is known."""
         self._catalog = catalog

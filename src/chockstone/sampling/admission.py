@@ -22,7 +22,7 @@ def check_request(model: SampledModel, request: SampleRequest, *, cache_bytes: i
 def _check_prompt(model: SampledModel, request: SampleRequest) -> None:
     prompt = request.prompt
     if prompt.ndim != 1 or not len(prompt):
-        raise BadRequest("the prompt is empty; give at least one token to go on from")
+        raise BadRequest("the prompt is empty; give at least one token")
     if request.num_samples < 1:
         raise BadRequest(f"num_samples={request.num_samples!r}: ask for at least one sample")
     outside = np.flatnonzero((prompt < 0) | (prompt >= model.vocabulary))

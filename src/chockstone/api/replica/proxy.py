@@ -131,7 +131,7 @@ class _Body:
                 async with asyncio.timeout(self._stall_seconds):
                     message = await self._receive()
             except TimeoutError:
-                self.failure = HTTPException(408, f"the request did not go on for {self._stall_seconds:g} seconds")
+                self.failure = HTTPException(408, f"the request made no progress for {self._stall_seconds:g} seconds")
                 raise self.failure from None
             except HTTPException as error:  # an upload limit
                 self.failure = error

@@ -94,7 +94,7 @@ class PublishedAdapters:
         publishing = self._known.get(archive)
         if publishing is None:
             publishing = self._known[archive] = asyncio.create_task(self._publish(archive, seal))
-            publishing.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may await it
+            publishing.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may never be awaited
         self._known.move_to_end(archive)
         self._users[archive] += 1
         try:

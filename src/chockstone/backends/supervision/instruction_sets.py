@@ -82,8 +82,8 @@ class CpuFacts:
 
     @property
     def digest(self) -> str:
-        told = json.dumps([self.model, sorted(self.flags), self.machine, self.torch])
-        return hashlib.sha256(told.encode()).hexdigest()[:32]
+        facts = json.dumps([self.model, sorted(self.flags), self.machine, self.torch])
+        return hashlib.sha256(facts.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +200,9 @@ def read_facts(cpu_facts: Path = Path("/proc/cpuinfo"), machine_facts: Path = Pa
 
 def cache_directory(environ: Mapping[str, str]) -> Path | None:
     """The user's cache directory by the XDG rules, where a relative path counts as not set. None: there is none."""
-    told = environ.get("XDG_CACHE_HOME", "")
+    chosen = environ.get("XDG_CACHE_HOME", "")
     try:
-        base = Path(told) if os.path.isabs(told) else Path.home() / ".cache"
+        base = Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache"
     except RuntimeError:
         return None
     return base / "chockstone" / "instruction-sets"
@@ -218,10 +218,10 @@ def _read_cache(path: Path) -> Limits | None:
         try:
             if os.fstat(descriptor).st_uid != os.getuid():
                 return None
-            told = json.loads(file.read(_LARGEST_CACHE_BYTES))
+            cached = json.loads(file.read(_LARGEST_CACHE_BYTES))
         except (OSError, ValueError, RecursionError):
             return None
-    return next((limits for limits in LADDER if limits == told), None)
+    return next((limits for limits in LADDER if limits == cached), None)
 
 
 def _write_cache(path: Path, limits: Limits) -> None:

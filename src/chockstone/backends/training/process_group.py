@@ -49,7 +49,7 @@ class ProcessGroup(Protocol):
         """The leader's arrays. All processes pass arrays of the same shapes and types."""
 
     def abort(self, error: BaseException) -> None:
-        """End this process, and so the group, for an error that the others did not meet. A single process goes on."""
+        """End this process, and so the group, for an error that the others did not meet. A single process continues."""
 
 
 class SingleProcess:

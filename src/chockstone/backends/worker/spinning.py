@@ -38,8 +38,8 @@ _SOON_SECONDS: Final = 5.0  # contention this soon means that spinning was resum
 
 def describe_waiting(environ: Mapping[str, str]) -> tuple[str, str]:
     """How threads wait, and where that setting comes from."""
-    told = " ".join(f"{name}={environ[name]}" for name in VARIABLES if environ.get(name))
-    return (told, "environment") if told else ("spin, or sleep while cores are shared", "default")
+    chosen = " ".join(f"{name}={environ[name]}" for name in VARIABLES if environ.get(name))
+    return (chosen, "environment") if chosen else ("spin, or sleep while cores are shared", "default")
 
 
 @dataclass(frozen=True, slots=True)

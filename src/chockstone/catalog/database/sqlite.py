@@ -99,7 +99,7 @@ class SqliteGuard:
             if missing == self.path:
                 name = self.path.name
                 return (
-                    f"what it held is in {str(self._copy())!r}: to go on with it, remove '{name}-wal' and '{name}-shm' "
+                    f"what it held is in {str(self._copy())!r}: to use it, remove '{name}-wal' and '{name}-shm' "
                     f"and rename that file to {name!r}"
                 )
             self._connection.execute("PRAGMA wal_checkpoint(FULL)")

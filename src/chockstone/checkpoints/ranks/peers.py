@@ -222,7 +222,7 @@ class Peers:
 
     def _lost_error(self) -> RanksLost:
         named = "; ".join(f"rank {rank}: {how}" for rank, how in sorted(self._lost.items()))
-        return RanksLost(f"rank {self.rank} of {self.world_size} cannot go on with the others. {named}. {_ADVICE}")
+        return RanksLost(f"rank {self.rank} of {self.world_size} cannot continue with the others. {named}. {_ADVICE}")
 
     def _guarded(self, rank: int, act: Callable[[], T]) -> T | None:
         """The result of ``act``, which talks to that rank; None if the rank is lost, now or before."""

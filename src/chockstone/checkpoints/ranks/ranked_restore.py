@@ -13,7 +13,7 @@ from chockstone.checkpoints.errors import DamagedArchive, RanksLost, RestoreFail
 from chockstone.checkpoints.ranks.peers import Json, PeerFailed, Peers, poll_seconds
 from chockstone.checkpoints.restoring.receipt import RestoreReceipt, SkippedCandidate
 
-_HALF_RESTORED: Final = "The target is half restored; do not go on with it."
+_HALF_RESTORED: Final = "The target is half restored; do not use it."
 Agree = Callable[[str], None]  # takes the seal of the archive; raises on all ranks if one cannot go on
 Attempt = Callable[[str, Agree], RestoreReceipt]  # at the archive of that name
 Walk = Callable[[Callable[[str], RestoreReceipt]], RestoreReceipt | None]  # None: nothing was ever saved

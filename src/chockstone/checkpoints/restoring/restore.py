@@ -281,7 +281,7 @@ def _load_state_dict(live: Any, tree: Any, path: str, **options: Any) -> None:
     except Exception as error:
         raise RestoreFailed(
             f"{path}: {type(live).__name__} does not take the state that the archive holds: "
-            f"{type(error).__name__}: {str(error)[:300]}. Tensors are restored already; do not go on with this target."
+            f"{type(error).__name__}: {str(error)[:300]}. Tensors are restored already; do not use this target."
         ) from error
 
 

@@ -24,7 +24,7 @@ from chockstone.checkpoints.restoring.walk_back import Ending, WalkBack
 from chockstone.checkpoints.stores.store import Store
 
 log = logging.getLogger(__name__)
-_HALF_RESTORED: Final = "the target is half restored; do not go on with it."
+_HALF_RESTORED: Final = "the target is half restored; do not use it."
 
 
 @dataclass(frozen=True, slots=True)

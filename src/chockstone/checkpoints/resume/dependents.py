@@ -141,8 +141,8 @@ class _Inspection:
                 continue
             if len(self._attempts) >= max(MAX_CANDIDATES, len(uris)):
                 raise StoreUnreachable(
-                    f"more than {MAX_CANDIDATES} attempts may refer to these checkpoints, so it cannot be told which "
-                    "of them are needed; name fewer of them, or a prefix"
+                    f"more than {MAX_CANDIDATES} attempts may refer to these checkpoints, so the command "
+                    "cannot find out which of them are needed; name fewer of them, or a prefix"
                 )
             attempt = self._attempts[uri] = Attempt.inspect(self._places.open(uri))
             claims = [claim for number in attempt.log.claims if (claim := _read(attempt, number)) is not None]

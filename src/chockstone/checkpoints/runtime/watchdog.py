@@ -262,7 +262,7 @@ class LoopWatchdog:
             try:
                 self._on_stall(stall)
             except Exception:
-                log.exception("the callback for stalls failed; watching goes on")
+                log.exception("the callback for stalls failed; the watchdog continues")
 
     def _waited_for_a_core(self) -> float:
         """Seconds for which the loop's thread was runnable without a core; 0 where the system does not count them."""

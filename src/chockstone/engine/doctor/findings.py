@@ -11,7 +11,7 @@ from chockstone.engine.doctor.row_rebuild import Description
 
 
 class FindingKind(StrEnum):
-    """In the order in which they are told, and repaired."""
+    """In the order in which they are reported and repaired."""
 
     STUCK = "stuck"  # an unfinished save that no server will finish
     MISSING = "missing"  # a row without bytes

@@ -106,7 +106,7 @@ class Repairs:
         return repairs
 
     async def _end_save(self, finding: Finding) -> Repair:
-        """Publish it if it is whole, as its client was about to be told; else give it up."""
+        """Publish it if it is whole, as the server was about to do; else give it up."""
         save = _row(finding)
         fault = await asyncio.to_thread(read_in_full, self._store, save.archive)
         if isinstance(fault, StoreError) and not isinstance(fault, CheckpointMissing):

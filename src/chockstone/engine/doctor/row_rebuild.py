@@ -57,19 +57,19 @@ def describe(found: StoredCheckpoint) -> Description:
     """Read what an archive of a survey says of itself; its place in the store wins. Raises Undescribed."""
     if found.manifest is None:
         raise Undescribed(found.damage or "its manifest cannot be read")
-    told = found.manifest.metadata
+    metadata = found.manifest.metadata
     try:
-        first = TinkerPath.parse(_text(told, "path"))
-        spec = RunSpec.from_json(_object(told, "spec")).to_json()
+        first = TinkerPath.parse(_text(metadata, "path"))
+        spec = RunSpec.from_json(_object(metadata, "spec")).to_json()
         path, doubt = _placed(found.name, first)
         return Description(
             archive=found.name,
             path=path,
-            owner=_text(told, "owner"),
-            base_model=_text(told, "base_model"),
+            owner=_text(metadata, "owner"),
+            base_model=_text(metadata, "base_model"),
             spec=spec,
-            optimizer_config=_object(told, "optimizer_config"),
-            user_metadata={key: str(value) for key, value in _object(told, "user_metadata").items()},
+            optimizer_config=_object(metadata, "optimizer_config"),
+            user_metadata={key: str(value) for key, value in _object(metadata, "user_metadata").items()},
             created_at=found.manifest.created_at,
             step=found.manifest.step,
             size_bytes=found.size,
@@ -174,15 +174,15 @@ def _run_id(stored: str, first: str) -> str:
     return run_id
 
 
-def _text(told: Mapping[str, Any], key: str) -> str:
-    value = told.get(key)
+def _text(metadata: Mapping[str, Any], key: str) -> str:
+    value = metadata.get(key)
     if not isinstance(value, str) or not value:
         raise Undescribed(f"its metadata has no {key!r}: it was not saved through a server")
     return value
 
 
-def _object(told: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = told.get(key)
+def _object(metadata: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = metadata.get(key)
     if not isinstance(value, dict):
         raise Undescribed(f"its metadata has no {key!r}: it was not saved through a server")
     return value

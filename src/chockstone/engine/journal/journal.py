@@ -242,9 +242,9 @@ class Journal:
                 durable.set_exception(error)
                 durable.exception()  # marks it as retrieved
 
-        told = None if mark is None else mark(sequence)
-        mark_file = None if told is None else self._mark_file
-        entry = JournalEntry(segment.file, offset, sequence, encoded, body, held, end, on_end, told, mark_file)
+        new_mark = None if mark is None else mark(sequence)
+        mark_file = None if new_mark is None else self._mark_file
+        entry = JournalEntry(segment.file, offset, sequence, encoded, body, held, end, on_end, new_mark, mark_file)
         self._writer.submit(entry)
         self.next_sequence += 1
         segment.size_bytes = end

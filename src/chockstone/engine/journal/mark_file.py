@@ -1,6 +1,6 @@
 """Mark files: how far the journal of a run was acknowledged, in a small file of its own, apart from the journal.
 
-The journal's writer replaces the mark in place when an operation is durable and before its client is told. A
+The journal's writer replaces the mark in place when an operation is durable and before its client gets the answer. A
 journal that ends before its mark has lost its end.
 """
 

@@ -61,7 +61,7 @@ class SegmentFile:
             self.replaces = None
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
-            with suppress(OSError):  # of a write long done; synced ones have been told already
+            with suppress(OSError):  # of a write long done; failures of synced writes have been reported already
                 os.close(descriptor)
 
     def _create(self) -> None:
@@ -115,5 +115,5 @@ class JournalEntry:
     is_held: bool
     end: int
     on_end: Callable[[Exception | None], None]  # on the loop: durable, or never to be
-    mark: JournalMark | None = None  # to be put into the file below once this is durable, before anybody is told
+    mark: JournalMark | None = None  # put into the file below once this is durable, before the client's answer
     mark_file: MarkFile | None = None

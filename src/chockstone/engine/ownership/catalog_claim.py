@@ -100,16 +100,16 @@ class CatalogRefused(Exception):
 
 def require_catalog_within(data: Path) -> None:
     """Keep off the SQLite file in the directory where it is not the catalog any more. Raises CatalogRefused."""
-    if (told := catalog_of(data)) is not None:
+    if (recorded := catalog_of(data)) is not None:
         raise CatalogRefused(
-            f"the catalog of the data directory {str(data)!r} is {told!r}: give that with --database or "
+            f"the catalog of the data directory {str(data)!r} is {recorded!r}: give that with --database or "
             f"CHOCKSTONE_DATABASE. To go back to the file {DATABASE!r} in the directory, as it was before, remove "
             f"{str(data / CATALOG_RECORD)!r}"
         )
 
 
 def catalog_of(data: Path) -> str | None:
-    """Its URL, without a password, as the directory's server was told it last. None: it is in there, or nowhere yet.
+    """Its URL, without a password, as the directory's last server had it. None: it is in there, or nowhere yet.
 
     Raises CatalogRefused.
     """

@@ -1,9 +1,10 @@
 """The clock: by which the server dates what it keeps, and decides what is old enough to delete.
 
 The wall clock may be set to any time by a mistake. So while a process lives, a steady clock is compared with it: when
-the wall clock jumps, time goes on by the steady one, and nothing is deleted by its age. The same holds for a start when
-the wall clock is far from the last time that was trusted: the server was off for long, or the clock is wrong. Ages are
-trusted again when the wall clock comes back, when a day has passed, or when an operator confirms the time.
+the wall clock jumps, the server counts time by the steady one, and nothing is deleted by its age. The same holds for
+a start when the wall clock is far from the last time that was trusted: the server was off for long, or the clock is
+wrong. Ages are trusted again when the wall clock comes back, when a day has passed, or when an operator
+confirms the time.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def wall_seconds() -> float:
 
 
 def steady_seconds() -> float:
-    """Goes on while the machine sleeps, where the system can tell."""
+    """Counts while the machine sleeps, where the system can tell."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -172,7 +173,7 @@ class ServerClock:
         elif self._doubt is None or abs(shift - self._doubt.shift_seconds) > _TOLERANCE_SECONDS:
             self._doubt = _Doubt(shift, steady)
             log.warning(
-                "the wall clock jumped by %s, to %s; time goes on as before, as %s. %s",
+                "the wall clock jumped by %s, to %s; the server counts on from the time before the jump, as %s. %s",
                 _spell_span(shift, signed=True),
                 _spell(wall),
                 _spell(steady + self._offset),

@@ -73,7 +73,7 @@ def claim_store(data: Path, store: Store) -> None:
         raise StoreRefused(
             f"{store.url} has no {CLAIM}, so it is not where the checkpoints of this server are, which is "
             f"{record.store}: is the URL right, is the disk mounted? To move them, copy all that is there, {CLAIM} "
-            f"included. To go on without them, remove {str(data / STORE_RECORD)!r}"
+            f"included. To continue without them, remove {str(data / STORE_RECORD)!r}"
         )
     if found.server != record.server:
         raise _others(store, found)

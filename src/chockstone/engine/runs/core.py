@@ -16,7 +16,7 @@ from chockstone.engine.custom_losses import CustomLosses
 from chockstone.engine.futures import Futures
 from chockstone.engine.journal.journal import JournalWriter
 from chockstone.engine.ownership.data_directory import JOURNAL_MARKS, RUN_JOURNALS
-from chockstone.engine.progress import ProgressKeeper
+from chockstone.engine.progress import ProgressRecorder
 from chockstone.engine.runs.executor import Executor
 from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.recovery.catalog_rebuild import CatalogRebuild
@@ -66,7 +66,7 @@ class RunCore:
             worker, storage, durability, reserve_bytes=saving.reserve_bytes, on_written=on_archive_written
         )
         self.marks = JournalMarks(data / JOURNAL_MARKS, catalog, runs)
-        self.progress = ProgressKeeper(catalog, of_live_runs=runs.progress)
+        self.progress = ProgressRecorder(catalog, of_live_runs=runs.progress)
         journals = RunJournals(data / RUN_JOURNALS, writer, self.marks.file_of)
         self.usage = RunUsage(usage, runs, journals, self.marks.file_of)
         self.unloader = RunUnloader(

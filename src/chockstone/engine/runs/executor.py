@@ -1,6 +1,6 @@
 """The executor: what each command does, at its first execution and in a replay.
 
-What a client is told is durable first: the row of a run before its id; the archive and then its row before a path.
+Everything that a client gets is durable first: the row of a run before its id; the archive and its row before a path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chockstone.catalog import Catalog, CheckpointRow, RowMissing
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.custom_losses import CustomLosses
 from chockstone.engine.futures import Result
-from chockstone.engine.progress import ProgressKeeper
+from chockstone.engine.progress import ProgressRecorder
 from chockstone.engine.runs.commands import (
     CloseRun,
     ForwardBackward,
@@ -68,7 +68,7 @@ class Executor:
         verifier: CheckpointVerifier,
         losses: CustomLosses,
         suspects: CrashSuspects,
-        progress: ProgressKeeper,
+        progress: ProgressRecorder,
         *,
         now: Callable[[], datetime],
         on_anonymous_sampler: Callable[[str, str], None],
@@ -143,12 +143,12 @@ class Executor:
             generation=generation,
         )
         run.note_loaded(generation)
-        told = f"run={run.run_id} owner={run.owner} base_model={run.base_model} rank={run.spec['rank']}"
+        opened = f"run={run.run_id} owner={run.owner} base_model={run.base_model} rank={run.spec['rank']}"
         if command.load is not None:
             outcome = await self._load(run, operation, command.load)
-            log.info("run opened %s from=%s skipped=%d", told, command.load.source.path, len(command.load.skipped))
+            log.info("run opened %s from=%s skipped=%d", opened, command.load.source.path, len(command.load.skipped))
             return outcome
-        log.info("run opened %s", told)
+        log.info("run opened %s", opened)
         return _ended(CreateModelResponse(model_id=run.run_id), environment=dict(self._worker.environment))
 
     async def _forward_backward(self, run: Run, operation: Operation, command: ForwardBackward) -> OperationOutcome:

@@ -23,7 +23,7 @@ _REQUEST: Final = re.compile(r"([A-Za-z0-9_-]{1,100}:train:[0-9]{1,18}):[0-9]{1,
 
 @dataclass(frozen=True, slots=True)
 class OperationOutcome:
-    """How an operation ended: what the client is told, and the facts that a replay needs."""
+    """How an operation ended: the client's result, and the facts that a replay needs."""
 
     result: Result
     facts: Mapping[str, Any] = field(default_factory=dict)  # Any: plain JSON

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from chockstone.catalog import Catalog, CatalogError, RunRow
 from chockstone.engine.config import Busy
 from chockstone.engine.journal.journal import JournalError, JournalTooNew, JournalUnavailable
-from chockstone.engine.progress import ProgressKeeper
+from chockstone.engine.progress import ProgressRecorder
 from chockstone.engine.runs.commands import CloseRun
 from chockstone.engine.runs.operations import check_plain
 from chockstone.engine.runs.recovery.archives import RecoveryArchives
@@ -40,7 +40,7 @@ class RunRegistry:
         archives: RecoveryArchives,
         rebuild: CatalogRebuild,
         marks: JournalMarks,
-        progress: ProgressKeeper,
+        progress: ProgressRecorder,
         losses: JournalLosses,
         usage: RunUsage,
         *,
@@ -87,7 +87,7 @@ class RunRegistry:
             if await self._journals.exists(run_id):
                 raise ServerFailure(
                     f"run {run_id!r} has a journal, and this server was started without: start it with --journal on, "
-                    "and the run goes on where it was"
+                    "and the run continues from its last operation"
                 )
             return None
         async with self._runs.lock(run_id):

@@ -228,7 +228,7 @@ class RunJournal:
             await asyncio.shield(self._last)
 
     def settle(self, operation: Operation, outcome: OperationOutcome) -> int:
-        """Append the result. It need not be durable before the client is told: a replay computes it again.
+        """Append the result. It need not be durable before the client gets it: a replay computes it again.
 
         Returns how many trained tokens that adds to the run's; 0 if they were counted before.
         """

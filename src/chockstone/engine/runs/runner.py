@@ -1,7 +1,7 @@
 """The runner: the turn of one operation in its run's lane.
 
 The operation is durable first; the run is recovered if the worker does not have it; the operation is executed; its
-result is journalled and told to the client. Then a recovery archive is written if one is due.
+result is journalled and sent to the client. Then a recovery archive is written if one is due.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RETRY_SECONDS: Final = 1.0
 
 
 class Settlement:
-    """Ends operations: journals the result, then tells it to the client."""
+    """Ends operations: journals the result, then sends it to the client."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class Runner:
                     )
             except (Halted, CatalogAway) as error:  # the catalog is waited for until the server stops
                 raise Halted from error
-            except Exception as error:  # told to the client
+            except Exception as error:  # reported to the client
                 if not isinstance(error, RequestError):
                     log.exception("operation failed run=%s command=%s", run.run_id, operation.command.name)
                 return OperationOutcome.failed(error)
@@ -301,7 +301,7 @@ class Runner:
                     continue
                 if await self._archives.take(run, run.last_begun):
                     return
-                run.wait("the disk has no room for a recovery archive; make some, and the run goes on")
+                run.wait("the disk has no room for a recovery archive; free some space, and the run continues")
                 await asyncio.sleep(_RETRY_SECONDS)
         finally:
             run.resume()

@@ -1,7 +1,7 @@
 """Saving: writes a run's state as a checkpoint, or leaves nothing behind.
 
-A pending row reserves the name, the worker writes the archive, and the commit publishes it. What a client is told is
-durable first. Saves that a crash interrupted are committed or removed at the next start.
+A pending row reserves the name, the worker writes the archive, and the commit publishes it. A path is durable
+before a client gets it. Saves that a crash interrupted are committed or removed at the next start.
 """
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ class AnonymousSamplers:
         self._used_at.setdefault(run_id, {})[sampling_session_id] = self._monotonic()
 
     def used(self, sampling_session_id: str) -> None:
-        """Somebody samples from it, if it is one of these at all."""
+        """A client samples from it, if it is one of these at all."""
         if (run_id := self._run_of.get(sampling_session_id)) is not None:
             self._used_at[run_id][sampling_session_id] = self._monotonic()
 
     def take_left_behind(self) -> list[str]:
-        """The sampling sessions whose weights may go; told once."""
+        """The sampling sessions whose weights may be deleted; each is returned once."""
         horizon = self._monotonic() - self._limits.anonymous_idle_seconds
         left: list[str] = []
         for used_at in self._used_at.values():

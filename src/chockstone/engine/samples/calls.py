@@ -95,7 +95,7 @@ class SampleCalls:
             return await self._worker.sample(call)
 
     def _turn(self, request: PendingSample) -> AbstractAsyncContextManager[None]:
-        """A first death proves little against the many that were there; they may go on together."""
+        """A first death proves little against the many that were there; they may continue together."""
         match request.deaths + request.server_deaths:
             case 0:
                 return nullcontext()

@@ -52,7 +52,7 @@ class Feed:
     async def after(self, cursor: int, timeout_seconds: float) -> tuple[list[SampleCompletion], int]:
         """What was completed after ``cursor``, and the new cursor; waits for news if there are none.
 
-        A cursor that this feed never gave out is one of an earlier server: it is told everything.
+        A cursor that this feed never gave out is one of an earlier server: it gets everything.
         """
         cursor = cursor if self._first <= cursor <= self._cursor else self._first
         news = self._news

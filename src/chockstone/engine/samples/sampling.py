@@ -2,7 +2,7 @@
 
 A sampler is a base model, perhaps with the weights of an archive. Its requests are known by
 ``(sampling session, seq_id)``, so that a repeat gets the first answer, also from the next server: a
-request is on record before its client is told of it, and so is its result.
+request is on record before its client gets the request id, and a result before its client gets it.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class Sampling:
     async def _run(self, request: PendingSample, failure: RequestError | None) -> None:
         try:
             if request.written is not None:
-                await asyncio.shield(request.written)  # what is not on record may not kill anybody
+                await asyncio.shield(request.written)  # a request that is not on record may not kill the worker
             outcome = await self._sample(request) if failure is None else OperationOutcome(Result.failed(failure))
             await self._end(request, outcome)
         except (NoWorker, JournalError) as reason:
@@ -287,7 +287,7 @@ class Sampling:
         except asyncio.CancelledError:
             self._leave(request, "the server stops")
             raise
-        except Exception as error:  # told to the client, unless it has a result
+        except Exception as error:  # reported to the client, unless it has a result
             log.exception("sample not ended request=%s", request.request_id)
             self._settle(request, Result.failed(error))
         finally:
@@ -296,7 +296,7 @@ class Sampling:
             del self._under_way[request.request_id]
 
     async def _end(self, request: PendingSample, outcome: OperationOutcome) -> None:
-        """Told once it is on record: who asks for it again, also another server, is told the same."""
+        """Sends the result once it is on record: a client that asks again, also another server, gets the same."""
         used = SampledTokens.from_json(outcome.facts)
         count = None if used is None else partial(self._on_sampled, used)
         if self._journal is not None and not request.promise.is_done():
@@ -337,7 +337,7 @@ class Sampling:
             return OperationOutcome(Result.failed(error))
         except (NoWorker, JournalError):
             raise
-        except Exception as error:  # told to the client, and logged
+        except Exception as error:  # reported to the client, and logged
             log.exception("sample failed sampler=%s", source.sampling_session_id)
             return OperationOutcome(Result.failed(error))
         ended_at = int(self._now().timestamp())

@@ -338,9 +338,9 @@ class CheckpointLifecycle:
         return copied
 
     def _note(self, event: str, row: CheckpointRow, *, by: str, **details: object) -> None:
-        told = {"size_bytes": row.size_bytes, "by": by, **details}
-        log.info("%s path=%s %s", event, row.path, " ".join(f"{name}={value}" for name, value in told.items()))
-        self._audit(event, owner=row.owner, run_id=row.run_id, path=row.path, details=told)
+        facts = {"size_bytes": row.size_bytes, "by": by, **details}
+        log.info("%s path=%s %s", event, row.path, " ".join(f"{name}={value}" for name, value in facts.items()))
+        self._audit(event, owner=row.owner, run_id=row.run_id, path=row.path, details=facts)
 
 
 def _batches(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:

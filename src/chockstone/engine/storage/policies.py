@@ -69,7 +69,7 @@ class PolicyStore:
             self._take(row)
 
     def supposing(self, scope: str, policy: JsonObject | None) -> PolicyStore:
-        """These, with ``scope`` as if it had this policy, or none. The catalog is not told. Raises BadRequest."""
+        """These, with ``scope`` as if it had this policy, or none. The catalog stays as it is. Raises BadRequest."""
         check_scope(scope)
         supposed = PolicyStore(self._catalog, self._rules, now=self._now)
         for row in self._rows.values():
@@ -169,14 +169,14 @@ def parse(policy: JsonObject) -> Retention:
 
 def to_json(retention: Retention) -> dict[str, Any]:  # Any: plain JSON
     best = retention.keep_best
-    told = {
+    rules = {
         "keep_last": retention.keep_last,
         "keep_every": retention.keep_every,
         "keep_best": None if best is None else {"metric": best.metric, "mode": best.mode, "count": best.count},
         "ttl_seconds": retention.ttl_seconds,
         "pinned": sorted(retention.pinned) or None,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in rules.items() if value is not None}
 
 
 def check_scope(scope: str) -> None:

@@ -283,7 +283,7 @@ class Sweeper:
             rows = [row for row, why in plan.remove if why == reason]
             trashed = await self._checkpoints.discard(rows, reason=reason, by=_BY)
             removed += [SweepRemoved(each.path, each.size_bytes, reason) for each in trashed]
-        purged = await self._checkpoints.purge_due()  # everyone's, though it is told of this scope only
+        purged = await self._checkpoints.purge_due()  # of all users, though only this scope is reported
         freed = [each.size_bytes for each in purged if scope.holds(each.checkpoint)]
         return SweepReport(tuple(removed), tuple(plan.kept), len(freed), sum(freed))
 

@@ -114,7 +114,7 @@ def _stays(info: tarfile.TarInfo) -> bool:
 
 
 def _changed(path: Path) -> CheckpointError:
-    return CheckpointError(f"{str(path)!r} changed while it was saved; save it when nobody writes to it")
+    return CheckpointError(f"{str(path)!r} changed while it was saved; save it while no process writes to it")
 
 
 def unpack(found: Path, directory: Path, *, is_tree: bool | None) -> Path | None:

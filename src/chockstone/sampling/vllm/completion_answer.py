@@ -60,8 +60,8 @@ def _sequence(
     reason = choice["finish_reason"]
     if reason not in ("stop", "length"):
         raise Unfinished(f"a sample ended with {reason!r}")
-    tokens, told = choice["token_ids"], choice["logprobs"]
-    logprobs = [float(logprob) for logprob in told["token_logprobs"]]
+    tokens, scores = choice["token_ids"], choice["logprobs"]
+    logprobs = [float(logprob) for logprob in scores["token_logprobs"]]
     if not 0 < len(tokens) == len(logprobs) <= most_tokens:
         raise UnexpectedAnswer(f"{len(tokens)} tokens and {len(logprobs)} logprobs, where {most_tokens} were asked for")
     if not all(type(token) is int and 0 <= token < facts.vocabulary for token in tokens):
@@ -69,7 +69,7 @@ def _sequence(
     topk = None
     if k := request.topk_sample_logprobs:
         topk = _empty_topk(len(tokens), k)
-        for row, (token, rivals) in enumerate(zip(tokens, told["top_logprobs"], strict=True)):
+        for row, (token, rivals) in enumerate(zip(tokens, scores["top_logprobs"], strict=True)):
             pairs = [(int(name.removeprefix(_TOKEN)), logprob) for name, logprob in rivals.items()]
             _fill(topk, row, pairs, beside=token)
     return SampledSequence(

@@ -147,8 +147,8 @@ class Connection:
                 f"{self.url} did not answer {path} within {seconds} seconds", was_sent=True
             ) from error
         except (aiohttp.ClientError, OSError) as error:
-            told = str(error) or type(error).__name__
-            raise VllmConnectionLost(f"the connection to {self.url} broke: {told}", was_sent=True) from error
+            answered = str(error) or type(error).__name__
+            raise VllmConnectionLost(f"the connection to {self.url} broke: {answered}", was_sent=True) from error
         if response.status < 400:
             return answer
         message = f"{self.url} answered {path} with {response.status}: {_explain(answer)}"
@@ -164,8 +164,8 @@ class Connection:
 def _explain(answer: bytes) -> str:
     """The error text of vLLM, or of a proxy in front of it."""
     try:
-        told = orjson.loads(answer)
-        inner = told.get("error", told)
+        answered = orjson.loads(answer)
+        inner = answered.get("error", answered)
         text = str(inner.get("message") or inner.get("detail") or inner)
     except (orjson.JSONDecodeError, AttributeError):
         text = answer.decode(errors="replace").strip()

@@ -170,10 +170,10 @@ class Fleet:
         return ability is not None and can_answer(request, self._facts[model], ability, has_head=has_head)
 
     def _unavailable(self, model: str) -> ServerFailure:
-        told = "; ".join(server.problem for server in self._servers if server.problem is not None)
+        problems = "; ".join(server.problem for server in self._servers if server.problem is not None)
         return ServerFailure(
             f"no vLLM server has been there for {model!r} in {self._wait_seconds:.0f} seconds"
-            f"{f': {told}' if told else ''}. Sample again when one is."
+            f"{f': {problems}' if problems else ''}. Sample again when one is."
         )
 
     def _changed(self) -> None:

@@ -208,8 +208,8 @@ class VllmServer:
         body |= {"temperature": temperature, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
         answer = await self._connection.complete(body | {"return_tokens_as_token_ids": True})
         try:
-            told = answer["choices"][0]["logprobs"]["top_logprobs"][0]
-            scores = {str(token): float(score) for token, score in told.items()}
+            logprobs = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+            scores = {str(token): float(score) for token, score in logprobs.items()}
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise VllmUnusable(f"{self.url} does not give logprobs as vLLM does: {error!r}") from error
         if not scores:

@@ -73,6 +73,7 @@ async def trained(served: Served) -> tuple[str, str]:
     run = str(made["model_id"])
     await result(served, "save_weights", {"model_id": run, "seq_id": 1, "path": "one"})
     await served.engine.presence.flush()
+    await served.engine.progress.flush()
     return session, run
 
 

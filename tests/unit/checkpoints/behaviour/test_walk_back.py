@@ -149,7 +149,7 @@ def test_a_target_that_damage_touched_is_called_half_restored_when_the_next_one_
     damage(store)
     store.faults["step-00000020"] = [None, StoreUnreachable("503")]
 
-    with pytest.raises(RestoreFailed, match=r"the target is half restored; do not go on with it\. .* failed: 503"):
+    with pytest.raises(RestoreFailed, match=r"the target is half restored; do not use it\. .* failed: 503"):
         take(store, "restore")
 
 

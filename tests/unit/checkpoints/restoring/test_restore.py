@@ -251,7 +251,7 @@ def test_a_target_that_was_half_restored_is_called_that(tmp_path: Path) -> None:
         checkpointer.save({"x": torch.ones(1_000_000)}, step=0).result()
         flip(tmp_path / "step-00000000.tar", first_tensor(checkpointer, "step-00000000") + 3_000_000)
 
-        with pytest.raises(RestoreFailed, match="the target is half restored; do not go on with it"):
+        with pytest.raises(RestoreFailed, match="the target is half restored; do not use it"):
             checkpointer.restore({"x": torch.zeros(1_000_000)})
 
 

@@ -199,7 +199,7 @@ def test_stalls_are_told_in_the_watchdogs_thread_and_a_failing_listener_ends_not
     held = [(name, stack) for name, stack in told if "block_until" in stack]
     assert len(held) == 2
     assert {name for name, _ in held} == {"chockstone-watchdog"}
-    assert "watching goes on" in caplog.text
+    assert "the watchdog continues" in caplog.text
 
 
 def test_only_the_longest_stalls_are_kept() -> None:

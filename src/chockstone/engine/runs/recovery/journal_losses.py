@@ -1,10 +1,11 @@
 """Journal marks and losses: how far each run's journal was acknowledged, and what to do if its end is lost.
 
-Each run has a mark file, written before a client is told, so it is exact. The catalog follows within a second, and when
-a run is parked or the server stops. It may know more than a data directory that was restored from an older copy.
+Each run has a mark file, written before the client gets its answer, so it is exact. The catalog follows within a
+second, and when a run is parked or the server stops. It may know more than a data directory that was restored from an
+older copy.
 
-A run whose journal lost acknowledged operations fails, unless the server was told to continue. Either way a receipt
-says how many operations are missing.
+A run whose journal lost acknowledged operations fails, unless the server runs with --on-journal-loss continue. Either
+way a receipt says how many operations are missing.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class JournalLosses:
         # Without a new segment the next server would find the same loss in a run that wrote nothing since.
         journal.rotate(journal_head(facts, contents.used_seq_ids, contents.seals, progress_of(contents.progress)))
         covered = f"; recovery archive {archived} holds those up to it" if archived > loss.last_sequence else ""
-        await self._add_receipt(facts, loss, f"the run goes on without them, by --on-journal-loss continue{covered}")
+        await self._add_receipt(facts, loss, f"the run continues without them, by --on-journal-loss continue{covered}")
         await self._marks.forget(run_id)
         return loss.operations
 
@@ -191,7 +192,7 @@ class JournalLosses:
             f"the journal of run {run_id!r} lost its end: {_count(loss.operations)} that the server had acknowledged "
             f"{'is' if loss.operations == 1 else 'are'} missing, so the run is not recovered. {resume} "
             "The operator can put the journal back and start the "
-            "server again, or start it with --on-journal-loss continue to go on without them."
+            "server again, or start it with --on-journal-loss continue to continue without them."
         )
 
     async def _add_receipt(self, facts: RunFacts, loss: JournalLoss, what_then: str) -> None:

@@ -142,7 +142,7 @@ class RunRecovery:
             raise self._hold(
                 run,
                 f"base model {base_model!r} is not served at the moment: start the server with "
-                f"--model {base_model}=DIRECTORY, and run {run.run_id!r} goes on where it was",
+                f"--model {base_model}=DIRECTORY, and run {run.run_id!r} continues from its last operation",
             )
         if before is not None and isinstance(before.command, OpenRun):
             return  # there is nothing to recover yet
@@ -263,7 +263,7 @@ class RunRecovery:
             raise self._hold(
                 run,
                 f"base model {base_model!r} is not the one that run {run.run_id!r} was trained on: start the "
-                f"server with --model {base_model}=DIRECTORY of that one, and it goes on where it was",
+                f"server with --model {base_model}=DIRECTORY of that one, and the run continues",
             )
         reasons = "; ".join(each["reason"] for each in receipt.skipped) or "there is none"
         if walk.blocked is not None:  # it may be good, and loads another time
@@ -285,13 +285,13 @@ class RunRecovery:
     async def _inspect(self, run: Run, archive: RecoveryArchive) -> tuple[int, Mapping[str, Any]]:
         """After how many steps it was taken, and in which environment. Raises CheckpointError."""
         with await self._storage.open(archive.name, seal=run.seals.get(archive.name)) as opened:
-            told = opened.manifest.metadata
-            if (told.get("run_id"), told.get("through")) != (run.run_id, archive.through):
+            metadata = opened.manifest.metadata
+            if (metadata.get("run_id"), metadata.get("through")) != (run.run_id, archive.through):
                 raise DamagedArchive(
-                    f"another archive is in its place: it holds run {told.get('run_id')!r} up to operation "
-                    f"{told.get('through')!r}"
+                    f"another archive is in its place: it holds run {metadata.get('run_id')!r} up to operation "
+                    f"{metadata.get('through')!r}"
                 )
-            return opened.manifest.step or 0, told.get("environment", {})
+            return opened.manifest.step or 0, metadata.get("environment", {})
 
     async def _fail_lost_results(self, run: Run, through: int) -> None:
         """The archive holds these operations, so they are not executed again: a damaged result stays lost."""

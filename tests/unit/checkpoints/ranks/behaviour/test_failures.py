@@ -101,7 +101,7 @@ def test_whoever_loses_a_rank_while_it_reads_is_told_not_to_go_on(ranks: RankPoo
 
     assert died == (False, "died")
     assert "rank 1: its connection is closed" in said
-    assert said.endswith("The target is half restored; do not go on with it.")
+    assert said.endswith("The target is half restored; do not use it.")
 
 
 def test_damage_that_one_rank_meets_sends_all_to_the_one_before(ranks: RankPool, tmp_path: Path) -> None:

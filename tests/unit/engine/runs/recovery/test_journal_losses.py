@@ -108,7 +108,7 @@ async def test_it_goes_on_without_what_was_lost_when_the_operator_says_so(tmp_pa
         await until_state(second, "active")
         assert await second.state() == (3, 0, 2), "two steps of three"
         assert [receipt.lost for receipt in await second.receipts()] == [2, 2, 2]
-        assert "goes on without them" in (await second.receipts())[1].notes[0]
+        assert "continues without them" in (await second.receipts())[1].notes[0]
         await second.train(10)
         await second.written()
         again = second.crash()

@@ -345,7 +345,9 @@ async def test_a_server_that_stops_does_not_blame_its_worker(home: Path) -> None
         life.backend.is_ready = False
         life.engine.shutdown.begin()
 
-        assert life.engine.why_waiting(f"{RUN}:9") == "the server is being stopped; the next one goes on with it"
+        assert (
+            life.engine.why_waiting(f"{RUN}:9") == "the server is shutting down; the next one continues the operation"
+        )
 
         life.backend.is_ready = True
 
