@@ -35,7 +35,7 @@ $ curl --header "X-API-Key: $TINKER_API_KEY" "$TINKER_BASE_URL/api/v1/auth/apike
 
 - Operators create keys with `chockstone keys create USER`: [Users and limits](../guides/users-and-limits.md).
 - A server without keys listens on loopback only and accepts any key that starts with `tml-`.
-- {public} need no key. The URLs of downloads and traces are signed and expire.
+- {public}, `/`, `/docs` and `/openapi.json` need no key. The URLs of downloads and traces are signed and expire.
 - The server answers 401 to a request without a valid key.
 
 ## Futures and errors

@@ -25,6 +25,7 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
         "alembic",
         "fastapi",
         "httptools",
+        "huggingface_hub",
         "orjson",
         "prometheus_client",
         "google.protobuf",

@@ -14,6 +14,7 @@ PACKAGES: Final[Mapping[str, str]] = {  # as Debian calls them
     "bsdtar": "libarchive-tools",
     "tar": "tar",
     "initdb": "postgresql",
+    "node": "nodejs",
     "postgres": "postgresql",
     "psql": "postgresql-client",
     "setpriv": "util-linux",

@@ -50,7 +50,7 @@ class FailureLog:
         self._counts[failed] = count  # with the newest reason
         if count <= IN_FULL:
             log.warning(
-                "request failed route=%s status=%s owner=%s client=%s request=%s reason=%s",
+                "request failed route=%r status=%s owner=%s client=%s request=%s reason=%r",
                 *map(
                     _one_line,
                     (failed.route, failed.status, failed.owner, failed.client, failed.request_id, failed.reason),
@@ -68,7 +68,7 @@ class FailureLog:
         for failed, count in counts.items():
             if count > IN_FULL:
                 log.warning(
-                    "requests failed route=%s status=%s owner=%s client=%s more=%d last_reason=%s",
+                    "requests failed route=%r status=%s owner=%s client=%s more=%d last_reason=%r",
                     *map(_one_line, (failed.route, failed.status, failed.owner, failed.client)),
                     count - IN_FULL,
                     _one_line(failed.reason),

@@ -23,8 +23,8 @@ async def test_a_refused_request_is_one_warning_with_route_status_owner_and_reas
 
     [said] = warnings_of(caplog)
     assert said == (
-        "request failed route=GET /training_runs/{run_id} status=404 owner=ann client=127.0.0.1 request=- "
-        f"reason={answer.json()['detail']}"
+        "request failed route='GET /training_runs/{run_id}' status=404 owner=ann client=127.0.0.1 request=- "
+        f"reason={answer.json()['detail']!r}"
     )
 
 
@@ -37,8 +37,8 @@ async def test_an_accepted_request_that_fails_later_is_one_warning_with_its_id(
     told = await ann.outcome("save_weights", {"model_id": run_id, "seq_id": 90, "path": "a"})
 
     [said] = warnings_of(caplog)
-    assert said.startswith("request failed route=save status=user owner=ann client=- request=")
-    assert f":train:1:90 reason={told['error']}" in said
+    assert said.startswith("request failed route='save' status=user owner=ann client=- request=")
+    assert f":train:1:90 reason={told['error']!r}" in said
 
 
 async def test_a_request_without_a_key_is_told_and_a_wrong_key_is_left_to_the_report_of_keys(
@@ -49,7 +49,7 @@ async def test_a_request_without_a_key_is_told_and_a_wrong_key_is_left_to_the_re
 
     assert (without.status_code, wrong.status_code) == (401, 401)
     first, second = warnings_of(caplog)
-    assert first.startswith("request failed route=GET (none) status=401 owner=- client=127.0.0.1")
+    assert first.startswith("request failed route='GET (none)' status=401 owner=- client=127.0.0.1")
     assert second.startswith("key refused client=127.0.0.1")
 
 
@@ -72,7 +72,7 @@ async def test_a_signed_url_is_not_logged(ann: User, caplog: pytest.LogCaptureFi
 
     assert answer.status_code >= 400
     [said] = warnings_of(caplog)
-    assert "route=GET /downloads/{token}/{filename}" in said and "secret-token" not in said
+    assert "route='GET /downloads/{token}/{filename}'" in said and "secret-token" not in said
 
 
 async def test_an_outage_of_the_catalog_is_told_once_and_not_for_each_request(

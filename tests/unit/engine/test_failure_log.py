@@ -35,8 +35,8 @@ def test_a_failure_is_one_warning_with_all_that_is_known(
     [record] = caplog.records
     assert record.levelname == "WARNING"
     assert record.message == (
-        "request failed route=POST /save_weights status=400 owner=ann client=10.0.0.1 request=s:train:0:1 "
-        "reason=the name is taken"
+        "request failed route='POST /save_weights' status=400 owner=ann client=10.0.0.1 request=s:train:0:1 "
+        "reason='the name is taken'"
     )
 
 
@@ -52,10 +52,10 @@ def test_a_flood_of_one_kind_is_counted_and_told_once_at_the_end_of_the_interval
     failures.report_due()
 
     [told] = caplog.messages[IN_FULL:]
-    assert told.startswith("requests failed route=POST /save_weights status=400 owner=ann client=10.0.0.1")
-    assert told.endswith(f" more={1000 - IN_FULL} last_reason=reason 999")
+    assert told.startswith("requests failed route='POST /save_weights' status=400 owner=ann client=10.0.0.1")
+    assert told.endswith(f" more={1000 - IN_FULL} last_reason='reason 999'")
     failures.record(FAILED)
-    assert caplog.messages[-1].endswith("reason=the name is taken")
+    assert caplog.messages[-1].endswith("reason='the name is taken'")
 
 
 def test_a_flood_of_many_callers_is_bounded(

@@ -196,8 +196,8 @@ def _in_use(config: ServerConfig, holder: LockHolder | None) -> CannotStart:
         stop = "Stop it"
     else:
         stop = f"It is process {holder.pid} and listens on {holder.address}. Stop it with `kill {holder.pid}`"
-    in_use = f"another server uses the data directory {str(config.data)!r}. {stop}, or choose another one with --data"
-    problems = [in_use]
+    in_use = f"another server uses the data directory {str(config.data)!r}"
+    problems = [f"{in_use}. {stop}, or choose another directory with --data"]
     try:
         bind(config.host, config.port).close()
     except CannotStart as error:

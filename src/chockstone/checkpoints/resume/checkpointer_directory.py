@@ -18,6 +18,10 @@ _WRITTEN_BY: Final = (
     "a Checkpointer wrote these archives: Checkpointer.restore() restores them, and Resume does not. To continue with "
     "Resume, give Resume another root, and at its first start call Checkpointer(…).restore(state)"
 )
+_HEADS_ONLY: Final = (
+    "only the heads of these archives were read: Checkpointer.restore() verifies the content and skips damaged ones; "
+    "`chockstone checkpoints verify` reads everything"
+)
 _KIND: Final = "weights"  # that Checkpointer.restore looks for by default
 
 
@@ -70,7 +74,7 @@ def _judged(uri: str, checkpoint: StoredCheckpoint) -> CandidateReport:
 
 
 def _notes(found: list[StoredCheckpoint]) -> list[str]:
-    notes = [_WRITTEN_BY]
+    notes = [_WRITTEN_BY, _HEADS_ONLY]
     prefixes = sorted({each.name.rpartition("/")[0] for each in found})
     if len(prefixes) > 1:
         listed = ", ".join(repr(prefix) for prefix in prefixes[:10])

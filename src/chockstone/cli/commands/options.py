@@ -36,7 +36,7 @@ Key = Annotated[
         "--key",
         metavar="tml-…",
         envvar="TINKER_API_KEY",
-        help="API key. Other users of the machine see flags; prefer the environment variable.",
+        help="API key. Prefer the environment variable: flags are visible to other users of the machine.",
     ),
 ]
 RunWord = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, or a unique prefix of it.")]

@@ -32,7 +32,7 @@ def _serve(
     """Serve models for training and sampling to the Tinker SDK.
 
     Prints the two environment variables that clients need. A model is NAME=DIRECTORY. A DIRECTORY that is
-    written with ./ or / is served under its last part; a NAME alone is also its directory. If there is no such
+    written with ./ or / is served under its last part. NAME alone means the directory ./NAME. If there is no such
     directory, the server looks for ORGANIZATION/NAME in the Hugging Face cache, and then downloads it from the hub.
 
     Each setting has a flag (--max-runs 8), an environment variable (CHOCKSTONE_MAX_RUNS=8) and a key in the

@@ -21,15 +21,16 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.OK: "The command did its work and found no problem. Answering no to a question is a success.",
     ExitCode.FAILED: (
         "A check found a problem: damage, a difference, a finding of the doctor, a run that cannot resume. Or the "
-        "object does not exist: a checkpoint, a run, a key, or anything to verify. Or the work failed: training, the "
-        "server."
+        "object does not exist: a checkpoint, a run, a key, or any archive to verify. Or the work failed: training did "
+        "not finish, or the server did not start or ended with an error."
     ),
     ExitCode.USAGE: (
         "An argument, an option or a setting is wrong, or contradicts another one. The command changed nothing."
     ),
     ExitCode.UNREACHABLE: (
-        "The server, the store or the catalog does not answer, refuses the API key or the credentials, or is in use "
-        "by another process. Or the output cannot be written."
+        "The server, the store or the catalog that the command asks does not exist or does not answer, refuses the "
+        "API key or the credentials, or is in use by another process. Or the output cannot be written. `serve` exits "
+        "with 1 instead."
     ),
     ExitCode.INTERRUPTED: (
         "Ctrl-C (SIGINT) ended the command. `train` saves a checkpoint first; `download` keeps the received part."

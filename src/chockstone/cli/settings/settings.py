@@ -205,7 +205,7 @@ class Settings:
     keys: Mapping[str, str] = setting(
         KEYS,
         {},
-        "API key of a user (repeatable). Other users of the machine see flags; use the environment or the file.",
+        "API key of a user (repeatable). Prefer the environment or the file: other users of the machine see flags.",
         is_secret=True,
         for_replicas=True,
     )

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
@@ -16,6 +15,7 @@ import pytest
 import chockstone
 from chockstone.api.documentation.pages import describe_server
 from support.api.users import KEYS, MODEL
+from support.programs import find_program
 from support.served import Served
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
@@ -112,8 +112,7 @@ def test_a_hostile_host_name_is_shown_as_text() -> None:
 async def test_the_viewer_lists_every_operation_and_sends_requests_with_the_key(
     stranger: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    if (node := shutil.which("node")) is None:
-        pytest.skip("there is no Node.js")
+    node = find_program("node")
     for name in ("docs/viewer.js", "openapi.json"):
         (tmp_path / Path(name).name).write_bytes((await stranger.get(f"/{name}")).content)
     document = json.loads((tmp_path / "openapi.json").read_bytes())

@@ -156,7 +156,7 @@ def test_a_second_server_is_refused_at_once_with_both_problems_and_what_to_do(
 
     in_use = (
         f"another server uses the data directory '{tmp_path}/data'. It is process {os.getpid()} and listens on "
-        f"127.0.0.1:{port}. Stop it with `kill {os.getpid()}`, or choose another one with --data"
+        f"127.0.0.1:{port}. Stop it with `kill {os.getpid()}`, or choose another directory with --data"
     )
     taken = (
         f"cannot listen on 127.0.0.1:{port}: another program listens there; stop it, or choose another port with "

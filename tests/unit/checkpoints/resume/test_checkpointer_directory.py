@@ -74,7 +74,7 @@ def test_several_prefixes_are_listed(tmp_path: Path) -> None:
 
     assert report.choice is not None
     assert report.choice.step == restored_step(tmp_path) == 50, "the newest by time"
-    assert "2 prefixes: 'run-1', 'run-2'" in report.notes[1]
+    assert "2 prefixes: 'run-1', 'run-2'" in report.notes[2]
     assert explain(tmp_path / "run-1").choice is not None
 
 

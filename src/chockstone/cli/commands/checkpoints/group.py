@@ -56,8 +56,8 @@ def checkpoints() -> None:
     PATH tinker://RUN/KIND/NAME is given: the server of --server or TINKER_BASE_URL, with the API key of
     --key or TINKER_API_KEY.
 
-    A STORE is a directory or a URL such as s3://bucket/prefix. NAME is the name that `ls` prints. One
-    archive file FILE.tar may replace STORE and NAME. Stores need no server. Change checkpoints that belong
+    A STORE is a directory or a URL such as s3://bucket/prefix. NAME is the name that `ls` prints. Instead of
+    STORE and NAME you may give one archive file, FILE.tar. Stores need no server. Change checkpoints that belong
     to a server only through the server; `chockstone doctor` compares its store and its catalog.
 
     RUN may be shortened to a unique prefix. In commands that only read, NAME may be shortened, too.
