@@ -68,6 +68,7 @@ async def get_run(
 @routes.delete("/{run_id}")
 async def remove_run(run_id: str, context: ContextDep, caller: CallerDep) -> RunRemoved:
     """End a run of the caller if it is live, move its checkpoints to the trash, and delete it."""
+    context.refuse_when_stopping()
     row = await context.run_row(run_id, caller)
     count = await context.engine.remove_run(row, by=caller.user_id)
     return RunRemoved(training_run_id=row.run_id, checkpoints=count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -41,9 +41,8 @@ def remove_chosen(
     server: Server, choice: RemovalFilter, *, now: datetime, yes: bool, dry_run: bool, as_json: bool
 ) -> int:
     """Remove all that the choice takes, and return the exit code. Raises NotThere for a run of another's."""
-    if choice.run_id is not None:
-        server.get(run_route(choice.run_id))  # of another's run the published ones would be listed
-    found = [listed for listed in list_checkpoints(server, choice.run_id) if choice.takes(listed, now)]
+    own = list_checkpoints(server) if choice.run_id is None else _list_own(server, choice.run_id)
+    found = [listed for listed in own if choice.takes(listed, now)]
     return _remove(server, found, [], now=now, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
@@ -55,13 +54,10 @@ def remove_paths(
     foreign: set[str] = set()
     for run_id in dict.fromkeys(path.run_id for path in paths):
         try:
-            seen = {each.path: each for each in list_checkpoints(server, run_id)}
+            listed |= {each.path: each for each in _list_own(server, run_id)}
         except NotThere:
-            continue  # each of its paths is reported below
-        if _is_own(server, run_id):
-            listed |= seen
-        else:
-            foreign.update(seen)
+            with suppress(NotThere):  # each of its paths is reported below
+                foreign.update(each.path for each in list_checkpoints(server, run_id))
     words = list(dict.fromkeys(map(str, paths)))
     missing = [word for word in words if word not in listed]
     for word in missing:
@@ -125,12 +121,16 @@ def _interruptible() -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _is_own(server: Server, run_id: str) -> bool:
+def _list_own(server: Server, run_id: str) -> list[ListedCheckpoint]:
+    """The caller's checkpoints of a run, also of a run that was removed. Raises NotThere for a run of another's."""
     try:
-        server.get(run_route(run_id))
+        server.get(run_route(run_id))  # of another's run the published ones would be listed
     except NotThere:
-        return False
-    return True
+        own = [each for each in list_checkpoints(server) if parse_path(each.path).run_id == run_id]
+        if not own:
+            raise
+        return own
+    return list_checkpoints(server, run_id)
 
 
 def _delete(server: Server, listed: ListedCheckpoint) -> NotThere | ServerRefused | None:

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from chockstone.catalog import Catalog, CheckpointRow, CheckpointRowExists, TrashRow, UnstorableColumnValue
+from chockstone.catalog import Catalog, CheckpointRow, CheckpointRowExists, TrashRow, UnstorableColumnValue, Use
 from chockstone.checkpoints import Archive, Store
 from chockstone.checkpoints.errors import CheckpointMissing, StoreError
 from chockstone.engine.doctor.examination import is_unmounted, read_in_full
@@ -24,6 +24,7 @@ from chockstone.engine.doctor.findings import Finding, FindingKind
 from chockstone.engine.doctor.row_rebuild import adopt
 from chockstone.engine.runs.recovery.run_usage import counted_journal
 from chockstone.engine.storage.leftover_files import list_journals
+from chockstone.engine.usage import UsageMeter
 
 _DOCTOR: Final = "chockstone doctor"  # who did it, in the audit log
 _LOSSES: Final = (FindingKind.MISSING, FindingKind.EMPTY_TRASH)  # what a disk that is not mounted looks like
@@ -116,7 +117,7 @@ class Repairs:
             with suppress(CheckpointRowExists):  # the name was taken meanwhile: the archive is one without a row
                 purge_at = self._now + timedelta(seconds=self._allowed.trash_seconds)
                 committed = await self._catalog.checkpoints.commit(
-                    save, size_bytes=size_bytes, seal=seal, now=self._now, purge_at=purge_at
+                    save, size_bytes=size_bytes, seal=seal, now=self._now, purge_at=purge_at, use=self._use(save)
                 )
                 if committed.replaced is not None and purge_at <= self._now:
                     await self._purge_trash(committed.replaced)
@@ -125,6 +126,10 @@ class Repairs:
         await self._catalog.checkpoints.fail(save)
         await asyncio.to_thread(self._store.sweep)
         return Repair(finding, "given up")
+
+    def _use(self, save: CheckpointRow) -> Use:
+        meter = UsageMeter(self._catalog, now=lambda: self._now)
+        return meter.saved(save.run_id.partition(":")[0], owner=save.owner, base_model=save.base_model)
 
     def _size_and_seal(self, archive: str) -> tuple[int, str]:
         with Archive(self._store.open(archive)) as opened:

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from chockstone.catalog import Catalog, CatalogError, RunRow
+from chockstone.catalog import Catalog, CatalogError, RowMissing, RunRow
 from chockstone.engine.config import Busy
 from chockstone.engine.journal.journal import JournalError, JournalTooNew, JournalUnavailable
 from chockstone.engine.progress import ProgressRecorder
@@ -110,13 +110,13 @@ class RunRegistry:
             over = await self._catalog.runs.are_over([row.run_id for row in rows])
             for row in sorted(rows, key=lambda row: row.last_request_at, reverse=True):
                 try:
-                    if over[row.run_id] and await self._has_nothing_to_do(row.run_id):
+                    if over.get(row.run_id) and await self._has_nothing_to_do(row.run_id):
                         await self._catalog.runs.set_state(row.run_id, "unloaded")
                     elif len(self._runs) < self._max_runs:
                         await self.wake(row.run_id)
                     else:
                         await self._catalog.runs.set_state(row.run_id, "parked")
-                except (Busy, RequestError) as error:
+                except (Busy, RequestError, RowMissing) as error:  # missing: its owner removed it meanwhile
                     log.warning("run not woken run=%s error=%s", row.run_id, error)
         finally:
             self._runs.note_all_woken()

@@ -377,8 +377,10 @@ class RunJournals:
         await journal.close()
         return journal, contents
 
-    async def delete(self, run_id: str) -> None:
+    async def delete(self, run_id: str) -> bool:
+        """Whether the journal is gone."""
         await asyncio.to_thread(shutil.rmtree, self._path_of(run_id), ignore_errors=True)
+        return not await self.exists(run_id)
 
     def _path_of(self, run_id: str) -> Path:
         return self._directory / stored_session(run_id)

@@ -6,6 +6,7 @@ A closed run's recovery archives are deleted at once, and its journal when no cl
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -20,6 +21,8 @@ from chockstone.engine.runs.recovery.run_usage import RunUsage
 from chockstone.engine.runs.run import LiveRuns, Run
 from chockstone.engine.runs.run_journal import RunJournals
 from chockstone.wire.failures import RequestError
+
+log = logging.getLogger(__name__)
 
 
 class RunUnloader:
@@ -45,6 +48,7 @@ class RunUnloader:
         self._usage = usage
         self._in_background = in_background
         self._trusts_ages = trusts_ages
+        self._undeleted: set[str] = set()  # runs whose journal could not be deleted, as a warning says
 
     def note_closed(self, run: Run, closing: Operation) -> None:
         """The run was closed by this operation, whose result a client may still ask for."""
@@ -68,19 +72,26 @@ class RunUnloader:
         await run.journal.close()
         await self.unload(run.run_id)
 
-    async def unload(self, run_id: str) -> None:
-        """End a parked run without waking it."""
+    async def unload(self, run_id: str) -> bool:
+        """End a parked run without waking it. False, with nothing done: the run is live."""
         async with self._runs.lock(run_id):
-            if self._runs.get(run_id) is None:
-                await self._catalog.runs.set_state(run_id, "unloaded")
-                await self._delete_files(run_id)
+            if self._runs.get(run_id) is not None:
+                return False
+            await self._catalog.runs.set_state(run_id, "unloaded")
+            await self._delete_files(run_id)
+            return True
 
-    async def remove(self, run_id: str) -> None:
-        """Delete the files and then the row of a run that has ended."""
+    async def remove(self, run_id: str) -> bool:
+        """Delete the files and then the row of a run that has ended; whether that is done.
+
+        False: the run was created again, or its journal cannot be deleted. The next server would rebuild the row from
+        the journal.
+        """
         async with self._runs.lock(run_id):
-            if self._runs.get(run_id) is None:  # else it was created again
-                await self._delete_files(run_id)
-                await self._catalog.runs.delete(run_id)
+            if self._runs.get(run_id) is not None or not await self._delete_files(run_id):
+                return False
+            await self._catalog.runs.delete(run_id)
+            return True
 
     async def sweep(self) -> None:
         """Delete the journals of runs that ended a while ago: no client asks for their last results."""
@@ -126,11 +137,21 @@ class RunUnloader:
                 await self._usage.forget(run.run_id)
                 await self._marks.forget(run.run_id)
 
-    async def _delete_files(self, run_id: str) -> None:
-        """The journal goes once the catalog has all that the run used. Raises CatalogError with the journal kept."""
+    async def _delete_files(self, run_id: str) -> bool:
+        """Delete the journal once the catalog has all that the run used; whether the journal is gone.
+
+        Usage and mark of a journal that cannot be deleted are kept, so that no sweep counts it again. Raises
+        CatalogError with the journal kept.
+        """
         await self._usage.recover(run_id)
         await self._usage.flush(run_id)
-        await self._journals.delete(run_id)
-        await self._usage.forget(run_id)
-        await self._marks.forget(run_id)
+        is_gone = await self._journals.delete(run_id)
+        if is_gone:
+            self._undeleted.discard(run_id)
+            await self._usage.forget(run_id)
+            await self._marks.forget(run_id)
+        elif run_id not in self._undeleted:
+            self._undeleted.add(run_id)
+            log.warning("journal not deleted run=%s; check the permissions of its directory", run_id)
         await self._archives.drop_all(run_id)
+        return is_gone

@@ -47,3 +47,13 @@ async def test_only_the_owner_removes_a_run(ann: User, bob: User) -> None:
     assert removed.json() == {"training_run_id": run_id, "checkpoints": 1}
     refusal(await ann.http.get(f"training_runs/{run_id}"), 404)
     refusal(await ann.http.delete(f"training_runs/{run_id}"), 404)
+
+
+async def test_a_server_that_shuts_down_removes_no_run(context: Context, ann: User) -> None:
+    run_id = await ann.run()
+    context.engine.shutdown.begin()
+
+    refused = await ann.http.delete(f"training_runs/{run_id}")
+
+    assert "shutting down" in refusal(refused, 503)
+    assert (await ann.http.get(f"training_runs/{run_id}")).status_code == 200

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from chockstone.engine.config import StorageRules
 from support.cli.loopback import Loopback, serve_on_loopback
 from support.cli.remote_commands import fill, paths_listed
 
@@ -79,3 +80,18 @@ def test_rm_of_what_another_published_says_that_it_is_not_yours(tmp_path: Path) 
         assert "remove 1" not in result.stdout and "removed 1" not in result.stdout
         assert f"{path!r} belongs to another user, who published it" in result.stderr
     assert (of_run.exit_code, "`chockstone runs ls` shows yours" in of_run.stderr) == (1, True)
+
+
+def test_rm_removes_an_undeleted_checkpoint_of_a_removed_run(tmp_path: Path) -> None:
+    with serve_on_loopback(tmp_path / "home", rules=StorageRules(reserve_bytes=0, trash_seconds=3600.0)) as asked:
+        run_id, paths = fill(asked, "a", "b")
+        asked.run("checkpoints", "publish", paths[0])
+        asked.run("runs", "rm", run_id, "-y")
+        undeleted = [asked.run("trash", "undelete", path) for path in paths]
+
+        by_path = asked.json("checkpoints", "rm", paths[0], "-y")
+        by_run = asked.json("checkpoints", "rm", "--run", run_id, "-y")
+
+        assert [result.exit_code for result in undeleted] == [0, 0]
+        assert [entry["tinker_path"] for entry in (*by_path["removed"], *by_run["removed"])] == paths
+        assert paths_listed(asked) == set()

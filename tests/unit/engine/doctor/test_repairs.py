@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,9 @@ async def test_a_stuck_save_whose_archive_is_whole_is_published(patient: Damaged
     assert row.state == "ready"
     assert row.size_bytes == patient.store.stat(row.archive).size
     assert patient.value(row.archive) == 7
+    async with patient.catalog() as catalog:
+        [use] = await catalog.usage.list("ann", start=NOON - timedelta(days=1), end=NOON + timedelta(days=1))
+    assert (use.type, use.session_id, use.base_model, use.amount) == ("checkpoint", "s", "tiny", 1)
 
 
 async def test_a_stuck_save_with_a_wrong_byte_is_given_up_and_its_archive_kept(patient: DamagedDataDir) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from chockstone.catalog import RunRow
 from chockstone.engine.config import Busy, Durability, EngineLimits
 from chockstone.engine.journal import journal
 from chockstone.engine.journal.journal import JournalError
@@ -366,3 +367,22 @@ async def test_what_lies_among_the_journals_and_is_none_is_left_alone(home: Path
         assert await second.state() == (5, 7, 1)
 
     assert {"loop.train.0", "etc.train.0", "lost+found", ".train.0", "notes"} <= set(os.listdir(journals))
+
+
+async def test_a_run_that_is_removed_while_the_server_starts_keeps_no_other_from_being_woken(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lived(home) as life:
+        first, second = await life.make(0), await life.make(1)
+        listed = await life.catalog.runs.list_in_state("active")
+        assert await life.engine._core.registry.park(second)
+        await life.catalog.runs.set_state(second.run_id, "active")
+        await life.engine.remove_run(await life.catalog.runs.get(first.run_id), by="local")
+
+        async def as_before(catalog_runs: object, state: str) -> tuple[RunRow, ...]:
+            return tuple(listed) if state == "active" else ()
+
+        monkeypatch.setattr(type(life.catalog.runs), "list_in_state", as_before)
+        await life.engine._core.registry.wake_all()
+
+        assert [run.run_id for run in life.engine.runs] == [second.run_id]

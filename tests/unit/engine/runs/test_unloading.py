@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -138,3 +139,38 @@ async def test_a_run_made_anew_has_nothing_of_the_one_that_was_lost(home: Path) 
         life.backend.die("signal 9")
 
         assert await life.state() == (0, 1, 0)
+
+
+async def test_a_journal_that_cannot_be_deleted_is_counted_once_and_reported_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with lived(home) as life:
+        live = await life.make()
+        await life.train(5)
+        await life.told(await life.engine.training.close(live))
+        await life.written()
+        os.utime(life.journal(), (0, 0))  # it was some time ago
+
+        with monkeypatch.context() as patched:
+            patched.setattr(shutil, "rmtree", lambda *_, **__: None)
+            for _ in range(3):
+                await life.engine._core.unloader.sweep()
+
+        await life.engine.flush_usage()
+        uses = await life.catalog.usage.list(None, start=NOW - timedelta(hours=48), end=NOW + timedelta(hours=48))
+        assert [use.amount for use in uses if use.type == "training"] == [5]
+        assert caplog.text.count("journal not deleted") == 1
+        await life.engine._core.unloader.sweep()
+        assert not life.journal().exists()
+        assert await life.catalog.usage.sources() == ()
+
+
+async def test_a_live_run_is_neither_unloaded_nor_removed(home: Path) -> None:
+    async with lived(home) as life:
+        live = await life.make()
+
+        assert not await life.engine._core.unloader.unload(RUN)
+        assert not await life.engine._core.unloader.remove(RUN)
+
+        assert life.engine.runs.get(RUN) is live
+        assert (await life.catalog.runs.get(RUN)).state == "active"
