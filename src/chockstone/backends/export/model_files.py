@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from chockstone.wire.codecs.json_files import parse_json
@@ -54,6 +54,32 @@ def read_config(directory: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ServerFailure(f"{str(path)!r} of the base model is not a JSON object")
     return config
+
+
+def check_weights(directory: Path) -> None:
+    """Hold that transformers reads safetensors files of ``directory`` only. Raises ServerFailure, saying why not."""
+    if '"transformers_weights":' in json.dumps(read_config(directory)):  # in it, or in a part of it
+        raise ServerFailure(
+            f"{CONFIG} has an entry 'transformers_weights', which is not supported; rename the file with the weights "
+            f"to {WEIGHTS} and delete the entry"
+        )
+    if (directory / WEIGHTS).is_file():
+        return  # transformers reads no index then
+    if not (directory / INDEX).is_file():
+        raise ServerFailure(
+            f"it has neither {WEIGHTS} nor {INDEX}. Pickle files (.bin) are not read, as they can run code; convert "
+            "the model with `save_pretrained(DIRECTORY)`"
+        )
+    try:
+        names = sorted(set(parse_json((directory / INDEX).read_bytes())["weight_map"].values()))
+        strange = [name for name in names if PurePath(name).name != name or not name.endswith(".safetensors")]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # what foreign JSON can bring
+        raise ServerFailure(f"{INDEX} is not an index of safetensors files") from error
+    if not names or strange:
+        named = repr(strange[0]) if strange else "no file"
+        raise ServerFailure(f"{INDEX} names {named}; weights must be safetensors files in the same directory")
+    if missing := [name for name in names if not (directory / name).is_file()]:
+        raise ServerFailure(f"it has no {missing[0]!r}, which {INDEX} names; copy or download it again")
 
 
 def render_config(config: dict[str, Any]) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from chockstone.backends.export.model_files import check_weights
 from chockstone.backends.training.full import FullWeights, OwnWeights
 from chockstone.backends.training.lora import AdaptableLinear, make_adaptable
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
@@ -26,6 +27,7 @@ RestoreTemplate = Callable[
 ]  # makes a state with room for tensors; Any: their values
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+_ADAPTER: Final = "adapter_config.json"
 _UNLIMITED: Final = 32_768  # context of a model that names no limit
 
 
@@ -93,7 +95,12 @@ def load_base_model(name: str, directory: str | Path, *, device: str = "cpu", dt
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         read: Any = AutoModelForCausalLM.from_pretrained(  # Any: a pair, with output_loading_info
-            directory, local_files_only=True, trust_remote_code=False, dtype=number_type, output_loading_info=True
+            directory,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=number_type,
+            output_loading_info=True,
         )
     except Exception as error:  # each file format raises its own
         raise ServerFailure(
@@ -113,6 +120,15 @@ def check_directory(name: str, directory: Path) -> None:
         raise ServerFailure(
             f"model {name!r}: {str(directory)!r} has no config.json; give a directory as written by save_pretrained."
         )
+    if (directory / _ADAPTER).exists():  # with PEFT installed, transformers would load the adapter, too
+        raise ServerFailure(
+            f"model {name!r}: {str(directory)!r} has an {_ADAPTER}, so it holds an adapter. Merge the adapter into its "
+            "base model, or move the files adapter_* to another directory to serve the model without it."
+        )
+    try:
+        check_weights(directory)
+    except ServerFailure as error:
+        raise ServerFailure(f"model {name!r} cannot be loaded from {str(directory)!r}: {error}.") from error
 
 
 def prepare_base_model(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -111,7 +112,8 @@ def pull(
             print_stderr(f"chockstone: model {name!r} was not downloaded: {error}{hint}")
             raise typer.Exit(ExitCode.UNREACHABLE if error.may_pass else ExitCode.USAGE) from None
         print_line(f"{name} is in {printable(str(directory))}")
-        word = name if revision is None else f"{name}={directory}"
+        is_found_by_name = revision is None and not Path(name).parent.is_dir()  # otherwise `serve` reads a path
+        word = name if is_found_by_name else f"{name}={directory}"
         print_line(f"Serve it: chockstone serve --model {printable(shlex.quote(word))}")
 
 

@@ -34,6 +34,7 @@ def _serve(
     Prints the two environment variables that clients need. A model is NAME=DIRECTORY. A DIRECTORY that is
     written with ./ or / is served under its last part. NAME alone means the directory ./NAME. If there is no such
     directory, the server looks for ORGANIZATION/NAME in the Hugging Face cache, and then downloads it from the hub.
+    It does neither for ./ORGANIZATION/NAME, nor if a directory ORGANIZATION exists.
 
     Each setting has a flag (--max-runs 8), an environment variable (CHOCKSTONE_MAX_RUNS=8) and a key in the
     settings file (max_runs = 8). A flag overrides the variable, and the variable overrides the file. Repeatable

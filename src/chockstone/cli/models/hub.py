@@ -6,27 +6,37 @@ variables are those of ``huggingface_hub``: HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_
 
 from __future__ import annotations
 
+import glob
 import io
 import logging
+import os
+import re
+import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
+from chockstone.backends.export.model_files import check_weights
 from chockstone.cli.models.directory import read_config
 from chockstone.cli.output.formatting import format_size
 from chockstone.cli.output.terminal import bytes_bar
-from chockstone.wire.codecs.json_files import parse_json
+from chockstone.wire.failures import ServerFailure
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
 
 log = logging.getLogger(__name__)
 _WANTED: Final = ("*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model", "*.tiktoken")
-_UNWANTED: Final = ("consolidated*",)  # a second copy of the weights, in another layout
-_INDEX: Final = "model.safetensors.index.json"
+_UNWANTED: Final = (
+    "consolidated*",  # a second copy of the weights, in another layout
+    "adapter_*",  # of PEFT: transformers would load the adapter, too
+)
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_BLOB: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _REPORT_SHARE: Final = 0.1  # of a download, between two log lines
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt")
@@ -45,6 +55,7 @@ class ModelNotFetched(Exception):
 class HubFile:
     name: str
     size_bytes: int
+    blob: str  # name of its bytes in the cache, the same in all revisions
 
 
 def find_cached(name: str, *, revision: str | None = None) -> Path | None:
@@ -73,29 +84,33 @@ def fetch(name: str, *, revision: str | None = None) -> Path:
 
     with _explained(name, revision):
         info = HfApi(endpoint=constants.ENDPOINT).model_info(name, revision=revision, files_metadata=True)
+        commit = _commit(info)
         files = _choose_files(name, info)
-        missing = [file for file in files if not _is_cached(name, file.name, info.sha)]
+        missing = [file for file in files if not _is_cached(name, file, commit)]
         total_bytes = sum(file.size_bytes for file in missing)
+        _check_space(total_bytes, Path(constants.HF_HUB_CACHE))
         started = time.monotonic()
         log.info(
-            "model download started model=%s revision=%s files=%d bytes=%d", name, info.sha, len(missing), total_bytes
+            "model download started model=%s revision=%s files=%d bytes=%d", name, commit, len(missing), total_bytes
         )
         with bytes_bar(f"{name} ({format_size(total_bytes)})", total_bytes) as advance:
             relay = _relay(_ByteCount(name, total_bytes, advance))
             directory = snapshot_download(
                 name,
-                revision=revision,
+                revision=commit,  # a branch may have moved since
                 cache_dir=constants.HF_HUB_CACHE,
                 endpoint=constants.ENDPOINT,
-                allow_patterns=[file.name for file in files],
+                allow_patterns=[glob.escape(file.name) for file in files],
                 tqdm_class=relay,
             )
+        _record_revision(name, revision or constants.DEFAULT_REVISION, commit)
     seconds = time.monotonic() - started
     log.info("model downloaded model=%s bytes=%d seconds=%.1f directory=%s", name, total_bytes, seconds, directory)
     if not is_complete(Path(directory)):
         raise ModelNotFetched(
             f"the files of model {name!r} on the hub {constants.ENDPOINT} are no whole model: config.json, a tokenizer "
-            "or weights that its index names are missing. Choose another model, or another revision"
+            f"or weights in safetensors are missing{_weights_problem(Path(directory))}. Choose another model, or "
+            "another revision"
         )
     return Path(directory)
 
@@ -104,15 +119,18 @@ def is_complete(directory: Path) -> bool:
     """Whether a directory has a configuration, a tokenizer, and all weights in safetensors."""
     try:
         read_config(directory)
-        if (directory / _INDEX).exists():
-            index = parse_json((directory / _INDEX).read_bytes())
-            weights = {str(name) for name in index["weight_map"].values()}
-        else:
-            weights = {path.name for path in directory.glob("*.safetensors")}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # what foreign JSON can bring
+        check_weights(directory)
+    except (ValueError, ServerFailure):
         return False
-    has_tokenizer = any((directory / name).is_file() for name in _TOKENIZERS)
-    return has_tokenizer and bool(weights) and all((directory / name).is_file() for name in weights)
+    return any((directory / name).is_file() for name in _TOKENIZERS)
+
+
+def _weights_problem(directory: Path) -> str:
+    try:
+        check_weights(directory)
+    except ServerFailure as error:
+        return f" ({error})"
+    return ""
 
 
 @contextmanager
@@ -143,6 +161,11 @@ def _explained(name: str, revision: str | None) -> Iterator[None]:
         ) from error
     except (OSError, http_error) as error:
         raise ModelNotFetched(f"the download from {hub} failed: {_reason(error)}", may_pass=True) from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:  # what foreign JSON can bring
+        raise ModelNotFetched(
+            f"the hub {hub} gave a malformed answer about model {name!r}: {_reason(error)}. Check HF_ENDPOINT, or "
+            "choose another model"
+        ) from error
 
 
 def _reason(error: BaseException) -> str:
@@ -154,7 +177,10 @@ def _reason(error: BaseException) -> str:
 
 def _choose_files(name: str, info: ModelInfo) -> list[HubFile]:
     """Files at the top of the repository that a server needs. Raises ModelNotFetched if none is of safetensors."""
-    found = [HubFile(sibling.rfilename, sibling.size or 0) for sibling in info.siblings or ()]
+    found = [
+        HubFile(sibling.rfilename, sibling.size or 0, str(sibling.lfs.sha256 if sibling.lfs else sibling.blob_id))
+        for sibling in info.siblings or ()
+    ]
     top = [file for file in found if "/" not in file.name]
     chosen = [file for file in top if _matches(file.name, _WANTED) and not _matches(file.name, _UNWANTED)]
     if any(file.name.endswith(".safetensors") for file in chosen):
@@ -171,10 +197,49 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(PurePosixPath(name).match(pattern) for pattern in patterns)
 
 
-def _is_cached(name: str, file: str, commit: str | None) -> bool:
+def _commit(info: ModelInfo) -> str:
+    if not _COMMIT.fullmatch(info.sha or ""):
+        raise ValueError(f"{info.sha!r} is not the hash of a commit")
+    return str(info.sha)
+
+
+def _is_cached(name: str, file: HubFile, commit: str) -> bool:
     from huggingface_hub import constants, try_to_load_from_cache
 
-    return isinstance(try_to_load_from_cache(name, file, cache_dir=constants.HF_HUB_CACHE, revision=commit), str)
+    if _BLOB.fullmatch(file.blob) and (_folder(name) / "blobs" / file.blob).is_file():
+        return True
+    return isinstance(try_to_load_from_cache(name, file.name, cache_dir=constants.HF_HUB_CACHE, revision=commit), str)
+
+
+def _check_space(needed_bytes: int, cache: Path) -> None:
+    disk = next(path for path in (cache, *cache.absolute().parents) if path.is_dir())
+    free_bytes = shutil.disk_usage(disk).free
+    if needed_bytes > free_bytes:
+        raise ModelNotFetched(
+            f"it needs {format_size(needed_bytes)} and {str(disk)!r} has {format_size(free_bytes)} free: "
+            f"{format_size(needed_bytes - free_bytes)} are missing. Free space there, or set HF_HOME to a directory on "
+            "another disk"
+        )
+
+
+def _record_revision(name: str, revision: str, commit: str) -> None:
+    """Have the cache find the commit by the name of a branch or tag, as ``huggingface_hub`` does for a download."""
+    refs = _folder(name) / "refs"
+    ref = Path(os.path.normpath(refs / revision))
+    if revision == commit or refs not in ref.parents or (ref.is_file() and ref.read_text() == commit):
+        return
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    partial = ref.with_name(f"{ref.name}.{uuid.uuid4().hex[:8]}.tmp")
+    partial.write_text(commit)
+    partial.replace(ref)
+
+
+def _folder(name: str) -> Path:
+    """Of a model in the cache."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    return Path(os.path.abspath(constants.HF_HUB_CACHE)) / repo_folder_name(repo_id=name, repo_type="model")
 
 
 class _ByteCount:

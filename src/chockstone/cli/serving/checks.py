@@ -187,6 +187,13 @@ def _check_model(model: ModelSetting) -> None:
     try:
         read_config(model.directory)
     except ValueError as error:
+        if model.may_be_on_hub and not model.directory.is_dir():
+            raise SettingsError(
+                f"cannot serve the model {model.name!r}: {error}. The directory {str(model.directory.parent)!r} "
+                "exists, so the name is a path, and no hub is asked. Mount or create the directory, say where it is "
+                f"with --model {model.name}=DIRECTORY, or run `chockstone model pull {model.name}`, which downloads "
+                "the model of that name from the hub and prints the --model to use"
+            ) from None
         raise SettingsError(
             f"cannot serve the model {model.name!r}: {error}. Say where it is with --model {model.name}=DIRECTORY, "
             f"give its name on the Hugging Face hub as --model ORGANIZATION/NAME, or try a made one: {_MAKE_ONE}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from chockstone.cli.models.hub import ModelNotFetched, fetch, find_cached
 from chockstone.cli.settings.values import ModelSetting
+
+log = logging.getLogger(__name__)
 
 
 def fetch_models(models: Sequence[ModelSetting]) -> tuple[ModelSetting, ...]:
@@ -18,6 +21,14 @@ def fetch_models(models: Sequence[ModelSetting]) -> tuple[ModelSetting, ...]:
 def _fetch(model: ModelSetting) -> Path:
     if (cached := find_cached(model.name)) is not None:
         return cached
+    from huggingface_hub import constants
+
+    log.info(
+        "model is not on this machine, downloading it model=%s hub=%s missing_directory=%s",
+        model.name,
+        constants.ENDPOINT,
+        model.directory,
+    )
     try:
         return fetch(model.name)
     except ModelNotFetched as error:

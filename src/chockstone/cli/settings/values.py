@@ -56,8 +56,11 @@ class ModelSetting:
 
     @property
     def is_on_hub(self) -> bool:
-        """Whether to look for the model in the Hugging Face cache and on the hub, because its directory is missing."""
-        return self.may_be_on_hub and not self.directory.is_dir()
+        """Whether to look for the model in the Hugging Face cache and on the hub.
+
+        Where the directory ORGANIZATION exists, ORGANIZATION/NAME is a path: a missing disk is not replaced by a hub.
+        """
+        return self.may_be_on_hub and not self.directory.parent.is_dir()
 
 
 def whole_number(least: int, most: int) -> ValueKind[int]:

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from chockstone.backends.export.model_files import read_companions, read_config, render_config, untied, with_dtype
+from chockstone.backends.export.model_files import (
+    check_weights,
+    read_companions,
+    read_config,
+    render_config,
+    untied,
+    with_dtype,
+)
 from chockstone.wire.failures import ServerFailure
 
 
@@ -69,3 +76,24 @@ def test_an_untied_configuration_is_untied_everywhere() -> None:
         "tie_word_embeddings": False,
         "text_config": {"tie_word_embeddings": False, "a": 1},
     }
+
+
+@pytest.mark.parametrize("config", [{"transformers_weights": "a.bin"}, {"text_config": {"transformers_weights": "a"}}])
+def test_a_configuration_that_names_its_weights_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / "config.json").write_text("{}")
+    check_weights(tmp_path)
+
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    with pytest.raises(ServerFailure, match="config.json has an entry 'transformers_weights'"):
+        check_weights(tmp_path)
+
+
+@pytest.mark.parametrize("index", ["{", "[]", '{"weight_map": 3}', '{"weight_map": {"a": 3}}', '{"weight_map": {}}'])
+def test_an_index_must_name_weights(tmp_path: Path, index: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+
+    with pytest.raises(ServerFailure, match=r"model.safetensors.index.json (is not an index|names no file)"):
+        check_weights(tmp_path)

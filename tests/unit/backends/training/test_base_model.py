@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,50 @@ def test_damaged_weight_files_are_refused(directory: Path, damage: str) -> None:
 
     message = "'model.layers.1.mlp.up_proj.weight' is missing" if damage == "incomplete" else "cannot be loaded from"
     with pytest.raises(ServerFailure, match=f"model 'tiny'.*{message}"):
+        load_base_model("tiny", directory)
+
+
+def test_pickles_are_not_read(directory: Path) -> None:
+    weights = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    torch.save(weights, directory / "pytorch_model.bin")
+
+    with pytest.raises(ServerFailure, match=r"neither model.safetensors nor .* Pickle files .* `save_pretrained"):
+        load_base_model("tiny", directory)
+
+
+@pytest.mark.parametrize("outside", ["../outside.pt", "weights.txt", "../outside.safetensors"])
+def test_files_that_an_index_names_outside_the_directory_are_not_read(directory: Path, outside: str) -> None:
+    model = directory / "model"
+    model.mkdir()
+    for path in directory.glob("*.json"):
+        path.rename(model / path.name)
+    weights = load_file(directory / "model.safetensors")
+    if outside.endswith(".safetensors"):
+        (directory / "model.safetensors").rename(model / outside)
+    else:
+        torch.save(weights, model / outside)
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, outside)}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    with pytest.raises(
+        ServerFailure, match=f"names '{outside}'; weights must be safetensors files in the same directory"
+    ):
+        load_base_model("tiny", model)
+
+
+def test_shards_with_their_index_are_loaded(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path, max_shard_size="20KB")
+    tiny_tokenizer().save_pretrained(tmp_path)
+    assert not (tmp_path / "model.safetensors").exists()
+
+    assert load_base_model("tiny", tmp_path).vocab_size == VOCABULARY
+
+
+def test_a_directory_with_an_adapter_is_refused(directory: Path) -> None:
+    (directory / "adapter_config.json").write_text('{"base_model_name_or_path": "/somewhere/else"}')
+
+    with pytest.raises(ServerFailure, match=r"model 'tiny': .* has an adapter_config.json.* Merge the adapter"):
         load_base_model("tiny", directory)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -33,6 +36,7 @@ def hub(running: Hub, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """With one model, and an empty cache."""
     running.models = {NAME: HubModel.of(made)}
     running.asked.clear()
+    running.answers.clear()
     running.cut_after = None
     running.use(monkeypatch, tmp_path / "cache")
     return running
@@ -66,11 +70,15 @@ def test_only_files_that_a_server_reads_are_downloaded(hub: Hub) -> None:
         "README.md": b"# Tiny",
         "onnx/config.json": b"{}",
         "original/weights.safetensors": b"more",
+        "adapter_config.json": b'{"base_model_name_or_path": "../other"}',
+        "adapter_model.safetensors": b"an adapter",
+        "*.json": b"a name that is a pattern, too",
     }
 
     directory = fetch(NAME)
 
     assert not {"README.md", "modeling_tiny.py", "pytorch_model.bin", "consolidated.safetensors"} & set(hub.downloads)
+    assert not [name for name in hub.downloads if name.startswith("adapter_")]
     assert not [path for path in directory.iterdir() if path.is_dir() or path.suffix in (".py", ".bin")]
     assert "model.safetensors" in hub.downloads
 
@@ -169,3 +177,101 @@ def test_a_directory_is_complete_with_configuration_tokenizer_and_all_weights(ma
     assert not is_complete(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text("[]")
     assert not is_complete(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["weights.txt", "../outside.safetensors", "/etc/a.safetensors", "sub/a.safetensors", 3]
+)
+def test_a_model_whose_index_names_other_files_than_its_safetensors_is_not_complete(
+    hub: Hub, tmp_path: Path, name: object
+) -> None:
+    files = hub.models[NAME].files
+    files["a.safetensors"] = files.pop("model.safetensors")
+    files["weights.txt"] = b"a pickle"
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": {"a": "a.safetensors", "b": name}}).encode()
+    snapshots = tmp_path / "cache" / "models--ann--tiny" / "snapshots"
+    (snapshots / ("a" * 40) / "sub").mkdir(parents=True)
+    for path in ("outside.safetensors", f"{'a' * 40}/sub/a.safetensors"):
+        (snapshots / path).write_bytes(b"x")
+
+    with pytest.raises(ModelNotFetched, match=r"are no whole model: .* \(model.safetensors.index.json "):
+        fetch(NAME)
+
+    assert find_cached(NAME) is None
+
+
+def test_shards_without_their_index_are_not_complete(made: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(made, tmp_path / "model")
+    (model / "model.safetensors").rename(model / "model-00001-of-00002.safetensors")
+
+    assert not is_complete(model)
+
+
+@pytest.mark.parametrize("name", ["x\\..\\..\\evil.json", "x\0.json"])
+def test_a_strange_file_name_is_refused(hub: Hub, name: str) -> None:
+    hub.models[NAME].files[name] = b"{}"
+
+    with pytest.raises(ModelNotFetched, match="gave a malformed answer about model 'ann/tiny': .* Check HF_ENDPOINT"):
+        fetch(NAME)
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("", {"id": NAME, "sha": "../../evil", "siblings": []}),
+        ("", {"id": NAME, "sha": "a" * 40, "siblings": 3}),
+        ("", {"id": NAME, "sha": "a" * 40, "siblings": [{"rfilename": "model.safetensors", "size": "big"}]}),
+        ("", [1]),
+        ("tree", [3]),
+        ("tree", {"error": "none"}),
+    ],
+)
+def test_a_malformed_answer_of_a_hub_is_named(hub: Hub, path: str, answer: object) -> None:
+    hub.answers[path] = answer
+
+    with pytest.raises(ModelNotFetched, match="gave a malformed answer about model 'ann/tiny'"):
+        fetch(NAME)
+
+
+def test_the_commit_that_was_inspected_is_downloaded_even_if_its_branch_moves(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import HfApi
+
+    ask = HfApi.model_info
+
+    def ask_and_move(*values: Any, **options: Any) -> Any:
+        answer = ask(*values, **options)
+        hub.models[NAME].revisions = {"main": "b" * 40, "before": "a" * 40}
+        return answer
+
+    monkeypatch.setattr(HfApi, "model_info", ask_and_move)
+
+    directory = fetch(NAME)
+
+    assert directory.name == "a" * 40
+    assert find_cached(NAME) == directory
+
+
+def test_a_model_that_the_disk_has_no_room_for_is_refused_before_a_byte_is_downloaded(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+
+    with pytest.raises(
+        ModelNotFetched, match=r"it needs 4\.\d MB and .* has 1.0 MB free: 3\.\d MB are missing. .* HF_HOME"
+    ):
+        fetch(NAME)
+
+    assert hub.downloads == []
+
+
+def test_weights_that_another_revision_has_need_no_room(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch(NAME)
+    hub.models[NAME].revisions = {"main": "b" * 40}
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    hub.asked.clear()
+
+    assert fetch(NAME).name == "b" * 40
+
+    assert hub.downloads == []

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from chockstone.api.config import ServerConfig
 from chockstone.api.serving import startup
+from chockstone.cli.app import app
 from support.cli.hub import Hub, HubModel, loopback_hub
 from support.cli.serving import serve
 
@@ -23,9 +25,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def test_a_name_on_the_hub_is_downloaded_and_then_served_from_the_cache(
-    started: list[ServerConfig], hub: Hub, tmp_path: Path
+    started: list[ServerConfig], hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     first = serve("--model", "ann/tiny")
+    said = f"model is not on this machine, downloading it model=ann/tiny hub={hub.url} "
+    assert caplog.messages[0] == f"{said}missing_directory={tmp_path}/ann/tiny"
     hub.asked.clear()
     second = serve("--model", "ann/tiny")
 
@@ -45,6 +50,21 @@ def test_a_directory_of_that_name_comes_first(started: list[ServerConfig], hub: 
     assert result.exit_code == 0
     assert started[0].models == {"ann/tiny": tmp_path / "ann" / "tiny"}
     assert hub.asked == []
+
+
+def test_a_missing_directory_in_one_that_exists_is_not_looked_for_on_the_hub(
+    started: list[ServerConfig], hub: Hub, tmp_path: Path
+) -> None:
+    (tmp_path / "ann").mkdir()
+
+    result = serve("--model", "ann/tiny")
+
+    assert (result.exit_code, started, hub.asked) == (2, [], [])
+    assert f"there is no directory '{tmp_path}/ann/tiny'. The directory '{tmp_path}/ann' exists" in result.stderr
+    assert "run `chockstone model pull ann/tiny`, which downloads" in result.stderr
+    pulled = CliRunner().invoke(app, ["model", "pull", "ann/tiny"], catch_exceptions=False)
+    directory = tmp_path / "cache" / "models--ann--tiny" / "snapshots" / ("a" * 40)
+    assert f"Serve it: chockstone serve --model ann/tiny={directory}\n" in pulled.stdout
 
 
 def test_a_model_that_is_nowhere_ends_the_start_with_what_to_do(

@@ -58,7 +58,14 @@ def test_a_model_is_a_name_a_directory_or_both(tmp_path: Path, word: str, name: 
 
 @pytest.mark.parametrize(
     ("word", "is_on_hub"),
-    [("Qwen/Qwen3-8B", True), ("here/tiny", False), ("tiny", False), ("a/b/c", False), ("Qwen/Qwen3-8B=./x", False)],
+    [
+        ("Qwen/Qwen3-8B", True),
+        ("here/tiny", False),
+        ("here/gone", False),
+        ("tiny", False),
+        ("a/b/c", False),
+        ("Qwen/Qwen3-8B=./x", False),
+    ],
 )
 def test_a_name_of_the_hub_without_a_directory_is_looked_for_there(tmp_path: Path, word: str, is_on_hub: bool) -> None:
     (tmp_path / "here/tiny").mkdir(parents=True)
