@@ -184,10 +184,10 @@ class Checkpointer:
         """Restore a checkpoint into ``into``, in place, and return a receipt.
 
         Without ``name`` the newest one is restored; damaged ones are read twice, skipped and named in
-        the receipt. Returns None, with nothing changed, if no checkpoint of this kind was ever saved: a first start.
+        the receipt. Returns None, with nothing changed, if there is no checkpoint: a first start.
 
-        Raises CheckpointMissing when there is none of that ``name``, RestoreMismatch with nothing changed
-        when archive and target differ, DamagedArchive when none can be used, UnsupportedArchive when
+        Raises CheckpointMissing when there is none of that ``name`` or all are of other kinds, RestoreMismatch with
+        nothing changed when archive and target differ, DamagedArchive when none can be used, UnsupportedArchive when
         one is of a newer format, StoreError when one cannot be read now: an older one would hide it.
         """
         started = time.perf_counter()

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
 from chockstone.checkpoints import Checkpointer, Pieces, RestoreReceipt
-from chockstone.checkpoints.errors import CheckpointError, RanksLost
+from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing, RanksLost
 from chockstone.checkpoints.stores.file_store import FileStore
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -231,6 +231,14 @@ def restore(rank: int, where: Path, dimensions: int = 1) -> tuple[bool, int]:
 def restore_nothing(rank: int, where: Path) -> RestoreReceipt | None:
     with open_checkpointer(where) as checkpointer:
         return checkpointer.restore({"rows": place(torch.ones(8, 1024), make_mesh(1), [Shard(0)])})
+
+
+def restore_missing(rank: int, where: Path) -> str:
+    try:
+        restore_nothing(rank, where)
+    except CheckpointMissing as error:
+        return str(error)
+    return "nothing was raised"
 
 
 def restore_slowly(rank: int, where: Path) -> bool:

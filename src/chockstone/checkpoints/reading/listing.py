@@ -7,12 +7,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, ForeignArchive, UnsupportedArchive
+from chockstone.checkpoints.errors import (
+    CheckpointMissing,
+    DamagedArchive,
+    ForeignArchive,
+    StoreUnreachable,
+    UnsupportedArchive,
+)
 from chockstone.checkpoints.format.manifest import Manifest
 from chockstone.checkpoints.reading.archive import read_head
 from chockstone.checkpoints.stores.store import Store, StoreEntry
 
 _WIDTH: Final = 8  # heads read at once
+_LISTINGS: Final = 3  # at most, while another process deletes what was listed
 RECOVERY: Final = "recovery"
 _NEVER: Final = datetime.fromtimestamp(0, UTC)
 
@@ -48,13 +55,24 @@ class StoredCheckpoint:
 def list_checkpoints(store: Store, prefix: str = "") -> list[StoredCheckpoint]:
     """Every committed archive below ``prefix``, oldest first. Reads the head of each archive, not its tensors.
 
-    Raises where the store cannot be read: an incomplete list must not look complete.
+    Lists again if an archive was deleted after it was listed, because its writer may have saved a newer one. Raises
+    where the store cannot be read: an incomplete list must not look complete.
     """
-    entries = list(store.entries(prefix))
-    if not entries:
-        return []
-    found = _read_all(store, entries)
-    return sorted((checkpoint for checkpoint in found if checkpoint), key=lambda checkpoint: checkpoint.order)
+    found: list[StoredCheckpoint] = []
+    for _ in range(_LISTINGS):
+        entries = list(store.entries(prefix))
+        if not entries:
+            return []
+        found = [checkpoint for checkpoint in _read_all(store, entries) if checkpoint]
+        if len(found) == len(entries):
+            break
+    if not found:
+        place = f"{store.url}/{prefix}" if prefix else store.url
+        raise StoreUnreachable(
+            f"cannot list the checkpoints in {place}: another process deleted all of them each time before they were "
+            "read. Try again"
+        )
+    return sorted(found, key=lambda checkpoint: checkpoint.order)
 
 
 def _read_all(store: Store, entries: list[StoreEntry]) -> list[StoredCheckpoint | None]:
@@ -79,6 +97,8 @@ def _read(store: Store, entry: StoreEntry) -> StoredCheckpoint | None:
         return None  # deleted since it was listed
     try:
         head = read_head(source)
+    except CheckpointMissing:
+        return None  # as above
     except (DamagedArchive, ForeignArchive, UnsupportedArchive) as error:
         newer = isinstance(error, UnsupportedArchive)
         return StoredCheckpoint(entry.name, entry.size, entry.modified_at, None, str(error), newer)

@@ -43,12 +43,13 @@ class CheckpointSearch:
         self._prefix = prefix
         self._kind = kind
         self._name = name
+        self._other_kinds: set[str] = set()  # of the listed checkpoints
 
     def restore(self, attempt: Callable[[str], RestoreReceipt]) -> RestoreReceipt | None:
         """The receipt of the newest checkpoint that ``attempt`` restores; it is called with the full name.
 
-        None: no checkpoint of this kind was ever saved. A checkpoint of a given name that is missing raises
-        CheckpointMissing.
+        None: there is no checkpoint, a first start. Raises CheckpointMissing if the checkpoint of a given name is
+        missing, or if all checkpoints are of other kinds.
         """
         walk = self._walk()
         touched: CheckpointError | None = None  # raised by a checkpoint after it had filled a part of the target
@@ -68,7 +69,8 @@ class CheckpointSearch:
                 return replace(receipt, skipped=tuple(_skipped(walk)), steps_lost=walk.steps_lost)
         if touched is not None:
             raise RestoreFailed(f"{_HALF_RESTORED} {self._none_left(walk)}") from touched
-        if walk.ending is Ending.FRESH:
+        if walk.ending is Ending.FRESH and not self._other_kinds:
+            log.info("first start: no checkpoint to restore place=%s kind=%s", self._place, self._kind)
             return None
         raise self._none_left(walk)
 
@@ -88,6 +90,8 @@ class CheckpointSearch:
         if self._name:
             return WalkBack([_Candidate(self._name, None, is_asked_for=True)])
         listed = list_checkpoints(self._store, self._prefix)
+        if not listed:  # a directory whose only archive is replaced while it is listed can look empty
+            listed = list_checkpoints(self._store, self._prefix)
         unreadable = [c for c in listed if c.manifest is None]
         unreadable.sort(key=lambda c: c.is_newer, reverse=True)
         walk = WalkBack(_Candidate(c.name, None) for c in unreadable)
@@ -96,16 +100,24 @@ class CheckpointSearch:
             walk.reject(verdict, checkpoint.damage or "", is_sure=True)
         if walk.blocked is not None:
             raise UnsupportedArchive(f"checkpoint {walk.blocked.candidate.name!r}: {walk.blocked.reason}")
+        self._other_kinds = {c.manifest.kind for c in listed if c.manifest} - {self._kind}
         of_kind = [c for c in reversed(listed) if c.manifest and c.manifest.kind == self._kind]
         walk.add(_Candidate(c.name, c.manifest.step) for c in of_kind if c.manifest)
         return walk
 
     def _none_left(self, walk: WalkBack[_Candidate]) -> CheckpointError:
-        place = f"{self._store.url}/{self._prefix}" if self._prefix else self._store.url
         if walk.ending is Ending.FRESH:
-            return CheckpointMissing(f"there is no checkpoint of kind {self._kind!r} in {place}")
+            missing = f"there is no checkpoint of kind {self._kind!r} in {self._place}"
+            if self._other_kinds:
+                others = ", ".join(map(repr, sorted(self._other_kinds)))
+                missing += f", only of kind {others}. Give one of these as kind=, or another directory or prefix"
+            return CheckpointMissing(missing)
         listed = "".join(f"\n  {skip.name}: {skip.reason}" for skip in _skipped(walk))
-        return DamagedArchive(f"none of the checkpoints in {place} can be used:{listed}")
+        return DamagedArchive(f"none of the checkpoints in {self._place} can be used:{listed}")
+
+    @property
+    def _place(self) -> str:
+        return f"{self._store.url}/{self._prefix}" if self._prefix else self._store.url
 
 
 def _continues(walk: WalkBack[_Candidate], candidate: _Candidate, error: CheckpointError) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import support.checkpoints.ranked_jobs as jobs
+from chockstone.checkpoints import Checkpointer
 from support.rank_pool import RankPool
 
 
@@ -49,6 +50,15 @@ def test_a_process_may_be_another_rank_the_next_time(ranks: RankPool, together: 
 
 def test_a_first_start_is_one_on_all_ranks(ranks: RankPool, tmp_path: Path) -> None:
     assert ranks.run(2, jobs.restore_nothing, tmp_path) == [None, None]
+
+
+def test_checkpoints_of_other_kinds_alone_are_a_first_start_on_no_rank(ranks: RankPool, tmp_path: Path) -> None:
+    with Checkpointer(tmp_path, ranks="off") as checkpointer:
+        checkpointer.save({"x": 1}, step=1, kind="full")
+
+    first, second = ranks.run(2, jobs.restore_missing, tmp_path)
+
+    assert "only of kind 'full'" in first and second == f"rank 0: {first}"
 
 
 def test_ranks_wait_for_one_that_takes_long_to_read(ranks: RankPool, tmp_path: Path) -> None:

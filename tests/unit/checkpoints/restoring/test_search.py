@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import tarfile
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from chockstone.checkpoints.errors import (
     DigestMismatch,
     UnsupportedArchive,
 )
+from chockstone.checkpoints.stores.file_store import FileStore
+from chockstone.checkpoints.stores.store import ArchiveSource, StoreEntry
 from support.checkpoints.damage import first_tensor, flip, save_three
 from support.tensors import zeros
 
@@ -73,6 +76,51 @@ def test_a_first_start_restores_nothing_and_returns_none_as_resume_does(tmp_path
 
     assert receipts == [None, None]
     assert state["x"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_first_start_is_logged_with_place_and_kind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with Checkpointer(tmp_path, prefix="run") as checkpointer:
+        checkpointer.restore({})
+
+    assert caplog.messages == [f"first start: no checkpoint to restore place={tmp_path.as_uri()}/run kind=weights"]
+
+
+def test_checkpoints_of_other_kinds_alone_are_not_a_first_start(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"x": 1}, name="a", kind="full")
+        checkpointer.save({"x": 1}, name="b", kind="adapter").result()
+
+        with pytest.raises(CheckpointMissing, match="of kind 'weights' in .*, only of kind 'adapter', 'full'. Give"):
+            checkpointer.restore({"x": 0})
+        assert checkpointer.restore({"x": 0}, kind="full") is not None
+
+
+@pytest.mark.parametrize("moment", ["listed", "examined"])
+def test_a_checkpoint_that_is_replaced_during_the_search_is_not_a_first_start(tmp_path: Path, moment: str) -> None:
+    class ReplacedStore(FileStore):
+        """Another writer replaces the only checkpoint, once: while the store examines it, or after it is listed."""
+
+        def stat(self, name: str) -> StoreEntry:
+            if moment == "examined":
+                self._replace()
+            return super().stat(name)
+
+        def open(self, name: str) -> ArchiveSource:
+            if moment == "listed":
+                self._replace()
+            return super().open(name)
+
+        def _replace(self) -> None:
+            if (old := self.path("old")).exists():
+                old.rename(self.path("new"))
+
+    with Checkpointer(tmp_path) as writer:
+        writer.save({"x": 1}, name="old", step=7)
+    with Checkpointer(ReplacedStore(tmp_path)) as checkpointer:
+        receipt = checkpointer.restore({"x": 0})
+
+    assert receipt is not None and (receipt.name, receipt.step) == ("new", 7)
 
 
 def test_a_checkpoint_that_is_asked_for_by_name_or_loaded_must_exist(tmp_path: Path) -> None:
