@@ -17,6 +17,7 @@ from chockstone.engine.failure_log import FailureLog, RequestFailure
 
 _REPORTED: Final = "failure_is_reported"  # in the scope's state
 _QUIET: Final = re.compile(r"408 /api/v1/retrieve_futures?|503 /api/v1/readyz")
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _PREFIX: Final = "/api/v1"  # some versions of FastAPI leave it out of the template
 _LARGEST_BYTES: Final = 64 << 10  # of an answer that is read for its reason
 
@@ -89,12 +90,17 @@ def _describe(scope: Scope, status: int, reason: str) -> RequestFailure:
     client = scope.get("client")
     caller = scope.get("state", {}).get("caller")
     return RequestFailure(
-        route=f"{scope['method']} {_route(scope)}",
+        route=f"{_method(scope)} {_route(scope)}",
         status=str(status),
         reason=reason,
         owner="-" if caller is None else caller.user_id,
         client="-" if client is None else str(client[0])[:64],
     )
+
+
+def _method(scope: Scope) -> str:
+    """All methods that clients made up are one kind."""
+    return scope["method"] if scope["method"] in _METHODS else "(other)"
 
 
 def _route(scope: Scope) -> str:

@@ -2,7 +2,7 @@
 
 Of each caller, route and status, the first failures of an interval are logged one by one, each with its reason. Further
 ones are counted and logged together when the interval ends. So a client that fails again and again, or an attacker,
-cannot fill the log.
+cannot fill the log. Callers without a valid key have a budget of their own, so they cannot hide the failures of users.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Final
 log = logging.getLogger(__name__)
 INTERVAL_SECONDS: Final = 60.0
 IN_FULL: Final = 5  # of one kind in one interval
-KINDS: Final = 50  # of one interval; further ones are counted as one
+KINDS: Final = 50  # of all users in one interval; further ones are counted as one
+KINDS_WITHOUT_KEY: Final = 20  # of all callers without a valid key
+KINDS_PER_CALLER: Final = 10
 _LONGEST_TEXT: Final = 500
 
 
@@ -26,9 +28,17 @@ class RequestFailure:
     route: str  # such as ``POST /save_weights``, or the name of an operation that was accepted and failed later
     status: str  # of HTTP, or the category of the failure
     reason: str = field(compare=False)
-    owner: str = "-"
+    owner: str = "-"  # "-": a caller without a valid key
     client: str = "-"  # address
     request_id: str = field(default="-", compare=False)
+
+    @property
+    def has_key(self) -> bool:
+        return self.owner != "-"
+
+    @property
+    def caller(self) -> tuple[str, str]:
+        return (self.owner, "") if self.has_key else (self.owner, self.client)
 
 
 class FailureLog:
@@ -43,7 +53,7 @@ class FailureLog:
 
     def record(self, failed: RequestFailure) -> None:
         self.report_due()
-        if failed not in self._counts and len(self._counts) >= KINDS:
+        if failed not in self._counts and not self._has_room(failed):
             self._others += 1
             return
         count = self._counts.pop(failed, 0) + 1
@@ -56,6 +66,11 @@ class FailureLog:
                     (failed.route, failed.status, failed.owner, failed.client, failed.request_id, failed.reason),
                 ),
             )
+
+    def _has_room(self, failed: RequestFailure) -> bool:
+        alike = [kind for kind in self._counts if kind.has_key == failed.has_key]
+        limit = KINDS if failed.has_key else KINDS_WITHOUT_KEY
+        return len(alike) < limit and sum(kind.caller == failed.caller for kind in alike) < KINDS_PER_CALLER
 
     def report_due(self) -> None:
         """Log what was only counted, if the interval is over."""

@@ -122,3 +122,24 @@ async def test_a_hostile_client_cannot_fill_the_log(served: Served, caplog: pyte
             assert (await stranger.get(f"/api/v1/{number}")).status_code == 401
 
     assert len(warnings_of(caplog)) == 5
+
+
+async def test_methods_that_a_client_made_up_are_one_kind_and_hide_no_failure_of_a_user(
+    served: Served, ann: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = httpx.ASGITransport(served.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as stranger:
+        for number in range(32):
+            for path, host in (
+                ("/api/v1/healthz", "localhost"),
+                ("/api/v1/runs", "evil.example"),
+                ("/docs", "localhost"),
+            ):
+                answer = await stranger.request(f"ODD{number}", path, headers={"Host": host})
+                assert answer.status_code >= 400
+    routes = {message.partition(" status=")[0] for message in warnings_of(caplog)}
+
+    await ann.http.get("training_runs/nowhere")
+
+    assert routes and all("route='(other) " in route for route in routes)
+    assert "owner=ann" in warnings_of(caplog)[-1]

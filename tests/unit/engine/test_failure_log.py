@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from chockstone.engine.failure_log import IN_FULL, KINDS, FailureLog, RequestFailure
+from chockstone.engine.failure_log import (
+    IN_FULL,
+    KINDS,
+    KINDS_PER_CALLER,
+    KINDS_WITHOUT_KEY,
+    FailureLog,
+    RequestFailure,
+)
 
 FAILED = RequestFailure("POST /save_weights", "400", "the name is taken", owner="ann", client="10.0.0.1")
 
@@ -62,7 +69,7 @@ def test_a_flood_of_many_callers_is_bounded(
     failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(10_000):
-        failures.record(replace(FAILED, client=f"10.0.{number // 256}.{number % 256}"))
+        failures.record(replace(FAILED, owner=f"user-{number}"))
     clock.seconds = 61.0
     failures.report_due()
 
@@ -76,6 +83,43 @@ def test_one_caller_that_floods_does_not_hide_another(failures: FailureLog, capl
     failures.record(replace(FAILED, owner="bob", reason="the quota is used up"))
 
     assert "owner=bob" in caplog.messages[-1] and "the quota is used up" in caplog.messages[-1]
+
+
+def test_callers_without_a_key_have_few_kinds_and_hide_no_failure_of_a_user(
+    failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(1000):
+        failures.record(RequestFailure(f"GET /{number % 7}", "401", "no key", client=f"10.0.0.{number}"))
+    assert len(caplog.messages) == KINDS_WITHOUT_KEY
+
+    for number in range(KINDS):
+        failures.record(replace(FAILED, owner=f"user-{number}"))
+    clock.seconds = 61.0
+    failures.report_due()
+
+    assert sum("owner=user-" in message for message in caplog.messages) == KINDS
+    assert caplog.messages[-1] == f"requests failed of further kinds count={1000 - KINDS_WITHOUT_KEY}"
+
+
+@pytest.mark.parametrize("owner", ["ann", "-"])
+def test_one_caller_with_failures_of_many_kinds_does_not_hide_another(
+    failures: FailureLog, caplog: pytest.LogCaptureFixture, owner: str
+) -> None:
+    for number in range(1000):
+        failures.record(replace(FAILED, owner=owner, route=f"GET /{number}"))
+    assert len(caplog.messages) == KINDS_PER_CALLER
+
+    other = "-" if owner == "-" else "bob"
+    failures.record(replace(FAILED, owner=other, client="10.0.0.2", reason="the quota is used up"))
+
+    assert "client=10.0.0.2" in caplog.messages[-1] and "the quota is used up" in caplog.messages[-1]
+
+
+def test_a_user_with_many_addresses_is_one_caller(failures: FailureLog, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(1000):
+        failures.record(replace(FAILED, client=f"10.0.{number // 256}.{number % 256}"))
+
+    assert len(caplog.messages) == KINDS_PER_CALLER
 
 
 def test_what_a_client_sent_cannot_forge_a_line(failures: FailureLog, caplog: pytest.LogCaptureFixture) -> None:
