@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _BACKLOG: Final = 4096
 _OPEN_FILES: Final = 65_536
 _LOCK_SECONDS: Final = 10.0  # to wait for the previous server, or its worker, to end
-_GRACE_SECONDS: Final = 0.5  # for a server that was just asked to stop to record that
+_GRACE_SECONDS: Final = 3.0  # for a server that was just asked to stop to record that; its event loop may be busy
 
 _BIND_ERRORS: Final = {
     errno.EADDRINUSE: (
@@ -160,7 +160,7 @@ def worker_config(config: ServerConfig) -> WorkerConfig:
 def _lock_directory(config: ServerConfig) -> Iterator[int]:
     """Lock the directory for as long as this server or its worker runs. Yields the lock's descriptor.
 
-    A server that has ended, or is stopping, is waited for. One that runs is not.
+    A server that has ended, or is stopping, is waited for. One that runs is refused after the grace period.
     """
     data, grace_ends = config.data, time.monotonic() + _GRACE_SECONDS
     try:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -138,6 +140,19 @@ def test_a_directory_that_is_made_is_private_and_an_older_one_is_told_of(
     assert f"chmod -R go-rwx {older}" in said
 
 
+def tick(monkeypatch: pytest.MonkeyPatch, on_tick: Callable[[float], None] = lambda _: None) -> list[float]:
+    """Each look at the clock is a second later than the one before; returns the seconds so far."""
+    ticks: list[float] = []
+
+    def monotonic() -> float:
+        ticks.append(float(len(ticks)))
+        on_tick(ticks[-1])
+        return ticks[-1]
+
+    monkeypatch.setattr(startup, "time", SimpleNamespace(monotonic=monotonic))
+    return ticks
+
+
 def refused(config: ServerConfig) -> list[str]:
     with pytest.raises(CannotStart) as refusal, claimed(config):
         pass
@@ -148,6 +163,7 @@ def test_a_second_server_is_refused_at_once_with_both_problems_and_what_to_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(startup, "_LOCK_SECONDS", 3600.0)  # a test that waits for it does not end
+    tick(monkeypatch)
     with claimed(default_config(tmp_path / "data", port=0)) as claim:
         port = claim.sock.getsockname()[1]
         both = refused(default_config(tmp_path / "data", port=port))
@@ -187,6 +203,33 @@ def test_a_server_that_stops_is_waited_for(tmp_path: Path, caplog: pytest.LogCap
         startup.log.removeHandler(handler)
 
     assert caplog.messages == [f"waiting for the server that uses {tmp_path} to end"]
+
+
+def test_a_running_server_is_refused_after_three_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = default_config(tmp_path, port=0)
+    with claimed(config):
+        ticks = tick(monkeypatch)
+        refused(config)
+
+    assert ticks == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_server_that_records_late_that_it_stops_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = default_config(tmp_path, port=0)
+    stack = ExitStack()
+    claim = stack.enter_context(claimed(config))
+
+    def stop(seconds: float) -> None:
+        if seconds == 2.0:  # the event loop was busy until now
+            claim.note_stopping()
+        elif seconds == 5.0:
+            stack.close()
+
+    tick(monkeypatch, stop)
+    with claimed(config) as second:
+        assert second.lock >= 0
 
 
 @pytest.mark.parametrize(
