@@ -12,6 +12,7 @@ import pytest
 
 from chockstone.backends.channel import BlockingChannel
 from chockstone.backends.supervision.process import WorkerConfig, WorkerProcess, log_to_stderr, spawn, spawn_worker
+from chockstone.checkpoints.saving import job
 
 # Writes its settings and the arguments it was given, then waits until the channel is closed.
 SCRIPT = """
@@ -83,7 +84,8 @@ def test_a_program_that_is_not_there_leaves_no_socket_open(tmp_path: Path) -> No
 
 @pytest.fixture
 def levels() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in ("", "botocore", "boto3", "urllib3", "alembic.runtime.plugins")]
+    names = ("", "botocore", "boto3", "urllib3", "alembic.runtime.plugins", job.__name__)
+    loggers = [logging.getLogger(name) for name in names]
     before = [logger.level for logger in loggers]
     yield
     for logger, level in zip(loggers, before, strict=True):
@@ -96,3 +98,10 @@ def test_libraries_whose_debug_lines_hold_credentials_stay_quiet() -> None:
 
     assert logging.getLogger("botocore").getEffectiveLevel() == logging.WARNING
     assert logging.getLogger("urllib3").getEffectiveLevel() == logging.WARNING
+
+
+@pytest.mark.usefixtures("levels")
+def test_the_line_of_the_library_for_each_save_is_left_to_the_engine() -> None:
+    log_to_stderr("info")
+
+    assert not job.log.isEnabledFor(logging.INFO)

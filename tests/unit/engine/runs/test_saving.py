@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +17,13 @@ from chockstone.catalog import Catalog, CatalogUnavailable, CheckpointRow
 from chockstone.catalog.database.database import Database
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.engine.engine import Engine
+from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.engine.storage.archive_names import archive_name
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.wire.failures import BadRequest, ServerFailure
 from chockstone.wire.paths import Kind
 from support.engine.fake_backend import FakeBackend, Numbers
+from support.engine.lives import lived
 from support.engine.making import (
     NOW,
     RUN,
@@ -103,6 +107,61 @@ async def test_a_checkpoint_knows_its_step(engine: Engine, catalog: Catalog) -> 
     fresh = await saved(engine, live, None, "fresh")
 
     assert (row.step, resumed.step, fresh.step) == (3, 3, 0)
+
+
+# The log.
+
+
+def saves_logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """By the server. The library's own line is not logged in a worker."""
+    of_server = [record.message for record in caplog.records if not record.name.startswith("chockstone.checkpoints")]
+    return [message.partition(" bytes=")[0] for message in of_server if "checkpoint saved" in message]
+
+
+async def test_each_named_save_is_one_line_of_the_log(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    live = await made_run(engine)
+
+    for seq_id, name in enumerate(("a", "b"), start=1):
+        await saved(engine, live, seq_id, name)
+        await saved(engine, live, seq_id, name)  # a client that got no answer sends it again
+
+    assert saves_logged(caplog) == [f"checkpoint saved run={RUN} kind=weights name={name} step=0" for name in "ab"]
+
+
+async def test_a_save_that_is_repeated_after_its_worker_died_is_one_line_of_the_log(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with lived(home) as life:
+        await life.make()
+        life.backend.hold("disk")
+        saving = await life.ask_save()
+        await until(lambda: "save" in life.backend.words())
+
+        life.backend.die("signal 9")
+        await life.told(saving)
+
+        assert life.backend.words().count("save") == 2
+    assert saves_logged(caplog) == [f"checkpoint saved run={RUN} kind=weights name=a step=0"]
+
+
+async def test_a_save_that_the_next_server_finds_complete_is_one_line_of_the_log(
+    home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with lived(home) as first:
+        await first.make()
+        with monkeypatch.context() as patched:
+            patched.setattr(RunJournal, "settle", lambda journal, operation, outcome: None)
+            saving = await first.ask_save()
+            told = await first.told(saving)
+        left = first.crash()
+
+    async with lived(left, after=first) as second:
+        assert await second.told(saving) == told
+
+    assert saves_logged(caplog) == [f"checkpoint saved run={RUN} kind=weights name=a step=0"]
 
 
 # The next start.
