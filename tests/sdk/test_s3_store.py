@@ -218,7 +218,7 @@ def test_an_outage_costs_time_and_nothing_else(
 
     assert (verified.status_code, fetched.status_code) == (503, 503)
     assert "check the endpoint and the network" in verified.json()["detail"]
-    assert "path=/api/v1/downloads/…/before.tar error=" in server.log()
+    assert "request failed route='GET /downloads/{token}/{filename}' status=503 " in server.log()
     resumed = service.create_training_client_from_state_with_optimizer(saving.result().path)
     assert entry(rest, path).user_metadata.get("chockstone.damage") is None
     assert train(resumed, 1, start=1)
