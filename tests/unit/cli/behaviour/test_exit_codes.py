@@ -90,6 +90,8 @@ def test_every_command_is_tried() -> None:
 def test_a_command_ends_with_the_code_of_the_table(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if command.startswith("keys "):
+        pytest.importorskip("sqlalchemy")  # `keys` is no part of the plain install
     monkeypatch.chdir(tmp_path)
     for words, code in CASES[command]:
         (tmp_path / "empty").mkdir(exist_ok=True)
