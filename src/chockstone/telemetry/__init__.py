@@ -1,0 +1,5 @@
+"""Telemetry: how the server measures itself.
+
+Every metric is declared here once. The room imports no other room of ours, and knows nothing of runs, tensors or users:
+other rooms hand it numbers, and label values from short, fixed lists.
+"""
