@@ -10,7 +10,7 @@ VLLM   := 0.32.0
 LIGHT  := 3.12 3.13
 SHARED := $(patsubst %,tests/sdk/test_%.py,training losses weights runs) # what older clients can express
 
-.PHONY: help demo test quick light test-postgres test-s3 matrix lint types check soak vllm reference docs docs-serve dist bench clean
+.PHONY: help demo test quick light test-postgres test-s3 matrix lint types check soak vllm reference docs docs-serve screenshots pictures dist bench clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -99,6 +99,12 @@ docs: $(VENV)/installed-docs ## build the documentation site into build/site; a 
 
 docs-serve: $(VENV)/installed-docs ## show the documentation site at 127.0.0.1:8080 while you write
 	$(BIN)/python -m zensical serve --dev-addr 127.0.0.1:8080
+
+screenshots: $(VENV)/installed-dev ## every page of the console at two widths in two themes, in build/screenshots
+	PYTHONPATH=tests $(BIN)/python -m support.screenshots --out build/screenshots
+
+pictures: $(VENV)/installed-dev ## write the pictures of the console in README and docs
+	PYTHONPATH=tests $(BIN)/python -m support.screenshots --docs
 
 dist: $(VENV)/installed-dev ## wheel and sdist, installed and tried in new environments
 	rm -rf dist

@@ -12,6 +12,7 @@ import pytest
 
 PACKAGES: Final[Mapping[str, str]] = {  # as Debian calls them
     "bsdtar": "libarchive-tools",
+    "chromium": "chromium",
     "tar": "tar",
     "initdb": "postgresql",
     "node": "nodejs",
