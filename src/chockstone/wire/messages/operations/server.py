@@ -1,0 +1,124 @@
+"""The server: messages that say how it is, and what needs a person."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from chockstone.wire.messages.schema import Response, Timestamp
+
+WorkerState = Literal["starting", "ready", "restarting", "failing", "stopped"]
+ProblemKind = Literal[
+    "worker_not_ready",
+    "worker_died",
+    "journal_not_written",
+    "catalog_unreachable",
+    "store_unreachable",
+    "disk_below_reserve",
+    "disk_fills_soon",
+    "model_not_loaded",
+    "run_held",
+    "run_waiting",
+    "run_lost",
+    "recovery_differs",
+    "checkpoints_damaged",
+    "trash_overdue",
+]
+
+
+class ServedModel(Response):
+    name: str
+    architecture: str | None = None
+    max_context_length: int | None = None
+    is_loaded: bool  # in the worker that runs now
+
+
+class GpuReport(Response):
+    name: str
+    used_bytes: int  # by all processes on this GPU
+    total_bytes: int
+
+
+class WorkerReport(Response):
+    """``failing``: several workers in a row died before they were ready. ``stopped``: no worker is started again."""
+
+    state: WorkerState
+    since: Timestamp
+    generation: int  # workers that became ready since the server started
+    restarts: int  # workers that died since the server started
+    trouble: str | None = None  # why no worker becomes ready
+    last_death: str | None = None
+    last_death_at: Timestamp | None = None
+    device: str | None = None  # absent before the first worker is ready, as are the next five
+    dtype: str | None = None
+    threads: int | None = None
+    processes: int | None = None
+    torch: str | None = None
+    memory_bytes: int | None = None  # resident memory of the worker process, as its last heartbeat said
+    gpus: list[GpuReport] = []
+
+
+class DiskReport(Response):
+    """The file system of the data or of the archives, whichever has less space left.
+
+    ``bytes_per_day`` is by how much its free space shrank in the last 24 hours, or since the server first looked if
+    that is less than 24 hours and more than one hour. ``full_in_days`` is the free space above the reserve, divided by
+    ``bytes_per_day``. Both are absent while unknown, and ``full_in_days`` while free space does not shrink.
+    """
+
+    free_bytes: int
+    total_bytes: int
+    used_bytes: int
+    reserve_bytes: int  # no save may use it
+    bytes_per_day: float | None = None
+    full_in_days: float | None = None
+
+
+class JournalReport(Response):
+    mode: Literal["off", "on", "synced"]
+    size_bytes: int  # of live runs
+    trouble: str | None = None  # why it cannot be written
+
+
+class QueueReport(Response):
+    operations: int  # of runs, waiting or running
+    samples: int
+    oldest_wait_seconds: float | None = None  # of the operations; absent: none waits
+
+
+class TokensPerSecond(Response):
+    """Tokens per second, as the mean of the last minute, or of the time since the start if that is shorter."""
+
+    trained: float
+    sampled: float
+
+
+class ProblemReport(Response):
+    """Something that a person should know or do."""
+
+    kind: ProblemKind
+    what: str
+    to_do: str
+    since: Timestamp  # when it began, or when this server first saw it
+    owner: str | None = None  # absent: the problem is the server's
+    run_id: str | None = None
+    tinker_path: str | None = None
+
+
+class ServerResponse(Response):
+    """For users who are no admins, runs, queue, tokens and problems of runs are their own."""
+
+    version: str
+    started_at: Timestamp
+    uptime_seconds: float
+    is_stopping: bool
+    is_open: bool  # it has no API keys and accepts any
+    is_admin: bool  # the caller
+    models: list[ServedModel]
+    worker: WorkerReport
+    disk: DiskReport | None = None  # absent: it cannot be read
+    journal: JournalReport
+    runs: dict[str, int]  # by state
+    queue: QueueReport
+    tokens_per_second: TokensPerSecond
+    problems: list[ProblemReport]
+    settings: dict[str, Any] | None = None  # Any: plain JSON; for admins, without secrets
