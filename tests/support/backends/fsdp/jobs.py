@@ -10,12 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import torch
 import torch.distributed as dist
 
 from chockstone.backends.fsdp.base_model import load_sharded_base
-from chockstone.backends.fsdp.process_group import DistributedProcessGroup
+from chockstone.backends.fsdp.full_weights import ShardedWeights
+from chockstone.backends.fsdp.model_shards import ModelShards
+from chockstone.backends.fsdp.parameters import ShardedParameters
+from chockstone.backends.fsdp.process_group import DistributedProcessGroup, ProcessGroupLost
 from chockstone.backends.losses.custom_loss import CustomLoss
 from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.base_model import BaseModel, load_base_model
@@ -291,3 +295,92 @@ def room_made(*, directory: str, store: str, archive: str) -> dict[str, int]:
     assert all(isinstance(leaf, Pieces) for leaf in leaves)
     mine = sum(piece.numel() for leaf in leaves for _, piece in leaf.pieces)
     return {"mine": mine, "whole": sum(math.prod(leaf.shape) for leaf in leaves)}
+
+
+def exchange() -> dict[str, Any]:
+    """What each operation of the process group gives this process."""
+    group = DistributedProcessGroup(None)
+    total = torch.tensor([group.rank + 1.0], dtype=torch.float64)
+    group.sum_in_place(total)
+    mine = torch.full((group.rank + 1,), group.rank + 1.0, dtype=torch.float64)
+    gathered = group.gather(mine, [1, 2])
+    [array] = group.broadcast_arrays(np.full(3, group.rank))
+    return {
+        "rank": group.rank,
+        "sum": float(total),
+        "gathered": [each.tolist() for each in gathered],
+        "broadcast": array.tolist(),
+        "decided": group.leaders_answer(group.rank == 0),
+    }
+
+
+def lose_the_group() -> str:
+    try:
+        DistributedProcessGroup(None).raise_together(ValueError("broken"))
+    except ProcessGroupLost as lost:
+        return str(lost)
+    return "kept"
+
+
+def shards_of(directory: str) -> tuple[ModelShards, dict[str, torch.Tensor]]:
+    """The shards of a new sharded model, and the same model's whole weights."""
+    group = DistributedProcessGroup(None)
+    sharded = load_sharded_base("tiny", directory, device="cpu", dtype="float32", process_group=group)
+    _, alone = bases(directory)
+    return ModelShards(sharded.model, group), dict(alone.model.named_parameters())
+
+
+def take_parameters_apart(*, directory: str) -> dict[str, float]:
+    """The largest difference between a whole model and what its sharded parameters make of it."""
+    shards, weights = shards_of(directory)
+    parameters = ShardedParameters(shards)
+    flat_weights = torch.cat([weights[name].detach().flatten() for name in parameters.shapes])
+    named = {name: whole(pieces) for name, pieces in parameters.named(parameters.flat).items()}
+    parts = parameters.views(parameters.flat_part(flat_weights))
+    return {
+        "named": max(float((named[name] - weights[name]).abs().max()) for name in named),
+        "whole": float((whole(parameters.whole(parameters.flat)) - flat_weights).abs().max()),
+        "parts": max(
+            float((part - parameters.part(name, weights[name])).abs().max())
+            for name, part in parts.items()
+            if len(part)
+        ),
+        "norm": parameters.norm(parameters.flat),
+        "norm_of_one": float(flat_weights.norm()),
+    }
+
+
+def apply_and_take_back(*, directory: str) -> dict[str, Any]:
+    """How far the model's own rows are from the base, inside and after ``applied``, with 1 added to each weight."""
+    shards, _ = shards_of(directory)
+    base = {name: shards.local(name).clone() for name in shards.weights}
+    trained = ShardedWeights(shards)
+    trained.parameters.flat.add_(1.0)
+
+    def distance() -> float:
+        return max(float((shards.local(name) - rows).abs().max()) for name, rows in base.items() if len(rows))
+
+    with trained.applied():
+        inside = distance()
+    return {
+        "inside": round(inside, 5),
+        "after": distance(),
+        "is_trainable": any(weight.requires_grad for weight in shards.weights.values()),
+    }
+
+
+def keep_a_snapshot(*, directory: str) -> dict[str, float]:
+    """How far the model's rows are from those at the snapshot: computing with the snapshot, and with the run."""
+    shards, _ = shards_of(directory)
+    trained = ShardedWeights(shards)
+    then = {name: view.clone() for name, view in trained.parameters.views(trained.parameters.flat).items()}
+    snapshot = trained.snapshot()
+    trained.parameters.flat.add_(1.0)
+
+    def distance() -> float:
+        return max(float((shards.local(name) - rows).abs().max()) for name, rows in then.items() if len(rows))
+
+    with snapshot.computing():
+        same = distance()
+    with trained.applied():
+        return {"same": same, "trained": distance()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,34 +68,3 @@ def test_any_number_of_processes_follows_one_through_anything(
 @pytest.mark.parametrize("rank", [4, 0])
 def test_a_model_of_half_precision_is_trained_alike(pair: Pool, tied: str, rank: int) -> None:
     assert max(pair.run("follow_in_half_precision", directory=tied, rank=rank)) <= 2e-2
-
-
-def test_between_passes_each_process_holds_its_share(pair: Pool, untied: str) -> None:
-    for answer in pair.run("hold_no_more_than_a_share", directory=untied):
-        assert answer["held"] <= 0.52 * answer["whole"]  # rows that cannot be halved are on one side
-
-
-def test_a_model_that_one_process_cannot_read_is_loaded_by_none(pair: Pool, untied: str) -> None:
-    answers = pair.run("load_where_one_cannot", directory=untied)
-
-    assert answers[0] == answers[1]
-    assert answers[0].startswith("ServerFailure: model 'tiny'") and "config.json" in answers[0]
-
-
-def test_other_families_are_refused_with_what_to_do(pair: Pool, tmp_path: Path) -> None:
-    from support.backends.saving import make_mixture
-
-    answers = pair.run("load", directory=str(make_mixture(tmp_path)))
-
-    assert answers[0] == answers[1]
-    assert "Serve it with one worker" in answers[0]
-
-
-@pytest.mark.parametrize("rank", [4, 0])
-def test_what_one_process_must_refuse_all_refuse(pair: Pool, tied: str, rank: int) -> None:
-    answers = pair.run("refuse_together", directory=tied, rank=rank)
-
-    assert answers[0]["said"] == answers[1]["said"]
-    assert answers[0]["said"][0] == answers[0]["said"][1]
-    assert answers[0]["said"][0].startswith("BadRequest: datum 1: custom loss")
-    assert max(answer["gap"] for answer in answers) <= 1e-5

@@ -84,15 +84,6 @@ def test_several_go_on_with_what_one_has_saved(
     assert_equal(tree(tmp_path, "again"), tree(tmp_path, "weights"))
 
 
-def test_each_process_reads_its_own_part_of_a_model(pair: Pool, directory: str, tmp_path: Path) -> None:
-    pair.run("save_a_run", directory=directory, store=str(tmp_path), rank=0, kinds=["recovery"])
-
-    answers = pair.run("room_made", directory=directory, store=str(tmp_path), archive="recovery")
-
-    assert sum(answer["mine"] for answer in answers) == answers[0]["whole"]
-    assert all(answer["mine"] <= 0.52 * answer["whole"] for answer in answers)
-
-
 @pytest.mark.parametrize("rank", [4, 0])
 def test_exports_are_what_other_programs_load(pair: Pool, directory: str, tmp_path: Path, rank: int) -> None:
     kinds = ["sampler_weights", "external_weights"]
