@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-ASSETS: Final = {("img", "src"), ("script", "src"), ("link", "href"), ("source", "src"), ("iframe", "src")}
+ASSETS: Final = {
+    ("img", "src"),
+    ("script", "src"),
+    ("link", "href"),
+    ("source", "src"),
+    ("source", "srcset"),
+    ("iframe", "src"),
+}
 ELSEWHERE: Final = re.compile(r"https?:|mailto:|//")
 STYLE_URL: Final = re.compile(r"(?:url\(|@import\s+)[\"']?(https?:)?//")
 
@@ -38,7 +45,7 @@ class Page(HTMLParser):
                 continue
             if name == "id" or (tag, name) == ("a", "name"):
                 self.anchors.add(value)
-            elif name in ("href", "src"):
+            elif name in ("href", "src") or (tag, name) == ("source", "srcset"):
                 is_asset = (tag, name) in ASSETS and ("rel", "canonical") not in attrs
                 self.links.append((value, is_asset))
 

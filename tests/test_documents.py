@@ -78,6 +78,7 @@ def test_a_package_index_gets_a_readme_without_relative_links() -> None:
 
     assert made.stdout.startswith("# Chockstone")
     assert "](" not in made.stdout.replace("](https:", "")
+    assert not re.search(r"<(picture|source|img)\b", made.stdout)
     assert "Benchmarks" in made.stdout
 
 

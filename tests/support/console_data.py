@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -24,7 +24,7 @@ from support.live import LiveServer
 
 T = TypeVar("T")
 
-ANN, BEN = "tml-ann", "tml-ben"
+ANN, BEN = "tml-ann-key", "tml-ben-key"
 FLAGS: Final = (
     *("--key", f"ann={ANN}", "--key", f"ben={BEN}", "--admin", "ann"),
     *("--trash", "7d", "--user-quota", "200MB", "--recovery-steps", "20"),
@@ -68,12 +68,13 @@ class Trained:
 
 
 @contextmanager
-def service(server: LiveServer, key: str, **options: Any) -> Any:
+def service(server: LiveServer, key: str, **options: Any) -> Iterator[Any]:
     client = tinker.ServiceClient(base_url=server.url, api_key=key, **options)
     try:
         yield client
     finally:
-        client.close("success").result(timeout=30)
+        with suppress(TimeoutError):  # SDK 0.36 may lose the cancellation of its own heartbeat, and waits for it
+            client.close("success").result(timeout=15)
 
 
 def conversation(tokenizer: Any, question: str, answer: str) -> types.Datum:
@@ -214,6 +215,33 @@ def fill(server: LiveServer, *, steps: int = 120) -> Showcase:
         ]
         _keep_house(server, main, kept[0])
     return Showcase(main.run_id, branch.run_id, reward.run_id, kept[1].run_id)
+
+
+@contextmanager
+def training(server: LiveServer) -> Iterator[str]:
+    """A run of Ann's that trains, and a sampler that samples, for as long as this is open; gives the run's id."""
+    is_over, started = threading.Event(), Future[str]()
+
+    def train() -> None:
+        with service(server, ANN) as client:
+            run = create(client, rank=16, seed=11, name="belay-nightly", dataset="climbs-v3", stage="sft")
+            sampler = client.create_sampling_client(base_model=MODEL)
+            prompt = types.ModelInput.from_ints(run.client.get_tokenizer().encode("The belayer"))
+            count = 0
+            while not is_over.is_set():
+                finetune(run, 10, learning_rate=2e-3, seed=count, start=count)
+                sampler.sample(prompt, 2, types.SamplingParams(max_tokens=24, seed=count)).result()
+                count += 10
+                if count >= 30 and not started.done():
+                    started.set_result(run.run_id)
+
+    work = apart(train)
+    work.add_done_callback(lambda done: started.done() or started.set_exception(done.exception() or RuntimeError()))
+    try:
+        yield started.result(timeout=120)
+    finally:
+        is_over.set()
+        work.result(timeout=120)
 
 
 def _keep_house(server: LiveServer, main: Trained, ben: Trained) -> None:

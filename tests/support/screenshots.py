@@ -24,7 +24,7 @@ from urllib.parse import quote
 from PIL import Image
 
 from support.browser import DESKTOP, PHONE, Theme, Visitor, chromium, overflow_of
-from support.console_data import ANN, FLAGS, MODEL, Showcase, fill
+from support.console_data import ANN, FLAGS, MODEL, Showcase, fill, training
 from support.live import LiveServer, make_model
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ def filled(home: Path, steps: int) -> Iterator[tuple[LiveServer, Showcase]]:
     with LiveServer({MODEL: model}, home / "server", *FLAGS) as server:
         if not facts.exists():
             facts.write_text(json.dumps(asdict(fill(server, steps=steps))))
-        yield server, Showcase(**json.loads(facts.read_text()))
+        with training(server):
+            yield server, Showcase(**json.loads(facts.read_text()))
 
 
 def main(arguments: list[str]) -> int:
