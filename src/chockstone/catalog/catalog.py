@@ -15,6 +15,8 @@ from chockstone.catalog.database.engine_lock import EngineLock
 from chockstone.catalog.database.retry import waiting_for_catalog
 from chockstone.catalog.database.upgrade import bring_up_to_date, require_this_version, version_of
 from chockstone.catalog.errors import CatalogNotReady
+from chockstone.catalog.searches.audit_search import AuditSearch
+from chockstone.catalog.searches.checkpoint_search import CheckpointFinder
 from chockstone.catalog.tables.audit import AuditTable
 from chockstone.catalog.tables.checkpoints import CheckpointTable
 from chockstone.catalog.tables.engine import EngineTable, JournalMarkTable
@@ -47,12 +49,14 @@ class Catalog:
         self.recoveries = RecoveryTable(database)
         self.journal_marks = JournalMarkTable(database)
         self.checkpoints = CheckpointTable(database)
+        self.checkpoint_search = CheckpointFinder(database)
         self.trash = TrashTable(database)
         self.policies = PolicyTable(database)
         self.samplers = SamplerTable(database)
         self.losses = LossTable(database)
         self.keys = KeyTable(database)
         self.audit = AuditTable(database)
+        self.audit_search = AuditSearch(database)
         self.usage = UsageTable(database)
         self.engine = EngineTable(database)
 

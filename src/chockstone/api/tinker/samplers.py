@@ -75,7 +75,11 @@ async def get_sampler(sampling_session_id: str, context: ContextDep, caller: Cal
 @routes.post("/asample")
 async def asample(request: Request, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     context.refuse_when_stopping()
-    body = await read_body(request)
+    return await submit_sample(context, caller, await read_body(request))
+
+
+async def submit_sample(context: Context, caller: Caller, body: bytes) -> AcceptedResponse:
+    """Have the engine sample what ``body``, the JSON of an ``asample`` request, asks for."""
     head = await off_loop(lambda: peek_sample(parse_object(body)), size_bytes=len(body))
     source = await _source(context, caller, head)
     seq_id = None if head.sampling_session_id is None else head.seq_id  # it counts only within a sampling session

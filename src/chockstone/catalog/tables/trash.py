@@ -59,6 +59,11 @@ class TrashTable:
             raise _gone(trash_id)
         return found[0]
 
+    async def find_save(self, save_id: int) -> TrashRow | None:
+        """The entry of the checkpoint that this save wrote, if it is in the trash."""
+        found = await self._read(_query().where(_TRASH.save_id == save_id))
+        return found[0] if found else None
+
     async def usage(self, owner: str | None = None) -> Usage:
         """Of all users when ``owner`` is None."""
         size = cast(func.coalesce(func.sum(_TRASH.size_bytes), 0), BigInteger)

@@ -288,3 +288,12 @@ async def test_lists_are_by_when_rows_came_and_when_they_go(catalog: Catalog) ->
     assert await trash.usage("other") == Usage(1, 2**40)
     assert await trash.usage("nobody") == Usage(0, 0)
     assert {row.archive for row in await trash.list()} == {"archives/c0", "archives/c1", "archives/c2"}
+
+
+async def test_an_entry_is_found_by_the_save_that_wrote_its_checkpoint(catalog: Catalog) -> None:
+    saved, kept = await save(catalog), await save(catalog, "kept")
+
+    [trashed] = await discard(catalog, saved)
+
+    assert await catalog.trash.find_save(saved.save_id) == trashed
+    assert await catalog.trash.find_save(kept.save_id) is None
