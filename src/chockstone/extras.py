@@ -26,6 +26,7 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
         "fastapi",
         "httptools",
         "huggingface_hub",
+        "jinja2",
         "orjson",
         "prometheus_client",
         "google.protobuf",

@@ -20,6 +20,7 @@ from chockstone.api.signed_urls import SignedUrls
 from chockstone.api.users import UserDirectory
 from chockstone.catalog import Catalog
 from chockstone.checkpoints import Store, open_store
+from chockstone.console.app import make_console
 from chockstone.engine.config import StorageRules
 from chockstone.engine.engine import Engine
 from chockstone.engine.ownership.data_directory import ARCHIVES
@@ -82,7 +83,7 @@ async def serve_in_process(
             sampler_sources=sources,
             refused_keys=audited_refusals(engine),
         )
-        app = create_app(context, uploads=uploads)
+        app = create_app(context, uploads=uploads, console=make_console(context, b"s" * 32))
         await engine.start()
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(

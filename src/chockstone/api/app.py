@@ -9,6 +9,7 @@ from fastapi import APIRouter, FastAPI
 import chockstone
 from chockstone.api import errors
 from chockstone.api.admission.admission import AdmissionMiddleware
+from chockstone.api.admission.browser import BrowserPages, PagesRoute
 from chockstone.api.admission.hosts import Hosts
 from chockstone.api.admission.limits import UploadLimits
 from chockstone.api.admission.uploads import Uploads
@@ -39,7 +40,7 @@ RESOURCES: Final = (
 )
 
 
-def create_app(context: Context, *, uploads: Uploads | None = None) -> FastAPI:
+def create_app(context: Context, *, uploads: Uploads | None = None, console: BrowserPages | None = None) -> FastAPI:
     app = FastAPI(
         title="Chockstone",
         version=chockstone.__version__,
@@ -53,13 +54,19 @@ def create_app(context: Context, *, uploads: Uploads | None = None) -> FastAPI:
         routes.include_router(resource.routes)
     app.include_router(routes)
     app.include_router(metrics.routes)
-    app.include_router(documentation_routes(OpenApiDocument(app), public_url=context.config.public_url))
+    documentation = documentation_routes(
+        OpenApiDocument(app), public_url=context.config.public_url, has_console=console is not None
+    )
+    app.include_router(documentation)
+    if console is not None:
+        app.router.routes.append(PagesRoute(console))
     app.add_middleware(
         AdmissionMiddleware,
         callers=context,
         hosts=Hosts(context.config.public_url),
         uploads=uploads or Uploads(UploadLimits(context.config.max_body_bytes)),
         refused=context.refused_keys,
+        pages=console,
     )
     app.add_middleware(FailedRequests, failures=context.engine.failures)  # the outermost: it sees refusals, too
     errors.install(app)

@@ -48,8 +48,9 @@ class RevokedUrl(HTTPException):
 class TokenSigner:
     """Signs payloads and reads them back. Each payload has one token; no other spelling of it is accepted."""
 
-    def __init__(self, secret: bytes) -> None:
-        self._key = hmac.digest(secret, _PURPOSE, hashlib.sha256)
+    def __init__(self, secret: bytes, *, purpose: bytes = _PURPOSE) -> None:
+        """Signers of different purposes do not accept each other's tokens."""
+        self._key = hmac.digest(secret, purpose, hashlib.sha256)
 
     def sign(self, payload: Mapping[str, Any], *, expires_at: datetime) -> str:  # Any: plain JSON
         """Expects JSON values only. Times are kept in whole seconds, so a token ends up to one second early."""

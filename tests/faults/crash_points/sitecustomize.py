@@ -148,8 +148,8 @@ def watch_server(plan: Plan) -> None:
     Database.run = watched_run  # type: ignore[method-assign]  # that is the point
     create = api.create_app
 
-    def watched_create(*values: Any) -> Any:
-        app = create(*values)
+    def watched_create(*values: Any, **options: Any) -> Any:
+        app = create(*values, **options)
 
         async def watched_app(scope: Any, receive: Any, send: Any) -> None:
             boundary = boundary_of(scope)

@@ -32,7 +32,9 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerConfi
 
     seen: list[ServerConfig] = []
 
-    def run_server(config: ServerConfig, _: object, *, announce: Callable[[int, list[str]], None]) -> int:
+    def run_server(
+        config: ServerConfig, _: object, *, announce: Callable[[int, list[str]], None], make_console: object
+    ) -> int:
         seen.append(config)
         announce(4321, list(config.keys))
         return 0

@@ -2,7 +2,7 @@
 
 It checks, in this order: malformed or ambiguous header fields (400), foreign host names on a server without keys
 (421, 403), callers without a valid credential (401). Bodies of admitted requests are read within the limits of
-``uploads``.
+``uploads``. The credential of the web console is a cookie, which the console checks; on every other path it is a key.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 from typing import Final, Protocol
 
 from fastapi import HTTPException
-from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from chockstone.api.admission.browser import BrowserPages, is_page, json_refusal
 from chockstone.api.admission.hosts import Hosts, name_of
 from chockstone.api.admission.protocol import recognize_connection
 from chockstone.api.admission.refusals import RefusedKeys
@@ -41,13 +41,22 @@ class CallerLookup(Protocol):
 
 class AdmissionMiddleware:
     def __init__(
-        self, app: ASGIApp, *, callers: CallerLookup, hosts: Hosts, uploads: Uploads, refused: RefusedKeys
+        self,
+        app: ASGIApp,
+        *,
+        callers: CallerLookup,
+        hosts: Hosts,
+        uploads: Uploads,
+        refused: RefusedKeys,
+        pages: BrowserPages | None = None,
     ) -> None:
+        """``pages`` None: there is no web console."""
         self._app = app
         self._callers = callers
         self._hosts = hosts
         self._uploads = uploads
         self._refused = refused
+        self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,7 +67,7 @@ class AdmissionMiddleware:
             caller = await self._caller(scope)
             upload = self._uploads.begin(scope, receive, caller=None if caller is None else caller.user_id)
         except HTTPException as error:
-            await JSONResponse({"detail": error.detail}, error.status_code, error.headers)(scope, receive, send)
+            await self._refusal(scope, error)(scope, receive, send)
             return
         scope.setdefault("state", {})[UPLOAD] = upload
         try:
@@ -89,23 +98,35 @@ class AdmissionMiddleware:
     async def _caller(self, scope: Scope) -> Caller | None:
         if _PUBLIC.fullmatch(scope["path"]):
             return None
+        if self._pages is not None and is_page(scope["path"]):
+            caller = self._pages.admit(scope)
+        else:
+            caller = await self._caller_by_key(scope)
+        if caller is not None:
+            scope.setdefault("state", {})["caller"] = caller
+            recognize_connection(scope)
+        return caller
+
+    async def _caller_by_key(self, scope: Scope) -> Caller:
         credential = next(iter(_fields(scope, b"x-api-key")), None)
         try:
-            caller = await self._callers.identify(credential)
+            return await self._callers.identify(credential)
         except HTTPException as error:
             if error.status_code == 401 and credential:
-                self._refused.record(credential, source=_source(scope))
+                self._refused.record(credential, source=source_of(scope))
             raise
-        scope.setdefault("state", {})["caller"] = caller
-        recognize_connection(scope)
-        return caller
+
+    def _refusal(self, scope: Scope, error: HTTPException) -> ASGIApp:
+        if self._pages is not None and is_page(scope["path"]):
+            return self._pages.refusal(error)
+        return json_refusal(error)
 
 
 def _fields(scope: Scope, wanted: bytes) -> list[str]:
     return [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
 
 
-def _source(scope: Scope) -> str:
+def source_of(scope: Scope) -> str:
     """The client's address, or the one that a proxy on this machine forwards."""
     client = scope.get("client")
     return str(client[0]) if client else "unknown"

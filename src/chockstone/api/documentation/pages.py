@@ -16,6 +16,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 import chockstone
+from chockstone.api.admission.browser import PREFIX
 from chockstone.api.documentation.openapi import OpenApiDocument
 
 _HEADERS: Final = {
@@ -27,10 +28,11 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",  # an upgraded server has other assets under the same names
 }
+_CONSOLE_LINK: Final = f'''<p class="open"><a href="{PREFIX.removeprefix("/")}">Open the console</a></p>'''
 _ASSETS: Final = {"viewer.js": "text/javascript", "style.css": "text/css"}
 
 
-def documentation_routes(document: OpenApiDocument, *, public_url: str | None) -> APIRouter:
+def documentation_routes(document: OpenApiDocument, *, public_url: str | None, has_console: bool = False) -> APIRouter:
     """``public_url``: the URL that clients use; None: the one that each request was sent to."""
     routes = APIRouter(include_in_schema=False)
 
@@ -39,8 +41,8 @@ def documentation_routes(document: OpenApiDocument, *, public_url: str | None) -
         url = (public_url or str(request.base_url)).rstrip("/")
         headers = {**_HEADERS, "Vary": "Accept"}
         if "text/html" in request.headers.get("accept", ""):
-            return Response(_front_page(url), media_type="text/html", headers=headers)
-        return JSONResponse(describe_server(url), headers=headers)
+            return Response(_front_page(url, has_console=has_console), media_type="text/html", headers=headers)
+        return JSONResponse(describe_server(url, has_console=has_console), headers=headers)
 
     @routes.get("/docs")
     async def viewer() -> Response:
@@ -56,13 +58,14 @@ def documentation_routes(document: OpenApiDocument, *, public_url: str | None) -
     return routes
 
 
-def describe_server(url: str) -> dict[str, object]:
+def describe_server(url: str, *, has_console: bool = False) -> dict[str, object]:
     """What ``/`` tells a program: paths are relative to ``url``, which is the SDK's base URL."""
     return {
         "name": "Chockstone",
         "version": chockstone.__version__,
         "description": "A training server that speaks the Tinker API.",
         "links": {
+            **({"console": PREFIX} if has_console else {}),
             "documentation": "/docs",
             "openapi": "/openapi.json",
             "health": "/api/v1/healthz",
@@ -73,9 +76,9 @@ def describe_server(url: str) -> dict[str, object]:
     }
 
 
-def _front_page(url: str) -> str:
+def _front_page(url: str, *, has_console: bool = False) -> str:
     return Template(_asset("front.html").decode()).substitute(
-        version=html.escape(chockstone.__version__), url=html.escape(url)
+        version=html.escape(chockstone.__version__), url=html.escape(url), console=_CONSOLE_LINK if has_console else ""
     )
 
 

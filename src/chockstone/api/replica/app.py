@@ -11,6 +11,7 @@ from fastapi import APIRouter, FastAPI
 
 from chockstone.api import errors
 from chockstone.api.admission.admission import AdmissionMiddleware
+from chockstone.api.admission.browser import ForwardedPages
 from chockstone.api.admission.hosts import Hosts
 from chockstone.api.admission.limits import UploadLimits
 from chockstone.api.admission.refusals import RefusedKeys
@@ -72,7 +73,14 @@ def create_replica(
     app.include_router(reads)
     app.include_router(metrics.routes)  # of this process
     app.mount("/", proxy)
-    app.add_middleware(AdmissionMiddleware, callers=callers, hosts=hosts, uploads=Uploads(_UPLOADS), refused=refused)
+    app.add_middleware(
+        AdmissionMiddleware,
+        callers=callers,
+        hosts=hosts,
+        uploads=Uploads(_UPLOADS),
+        refused=refused,
+        pages=ForwardedPages(),
+    )
     app.add_middleware(RefuseLoops, engine=engine)
     errors.install(app)
     return app

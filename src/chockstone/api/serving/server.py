@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
+from chockstone.api.admission.browser import BrowserPages
 from chockstone.api.app import create_app
 from chockstone.api.config import ServerConfig
 from chockstone.api.context import Context, audited_refusals
@@ -45,6 +46,9 @@ _LOCK_SECONDS: Final = 10.0  # to wait for the previous server to end
 _LAST_ANSWERS_SECONDS: Final = 3.0  # for clients to fetch the last results before shutdown
 
 
+MakeConsole = Callable[[Context, bytes], BrowserPages]  # of the context and the secret that signs tokens
+
+
 @dataclass(frozen=True, slots=True)
 class _Opened:
     """What the server opens before it has an engine."""
@@ -57,16 +61,18 @@ class _Opened:
     guard: SqliteGuard | None  # None: the catalog is not a file
 
 
-def run(config: ServerConfig, prepared: Prepared, *, announce: Announce) -> int:
+def run(
+    config: ServerConfig, prepared: Prepared, *, announce: Announce, make_console: MakeConsole | None = None
+) -> int:
     """Serve until a signal says stop; ``announce`` is called once the server answers. Returns the exit code.
 
-    Raises CannotStart.
+    ``make_console`` None: without a web console. Raises CannotStart.
     """
     with asyncio.Runner(loop_factory=event_loop()) as runner:
-        return runner.run(_serve(config, prepared, announce))
+        return runner.run(_serve(config, prepared, announce, make_console))
 
 
-async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -> int:
+async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, make_console: MakeConsole | None) -> int:
     opened = await _open(config)
     catalog, storage, clock = opened.catalog, ArchiveStorage(opened.store), ServerClock(config.data)
     stop = asyncio.Event()
@@ -106,7 +112,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce) -
         refused_keys=audited_refusals(engine),
         now=clock.now,
     )
-    app = create_app(context)
+    app = create_app(context, console=None if make_console is None else make_console(context, opened.secret))
     get_ready(app)
     watchdog = context.loop_health.watchdog()
     watchdog.start(asyncio.get_running_loop())

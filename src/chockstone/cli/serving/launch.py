@@ -6,11 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chockstone.backends.importing import quick_imports
 from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.terminal import print_stderr
 from chockstone.cli.settings.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from chockstone.api.serving.server import MakeConsole
 
 
 def run_server(settings: Settings) -> int:
@@ -37,12 +41,20 @@ def run_server(settings: Settings) -> int:
                 with quick_imports():
                     from chockstone.api.serving.server import run
 
-                return run(config, preparations, announce=announce)
+                return run(config, preparations, announce=announce, make_console=_console(settings))
     except (CannotStart, ModelNotFetched) as error:
         for problem in str(error).splitlines():
             print_stderr(f"chockstone: {problem}")
         is_passing = isinstance(error, CannotStart) or error.may_pass
         return ExitCode.FAILED if is_passing else ExitCode.USAGE
+
+
+def _console(settings: Settings) -> MakeConsole | None:
+    if not settings.console:
+        return None
+    with quick_imports():
+        from chockstone.console.app import make_console
+    return make_console
 
 
 def _run_replica(settings: Settings, engine: str) -> int:

@@ -55,8 +55,8 @@ def _parameter(setting: SettingField) -> inspect.Parameter:
     is_choice = bool(get_args(setting.kind.flag_type)) and not setting.kind.is_repeatable
     option = typer.Option(
         None,
-        setting.flag,
-        metavar=None if is_choice else setting.metavar,  # typer shows the choices
+        f"{setting.flag}/--no-{setting.flag.removeprefix('--')}" if setting.kind.is_switch else setting.flag,
+        metavar=None if is_choice or setting.kind.is_switch else setting.metavar,  # typer shows the choices
         help=f"{setting.help}  [default: {setting.default_text}]" if setting.default_text else setting.help,
         show_default=False,
         rich_help_panel=setting.panel,

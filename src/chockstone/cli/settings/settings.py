@@ -22,6 +22,7 @@ from chockstone.cli.settings.values import (
     MODELS,
     SERVER_URL,
     STORE,
+    SWITCH,
     TEXT,
     USERS,
     VLLM_URLS,
@@ -217,6 +218,7 @@ class Settings:
         None,
         "URL through which clients reach the server, if it is behind a proxy.",
     )
+    console: bool = setting(SWITCH, True, "Serve the web console at /console.")
     limits: LimitSettings = LimitSettings()
     storage: StorageSettings = StorageSettings()
     recovery: RecoverySettings = RecoverySettings()

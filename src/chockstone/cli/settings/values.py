@@ -47,6 +47,10 @@ class ValueKind(Generic[T]):
     def is_repeatable(self) -> bool:
         return bool(self.flag_type == list[str])
 
+    @property
+    def is_switch(self) -> bool:
+        return self.flag_type is bool
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSetting:
@@ -82,6 +86,14 @@ def choice(literal: Any) -> ValueKind[Any]:  # Any: a Literal is no type that my
         return value
 
     return ValueKind("|".join(choices), read, flag_type=literal)
+
+
+def _read_switch(value: object, _base: Path) -> bool:
+    known = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
+    found = value if isinstance(value, bool) else known.get(str(value).strip().lower())
+    if found is None:
+        raise ValueError(f"{value!r} is neither on nor off")
+    return found
 
 
 def optional(kind: ValueKind[T]) -> ValueKind[T | None]:
@@ -292,6 +304,7 @@ def _text(value: object) -> str:
     return value.strip()
 
 
+SWITCH: Final = ValueKind("on|off", _read_switch, lambda value: "on" if value else "off", flag_type=bool)
 TEXT: Final = ValueKind("TEXT", lambda value, _: _text(value))
 DIRECTORY: Final = ValueKind("DIRECTORY", _path)
 HOST: Final = ValueKind("ADDRESS", _read_host)

@@ -54,7 +54,7 @@ async def test_the_front_page_tells_a_program_where_everything_is(stranger: http
     assert (told["name"], told["version"]) == ("Chockstone", chockstone.__version__)
     assert told["sdk"]["TINKER_BASE_URL"] == "http://localhost:8000"
     for path in told["links"].values():
-        assert (await stranger.get(path)).status_code == 200, path
+        assert (await stranger.get(path, headers=BROWSER, follow_redirects=True)).status_code == 200, path
 
 
 async def test_the_front_page_tells_a_person_how_to_connect(stranger: httpx.AsyncClient) -> None:
@@ -79,7 +79,8 @@ async def test_every_link_of_a_page_is_this_servers_and_answers(stranger: httpx.
     assert page.inline == []
     for link in links:
         assert not re.match(r"[a-z]+:|//", link), "nothing comes from elsewhere"
-        assert (await stranger.get(urljoin(path, link))).status_code == 200, link
+        answer = await stranger.get(urljoin(path, link), headers=BROWSER, follow_redirects=True)
+        assert answer.status_code == 200, link
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/docs/viewer.js", "/docs/style.css"])

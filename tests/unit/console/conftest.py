@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from chockstone.api.context import Context
+from support.api.users import KEYS, MODEL, User
+from support.page_visitor import PageVisitor
+from support.served import Served, serve_in_process
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> dict[str, Path]:
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps({"architectures": ["Tiny"], "max_position_embeddings": 128}))
+    return {MODEL: directory}
+
+
+@pytest.fixture
+async def served(tmp_path: Path, models: dict[str, Path]) -> AsyncIterator[Served]:
+    """With keys for three users, of whom ``root`` is an admin."""
+    home = tmp_path / "home"
+    home.mkdir()
+    async with serve_in_process(home, models, keys=KEYS, admins=frozenset({"root"})) as served:
+        yield served
+
+
+@pytest.fixture
+async def open_server(tmp_path: Path, models: dict[str, Path]) -> AsyncIterator[Served]:
+    """Without keys."""
+    home = tmp_path / "home"
+    home.mkdir()
+    async with serve_in_process(home, models) as served:
+        yield served
+
+
+@pytest.fixture
+def context(served: Served) -> Context:
+    context: Context = served.app.state.context
+    return context
+
+
+@pytest.fixture
+async def users(served: Served) -> AsyncIterator[dict[str, User]]:
+    """Scripts of each user, which train."""
+    async with AsyncExitStack() as stack:
+        made = {}
+        for user_id, key in KEYS.items():
+            transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
+            client = httpx.AsyncClient(
+                transport=transport, base_url="http://localhost/api/v1/", headers={"X-API-Key": key}, timeout=60
+            )
+            made[user_id] = User(user_id, await stack.enter_async_context(client))
+        yield made
+
+
+@pytest.fixture
+async def visitor(served: Served) -> AsyncIterator[PageVisitor]:
+    """Not signed in."""
+    async with PageVisitor(served.app) as visitor:
+        yield visitor
+
+
+@pytest.fixture
+async def ann(served: Served) -> AsyncIterator[PageVisitor]:
+    """Signed in, no admin."""
+    async with PageVisitor(served.app) as visitor:
+        await visitor.sign_in(KEYS["ann"])
+        yield visitor
+
+
+@pytest.fixture
+async def root(served: Served) -> AsyncIterator[PageVisitor]:
+    """Signed in, an admin."""
+    async with PageVisitor(served.app) as visitor:
+        await visitor.sign_in(KEYS["root"])
+        yield visitor
