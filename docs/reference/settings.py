@@ -39,7 +39,8 @@ def render(model: type = Settings) -> str:
 def row(field: SettingField) -> str:
     metavar = field.metavar.replace("|", "\\|")
     default = f"`{field.default_text}`" if field.default_text else "none"
-    return f"| `{field.name}` | `{field.variable}` | `{field.flag} {metavar}` | {default} | {field.help} |\n"
+    flag = field.both_flags if field.kind.is_switch else f"{field.flag} {metavar}"
+    return f"| `{field.name}` | `{field.variable}` | `{flag}` | {default} | {field.help} |\n"
 
 
 if __name__ == "__main__":

@@ -46,6 +46,11 @@ class SettingField:
         return f"--{name.replace('_', '-')}"
 
     @property
+    def both_flags(self) -> str:
+        """Of a switch: the flag that turns it on, and the one that turns it off."""
+        return f"{self.flag}/--no-{self.name.replace('_', '-')}"
+
+    @property
     def variable(self) -> str:
         return variable_of(self.name)
 

@@ -55,7 +55,7 @@ def _parameter(setting: SettingField) -> inspect.Parameter:
     is_choice = bool(get_args(setting.kind.flag_type)) and not setting.kind.is_repeatable
     option = typer.Option(
         None,
-        f"{setting.flag}/--no-{setting.flag.removeprefix('--')}" if setting.kind.is_switch else setting.flag,
+        setting.both_flags if setting.kind.is_switch else setting.flag,
         metavar=None if is_choice or setting.kind.is_switch else setting.metavar,  # typer shows the choices
         help=f"{setting.help}  [default: {setting.default_text}]" if setting.default_text else setting.help,
         show_default=False,

@@ -37,6 +37,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
         "keys": "alice=tml-alice, bob=tml-bobby",
         "admins": "alice, bob",
         "public_url": "https://models.example.com/",
+        "console": "off",
         "keep_best": "loss:max:17",
         "journal": "synced",
         "on_journal_loss": "continue",

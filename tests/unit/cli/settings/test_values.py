@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chockstone.cli.settings.settings import SettingsError
-from chockstone.cli.settings.values import MODELS
+from chockstone.cli.settings.values import MODELS, SWITCH
 from support.cli.settings import load
 
 
@@ -110,3 +110,16 @@ def test_a_bad_key_is_refused_and_never_repeated(tmp_path: Path, words: list[str
         load(tmp_path, {"keys": words})
 
     assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(True, True), (False, False), ("on", True), ("OFF", False), ("1", True), ("no", False)]
+)
+def test_a_switch_is_on_or_off(given: object, expected: bool) -> None:
+    assert SWITCH.read(given, Path()) is expected
+    assert SWITCH.read(SWITCH.write(expected), Path()) is expected
+
+
+def test_a_switch_is_nothing_else() -> None:
+    with pytest.raises(ValueError, match="neither on nor off"):
+        SWITCH.read("maybe", Path())
