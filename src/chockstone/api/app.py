@@ -18,7 +18,7 @@ from chockstone.api.documentation.openapi import DESCRIPTION, OpenApiDocument
 from chockstone.api.documentation.pages import documentation_routes
 from chockstone.api.downloads import routes as downloads
 from chockstone.api.failed_requests import FailedRequests
-from chockstone.api.operations import audit, metrics, policies, storage, trash
+from chockstone.api.operations import audit, metrics, policies, run_metrics, storage, trash
 from chockstone.api.tinker import (
     auth,
     billing,
@@ -36,7 +36,7 @@ from chockstone.api.tinker import (
 
 RESOURCES: Final = (
     *(service, auth, sessions, models, training, weights, samplers, futures, runs, checkpoints, downloads),
-    *(storage, trash, policies, audit, billing, traces),
+    *(run_metrics, storage, trash, policies, audit, billing, traces),
 )
 
 

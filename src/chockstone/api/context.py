@@ -12,6 +12,7 @@ from fastapi import Depends, HTTPException, Request
 
 from chockstone.api.admission.refusals import RefusedKey, RefusedKeys
 from chockstone.api.config import ServerConfig
+from chockstone.api.event_streams import EventStreams
 from chockstone.api.lookup import Lookup, not_there, one_absence, owned
 from chockstone.api.loop_health import LoopHealth
 from chockstone.api.model_descriptions import ModelDescription
@@ -57,6 +58,7 @@ class Context(Lookup):
     sampler_sources: SamplerSources
     refused_keys: RefusedKeys
     polls: Polls = field(default_factory=Polls)
+    event_streams: EventStreams = field(default_factory=EventStreams)
     loop_health: LoopHealth = field(default_factory=LoopHealth)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 

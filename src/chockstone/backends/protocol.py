@@ -92,13 +92,16 @@ class SampleCall:
 class PassReply:
     """``result`` is encoded as the client gets it; ``seconds`` is compute time without waiting.
 
-    ``loss`` is the sum over the data; None if no gradient was computed.
+    ``loss`` is the sum over the data; None if no gradient was computed. ``loss / weight`` is the mean over the weighted
+    tokens; ``weight`` is None where the loss has no such mean.
     """
 
     result: bytes
     tokens: int
     seconds: float = 0.0
     loss: float | None = None
+    weight: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)  # as the result has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,10 @@ from chockstone.engine.config import Busy, Durability, EngineLimits, StorageRule
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.failure_log import FailureLog
 from chockstone.engine.futures import Futures, Promise, Result
+from chockstone.engine.history.step_history import StepHistory
 from chockstone.engine.journal.journal import JournalError, JournalWriter
 from chockstone.engine.journal.writer import STALL_SECONDS
-from chockstone.engine.ownership.data_directory import RUN_JOURNALS, SAMPLE_JOURNAL
+from chockstone.engine.ownership.data_directory import HISTORIES, RUN_JOURNALS, SAMPLE_JOURNAL
 from chockstone.engine.presence import Presence
 from chockstone.engine.run_removal import RunRemoval
 from chockstone.engine.runs.core import RunCore
@@ -81,6 +82,7 @@ class Engine:
         self.runs = LiveRuns()
         self.audit = AuditLog(catalog, now=now)
         self.usage = UsageMeter(catalog, now=now)
+        self.history = StepHistory(data / HISTORIES)
         self.presence = Presence(catalog, now=now, monotonic=monotonic or (lambda: now().timestamp()))
         self._writer = None if durability.journal == "off" else JournalWriter(synced=durability.journal == "synced")
         suspects = CrashSuspects()
@@ -118,6 +120,7 @@ class Engine:
             saving=self._saving,
             verifier=self.verifier,
             usage=self.usage,
+            history=self.history,
             futures=self.futures,
             suspects=suspects,
             shutdown=self.shutdown,
@@ -177,6 +180,7 @@ class Engine:
             self.scrub,
             self._core.marks,
             self.progress,
+            self.history,
             self.failures,
         )
         for part in parts:
@@ -198,6 +202,7 @@ class Engine:
         try:
             await self._take_last_archives()
             await self._background.drained()  # recovery archives start purges
+            await self.history.stop()
             await self._flush()
         finally:
             await self._worker.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,9 @@ from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.engine.config import Durability, EngineLimits, StorageRules
 from chockstone.engine.engine import Engine
 from chockstone.engine.futures import Result
+from chockstone.engine.history.history_file import HistoryFile
+from chockstone.engine.history.run_history import RunHistory
+from chockstone.engine.history.step_history import StepHistory
 from chockstone.engine.runs.commands import Save
 from chockstone.engine.runs.run import Run
 from chockstone.engine.storage.archive_storage import ArchiveStorage
@@ -39,6 +43,16 @@ async def make_run(engine: Engine, model_seq_id: int = 0, *, session_id: str = "
         "project_id": None,
     }
     return await engine.training.open(session_id, model_seq_id, **{**ordinary, **facts})
+
+
+def no_history() -> StepHistory:
+    """Of runs whose points are not written."""
+    return StepHistory(Path(os.devnull))
+
+
+def blank_history(run_id: str = RUN) -> RunHistory:
+    """Of a run that has no points."""
+    return RunHistory(run_id, HistoryFile(Path(os.devnull, "history"), run_id), birth="")
 
 
 def live_run(engine: Engine, model_seq_id: int = 0) -> Run:

@@ -47,6 +47,7 @@ from chockstone.backends.calls import (
 from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
 from chockstone.backends.export.encryption import parse_recipients
 from chockstone.backends.losses.custom_loss import CustomLoss
+from chockstone.backends.losses.weighted_tokens import weighted_tokens
 from chockstone.backends.protocol import PassReply, SampleCall, SampleReply, SaveCall, SaveReply, StepReply
 from chockstone.backends.supervision.heartbeat import HeartbeatSender
 from chockstone.backends.supervision.process import WorkerConfig
@@ -270,7 +271,13 @@ class WorkerService:
         if not call.elementwise_loss:
             result = replace(result, elementwise_loss=())
         loss = None if request.forward_only else result.metrics["loss:sum"]
-        return PassReply(result=encode_pass_result(result), tokens=tokens, loss=loss)
+        return PassReply(
+            result=encode_pass_result(result),
+            tokens=tokens,
+            loss=loss,
+            weight=None if loss is None else weighted_tokens(request.data, request.loss),
+            metrics=dict(result.metrics),
+        )
 
     def _optim_step(self, call: OptimStepCall) -> Work[StepReply]:
         yield None

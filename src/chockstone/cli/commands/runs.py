@@ -24,6 +24,7 @@ def runs() -> None:
     Examples:
       chockstone runs ls
       chockstone runs show RUN
+      chockstone runs metrics RUN
       chockstone runs recoveries RUN
       chockstone runs rm RUN
     """
@@ -76,6 +77,50 @@ def show(
 
         asked = connect(server, key)
         show_run(asked, find_run(asked, run), now=datetime.now(UTC), as_json=as_json)
+
+
+@commands.command(epilog=EXIT_CODES)
+def metrics(
+    run: RunWord,
+    names: Annotated[
+        str | None, typer.Option(metavar="NAME,…", help="Series to show, separated by commas; default: the main ones.")
+    ] = None,
+    last: Annotated[int, typer.Option(min=1, max=10_000, help="Number of steps in the table.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new steps as they end, until Ctrl-C.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print all points as CSV.")] = False,
+    server: ServerUrl = SERVER,
+    key: Key = KEY,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show loss, learning rate, gradient norm and your own series.
+
+    A row is one optimizer step. LOSS is the mean over the weighted tokens of its forward_backward calls. TOKENS and
+    SECONDS are sums. Series that clients reported to the run follow. `--csv` and `--json` print every point that the
+    server keeps; `--follow --json` prints one line of JSON per point.
+
+    \b
+    Examples:
+      chockstone runs metrics RUN
+      chockstone runs metrics RUN --follow
+      chockstone runs metrics RUN --csv > metrics.csv
+      chockstone runs metrics RUN --names loss,reward --json
+    """
+    with reporting(as_json=as_json, debug=debug):
+        if as_csv and (as_json or follow):
+            raise typer.BadParameter("--csv goes without --json and --follow", param_hint="--csv")
+        from chockstone.cli.remote.addresses import find_run
+        from chockstone.cli.remote.client import connect
+        from chockstone.cli.remote.metrics.run_metrics import follow_metrics, print_csv, print_metrics
+
+        asked = connect(server, key)
+        run_id, chosen = find_run(asked, run), names.split(",") if names else None
+        if as_csv:
+            print_csv(asked, run_id, names=chosen)
+        elif follow:
+            follow_metrics(asked, run_id, names=chosen, last=last, as_json=as_json)
+        else:
+            print_metrics(asked, run_id, names=chosen, last=last, as_json=as_json)
 
 
 @commands.command(epilog=EXIT_CODES)

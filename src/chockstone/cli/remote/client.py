@@ -116,6 +116,12 @@ class Server:
         with self._send(method, path, body, seconds) as answer:
             return self._document(answer.read())
 
+    def open(
+        self, path: str, *, headers: Mapping[str, str] | None = None, seconds: float = _ANSWER_SECONDS
+    ) -> Any:  # Any: urllib's answer
+        """The answer to a GET request, to be read as it comes, and closed. Raises one of the errors above."""
+        return self._send("GET", path, None, seconds, headers)
+
     def _document(self, content: bytes) -> Json:
         try:
             document = json.loads(content) if content else {}
@@ -125,9 +131,16 @@ class Server:
             raise ServerUnreachable(f"{self.url} is not a Chockstone server; {_NAME_ANOTHER}")
         return document
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Any:
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        seconds: float,
+        more_headers: Mapping[str, str] | None = None,
+    ) -> Any:
         # Any: urllib's answers, and its errors, which read the same
-        headers = {"X-API-Key": self.key, "Accept": "application/json"}
+        headers = {"X-API-Key": self.key, "Accept": "application/json", **(more_headers or {})}
         content = None if body is None else json.dumps(body).encode()
         if content is not None:
             headers["Content-Type"] = "application/json"

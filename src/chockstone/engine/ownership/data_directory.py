@@ -20,6 +20,7 @@ ARCHIVES: Final = "checkpoints"
 JOURNALS: Final = "journal"
 RUN_JOURNALS: Final = Path(JOURNALS, "runs")  # a directory for each run, named as in the store
 SAMPLE_JOURNAL: Final = Path(JOURNALS, "samples")
+HISTORIES: Final = "history"  # the metrics of each run, a file each
 JOURNAL_MARKS: Final = "journal-marks"  # how far each run's journal was acknowledged; not beside what it watches
 STORE_RECORD: Final = "store.json"  # where archives are, if not here
 CATALOG_RECORD: Final = "catalog.json"  # where the catalog is, if not here

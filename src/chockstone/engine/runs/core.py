@@ -14,6 +14,7 @@ from chockstone.engine.config import Durability, EngineLimits
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.custom_losses import CustomLosses
 from chockstone.engine.futures import Futures
+from chockstone.engine.history.step_history import StepHistory
 from chockstone.engine.journal.journal import JournalWriter
 from chockstone.engine.ownership.data_directory import JOURNAL_MARKS, RUN_JOURNALS
 from chockstone.engine.progress import ProgressRecorder
@@ -45,6 +46,7 @@ class RunCore:
         saving: Saving,
         verifier: CheckpointVerifier,
         usage: UsageMeter,
+        history: StepHistory,
         futures: Futures,
         suspects: CrashSuspects,
         shutdown: Shutdown,
@@ -63,7 +65,7 @@ class RunCore:
         self._futures = futures
         self._runs = runs
         self.archives = RecoveryArchives(
-            worker, storage, durability, reserve_bytes=saving.reserve_bytes, on_written=on_archive_written
+            worker, storage, durability, history, reserve_bytes=saving.reserve_bytes, on_written=on_archive_written
         )
         self.marks = JournalMarks(data / JOURNAL_MARKS, catalog, runs)
         self.progress = ProgressRecorder(catalog, of_live_runs=runs.progress)
@@ -77,6 +79,7 @@ class RunCore:
             self.marks,
             self.archives,
             self.usage,
+            history,
             in_background=background.start,
             trusts_ages=trusts_ages,
         )
@@ -89,12 +92,13 @@ class RunCore:
             self.losses,
             suspects,
             self.progress,
+            history,
             now=now,
             on_anonymous_sampler=on_anonymous_sampler,
             on_closed=self.unloader.note_closed,
         )
         settlement = Settlement(
-            futures, on_settled=self.usage.note_settled, on_open_failed=self.unloader.note_open_failed
+            futures, history, on_settled=self.usage.note_settled, on_open_failed=self.unloader.note_open_failed
         )
         recovery = RunRecovery(
             worker, catalog, storage, executor, self.archives, limits, shutdown, settle=settlement.settle, now=now
@@ -115,6 +119,7 @@ class RunCore:
             self.progress,
             journal_losses,
             self.usage,
+            history,
             max_runs=limits.runs,
         )
         self.requests = TrainingRequests(self.registry, self.runner)

@@ -14,11 +14,13 @@ from typing import Final
 
 import orjson
 
-from chockstone.backends.protocol import LossLimits, RunSpec, Worker
+from chockstone.backends.protocol import LossLimits, PassReply, RunSpec, Worker
 from chockstone.catalog import Catalog, CheckpointRow, RowMissing
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.custom_losses import CustomLosses
 from chockstone.engine.futures import Result
+from chockstone.engine.history.points import Measurement, plain_values
+from chockstone.engine.history.step_history import StepHistory
 from chockstone.engine.progress import ProgressRecorder
 from chockstone.engine.runs.commands import (
     CloseRun,
@@ -69,6 +71,7 @@ class Executor:
         losses: CustomLosses,
         suspects: CrashSuspects,
         progress: ProgressRecorder,
+        history: StepHistory,
         *,
         now: Callable[[], datetime],
         on_anonymous_sampler: Callable[[str, str], None],
@@ -82,6 +85,7 @@ class Executor:
         self._losses = losses
         self._suspects = suspects
         self._progress = progress
+        self._history = history
         self._now = now
         self._on_anonymous_sampler = on_anonymous_sampler
         self._on_closed = on_closed
@@ -167,8 +171,10 @@ class Executor:
             )
         run.add_to_backlog(seconds=reply.seconds)
         run.note_loss(reply.loss)
-        now = int(self._now().timestamp())
-        return OperationOutcome(Result(reply.result, "pass"), tokens=reply.tokens, ended_at=now)
+        now = self._now().timestamp()
+        measured = None if reply.loss is None else Measurement(now, run.steps, _numbers_of(reply, reply.loss))
+        result = Result(reply.result, "pass")
+        return OperationOutcome(result, tokens=reply.tokens, ended_at=int(now), measured=measured)
 
     def _with_loss(self, run: Run, operation: Operation, loss_id: str | None) -> AbstractAsyncContextManager[None]:
         if loss_id is None:
@@ -180,8 +186,10 @@ class Executor:
         run.add_to_backlog(steps=1, seconds=reply.seconds)
         metrics = dict(reply.metrics)
         run.note_step(int(metrics.get("steps", run.steps)))
+        numbers = {name: value for name, value in metrics.items() if name != "steps"} | {"seconds": reply.seconds}
+        measured = Measurement(self._now().timestamp(), run.steps, plain_values(numbers))
         # Not an OptimStepResponse: it would turn whole numbers into floats, and replayed bytes must match.
-        return OperationOutcome(Result(orjson.dumps({"metrics": metrics, "type": "optim_step"})))
+        return OperationOutcome(Result(orjson.dumps({"metrics": metrics, "type": "optim_step"})), measured=measured)
 
     async def _save(self, run: Run, operation: Operation, command: Save, release: Release) -> OperationOutcome:
         size_bytes = await self._saving.save(run, operation, command, release)
@@ -244,6 +252,7 @@ class Executor:
         await run.all_saved()  # the results of saves come before that of the close in the journal
         await self._worker.close_run(run.run_id, generation=run.generation)
         await self._progress.flush_ended(run.run_id, run.progress)
+        await self._history.sync(run.history)
         await self._catalog.runs.set_state(run.run_id, "unloaded")
         run.lose(f"run {run.run_id!r} was unloaded; resume it from a checkpoint")
         self._on_closed(run, operation)
@@ -262,6 +271,13 @@ class Executor:
         if newest.state == "damaged":
             raise BadRequest(f"checkpoint {newest.path!r} is damaged: {newest.damage}")
         return newest
+
+
+def _numbers_of(reply: PassReply, loss: float) -> dict[str, float]:
+    """For the history of the run: the mean loss per weighted token, if it is known, and all metrics of the result."""
+    mean = loss / reply.weight if reply.weight else loss
+    numbers = {"loss": mean, "loss:sum": loss, "tokens": reply.tokens, "seconds": reply.seconds}
+    return plain_values({name: value for name, value in reply.metrics.items() if name != "tokens:sum"} | numbers)
 
 
 def _ended(response: Response, **facts: object) -> OperationOutcome:

@@ -6,10 +6,12 @@ Damaged records count as operations, unless they can only be results: a recovery
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from chockstone.engine.history.points import Measurement
 from chockstone.engine.journal.journal import JournalDamaged, Record
 from chockstone.engine.runs.commands import CloseRun, OpenRun, UnknownCommand, read_command
 from chockstone.engine.runs.operations import Operation, OperationRequest, ResultRecord
@@ -35,6 +37,7 @@ class JournalContents:
     acknowledged_operations: int = 0  # as far as records tell: earlier versions did not count them
     newest_operation: int = 0  # its sequence; the record itself may be deleted
     trained: list[TrainedTotal] = field(default_factory=list)  # oldest first; earlier versions did not record it
+    measured: list[tuple[int, Measurement]] = field(default_factory=list)  # by sequence of the operation; the same
 
     @property
     def is_worth_recovering(self) -> bool:
@@ -128,6 +131,9 @@ def _read_result(contents: JournalContents, by_sequence: Mapping[int, Operation]
     operation.end(outcome)
     operation.result_sequence = record.sequence
     contents.results.append((operation, record))
+    if "measured" in head:
+        with suppress(ValueError):  # it costs a point of the history
+            contents.measured.append((operation.sequence, Measurement.from_json(head["measured"])))
 
 
 def _may_be_a_result(record: Record, operations: Mapping[int, Operation]) -> bool:

@@ -14,6 +14,7 @@ import orjson
 import xxhash
 
 from chockstone.engine.futures import Promise, Result
+from chockstone.engine.history.points import Measurement
 from chockstone.engine.journal.journal import Record
 from chockstone.engine.runs.commands import CHANGES_STATE, Command
 from chockstone.wire.failures import BadRequest
@@ -29,6 +30,7 @@ class OperationOutcome:
     facts: Mapping[str, Any] = field(default_factory=dict)  # Any: plain JSON
     tokens: int = 0  # that it trained
     ended_at: int = 0  # seconds since 1970; known where it trained tokens
+    measured: Measurement | None = None  # numbers for the run's history
 
     @classmethod
     def failed(cls, error: BaseException) -> OperationOutcome:

@@ -13,16 +13,19 @@ from contextlib import asynccontextmanager, suppress
 
 from chockstone.catalog import Catalog, CatalogError, RowMissing, RunRow
 from chockstone.engine.config import Busy
+from chockstone.engine.history.run_history import RunHistory
+from chockstone.engine.history.step_history import StepHistory
 from chockstone.engine.journal.journal import JournalError, JournalTooNew, JournalUnavailable
 from chockstone.engine.progress import ProgressRecorder
 from chockstone.engine.runs.commands import CloseRun
+from chockstone.engine.runs.journal_contents import JournalContents
 from chockstone.engine.runs.operations import check_plain
 from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.recovery.catalog_rebuild import CatalogRebuild
 from chockstone.engine.runs.recovery.journal_losses import JournalLosses, JournalMarks
 from chockstone.engine.runs.recovery.run_usage import RunUsage
 from chockstone.engine.runs.run import PARKED, RESTARTED, LiveRuns, Run, RunFacts, journal_head, progress_of
-from chockstone.engine.runs.run_journal import RunJournals
+from chockstone.engine.runs.run_journal import RunJournal, RunJournals
 from chockstone.engine.runs.runner import Runner
 from chockstone.engine.runs.used_seq_ids import UsedSeqIds
 from chockstone.wire.failures import RequestError, ServerFailure
@@ -43,6 +46,7 @@ class RunRegistry:
         progress: ProgressRecorder,
         losses: JournalLosses,
         usage: RunUsage,
+        history: StepHistory,
         *,
         max_runs: int,
         monotonic: Callable[[], float] = time.monotonic,
@@ -57,6 +61,7 @@ class RunRegistry:
         self._progress = progress
         self._losses = losses
         self._usage = usage
+        self._history = history
         self._max_runs = max_runs
         self._monotonic = monotonic
         self._arriving = 0  # runs that are being created or woken at this moment
@@ -111,10 +116,12 @@ class RunRegistry:
             for row in sorted(rows, key=lambda row: row.last_request_at, reverse=True):
                 try:
                     if over.get(row.run_id) and await self._has_nothing_to_do(row.run_id):
+                        await self._read_history(row.run_id)
                         await self._catalog.runs.set_state(row.run_id, "unloaded")
                     elif len(self._runs) < self._max_runs:
                         await self.wake(row.run_id)
                     else:
+                        await self._read_history(row.run_id)
                         await self._catalog.runs.set_state(row.run_id, "parked")
                 except (Busy, RequestError, RowMissing) as error:  # missing: its owner removed it meanwhile
                     log.warning("run not woken run=%s error=%s", row.run_id, error)
@@ -142,6 +149,7 @@ class RunRegistry:
                 run.lane.add(turn)
             if not await parked or not run.lane.is_idle():
                 return False
+            await self._history.sync(run.history)
             self._runs.remove(run)
             await run.journal.close()
             with suppress(CatalogError):
@@ -204,7 +212,8 @@ class RunRegistry:
             journal = await self._journals.create(facts.run_id, journal_head(facts, UsedSeqIds(), {}))
         except (JournalError, OSError) as error:
             raise ServerFailure(f"no journal can be made for run {facts.run_id!r}: {error}") from error
-        run = Run(facts, journal, used_at=self._monotonic())
+        history = await self._history.create(facts.run_id, birth=facts.birth)
+        run = Run(facts, journal, history, used_at=self._monotonic())
         self._runs.add(run)
         return run
 
@@ -227,12 +236,14 @@ class RunRegistry:
         try:
             await self._usage.count_journal(facts, journal, contents)
             lost_operations = await self._losses.check(facts, journal, contents)
+            history = await self._complete_history(facts, journal, contents)
         except BaseException:
             await journal.close()
             raise
         run = Run(
             facts,
             journal,
+            history,
             contents.used_seq_ids,
             seals=contents.seals,
             progress=progress_of(contents.progress),
@@ -246,6 +257,20 @@ class RunRegistry:
         self._runs.add(run)
         self._runner.resubmit(run)
         return run
+
+    async def _complete_history(self, facts: RunFacts, journal: RunJournal, contents: JournalContents) -> RunHistory:
+        return await self._history.complete(
+            facts.run_id, contents.measured, birth=facts.birth, next_sequence=journal.next_sequence
+        )
+
+    async def _read_history(self, run_id: str) -> None:
+        """Complete the history of a run that is not woken: the server may have died before it wrote the last points."""
+        async with self._runs.lock(run_id):
+            if self._runs.get(run_id) is not None:
+                return
+            with suppress(JournalError, KeyError, TypeError, ValueError):
+                journal, contents = await self._journals.read(run_id)
+                await self._complete_history(RunFacts.from_json(contents.facts), journal, contents)
 
     @asynccontextmanager
     async def _room(self) -> AsyncIterator[None]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from chockstone.catalog import RunProgress
+from chockstone.engine.history.run_history import RunHistory
 from chockstone.engine.runs.lanes import Lane
 from chockstone.engine.runs.operations import Operation
 from chockstone.engine.runs.run_journal import RunJournal
@@ -115,6 +116,7 @@ class Run:
         self,
         facts: RunFacts,
         journal: RunJournal,
+        history: RunHistory,
         used_seq_ids: UsedSeqIds | None = None,
         *,
         seals: Mapping[str, str] | None = None,
@@ -124,6 +126,7 @@ class Run:
     ) -> None:
         self.facts = facts
         self.journal = journal
+        self.history = history
         self.lane = Lane()
         self.used_seq_ids = used_seq_ids or UsedSeqIds()
         self.seals = dict(seals or {})  # of recovery archives, by name, as far as they are known

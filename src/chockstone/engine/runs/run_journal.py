@@ -250,6 +250,8 @@ class RunJournal:
         }
         if outcome.tokens:
             head["trained"] = self.trained.to_json()
+        if outcome.measured is not None:
+            head["measured"] = outcome.measured.to_json()
         appended = self._journal.append(head, result.body)
         operation.result_sequence = appended.record.sequence
         self._last = appended.durable

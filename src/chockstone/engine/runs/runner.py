@@ -20,6 +20,7 @@ from chockstone.catalog.errors import CatalogAway, CatalogUnavailable
 from chockstone.engine.background import Shutdown
 from chockstone.engine.config import Busy, EngineLimits
 from chockstone.engine.futures import Futures, Promise
+from chockstone.engine.history.step_history import StepHistory
 from chockstone.engine.journal.journal import JournalDamaged, JournalError
 from chockstone.engine.journal.writer import Stalled
 from chockstone.engine.queue_shares import QueueShares
@@ -50,17 +51,21 @@ class Settlement:
     def __init__(
         self,
         futures: Futures,
+        history: StepHistory,
         *,
         on_settled: Callable[[Run, Operation, int], None],
         on_open_failed: Callable[[Run], None],
     ) -> None:
         """``on_settled`` is called with each operation that has ended, and the new tokens that it trained."""
         self._futures = futures
+        self._history = history
         self._on_settled = on_settled
         self._on_open_failed = on_open_failed
 
     async def settle(self, run: Run, operation: Operation, outcome: OperationOutcome) -> None:
         self._on_settled(run, operation, run.journal.settle(operation, outcome))
+        if outcome.measured is not None:
+            self._history.record(run.history, operation.sequence, outcome.measured)
         if outcome.result.is_failure or not operation.changes_state:
             run.add_to_backlog()  # a replay skips it, but only an archive frees its place in the journal
         if outcome.facts:  # a replay cannot find them out again

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from chockstone.backends.protocol import Worker
 from chockstone.catalog import Catalog, CatalogError, RowMissing
 from chockstone.engine.futures import GRACE_SECONDS
+from chockstone.engine.history.step_history import StepHistory
 from chockstone.engine.runs.operations import Operation
 from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.recovery.journal_losses import JournalMarks
@@ -35,6 +37,7 @@ class RunUnloader:
         marks: JournalMarks,
         archives: RecoveryArchives,
         usage: RunUsage,
+        history: StepHistory,
         *,
         in_background: Callable[[Coroutine[Any, Any, None]], None],
         trusts_ages: Callable[[], bool],
@@ -46,6 +49,7 @@ class RunUnloader:
         self._marks = marks
         self._archives = archives
         self._usage = usage
+        self._history = history
         self._in_background = in_background
         self._trusts_ages = trusts_ages
         self._undeleted: set[str] = set()  # runs whose journal could not be deleted, as a warning says
@@ -90,6 +94,7 @@ class RunUnloader:
         async with self._runs.lock(run_id):
             if self._runs.get(run_id) is not None or not await self._delete_files(run_id):
                 return False
+            await self._history.remove(run_id)
             await self._catalog.runs.delete(run_id)
             return True
 
@@ -106,6 +111,17 @@ class RunUnloader:
             async with self._runs.lock(run_id):
                 if self._runs.get(run_id) is None:
                     await self._delete_files(run_id)
+        await self._sweep_histories(journals)
+
+    async def _sweep_histories(self, journals: set[str]) -> None:
+        """Delete the histories of runs that neither the catalog nor a journal knows."""
+        old = await self._history.list_runs(written_before=time.time() - GRACE_SECONDS)
+        unknown = [run_id for run_id in old if run_id not in journals and self._runs.get(run_id) is None]
+        for run_id in set(unknown).difference(await self._catalog.runs.are_over(unknown)):
+            async with self._runs.lock(run_id):
+                if self._runs.get(run_id) is None:
+                    log.info("history of a removed run deleted run=%s", run_id)
+                    await self._history.remove(run_id)
 
     async def remove_lost(self, run: Run) -> None:
         """The run takes no room any longer; its row says why it is lost."""

@@ -10,6 +10,7 @@ from support.cli.usage import check_help
     [
         ["runs", "ls"],
         ["runs", "show"],
+        ["runs", "metrics"],
         ["runs", "recoveries"],
         ["runs", "rm"],
     ],

@@ -9,11 +9,12 @@ from chockstone.engine.runs import run as run_module
 from chockstone.engine.runs.run import Held, LiveRuns, Lost, Ready, Recovering, ReplayBacklog, Run, RunFacts, Waiting
 from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.wire.failures import ServerFailure
+from support.engine.making import blank_history
 
 
 def make_live(run_id: str = "s:train:0") -> Run:
     facts = RunFacts(run_id, "s", 0, "local", "tiny", {"rank": 8}, {"type": "adamw"})
-    return Run(facts, RunJournal(None, None))
+    return Run(facts, RunJournal(None, None), blank_history(run_id))
 
 
 def test_a_run_is_found_until_it_is_removed() -> None:

@@ -24,6 +24,7 @@ from chockstone.engine.runs.run import Run, RunFacts
 from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.engine.runs.runner import Runner, Settlement
 from chockstone.wire.failures import BadRequest, ServerFailure
+from support.engine.making import blank_history, no_history
 
 Act = Callable[[Release], Awaitable[Result]]
 
@@ -73,14 +74,14 @@ class Stage:
             self.actions,
             recovery,
             archives,
-            Settlement(self.futures, on_settled=lambda *_: None, on_open_failed=self.lost.append),
+            Settlement(self.futures, no_history(), on_settled=lambda *_: None, on_open_failed=self.lost.append),
             Shutdown(),
             on_lost=self.lost.append,
         )
 
     def live(self, run_id: str = "s:train:0") -> Run:
         facts = RunFacts(run_id, "s", 0, "local", "tiny", {"rank": 8}, {"type": "adamw"})
-        return Run(facts, RunJournal(None, None))
+        return Run(facts, RunJournal(None, None), blank_history(run_id))
 
     async def submit(self, live: Run, seq_id: int, act: Act, *, size_bytes: int = 1) -> str:
         self.actions.acts.setdefault(seq_id, act)

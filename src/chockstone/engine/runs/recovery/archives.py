@@ -17,6 +17,7 @@ from typing import Final
 from chockstone.backends.protocol import SaveCall, Worker, WorkerLost
 from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.config import Durability
+from chockstone.engine.history.step_history import StepHistory
 from chockstone.engine.runs.run import PARKED, Run
 from chockstone.engine.storage.archive_names import recovery_folder
 from chockstone.engine.storage.archive_storage import ArchiveStorage
@@ -39,6 +40,7 @@ class RecoveryArchives:
         worker: Worker,
         storage: ArchiveStorage,
         durability: Durability,
+        history: StepHistory,
         *,
         reserve_bytes: int,
         on_written: Callable[[], None],
@@ -47,6 +49,7 @@ class RecoveryArchives:
         self._worker = worker
         self._storage = storage
         self._durability = durability
+        self._history = history
         self._reserve_bytes = reserve_bytes
         self._monotonic = monotonic
         self._retry_at: dict[str, float] = {}  # by run
@@ -101,6 +104,7 @@ class RecoveryArchives:
         log.debug("recovery archive written run=%s through=%d bytes=%d", run.run_id, through, reply.size_bytes)
         run.note_archive(name, seal=reply.seal, through=through)
         await self._delete_older(run)
+        await self._history.sync(run.history)  # the journal drops the results that the history is completed from
         run.journal.rotate(run.head())
         run.journal.cover(run.replay_starts_after)
         self._on_written()

@@ -1,0 +1,55 @@
+"""Metrics of a run: points that the server recorded, and points that a client reports."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from chockstone.wire.messages.schema import Request, Response
+
+MAX_POSTED_POINTS = 1000
+MAX_SERIES = 64  # of one run
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,63}$")]
+_Value = Annotated[float, Field(allow_inf_nan=False)]
+_Step = Annotated[int, Field(ge=0, le=2**53 - 1)]
+_Time = Annotated[float, Field(ge=0, le=253_402_300_799, allow_inf_nan=False)]
+
+
+class PostedPoint(Request):
+    """Numbers of one moment of a run: ``{"step": 7, "values": {"reward": 0.5}}``."""
+
+    step: _Step  # optimizer steps so far
+    values: Annotated[dict[_Name, _Value], Field(min_length=1, max_length=MAX_SERIES)]  # by name of the series
+    at: _Time | None = None  # seconds since 1970; absent: now
+
+
+class PostMetricsRequest(Request):
+    points: Annotated[list[PostedPoint], Field(min_length=1, max_length=MAX_POSTED_POINTS)]
+
+
+class PostMetricsResponse(Response):
+    cursor: int  # position of the last of the points
+
+
+class MetricPoint(Response):
+    """The numbers of one operation, or a point that a client reported.
+
+    Older points are merged: such a point stands for ``count`` points, its values are means, and ``loss:min`` and
+    ``loss:max`` are the extremes of ``loss``.
+    """
+
+    position: int  # in the history of the run: grows by one per point
+    at: float  # seconds since 1970
+    step: int  # optimizer steps so far
+    source: Literal["server", "client"]
+    values: dict[str, float]  # by name of the series
+    sequence: int | None = None  # of the operation in the journal of the run
+    count: int | None = None  # points that it stands for; absent: 1
+
+
+class RunMetricsResponse(Response):
+    run_id: str
+    points: list[MetricPoint]
+    cursor: int  # for ``after``: the position of the last point that was read
+    has_more: bool

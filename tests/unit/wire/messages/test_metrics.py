@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from chockstone.engine.history.points import MAX_STEP, MAX_TIME, is_name
+from chockstone.engine.history.run_history import MAX_NAMES
+from chockstone.wire.messages import metrics
+from chockstone.wire.messages.metrics import PostMetricsRequest
+
+
+def post(**point: Any) -> PostMetricsRequest:
+    return PostMetricsRequest.model_validate({"points": [{"step": 1, "values": {"reward": 0.5}, **point}]})
+
+
+def test_whole_numbers_are_numbers() -> None:
+    [point] = post(values={"reward": 1}).points
+
+    assert (point.values, point.at) == ({"reward": 1.0}, None)
+
+
+@pytest.mark.parametrize("name", ["a", "a/b.c:d-e_f", "x" * 64, "", "x" * 65, "-a", ".a", "a b", "a\n", "ä"])
+def test_the_message_and_the_history_accept_the_same_names(name: str) -> None:
+    try:
+        post(values={name: 1.0})
+    except ValidationError:
+        assert not is_name(name)
+    else:
+        assert is_name(name)
+
+
+def test_the_message_and_the_history_have_the_same_bounds() -> None:
+    assert metrics.MAX_SERIES == MAX_NAMES
+    post(step=MAX_STEP, at=MAX_TIME)
+    for point in ({"step": MAX_STEP + 1}, {"at": MAX_TIME + 1}, {"step": True}, {"values": {"a": True}}):
+        with pytest.raises(ValidationError):
+            post(**point)
