@@ -45,6 +45,10 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "ray": ("ray",),
     "replica": ("aiohttp",),
     "vllm": ("aiohttp",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow", "sqlalchemy"),
+    "trackio": ("trackio",),
+    "tensorboard": ("tensorboardX",),
     "sdk": ("tinker",),
     "train": ("tinker", "matplotlib", "tensorboardX"),
 }

@@ -17,14 +17,15 @@ SOURCE = Path(__file__).parents[2] / "src" / "chockstone"
 # Each room and what it may import of ours. ``cli`` is on top; ``checkpoints`` stands on nothing but itself.
 ALLOWED: dict[str, set[str]] = {
     "cli": {"api", "backends", "catalog", "checkpoints", "console", "engine"}
-    | {"integrations", "telemetry", "trainers", "wire"},
+    | {"integrations", "telemetry", "trackers", "trainers", "wire"},
     "console": {"api", "catalog", "checkpoints", "engine", "wire"},
-    "api": {"backends", "catalog", "checkpoints", "engine", "telemetry", "wire"},
-    "engine": {"backends", "catalog", "checkpoints", "telemetry", "wire"},
+    "api": {"backends", "catalog", "checkpoints", "engine", "telemetry", "trackers", "wire"},
+    "engine": {"backends", "catalog", "checkpoints", "telemetry", "trackers", "wire"},
     "backends": {"checkpoints", "sampling", "telemetry", "wire"},
     "sampling": {"wire"},
     "catalog": {"telemetry", "wire"},
-    "trainers": {"checkpoints"},
+    "trainers": {"checkpoints", "trackers"},
+    "trackers": {"checkpoints"},
     "integrations": {"checkpoints"},
     "checkpoints": set(),
     "telemetry": set(),

@@ -102,6 +102,20 @@ def put_file(path: Path, content: bytes, *, may_replace: bool) -> None:
     fsync_directory(path.parent)
 
 
+def append_whole(descriptor: int, data: bytes) -> None:
+    """Append a record with one write, or several if the disk takes only a part. On an error, remove all of it again.
+
+    Only one process may append to the file. On return the record survives a kill of the process, not a power loss.
+    """
+    size_bytes = os.fstat(descriptor).st_size
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        os.ftruncate(descriptor, size_bytes)
+        raise
+
+
 def _rename_noreplace(source: Path, target: Path) -> None:
     """Linux's renameat2, for file systems without hard links."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

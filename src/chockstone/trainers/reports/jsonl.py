@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from chockstone.checkpoints.stores.posix import ensure_directory, fsync_directory
+from chockstone.checkpoints.stores.posix import append_whole, ensure_directory, fsync_directory
 from chockstone.trainers.reports.reports import Level, StepRecord
 
 METRICS: Final = "metrics.jsonl"  # {"step", "metrics"} and {"step", "evaluation"}
@@ -80,20 +80,6 @@ class JsonLines:
         if name == EVENTS:  # which ``resume`` does not rewrite: remove a torn last line
             _rewrite(path, lambda _: True)
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-
-
-def append_whole(descriptor: int, data: bytes) -> None:
-    """Append a record with one write, or several if the disk takes only a part. On an error, remove all of it again.
-
-    Only one process may append to the file. On return the record survives a kill of the process, not a power loss.
-    """
-    size_bytes = os.fstat(descriptor).st_size
-    try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-    except OSError:
-        os.ftruncate(descriptor, size_bytes)
-        raise
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
