@@ -14,7 +14,11 @@ from chockstone.api.operations import metrics
 from chockstone.api.users import caller_of
 
 PAGE = Path(__file__).with_name("http-api.md")
-ANSWERS = {"AcceptedResponse": "a future", "Response": ""}  # else the name of a message in ``wire``
+ANSWERS = {
+    "AcceptedResponse": "a future",
+    "Response": "",
+    "StreamingResponse": "server-sent events",
+}  # else the name of a message in ``wire``
 INTRODUCTION = """\
 # The HTTP API
 
@@ -73,7 +77,7 @@ def section(resource: ModuleType) -> str:
 def row(route: APIRoute) -> str:
     hints = get_type_hints(route.endpoint)
     returned = hints.pop("return")
-    answered = route.response_model or returned
+    answered = route.response_model or route.responses.get(200, {}).get("model") or returned
     answers = [ANSWERS.get(kind.__name__, f"`{kind.__name__}`") for kind in get_args(answered) or (answered,)]
     body = [hint.__name__ for hint in hints.values() if getattr(hint, "__module__", "").startswith("chockstone.wire")]
     said = (inspect.getdoc(route.endpoint) or "").partition("\n\n")[0].replace("``", "`")

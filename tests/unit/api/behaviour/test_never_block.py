@@ -20,10 +20,13 @@ from chockstone.api import bodies
 from chockstone.api.documentation.openapi import OpenApiDocument
 from chockstone.api.downloads import archive_response
 from chockstone.api.downloads import routes as downloads
+from chockstone.api.operations import run_metrics
 from chockstone.api.tinker import checkpoints, futures, samplers, training
 from chockstone.checkpoints import Archive
 from chockstone.engine.config import StorageRules
 from chockstone.engine.futures import Result
+from chockstone.engine.history.history_file import HistoryFile
+from chockstone.engine.history.run_history import RunHistory
 from chockstone.engine.journal.segment_file import JournalEntry, SegmentFile
 from chockstone.engine.journal.writer import JournalWriter
 from chockstone.wire.failures import BadRequest
@@ -35,6 +38,7 @@ from support.served import Served, serve_in_process
 
 Patch = pytest.MonkeyPatch
 LARGE = b"x" * (1 << 17)
+METRICS = {"points": [{"step": 1, "values": {"reward": 0.5}}]}
 
 
 @dataclasses.dataclass(slots=True)
@@ -175,6 +179,38 @@ async def openapi_document(scene: Scene) -> None:
         assert (await OpenApiDocument(scene.served.app).encoded()).startswith(b"{")
 
 
+async def read_of_metrics(scene: Scene) -> None:
+    run_id = await scene.user.run()
+    await scene.user.http.post(f"training_runs/{run_id}/metrics", json=METRICS)
+    scene.patch.setattr(RunHistory, "recent", lambda *_: None)  # as if there were thousands
+    scene.patch.setattr(HistoryFile, "read", scene.gate.before(HistoryFile.read))
+    async with scene.gate.watch():
+        answer = await scene.user.http.get(f"training_runs/{run_id}/metrics")
+    assert answer.json()["cursor"] == 1
+
+
+async def metrics_as_csv(scene: Scene) -> None:
+    run_id = await scene.user.run()
+    await scene.user.http.post(f"training_runs/{run_id}/metrics", json=METRICS)
+    scene.patch.setattr(run_metrics, "_SMALL", 0)  # the same
+    scene.patch.setattr(run_metrics, "to_csv", scene.gate.before(run_metrics.to_csv))
+    async with scene.gate.watch():
+        answer = await scene.user.http.get(f"training_runs/{run_id}/metrics", params={"format": "csv"})
+    assert answer.text.startswith("position,")
+
+
+async def write_of_metrics(scene: Scene) -> None:
+    run_id = await scene.user.run()
+    scene.patch.setattr(HistoryFile, "replace", scene.gate.before(HistoryFile.replace))
+    async with scene.gate.watch():
+        answer = await scene.user.http.post(f"training_runs/{run_id}/metrics", json=METRICS)
+    assert answer.json() == {"cursor": 1}
+
+
+def inline_history(scene: Scene) -> None:
+    scene.patch.setattr(scene.served.engine.history, "_thread", InlineExecutor())
+
+
 def inline_threads(scene: Scene) -> None:
     inline_to_thread(scene.patch)
 
@@ -219,6 +255,9 @@ PATHS: dict[Check, Callable[[Scene], None]] = {
     body_of_a_download: inline_sending,
     end_of_a_download_that_is_known: inline_threads,
     openapi_document: inline_threads,
+    read_of_metrics: inline_threads,
+    metrics_as_csv: inline_threads,
+    write_of_metrics: inline_history,
 }
 
 
