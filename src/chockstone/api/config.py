@@ -9,6 +9,7 @@ from pathlib import Path
 
 from chockstone.engine.config import Durability, EngineLimits, StorageRules
 from chockstone.engine.ownership.data_directory import ARCHIVES, DATABASE
+from chockstone.trackers.tracker import TrackerKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class ServerConfig:
     storage: StorageRules
     admins: frozenset[str]  # users who may see and change what belongs to all users
     public_url: str | None  # URL that clients use, if a proxy is in front of the server
+    track: tuple[TrackerKind, ...]  # experiment trackers that get the step history
     log_level: str
     database: str | None  # a URL; None: SQLite in ``data``
     store: str | None  # a URL or a directory; None: in ``data``

@@ -36,9 +36,11 @@ from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.engine import Engine
 from chockstone.engine.ownership.catalog_claim import CatalogRefused, take_catalog
 from chockstone.engine.ownership.clock import ServerClock
+from chockstone.engine.ownership.data_directory import TRACKING
 from chockstone.engine.ownership.keys_record import KeysRecord
 from chockstone.engine.ownership.lost_catalog import refuse_new_catalog
 from chockstone.engine.storage.archive_storage import ArchiveStorage
+from chockstone.engine.tracking.tracking import Tracking
 
 log = logging.getLogger(__name__)
 _DATABASE_SECONDS: Final = 60.0  # to wait for a database server that starts at the same time
@@ -112,6 +114,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, m
         refused_keys=audited_refusals(engine),
         now=clock.now,
     )
+    tracking = Tracking(config.track, config.data / TRACKING, engine.history, catalog, now=clock.now)
     app = create_app(context, console=None if make_console is None else make_console(context, opened.secret))
     get_ready(app)
     watchdog = context.loop_health.watchdog()
@@ -122,6 +125,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, m
         await engine.start()
     except (CatalogError, OSError) as error:
         raise CannotStart(str(error)) from error
+    tracking.start()
     background = _start_background(context, keys, clock, opened, prepared, end=partial(_end, backend))
     stop_on_signals(stop, at_once=backend.kill)
     serving = await start_serving(server, prepared.claim.sock)
@@ -130,6 +134,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, m
     prepared.claim.note_stopping()
     log.info("stopping: the server finishes running operations and accepts no new ones; press Ctrl-C again to exit now")
     await engine.stop()
+    await tracking.stop()
     await engine.futures.collected(_LAST_ANSWERS_SECONDS)
     context.polls.end()
     server.should_exit = True

@@ -32,6 +32,8 @@ def check_settings(settings: Settings) -> None:
     _check_store(settings)
     _check_ray(settings.deployment)
     _check_vllm(settings.deployment)
+    for tracker in settings.track:
+        _require(tracker, f"--track {tracker}", instead=f"leave {tracker} out of --track")
     recovery = settings.recovery
     if recovery.session_timeout < recovery.park_after:
         raise SettingsError(

@@ -38,6 +38,7 @@ def server_config(settings: Settings) -> ServerConfig:
         storage=_storage_rules(settings.storage),
         admins=settings.admins,
         public_url=settings.public_url,
+        track=settings.track,
         log_level=settings.log_level,
         database=deployment.database,
         store=deployment.store,

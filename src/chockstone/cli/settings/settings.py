@@ -24,6 +24,7 @@ from chockstone.cli.settings.values import (
     STORE,
     SWITCH,
     TEXT,
+    TRACKER_KINDS,
     USERS,
     VLLM_URLS,
     BestRule,
@@ -35,6 +36,7 @@ from chockstone.cli.settings.values import (
     whole_number,
 )
 from chockstone.engine.ownership.data_directory import DATABASE
+from chockstone.trackers.tracker import TrackerKind
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -219,6 +221,9 @@ class Settings:
         "URL through which clients reach the server, if it is behind a proxy.",
     )
     console: bool = setting(SWITCH, True, "Serve the web console at /console.")
+    track: tuple[TrackerKind, ...] = setting(
+        TRACKER_KINDS, (), "Experiment tracker that gets the metrics of all runs (repeatable, or with commas)."
+    )
     limits: LimitSettings = LimitSettings()
     storage: StorageSettings = StorageSettings()
     recovery: RecoverySettings = RecoverySettings()

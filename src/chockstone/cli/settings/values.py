@@ -24,6 +24,7 @@ from chockstone.cli.output.formatting import (
     write_duration,
     write_size,
 )
+from chockstone.trackers.tracker import TRACKERS, TrackerKind
 from chockstone.wire.redaction import redact_url
 
 T = TypeVar("T")
@@ -284,6 +285,20 @@ def _vllm_url(text: str) -> str:
     return url
 
 
+def _read_trackers(value: object, _base: Path) -> tuple[TrackerKind, ...]:
+    """From a list of names, each of which may hold several with commas between; or from ``none``."""
+    names = [_text(part) for text in _texts(value) for part in text.split(",")]
+    if len(names) == 1 and is_off(names[0]):
+        return ()
+    found: list[TrackerKind] = []
+    for name in names:
+        if name not in TRACKERS:
+            raise ValueError(f"{name!r} is none of {', '.join(TRACKERS)}")
+        if name not in found:
+            found.append(name)
+    return tuple(found)
+
+
 def _path(value: object, base: Path) -> Path:
     return Path(os.path.abspath(base / Path(_text(value)).expanduser()))
 
@@ -317,4 +332,7 @@ BEST: Final[ValueKind[BestRule]] = ValueKind(
 MODELS: Final = ValueKind("NAME[=DIRECTORY]", _read_models, _write_models, list[str])
 KEYS: Final = ValueKind("USER=tml-…", _read_keys, _write_keys, list[str])
 USERS: Final = ValueKind("USER", _read_users, lambda users: ", ".join(sorted(users)) or "none", list[str])
+TRACKER_KINDS: Final = ValueKind(
+    "|".join(TRACKERS), _read_trackers, lambda names: ", ".join(names) or "none", list[str]
+)
 VLLM_URLS: Final = ValueKind("URL", _read_vllm_urls, lambda urls: ", ".join(urls) or "none", list[str])

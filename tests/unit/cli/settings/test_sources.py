@@ -49,6 +49,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
         "backend": "ray",
         "ray_address": "auto",
         "sampler": "vllm",
+        "track": "mlflow, tensorboard",
         "vllm_urls": "http://one:8000, http://other:8000",
         "vllm_adapters": "adapters",
         "engine": "http://engine:8000",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chockstone.cli.settings.settings import SettingsError
-from chockstone.cli.settings.values import MODELS, SWITCH
+from chockstone.cli.settings.values import MODELS, SWITCH, TRACKER_KINDS
 from support.cli.settings import load
 
 
@@ -123,3 +123,22 @@ def test_a_switch_is_on_or_off(given: object, expected: bool) -> None:
 def test_a_switch_is_nothing_else() -> None:
     with pytest.raises(ValueError, match="neither on nor off"):
         SWITCH.read("maybe", Path())
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (["wandb,mlflow", "trackio", "mlflow"], ("wandb", "mlflow", "trackio")),
+        ("tensorboard", ("tensorboard",)),
+        ("none", ()),
+        ("off", ()),
+    ],
+)
+def test_trackers_are_named_with_commas_or_one_by_one(given: object, read: tuple[str, ...]) -> None:
+    assert TRACKER_KINDS.read(given, Path()) == read
+
+
+@pytest.mark.parametrize("given", ["comet", "wandb,", "none,wandb", ["Wandb"]])
+def test_an_unknown_tracker_is_refused(given: object) -> None:
+    with pytest.raises(ValueError):
+        TRACKER_KINDS.read(given, Path())
