@@ -18,7 +18,9 @@ from chockstone.api.documentation.openapi import DESCRIPTION, OpenApiDocument
 from chockstone.api.documentation.pages import documentation_routes
 from chockstone.api.downloads import routes as downloads
 from chockstone.api.failed_requests import FailedRequests
-from chockstone.api.operations import audit, metrics, policies, run_metrics, storage, trash
+from chockstone.api.operations import audit, keys, metrics, policies, recoveries, run_metrics, server, storage, trash
+from chockstone.api.operations import runs as all_runs
+from chockstone.api.operations import samplers as all_samplers
 from chockstone.api.tinker import (
     auth,
     billing,
@@ -36,7 +38,8 @@ from chockstone.api.tinker import (
 
 RESOURCES: Final = (
     *(service, auth, sessions, models, training, weights, samplers, futures, runs, checkpoints, downloads),
-    *(run_metrics, storage, trash, policies, audit, billing, traces),
+    *(run_metrics, storage, trash, policies),
+    *(server, all_runs, recoveries, all_samplers, keys, audit, billing, traces),
 )
 
 

@@ -19,6 +19,7 @@ from chockstone.api.model_descriptions import ModelDescription
 from chockstone.api.polls import Polls
 from chockstone.api.sampler_sources import SamplerSources
 from chockstone.api.signed_urls import SignedUrls
+from chockstone.api.status.server_status import ServerStatus
 from chockstone.api.users import Caller, UserDirectory
 from chockstone.catalog import Catalog, CheckpointRow, RowMissing, RunProgress, RunRow, SamplerRow, SessionRow
 from chockstone.engine.engine import Engine
@@ -61,6 +62,10 @@ class Context(Lookup):
     event_streams: EventStreams = field(default_factory=EventStreams)
     loop_health: LoopHealth = field(default_factory=LoopHealth)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    status: ServerStatus = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.status = ServerStatus(self.engine, self.config, self.models, now=self.now)
 
     @property
     def catalog(self) -> Catalog:
@@ -83,7 +88,7 @@ class Context(Lookup):
         """From the live run: the catalog is updated later."""
         live = self.engine.runs.get(row.run_id)
         known = None if live is None else live.progress
-        return known or RunProgress(row.steps, row.last_loss, row.parent)
+        return known or row.progress
 
     def is_admin(self, caller: Caller) -> bool:
         """Whether the caller may see and change what belongs to all users. On a server without keys, everyone may."""
@@ -92,6 +97,20 @@ class Context(Lookup):
     def scope_of(self, caller: Caller) -> str | None:
         """The owner whose rows a caller sees in reports; None for an admin: all users."""
         return None if self.is_admin(caller) else caller.user_id
+
+    def require_admin(self, caller: Caller, what: str) -> None:
+        """Raises HTTPException 403. ``what`` only admins may do."""
+        if not self.is_admin(caller):
+            raise HTTPException(403, f"only admins of this server may {what}; ask one of them")
+
+    def scope(self, caller: Caller, owner: str | None) -> str | None:
+        """The owner whose rows a caller sees who asks for those of ``owner``; None: all users.
+
+        Raises HTTPException 403 for a user who is no admin and asks for another's.
+        """
+        if owner is not None and owner != caller.user_id:
+            self.require_admin(caller, "see what belongs to other users")
+        return owner or self.scope_of(caller)
 
     def base_url(self, request: Request) -> str:
         """The URL that clients use, without a slash at the end."""

@@ -8,7 +8,6 @@ user's; such a server listens on loopback only. The data directory records that 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import logging
 import os
@@ -24,6 +23,7 @@ from fastapi import Depends, HTTPException, Request, Security
 from fastapi.security import APIKeyHeader
 
 from chockstone.catalog import Catalog
+from chockstone.engine.ownership.api_keys import digest_of
 
 log = logging.getLogger(__name__)
 
@@ -165,10 +165,6 @@ async def follow_keys(users: UserDirectory, catalog: Catalog, *, remember: Calla
                 log.info("the keys in the catalog are read again")
             is_away = False
         await asyncio.sleep(_POLL_SECONDS)
-
-
-def digest_of(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()  # looked up by digest, so timing reveals nothing about the key
 
 
 def read_secret(path: Path) -> bytes:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, TypeVar
 
 from chockstone.backends.channel import Message
 from chockstone.backends.protocol import (
+    GpuMemory,
     LossLimits,
     PassReply,
     SampleCall,
@@ -21,6 +22,7 @@ from chockstone.backends.protocol import (
     SaveCall,
     SaveReply,
     StepReply,
+    WorkerMemory,
 )
 from chockstone.backends.run_spec import RunSpec
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
@@ -180,6 +182,7 @@ class BeatEvent:
 
     turns: int
     busy: bool
+    memory: WorkerMemory = field(default_factory=WorkerMemory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,8 @@ def encode_event(event: WorkerEvent) -> Message:
         case StartFailedEvent():
             return Message({"event": "start_failed", "error": event.error})
         case BeatEvent():
-            return Message({"event": "beat", "turns": event.turns, "busy": event.busy})
+            memory = {"resident_bytes": event.memory.resident_bytes, "gpus": [asdict(gpu) for gpu in event.memory.gpus]}
+            return Message({"event": "beat", "turns": event.turns, "busy": event.busy, "memory": memory})
         case ReleasedEvent():
             return Message({"event": "released", "id": event.number})
         case DoneEvent():
@@ -228,7 +232,9 @@ def decode_event(message: Message) -> WorkerEvent:
         case "start_failed":
             return StartFailedEvent(values["error"])
         case "beat":
-            return BeatEvent(values["turns"], values["busy"])
+            memory = values.get("memory", {})
+            gpus = tuple(GpuMemory(**gpu) for gpu in memory.get("gpus", ()))
+            return BeatEvent(values["turns"], values["busy"], WorkerMemory(memory.get("resident_bytes"), gpus))
         case "released":
             return ReleasedEvent(values["id"])
         case "done":

@@ -31,6 +31,7 @@ from chockstone.wire.failures import ServerFailure
 
 __all__ = [
     "ArchiveKind",
+    "GpuMemory",
     "LossLimits",
     "PassReply",
     "RunSpec",
@@ -41,6 +42,9 @@ __all__ = [
     "StepReply",
     "Worker",
     "WorkerLost",
+    "WorkerMemory",
+    "WorkerPhase",
+    "WorkerStatus",
 ]
 
 ArchiveKind = Literal["weights", "recovery", "sampler_weights", "external_weights"]
@@ -130,6 +134,36 @@ class SampleReply:
     prompt_tokens: int
 
 
+WorkerPhase = Literal["starting", "ready", "restarting", "failing", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    name: str
+    used_bytes: int  # by all processes
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMemory:
+    """Memory of the worker process that sends heartbeats, and of the GPUs that it uses."""
+
+    resident_bytes: int | None = None  # None: not known on this platform
+    gpus: tuple[GpuMemory, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """How the worker is, for operators. ``failing``: several in a row died before they were ready."""
+
+    phase: WorkerPhase
+    since: float  # seconds since 1970
+    deaths: int = 0  # of workers, since the server started
+    last_death: str | None = None  # how the last one ended
+    last_death_at: float | None = None  # seconds since 1970
+    memory: WorkerMemory = WorkerMemory()  # of the last heartbeat
+
+
 def _ignore() -> None:
     pass
 
@@ -146,6 +180,10 @@ class Worker(Protocol):
     @property
     def trouble(self) -> str | None:
         """Why no worker becomes ready, if several in a row died before that."""
+
+    @property
+    def status(self) -> WorkerStatus:
+        """How the worker is at this moment, for operators."""
 
     @property
     def environment(self) -> Mapping[str, Any]:

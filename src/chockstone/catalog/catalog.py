@@ -10,6 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy import select
+
+from chockstone.catalog import schema as tables
 from chockstone.catalog.database.database import Database, sqlite_path
 from chockstone.catalog.database.engine_lock import EngineLock
 from chockstone.catalog.database.retry import waiting_for_catalog
@@ -17,6 +20,7 @@ from chockstone.catalog.database.upgrade import bring_up_to_date, require_this_v
 from chockstone.catalog.errors import CatalogNotReady
 from chockstone.catalog.searches.audit_search import AuditSearch
 from chockstone.catalog.searches.checkpoint_search import CheckpointFinder
+from chockstone.catalog.searches.run_search import RunSearch
 from chockstone.catalog.tables.audit import AuditTable
 from chockstone.catalog.tables.checkpoints import CheckpointTable
 from chockstone.catalog.tables.engine import EngineTable, JournalMarkTable
@@ -46,6 +50,7 @@ class Catalog:
         self.users = UserTable(database)
         self.sessions = SessionTable(database)
         self.runs = RunTable(database)
+        self.run_search = RunSearch(database)
         self.recoveries = RecoveryTable(database)
         self.journal_marks = JournalMarkTable(database)
         self.checkpoints = CheckpointTable(database)
@@ -128,6 +133,10 @@ class Catalog:
     def path(self) -> Path | None:
         """The SQLite file; None for PostgreSQL."""
         return self._database.path if self._database.is_sqlite else None
+
+    async def ping(self) -> None:
+        """Read a row. Raises CatalogError when the database does not answer."""
+        await self._database.read(select(tables.engine.c.engine_id).limit(1))
 
     async def is_new(self) -> bool:
         """Whether it has no tables yet. Works after ``reach``."""

@@ -118,6 +118,7 @@ runs: Final = Table(
     Column("steps", BigInteger),  # progress, as of the last flush; null: not known
     Column("last_loss", Double),
     Column("parent", Text),  # path of the checkpoint of another run that was loaded last
+    Column("tokens", BigInteger),  # trained, as of the last flush; null: not known
     UniqueConstraint("session_id", "model_seq_id"),
     Index(None, "owner", "created_at", "run_id"),
     Index(None, "created_at", "run_id"),

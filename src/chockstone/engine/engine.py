@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from chockstone.backends.protocol import Worker
+from chockstone.backends.protocol import Worker, WorkerStatus
 from chockstone.catalog import Catalog, CatalogError, RowMissing, RunRow
 from chockstone.catalog.database.retry import waiting_for_catalog
 from chockstone.catalog.tables.losses import LossRow
@@ -33,12 +34,14 @@ from chockstone.engine.runs.operations import run_of
 from chockstone.engine.runs.run import LiveRuns, Run
 from chockstone.engine.runs.saving import Saving
 from chockstone.engine.samples.anonymous_samplers import AnonymousSamplers
+from chockstone.engine.samples.requests import SampledTokens
 from chockstone.engine.samples.sample_usage import SampleUsage
 from chockstone.engine.samples.sampler_end import SamplerEnd
 from chockstone.engine.samples.sampling import SamplerSource, Sampling
 from chockstone.engine.session_end import SessionEnd
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.storage.core import StorageCore
+from chockstone.engine.token_rates import TokenRates
 from chockstone.engine.usage import UsageMeter
 from chockstone.wire.failures import RequestError
 from chockstone.wire.paths import TinkerPath
@@ -80,9 +83,9 @@ class Engine:
         self.failures = FailureLog()
         self.futures = Futures(now=time.monotonic, on_failure=self.failures.record)
         self.runs = LiveRuns()
-        self.audit = AuditLog(catalog, now=now)
-        self.usage = UsageMeter(catalog, now=now)
+        self.audit, self.usage = AuditLog(catalog, now=now), UsageMeter(catalog, now=now)
         self.history = StepHistory(data / HISTORIES)
+        self.token_rates = TokenRates(monotonic=time.monotonic)
         self.presence = Presence(catalog, now=now, monotonic=monotonic or (lambda: now().timestamp()))
         self._writer = None if durability.journal == "off" else JournalWriter(synced=durability.journal == "synced")
         suspects = CrashSuspects()
@@ -91,7 +94,7 @@ class Engine:
         self.sampling = Sampling(
             *(worker, self.futures, limits, self._sample_usage.journal, suspects),
             recover_weights=self._recover_weights,
-            on_sampled=self._sample_usage.count,
+            on_sampled=self._count_sampled,
             on_recorded=self._sample_usage.count,
             now=now,
             on_used=anonymous.used,
@@ -134,17 +137,12 @@ class Engine:
             trusts_ages=trusts_ages,
             on_anonymous_sampler=anonymous.made,
             on_archive_written=self._purge_in_background,
+            on_trained=partial(self.token_rates.count, "trained"),
         )
         self.training, self.losses, self.progress = self._core.requests, self._core.losses, self._core.progress
         self.samplers = SamplerEnd(worker, storage, self.sampling, anonymous, self._background)
         self.sessions = SessionEnd(
-            catalog,
-            self.runs,
-            self._core,
-            self.samplers,
-            self.checkpoints,
-            self.losses,
-            self.presence,
+            *(catalog, self.runs, self._core, self.samplers, self.checkpoints, self.losses, self.presence),
             limits,
             self._background,
             now=now,
@@ -164,6 +162,29 @@ class Engine:
     def trouble(self) -> str | None:
         """Why the worker does not get ready, if several in a row did not."""
         return self._worker.trouble
+
+    @property
+    def worker_status(self) -> WorkerStatus:
+        return self._worker.status
+
+    @property
+    def generation(self) -> int:
+        """Number of workers that have become ready so far."""
+        return self._worker.generation
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """What the newest worker that became ready reported of itself; see ``Worker.environment``."""
+        return self._worker.environment
+
+    @property
+    def journal_trouble(self) -> str | None:
+        """Why the journal cannot be written at the moment."""
+        return None if self._writer is None else self._writer.trouble
+
+    async def journal_sizes(self, run_ids: Sequence[str]) -> dict[str, int]:
+        """Bytes on disk of the journals of these runs, live or not."""
+        return await self._core.journals.sizes(run_ids)
 
     async def start(self) -> None:
         """Clean up after the last server and start the worker. Returns before it is ready and runs are recovered."""
@@ -250,8 +271,8 @@ class Engine:
         """Why a request waits, if it is more than the operations before it."""
         if self.shutdown.has_begun:
             return "the server is shutting down; the next one continues the operation"
-        if self._writer is not None and self._writer.trouble is not None:
-            return f"the journal cannot be written: {self._writer.trouble}"
+        if self.journal_trouble is not None:
+            return f"the journal cannot be written: {self.journal_trouble}"
         run = None if (run_id := run_of(request_id)) is None else self.runs.get(run_id)
         if run is not None and run.waits_for is not None:
             return run.waits_for
@@ -352,6 +373,10 @@ class Engine:
             if run.generation:
                 run.note_worker_lost(reason)
                 self._core.runner.queue_recovery(run)
+
+    def _count_sampled(self, used: SampledTokens, sequence: int | None) -> None:
+        self.token_rates.count("sampled", used.owner, used.tokens)
+        self._sample_usage.count(used, sequence)
 
     def refuse(self, owner: str, error: RequestError) -> str:
         """A request id whose result is this failure."""

@@ -41,6 +41,9 @@ from chockstone.backends.protocol import (
     StepReply,
     Worker,
     WorkerLost,
+    WorkerMemory,
+    WorkerPhase,
+    WorkerStatus,
 )
 from chockstone.checkpoints import Admission, Archive, Checkpointer, SavedCheckpoint, Store, load_state
 from chockstone.checkpoints.errors import (
@@ -82,8 +85,15 @@ class FakeBackend(WorkerCalls):
         self.on_death: Callable[[str], None] = lambda _: None
         self.seconds = 0.0  # that a pass, a step or a copy is said to take
         self._reason = ""
+        self.deaths = 0
         self._held: dict[str, asyncio.Future[None]] = {}
         self._failures: dict[str, Exception] = {}
+
+    @property
+    def status(self) -> WorkerStatus:
+        phase: WorkerPhase = "ready" if self.is_ready else "starting" if self.trouble is None else "failing"
+        memory = WorkerMemory(1 << 20) if self.is_ready else WorkerMemory()
+        return WorkerStatus(phase=phase, since=0.0, deaths=self.deaths, last_death=self._reason or None, memory=memory)
 
     async def start(self) -> None:
         self.is_ready = not self.is_slow
@@ -198,6 +208,7 @@ class FakeBackend(WorkerCalls):
     def die(self, reason: str) -> None:
         """What is under way ends as it does when the process is killed; the next one, ready at once, knows nothing."""
         self.generation += 1
+        self.deaths += 1
         self._reason = reason
         for held in self._held.values():
             held.set_exception(WorkerLost(reason))

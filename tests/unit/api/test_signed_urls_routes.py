@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from chockstone.api.context import Context
-from chockstone.api.users import Caller, digest_of
+from chockstone.api.users import Caller
 from chockstone.catalog.tables.users import KeyRow
+from chockstone.engine.ownership.api_keys import digest_of
 from support.api.users import User, refusal, url_of
 from support.served import Served
 

@@ -10,9 +10,10 @@ import pytest
 from fastapi import HTTPException
 
 from chockstone.api import users as module
-from chockstone.api.users import Caller, UserDirectory, digest_of, follow_keys
+from chockstone.api.users import Caller, UserDirectory, follow_keys
 from chockstone.catalog import Catalog, CatalogUnavailable
 from chockstone.catalog.tables.users import KeyRow
+from chockstone.engine.ownership.api_keys import digest_of
 from support.postgres import catalog_url
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)

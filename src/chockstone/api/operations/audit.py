@@ -23,16 +23,21 @@ _PREFIXES: Final[dict[EventType, str | None]] = {
 }
 
 
-@routes.get("/audit")
+@routes.get("/audit", summary="List what was done to checkpoints, runs and keys")
 async def audit(
     context: ContextDep,
     caller: CallerDep,
     event_type: EventType = "all",
     day: Annotated[date | None, Query(description="of UTC")] = None,
+    user: Annotated[str | None, Query(max_length=255, description="who did it, or to whose things it was done")] = None,
+    run: Annotated[str | None, Query(max_length=255, description="id of a run")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="the newest ones")] = 10_000,
 ) -> AuditResponse:
     """The caller's entries, or for admins those of all users; oldest first."""
     await context.engine.audit.flush()
-    rows = await context.catalog.audit.list(context.scope_of(caller), day=day, prefix=_PREFIXES[event_type])
+    rows = await context.catalog.audit.list(
+        context.scope_of(caller), day=day, prefix=_PREFIXES[event_type], user=user, run_id=run, limit=limit
+    )
     return AuditResponse(entries=[_entry(row) for row in rows])
 
 

@@ -52,7 +52,7 @@ class ReplicaContext(Lookup):
         return row.last_request_at
 
     def progress(self, row: RunRow) -> RunProgress:
-        return RunProgress(row.steps, row.last_loss, row.parent)
+        return row.progress
 
 
 def create_replica(

@@ -197,6 +197,7 @@ def _start_background(
         context.refused_keys.keep_reporting(),
         watch.keep(end),
         clock.keep(),
+        *context.status.tasks(),
     ]
     if opened.lock is not None:
         tasks.append(opened.lock.keep(end))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from fastapi import Query
@@ -81,7 +82,7 @@ async def list_recoveries(
     """The recoveries of a run after crashes, and whether its numbers were the same. Admins may ask for any run."""
     row = await context.run_row(run_id, None if context.is_admin(caller) else caller)
     rows = await context.catalog.recoveries.list(row.run_id, limit=limit)
-    return RecoveriesResponse(training_run_id=row.run_id, recoveries=[_recovery(each) for each in rows])
+    return RecoveriesResponse(training_run_id=row.run_id, recoveries=[receipt_of(each) for each in rows])
 
 
 async def _public_latest(context: Lookup, run_id: str) -> Latest:
@@ -106,12 +107,17 @@ def _training_run(context: Lookup, row: RunRow, latest: Latest, *, is_own: bool 
         state=row.state if is_own else None,
         created_at=row.created_at if is_own else None,
         steps=progress.steps,
-        last_loss=progress.last_loss,
+        last_loss=finite(progress.last_loss),
         parent=progress.parent,
     )
 
 
-def _recovery(row: RecoveryRow) -> Recovery:
+def finite(value: float | None) -> float | None:
+    """JSON has no infinity: a loss that diverged is not shown."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def receipt_of(row: RecoveryRow) -> Recovery:
     return Recovery(
         at=row.at,
         reason=row.reason,

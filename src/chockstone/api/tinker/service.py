@@ -14,6 +14,7 @@ from chockstone.wire.messages.service import (
     ClientConfigResponse,
     ClientDynamicConfigResponse,
     HealthResponse,
+    ReadinessReason,
     ReadinessResponse,
     ServerCapabilitiesResponse,
     SupportedModel,
@@ -25,21 +26,29 @@ log = logging.getLogger(__name__)
 routes = Routes(tags=["service"])
 
 
-@routes.get("/healthz")
+@routes.get("/healthz", summary="Tell whether the process answers")
 async def healthz() -> HealthResponse:
+    """Liveness alone: it answers while the worker is away. ``readyz`` tells whether the server can do its work."""
     return HealthResponse()
 
 
-@routes.get("/readyz", responses={503: {"model": ReadinessResponse, "description": "The worker is not ready"}})
+@routes.get(
+    "/readyz",
+    summary="Tell whether the server can do its work",
+    responses={503: {"model": ReadinessResponse, "description": "The server is not ready"}},
+)
 async def readyz(context: ContextDep, response: Response) -> ReadinessResponse:
-    """Whether the worker has loaded the models. Requests sent before wait for it."""
-    engine = context.engine
-    if engine.is_ready:
+    """Whether the worker is there with all models, catalog and store answer, the journal can be written, and the disk
+    has more free space than its reserve. Otherwise 503 with every reason. Requests sent meanwhile wait."""
+    reasons = await context.status.readiness.reasons()
+    if not reasons:
         return ReadinessResponse(status="ready")
     response.status_code = 503
-    if engine.trouble is not None:
-        return ReadinessResponse(status="failing", detail=engine.trouble)
-    return ReadinessResponse(status="starting", detail="the models are being loaded")
+    return ReadinessResponse(
+        status="starting" if all(reason.is_starting for reason in reasons) else "failing",
+        detail="; ".join(reason.detail for reason in reasons),
+        reasons=[ReadinessReason(check=reason.check, detail=reason.detail) for reason in reasons],
+    )
 
 
 @routes.get("/get_server_capabilities")

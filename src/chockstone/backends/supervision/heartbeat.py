@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chockstone.backends.calls import BeatEvent, WorkerEvent
+from chockstone.backends.protocol import WorkerMemory
 
 _BEAT_SECONDS: Final = 1.0
 
@@ -59,11 +60,18 @@ class HeartbeatSender:
     """The worker's side: sends a beat every second, from a thread of its own.
 
     ``progress`` returns how many turns the compute thread has finished, and whether it is busy with another one.
+    ``memory`` returns how much memory the worker uses.
     """
 
-    def __init__(self, send: Callable[[BeatEvent], None], progress: Callable[[], tuple[int, bool]]) -> None:
+    def __init__(
+        self,
+        send: Callable[[BeatEvent], None],
+        progress: Callable[[], tuple[int, bool]],
+        memory: Callable[[], WorkerMemory] = WorkerMemory,
+    ) -> None:
         self._send = send
         self._progress = progress
+        self._memory = memory
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -77,4 +85,4 @@ class HeartbeatSender:
     def _beat(self) -> None:
         while not self._is_over.wait(_BEAT_SECONDS):
             turns, is_busy = self._progress()
-            self._send(BeatEvent(turns, is_busy))
+            self._send(BeatEvent(turns, is_busy, self._memory()))

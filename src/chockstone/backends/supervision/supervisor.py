@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -32,7 +33,7 @@ from chockstone.backends.calls import (
     encode_call,
 )
 from chockstone.backends.channel import AsyncChannel, ChannelClosed, Message
-from chockstone.backends.protocol import WorkerLost
+from chockstone.backends.protocol import WorkerLost, WorkerMemory, WorkerPhase, WorkerStatus
 from chockstone.backends.supervision.heartbeat import HeartbeatLimits, HeartbeatMonitor
 
 log = logging.getLogger(__name__)
@@ -91,11 +92,18 @@ class WorkerSupervisor(WorkerCalls):
         on_lost: Callable[[str], None] = lambda _: None,
         on_fatal: Callable[[str], None] = lambda _: None,
         heartbeat_limits: HeartbeatLimits | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """``on_lost`` gets the reason of each death; ``on_fatal`` the reason why no worker will be started again."""
         self._on_lost = on_lost
         self._on_fatal = on_fatal
         self._heartbeat_limits = heartbeat_limits or HeartbeatLimits()
+        self._clock = clock
+        self._since = clock()  # when the phase began
+        self._deaths = 0
+        self._last_death: str | None = None
+        self._last_death_at: float | None = None
+        self._memory = WorkerMemory()
         self._numbers = itertools.count()
         self._pending: dict[int, _Pending] = {}
         self._channel: AsyncChannel | None = None
@@ -120,6 +128,26 @@ class WorkerSupervisor(WorkerCalls):
     @property
     def is_ready(self) -> bool:
         return self._ready.is_set() and self._channel is not None
+
+    @property
+    def status(self) -> WorkerStatus:
+        return WorkerStatus(
+            phase=self._phase(),
+            since=self._since,
+            deaths=self._deaths,
+            last_death=self._last_death,
+            last_death_at=self._last_death_at,
+            memory=self._memory,
+        )
+
+    def _phase(self) -> WorkerPhase:
+        if self._is_over:
+            return "stopped"
+        if self.is_ready:
+            return "ready"
+        if self.trouble is not None:
+            return "failing"
+        return "restarting" if self.generation else "starting"
 
     async def ready(self) -> None:
         while not self.is_ready:
@@ -189,6 +217,7 @@ class WorkerSupervisor(WorkerCalls):
             self._on_fatal(f"the worker cannot be kept running: {type(error).__name__}: {error}")
         finally:
             self._is_over = True
+            self._since = self._clock()
             self._lose_calls("the worker was stopped")
             self._ready.set()  # wakes ``ready``, which raises WorkerLost
 
@@ -202,6 +231,8 @@ class WorkerSupervisor(WorkerCalls):
             if self._is_stopping:
                 return
             log.error("worker died reason=%s", reason)
+            self._deaths += 1
+            self._last_death, self._last_death_at = reason, self._clock()
             self._on_lost(reason)
             delay = _FIRST_DELAY_SECONDS if self._has_answered else delay
             attempts = self._note_attempt(attempts, reason, delay)
@@ -247,8 +278,11 @@ class WorkerSupervisor(WorkerCalls):
             pass
         finally:
             watching.cancel()
+            if self.is_ready:
+                self._since = self._clock()
             self._ready.clear()  # from here on calls wait for the next worker, however long this one takes to end
             self._channel = None
+            self._memory = WorkerMemory()
         reason = await handle.ended()
         self._handle = None
         return reason if monitor.verdict is None else f"the worker process hung: {monitor.verdict}"
@@ -282,12 +316,13 @@ class WorkerSupervisor(WorkerCalls):
                 self.generation += 1
                 self._was_ready, self.trouble = True, None
                 self._ready.set()
+                self._since = self._clock()
                 log.info("worker ready generation=%d", self.generation)
             case StartFailedEvent():
                 self._is_stopping = True
                 self._on_fatal(event.error)
             case BeatEvent():
-                pass
+                self._memory = event.memory
             case ReleasedEvent() | DoneEvent() | FailedEvent():
                 self._has_answered = True
                 pending = self._pending.get(event.number)

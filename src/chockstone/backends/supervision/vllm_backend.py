@@ -16,7 +16,7 @@ import orjson
 
 from chockstone.backends.calls import ReplyT, WorkerCall, WorkerCalls
 from chockstone.backends.export.published_adapters import DirectoryTaken, PublishedAdapters
-from chockstone.backends.protocol import SampleCall, SampleReply
+from chockstone.backends.protocol import SampleCall, SampleReply, WorkerStatus
 from chockstone.backends.supervision.supervisor import WorkerSupervisor
 from chockstone.checkpoints import Store
 from chockstone.sampling.vllm.adapters import AdapterFiles
@@ -92,6 +92,10 @@ class VllmBackend(WorkerCalls):
     @property
     def trouble(self) -> str | None:
         return self._worker.trouble
+
+    @property
+    def status(self) -> WorkerStatus:
+        return self._worker.status
 
     @property
     def environment(self) -> Mapping[str, Any]:

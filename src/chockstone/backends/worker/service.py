@@ -59,6 +59,7 @@ from chockstone.backends.worker.checkpoints import State, WorkerCheckpoints
 from chockstone.backends.worker.compute_turns import ComputeTurns, Schedule, Steps, TaskSource
 from chockstone.backends.worker.environment import describe_environment
 from chockstone.backends.worker.loading import report_loading
+from chockstone.backends.worker.memory import memory_in_use
 from chockstone.backends.worker.sampler_weights import Weights, WeightsCache, read_weights, run_weights
 from chockstone.backends.worker.sampling_source import SamplingSource
 from chockstone.checkpoints import Admission, SavedCheckpoint
@@ -131,7 +132,7 @@ class WorkerService:
             self._send(StartFailedEvent(reason))
             return
         self._send(ReadyEvent(environment))
-        heartbeat = HeartbeatSender(self._send, self._turns.progress)
+        heartbeat = HeartbeatSender(self._send, self._turns.progress, memory_in_use)
         heartbeat.start()
         try:
             self._turns.run(lambda: self._is_over)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from typing import Final
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import delete, func, insert, or_, select
 
 from chockstone.catalog import schema as tables
 from chockstone.catalog.database.database import Database
@@ -76,13 +76,25 @@ class AuditTable:
             await self._database.write_many(insert(tables.audit), values)
 
     async def list(
-        self, owner: str | None, *, day: date | None = None, prefix: str | None = None, limit: int = 10_000
+        self,
+        owner: str | None,
+        *,
+        day: date | None = None,
+        prefix: str | None = None,
+        user: str | None = None,
+        run_id: str | None = None,
+        limit: int = 10_000,
     ) -> tuple[AuditRow, ...]:
         """The newest ``limit`` rows, newest last; of all users when ``owner`` is None.
 
-        ``day`` is a day of UTC; ``prefix`` is the beginning of the event's name.
+        ``day`` is a day of UTC; ``prefix`` is the beginning of the event's name; ``user`` owns what it was done to, or
+        did it.
         """
         query = select(*_ROWS.columns)
+        if user is not None:
+            query = query.where(or_(_AUDIT.owner == user, _AUDIT.details["by"].as_string() == user))
+        if run_id is not None:
+            query = query.where(_AUDIT.run_id == run_id)
         if owner is not None:
             query = query.where(_AUDIT.owner == owner)
         if day is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert, or_, select
 
 from chockstone.catalog import schema as tables
 from chockstone.catalog.database.database import Database
@@ -90,6 +90,25 @@ class RecoveryTable:
         trimming = delete(tables.recoveries).where(of_run, _RECOVERIES.recovery_id.not_in(newest))
         [[added], _] = await self._database.write(addition.returning(*_ROWS.columns), trimming)
         return _ROWS.row(added)
+
+    async def search(
+        self, owner: str | None, *, run_id: str | None = None, before: int | None = None, limit: int
+    ) -> tuple[RecoveryRow, ...]:
+        """Newest first, those with a lower id than ``before``; of all users when ``owner`` is None."""
+        query = select(*_ROWS.columns).order_by(_RECOVERIES.recovery_id.desc()).limit(limit)
+        if owner is not None:
+            query = query.where(_RECOVERIES.owner == owner)
+        if run_id is not None:
+            query = query.where(_RECOVERIES.run_id == run_id)
+        if before is not None:
+            query = query.where(_RECOVERIES.recovery_id < before)
+        return await _ROWS.read(self._database, query)
+
+    async def list_differing(self, *, since: datetime, limit: int) -> tuple[RecoveryRow, ...]:
+        """Recoveries since then that gave other numbers or lost operations, newest first."""
+        differs = or_(_RECOVERIES.mismatched > 0, _RECOVERIES.lost > 0)
+        query = select(*_ROWS.columns).where(differs, _RECOVERIES.at >= since)
+        return await _ROWS.read(self._database, query.order_by(_RECOVERIES.recovery_id.desc()).limit(limit))
 
     async def list(self, run_id: str, *, limit: int = KEPT) -> tuple[RecoveryRow, ...]:
         """Newest first."""

@@ -37,6 +37,12 @@ class RunRow:
     steps: int | None = None  # of the optimizer, as of the last flush; None: not known
     last_loss: float | None = None  # of the last forward_backward, as of the last flush
     parent: str | None = None  # path of the checkpoint of another run that was loaded last
+    tokens: int | None = None  # trained, as of the last flush
+
+    @property
+    def progress(self) -> RunProgress:
+        """As of the last flush."""
+        return RunProgress(self.steps, self.last_loss, self.parent, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,7 @@ class RunProgress:
     steps: int | None = None
     last_loss: float | None = None
     parent: str | None = None
+    tokens: int | None = None  # trained
 
 
 _ROWS: Final = RowMapper(RunRow, tables.runs)
@@ -173,11 +180,18 @@ class RunTable:
             _RUNS.steps: func.coalesce(bindparam("new_steps", type_=_RUNS.steps.type), _RUNS.steps),
             _RUNS.last_loss: func.coalesce(bindparam("new_loss", type_=Double()), _RUNS.last_loss),
             _RUNS.parent: func.coalesce(bindparam("new_parent", type_=_RUNS.parent.type), _RUNS.parent),
+            _RUNS.tokens: func.coalesce(bindparam("new_tokens", type_=_RUNS.tokens.type), _RUNS.tokens),
         }
         change = update(tables.runs).where(_RUNS.run_id == bindparam("changed")).values(values)
         # Always in the same order, so that two transactions do not deadlock.
         rows = [
-            {"changed": run_id, "new_steps": each.steps, "new_loss": each.last_loss, "new_parent": each.parent}
+            {
+                "changed": run_id,
+                "new_steps": each.steps,
+                "new_loss": each.last_loss,
+                "new_parent": each.parent,
+                "new_tokens": each.tokens,
+            }
             for run_id, each in sorted(progress.items())
         ]
         await self._database.write_many(change, rows)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
 
 from chockstone.catalog import schema as tables
 from chockstone.catalog.database.database import Database
@@ -88,6 +88,26 @@ class SamplerTable:
         """In the order of their ``seq_id``."""
         query = select(*_ROWS.columns).where(_SAMPLERS.session_id == session_id).order_by(_SAMPLERS.seq_id)
         return await _ROWS.read(self._database, query)
+
+    async def list_unfinished(
+        self, owner: str | None, *, after: str | None = None, limit: int
+    ) -> tuple[SamplerRow, ...]:
+        """Of sessions that are not finished, newest first; of all users when ``owner`` is None.
+
+        ``after``: the id of the last one of the page before; an id that is not there begins at the first page.
+        """
+        sessions = tables.sessions.c
+        query = select(*_ROWS.columns).join(tables.sessions, sessions.session_id == _SAMPLERS.session_id)
+        query = query.where(sessions.finished_at.is_(None))
+        if owner is not None:
+            query = query.where(_SAMPLERS.owner == owner)
+        last = None if after is None else await _ROWS.find(self._database, _SAMPLERS.sampling_session_id == after)
+        if last is not None:
+            is_next_id = _SAMPLERS.sampling_session_id < last.sampling_session_id
+            is_older = _SAMPLERS.created_at < last.created_at
+            query = query.where(or_(is_older, and_(_SAMPLERS.created_at == last.created_at, is_next_id)))
+        newest_first = query.order_by(_SAMPLERS.created_at.desc(), _SAMPLERS.sampling_session_id.desc())
+        return await _ROWS.read(self._database, newest_first.limit(limit))
 
     async def in_use(self, archives: Sequence[str]) -> set[str]:
         """The subset of ``archives`` that sampling sessions of unfinished sessions sample from."""

@@ -66,7 +66,7 @@ def create(
     """
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.local.api_keys import create_key
-        from chockstone.cli.settings.values import check_user
+        from chockstone.engine.ownership.api_keys import check_user
 
         parsed(check_user, user, "USER")
         row, key = create_key(_settings(data, database), user, note=note, now=datetime.now(UTC))

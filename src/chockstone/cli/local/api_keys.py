@@ -6,18 +6,17 @@ Only digests are stored. A running server takes a change within a few seconds.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import secrets
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.reporting import CommandFailed
 from chockstone.cli.settings.settings import Settings
+from chockstone.engine.ownership.api_keys import make_key
 from chockstone.engine.ownership.catalog_claim import CatalogRefused, require_catalog_within
 from chockstone.engine.ownership.data_directory import DATABASE, private_files
 from chockstone.engine.ownership.keys_record import KeysRecord
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from chockstone.catalog.tables.users import KeyRow
 
 T = TypeVar("T")
-_HINT: Final = 4  # last characters of a key, to tell it from others
 
 
 class CatalogOutOfReach(CommandFailed):
@@ -41,17 +39,16 @@ class NoSuchKey(CommandFailed):
 
 def create_key(settings: Settings, user: str, *, note: str, now: datetime) -> tuple[KeyRow, str]:
     """Make a key, and the catalog if there is none. The key itself is kept nowhere."""
-    key = f"tml-{secrets.token_hex(24)}"
-    digest = hashlib.sha256(key.encode()).hexdigest()
+    made = make_key()
     _check_record(settings)
     with private_files():
         if settings.deployment.database is None:
             _make(settings.data)
             _refuse_new_catalog(settings)
-        row = _change(settings, lambda catalog: catalog.keys.add(user, digest, hint=key[-_HINT:], note=note, now=now))
+        row = _change(settings, lambda catalog: catalog.keys.add(user, made.digest, hint=made.hint, note=note, now=now))
         if settings.deployment.database is None:  # else the data may be on another machine, and its server remembers
             _remember(settings.data)
-    return row, key
+    return row, made.key
 
 
 def list_keys(settings: Settings) -> list[KeyRow]:

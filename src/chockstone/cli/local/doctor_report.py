@@ -7,10 +7,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from chockstone.cli.local.doctor_explanations import EXPLANATIONS
 from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.formatting import format_count, format_size, printable
 from chockstone.cli.output.terminal import print_alarm, print_json, print_line
+from chockstone.engine.doctor.explanations import EXPLANATIONS
 from chockstone.engine.doctor.findings import Finding, FindingKind
 from chockstone.engine.doctor.repairs import AllowedRepairs, Repair
 from chockstone.engine.doctor.visit import Visit

@@ -24,6 +24,7 @@ from chockstone.cli.output.formatting import (
     write_duration,
     write_size,
 )
+from chockstone.engine.ownership.api_keys import check_user
 from chockstone.trackers.tracker import TRACKERS, TrackerKind
 from chockstone.wire.redaction import redact_url
 
@@ -32,7 +33,6 @@ BestRule = tuple[str, Literal["min", "max"], int]  # metric, mode, count
 
 _MODEL_NAME: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*(:[\w.-]+)?", re.ASCII)
 _HUB_NAME: Final = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
-_USER: Final = re.compile(r"\w[\w.@+-]*", re.ASCII)
 _KEY: Final = re.compile(r"tml-[!-+\--~]{4,}")  # visible ASCII but the comma, which separates keys
 _HOST_NAME: Final = re.compile(r"\w[\w.-]*", re.ASCII)
 
@@ -191,11 +191,6 @@ def _read_keys(value: object, _base: Path) -> Mapping[str, str]:
             raise ValueError(f"the key of {user!r} is also the key of another user; each user needs a key of their own")
         keys[user] = key
     return keys
-
-
-def check_user(user: str) -> None:
-    if not _USER.fullmatch(user):
-        raise ValueError("a user's name has letters, digits and . _ @ + - only, as in alice=tml-…")
 
 
 def _split_key(text: str, number: int) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from chockstone.catalog import CheckpointKind, CheckpointRow
 from chockstone.engine.storage.verification import SkippedCheckpointRow
 from chockstone.wire.failures import BadRequest
-from chockstone.wire.paths import TinkerPath
+from chockstone.wire.paths import Kind, TinkerPath
 
 Json = Mapping[str, Any]  # Any: plain JSON
 
@@ -181,6 +181,26 @@ _READERS: Final[Mapping[str, Callable[[Json], Command]]] = {
     each.name: each.from_json
     for each in (OpenRun, ForwardBackward, StepOptimizer, Save, SnapshotWeights, Load, CloseRun)
 }
+
+
+API_NAMES: Final[Mapping[str, str]] = {  # of commands, as clients call them
+    OpenRun.name: "create_model",
+    ForwardBackward.name: "forward_backward",
+    StepOptimizer.name: "optim_step",
+    Load.name: "load_weights",
+    SnapshotWeights.name: "save_weights_for_sampler",
+    CloseRun.name: "unload_model",
+}
+_SAVES: Final = {
+    Kind.WEIGHTS: "save_weights",
+    Kind.SAMPLER_WEIGHTS: "save_weights_for_sampler",
+    Kind.EXTERNAL_WEIGHTS: "save_weights_external",
+}
+
+
+def api_name(command: Command) -> str:
+    """The route by which a client asks for it."""
+    return _SAVES[command.path.kind] if isinstance(command, Save) else API_NAMES.get(command.name, command.name)
 
 
 def read_command(name: str, found: Json) -> Command:

@@ -60,6 +60,7 @@ class RunCore:
         trusts_ages: Callable[[], bool],
         on_anonymous_sampler: Callable[[str, str], None],
         on_archive_written: Callable[[], None],
+        on_trained: Callable[[str, int], None],
     ) -> None:
         self._catalog = catalog
         self._futures = futures
@@ -69,8 +70,8 @@ class RunCore:
         )
         self.marks = JournalMarks(data / JOURNAL_MARKS, catalog, runs)
         self.progress = ProgressRecorder(catalog, of_live_runs=runs.progress)
-        journals = RunJournals(data / RUN_JOURNALS, writer, self.marks.file_of)
-        self.usage = RunUsage(usage, runs, journals, self.marks.file_of)
+        self.journals = journals = RunJournals(data / RUN_JOURNALS, writer, self.marks.file_of)
+        self.usage = RunUsage(usage, runs, journals, self.marks.file_of, on_trained=on_trained)
         self.unloader = RunUnloader(
             worker,
             catalog,

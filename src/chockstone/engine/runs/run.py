@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -103,7 +103,10 @@ def journal_head(
 ) -> dict[str, Any]:
     """The first record of each journal segment: what it takes to recover the run."""
     head = {"run": facts.to_json(), "numbers": used_seq_ids.to_json(), "seals": dict(seals)}
-    return head if progress is None else {**head, "progress": asdict(progress)}
+    if progress is None:
+        return head
+    known = {"steps": progress.steps, "last_loss": progress.last_loss, "parent": progress.parent}
+    return {**head, "progress": known}  # trained tokens have a key of their own
 
 
 def progress_of(found: Json | None) -> RunProgress | None:
@@ -148,6 +151,7 @@ class Run:
         self.used_at = used_at  # by a monotonic clock
         self._backlog_of_archive = ReplayBacklog()  # what the archive that is being written covers
         self._saves: set[Operation] = set()  # released ones that have not ended
+        self._under_way: dict[Operation, float] = {}  # submitted ones that have not ended → when, monotonic
         self._saves_ended = asyncio.Event()
 
     @property
@@ -207,7 +211,12 @@ class Run:
         """None while the run is recovered, and before: the catalog knows more."""
         if isinstance(self.state, Recovering) or not self._was_loaded:
             return None
-        return RunProgress(self.steps, self.last_loss, self.parent)
+        return RunProgress(self.steps, self.last_loss, self.parent, self.journal.trained.tokens)
+
+    @property
+    def under_way(self) -> Mapping[Operation, float]:
+        """Operations that wait or run, in their order, and since when, by a monotonic clock."""
+        return self._under_way
 
     def head(self) -> dict[str, Any]:
         return journal_head(
@@ -238,6 +247,13 @@ class Run:
     def refuse_if_lost(self) -> None:
         if isinstance(self.state, Lost):
             raise ServerFailure(self.state.reason)
+
+    def note_submitted(self, operation: Operation, *, at: float) -> None:
+        """``at``: by a monotonic clock."""
+        self._under_way[operation] = at
+
+    def note_settled(self, operation: Operation) -> None:
+        self._under_way.pop(operation, None)
 
     def touch(self, now: float) -> None:
         """A client uses it."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from chockstone.engine.runs.commands import ForwardBackward, Load, OpenRun
 from chockstone.engine.runs.journal_contents import JournalContents, read_contents
 from chockstone.engine.runs.operations import Operation, OperationOutcome, OperationRequest
 from chockstone.engine.storage.archive_names import run_of_stored, stored_session
-from chockstone.engine.storage.leftover_files import list_journals
+from chockstone.engine.storage.leftover_files import journal_bytes, list_journals
 from chockstone.engine.usage import TrainedTotal
 
 log = logging.getLogger(__name__)
@@ -360,6 +360,11 @@ class RunJournals:
     async def list_runs(self, *, min_age_seconds: float = 0.0) -> list[str]:
         """The runs whose journal got no new file for this long."""
         return await asyncio.to_thread(_list_runs, self._directory, min_age_seconds)
+
+    async def sizes(self, run_ids: Sequence[str]) -> dict[str, int]:
+        """Bytes on disk of the journals of these runs; 0 of a run that has none."""
+        paths = {run_id: self._path_of(run_id) for run_id in run_ids}
+        return await asyncio.to_thread(lambda: {run_id: journal_bytes(path) for run_id, path in paths.items()})
 
     async def create(self, run_id: str, head: Json) -> RunJournal:
         """Raises JournalError, OSError."""

@@ -66,6 +66,7 @@ class Settlement:
         self._on_settled(run, operation, run.journal.settle(operation, outcome))
         if outcome.measured is not None:
             self._history.record(run.history, operation.sequence, outcome.measured)
+        run.note_settled(operation)
         if outcome.result.is_failure or not operation.changes_state:
             run.add_to_backlog()  # a replay skips it, but only an archive frees its place in the journal
         if outcome.facts:  # a replay cannot find them out again
@@ -136,6 +137,7 @@ class Runner:
         promise = self._futures.promise(run.owner, None if seq_id is None else request_id_of(run.run_id, seq_id))
         operation = run.journal.add(OperationRequest(command, promise.request_id, seq_id, body, loss))
         _attach(run, operation, promise)
+        run.note_submitted(operation, at=self._monotonic())
         self._queue(run, operation)
         await run.journal.written(operation.request_id)
         return operation.request_id
@@ -147,6 +149,7 @@ class Runner:
             if operation.outcome is not None:
                 continue
             _attach(run, operation, self._futures.promise(run.owner, operation.request_id or None))
+            run.note_submitted(operation, at=self._monotonic())
             if isinstance(operation.command, CloseRun):
                 run.begin_closing()
             if not operation.is_begun:

@@ -92,7 +92,11 @@ class SampleCalls:
                 seed=request.facts.seed,
                 body=request.body,
             )
-            return await self._worker.sample(call)
+            request.is_sent = True
+            try:
+                return await self._worker.sample(call)
+            finally:
+                request.is_sent = False
 
     def _turn(self, request: PendingSample) -> AbstractAsyncContextManager[None]:
         """A first death proves little against the many that were there; they may continue together."""

@@ -111,6 +111,7 @@ class PendingSample:
     written: asyncio.Future[None] | None = None  # None: it is durable already, or no journal is kept
     deaths: int = 0  # of workers, while it ran
     server_deaths: int = 0  # of servers, while it ran
+    is_sent: bool = False  # to the worker that runs now
     counts_as_suspect: bool = True  # if this server died now, the journal would count this request as a suspect
 
     @property

@@ -27,6 +27,7 @@ from chockstone.engine.runs.operations import OperationOutcome
 from chockstone.engine.samples.calls import CANCELLED, NoWorker, RecoverWeights, SampleCalls
 from chockstone.engine.samples.completions import Feed
 from chockstone.engine.samples.journal import FoundSample, SampleJournal
+from chockstone.engine.samples.loads import SamplerQueue, SamplerUses
 from chockstone.engine.samples.requests import (
     PendingSample,
     SampledTokens,
@@ -91,6 +92,7 @@ class Sampling:
         self._seen: OrderedDict[str, Submitted] = OrderedDict()  # by request id
         self._under_way: dict[str, PendingSample] = {}  # by request id
         self._tasks: set[asyncio.Task[None]] = set()
+        self.uses = SamplerUses()
         self._queued = QueueShares(limits.samples)
         self._queued_bytes = QueueShares(limits.queued_bytes)
         self._feeds: defaultdict[tuple[str, int], Feed] = defaultdict(self._new_feed)
@@ -185,6 +187,20 @@ class Sampling:
     @property
     def waiting(self) -> int:
         return len(self._under_way)
+
+    def queues(self, owner: str | None) -> dict[str, SamplerQueue]:
+        """Requests that have not ended, by sampling session; of all users when ``owner`` is None."""
+        counts: dict[str, tuple[int, int]] = {}
+        for request in self._under_way.values():
+            source = request.facts.source
+            if owner in (None, source.owner):
+                queued, running = counts.get(source.sampling_session_id, (0, 0))
+                counts[source.sampling_session_id] = (queued + (not request.is_sent), running + request.is_sent)
+        return {key: SamplerQueue(*count) for key, count in counts.items()}
+
+    def count_waiting(self, owner: str | None) -> int:
+        """Requests that have not ended; of all users when ``owner`` is None."""
+        return self._queued.total if owner is None else self._queued.held_by(owner)
 
     async def _wait_until_recovered(self) -> None:
         try:
@@ -298,6 +314,7 @@ class Sampling:
     async def _end(self, request: PendingSample, outcome: OperationOutcome) -> None:
         """Sends the result once it is on record: a client that asks again, also another server, gets the same."""
         used = SampledTokens.from_json(outcome.facts)
+        self.uses.note(request.facts.source.sampling_session_id, used, at=self._now())
         count = None if used is None else partial(self._on_sampled, used)
         if self._journal is not None and not request.promise.is_done():
             await asyncio.shield(self._journal.settle(request.request_id, outcome, on_recorded=count))

@@ -14,9 +14,15 @@ class HealthResponse(Response):
     status: Literal["ok"] = "ok"
 
 
+class ReadinessReason(Response):
+    check: Literal["server", "worker", "models", "journal", "catalog", "store", "disk"]
+    detail: str
+
+
 class ReadinessResponse(Response):
-    status: Literal["ready", "starting", "failing"]  # failing: several workers in a row died before they were ready
-    detail: str | None = None
+    status: Literal["ready", "starting", "failing"]  # starting: only the worker is not there, and it is being started
+    detail: str | None = None  # all reasons in one sentence
+    reasons: list[ReadinessReason] | None = None  # every check that failed; absent: ready
 
 
 class SupportedModel(Response):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from chockstone.api.users import digest_of
 from chockstone.catalog import Catalog
 from chockstone.cli.app import app
+from chockstone.engine.ownership.api_keys import digest_of
 from support.postgres import shared_postgres
 
 

@@ -23,7 +23,7 @@ from chockstone.checkpoints.restoring.walk_back import Ending, WalkBack
 from chockstone.engine.background import Shutdown
 from chockstone.engine.config import EngineLimits
 from chockstone.engine.journal.journal import JournalDamaged
-from chockstone.engine.runs.commands import ForwardBackward, Load, OpenRun, SnapshotWeights, StepOptimizer
+from chockstone.engine.runs.commands import ForwardBackward, OpenRun, SnapshotWeights, StepOptimizer, api_name
 from chockstone.engine.runs.executor import Executor
 from chockstone.engine.runs.operations import Operation, OperationOutcome, digest_of
 from chockstone.engine.runs.recovery.archives import RecoveryArchive, RecoveryArchives
@@ -42,13 +42,6 @@ _VERDICTS: Final[Mapping[Code | None, Verdict]] = {  # any other code is a failu
     "unreachable": Verdict.UNREACHABLE,
 }
 _NAMED: Final = 20  # operations that a receipt names, of each sort
-_API_NAMES: Final = {  # of commands, as clients call them
-    OpenRun.name: "create_model",
-    ForwardBackward.name: "forward_backward",
-    StepOptimizer.name: "optim_step",
-    Load.name: "load_weights",
-    SnapshotWeights.name: "save_weights_for_sampler",
-}
 _PASSING: Final = {Verdict.DENIED, Verdict.UNREACHABLE}  # the store may recover while this server runs
 
 
@@ -99,8 +92,7 @@ class RecoveryReceipt:
     @staticmethod
     def _name(named: list[dict[str, Any]], operation: Operation, reason: str) -> None:
         if len(named) < _NAMED:
-            command = _API_NAMES.get(operation.command.name, operation.command.name)
-            named.append({"sequence": operation.sequence, "command": command, "reason": reason})
+            named.append({"sequence": operation.sequence, "command": api_name(operation.command), "reason": reason})
 
 
 class RunRecovery:

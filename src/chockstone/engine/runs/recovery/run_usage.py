@@ -25,9 +25,17 @@ log = logging.getLogger(__name__)
 
 class RunUsage:
     def __init__(
-        self, meter: UsageMeter, runs: LiveRuns, journals: RunJournals, mark_file: Callable[[str], MarkFile]
+        self,
+        meter: UsageMeter,
+        runs: LiveRuns,
+        journals: RunJournals,
+        mark_file: Callable[[str], MarkFile],
+        *,
+        on_trained: Callable[[str, int], None] = lambda _owner, _tokens: None,
     ) -> None:
+        """``on_trained`` is called with the owner of a run and the tokens that it has just trained."""
         self._meter = meter
+        self._on_trained = on_trained
         self._runs = runs
         self._journals = journals
         self._mark_file = mark_file
@@ -36,6 +44,7 @@ class RunUsage:
     def note_settled(self, run: Run, operation: Operation, tokens: int) -> None:
         """The operation has ended; it trained this many tokens that were not counted before."""
         if tokens:
+            self._on_trained(run.owner, tokens)
             self._report(run.facts, tokens, run.journal.trained if run.journal.is_kept else None)
         if run.journal.is_kept:
             self._meter.ended(run.run_id, run.facts.birth, through=operation.sequence)

@@ -116,4 +116,4 @@ class AllRecoveriesResponse(Response):
     """Newest first."""
 
     recoveries: list[RecoveryOfRun]
-    cursor: str | None = None  # of the next page; absent: this is the last
+    cursor: int | None = None  # of the next page; absent: this is the last

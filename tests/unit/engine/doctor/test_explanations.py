@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from chockstone.cli.local.doctor_explanations import EXPLANATIONS
+from chockstone.engine.doctor.explanations import EXPLANATIONS
 from chockstone.engine.doctor.findings import FindingKind
 
 
