@@ -13,12 +13,15 @@ from chockstone.api.context import Context
 from chockstone.api.users import Caller
 from chockstone.console import errors
 from chockstone.console.gate import Gate, SecurityHeaders, base_path
-from chockstone.console.pages import overview, sign_in
+from chockstone.console.pages import audit, checkpoints, overview, playground, sign_in, storage
+from chockstone.console.playground.sampling import PlaygroundSampling
+from chockstone.console.playground.tokenizer_service import TokenizerService
 from chockstone.console.session import BrowserSessions
 from chockstone.console.static_files import static_files
 from chockstone.console.views import Views
 
-PAGES: Final = (sign_in, overview)  # modules with ``routes``, whose paths are below ``/console``
+# Modules with ``routes``, whose paths are below ``/console``
+PAGES: Final = (sign_in, overview, checkpoints, storage, playground, audit)
 
 
 class Console:
@@ -36,6 +39,8 @@ class Console:
         app.state.context = context
         app.state.views = self._views
         app.state.sessions = sessions
+        app.state.tokenizers = TokenizerService()
+        app.state.playground = PlaygroundSampling(context)
         for routes in (*(page.routes for page in PAGES), static.routes()):
             app.include_router(routes, prefix=PREFIX)
         errors.install(app, self._views)

@@ -1,0 +1,157 @@
+"""The tokenizer service: text to tokens and back, by a child process that starts with the first request.
+
+One request runs at a time. A child that does not answer in time is killed; the next request starts another one. The
+child ends with the server, because its standard input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from chockstone.console.playground import tokenizer_process
+
+_COMMAND: Final = (sys.executable, "-I", tokenizer_process.__file__)  # -I: nothing of the working directory is imported
+_REPLY_BYTES: Final = 64 << 20
+MAX_WAITING: Final = 32
+ANSWER_SECONDS: Final = 30.0  # a large tokenizer takes seconds to load on a busy machine
+
+
+class TokenizerFailed(Exception):
+    """Why text could not be encoded or decoded, for the person who asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFacts:
+    has_chat_template: bool
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    tokens: tuple[int, ...]
+    text: str  # as the chat template wrote it, or as it was given
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedTokens:
+    pieces: tuple[str, ...]  # the text that each token adds
+    singles: Mapping[int, str]  # the text of each token by itself
+
+
+class _Child:
+    """The child process, which ends with the service that has it."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = tuple(command)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def running(self) -> subprocess.Popen[bytes]:
+        if self.process is None or self.process.poll() is not None:
+            self.end()
+            self.process = subprocess.Popen(  # noqa: S603  # our own script
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        return self.process
+
+    def end(self) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(OSError):  # unsent bytes of a dead child
+                    pipe.close()
+        process.wait()
+
+
+class TokenizerService:
+    def __init__(self, *, answer_seconds: float = ANSWER_SECONDS, command: Sequence[str] = _COMMAND) -> None:
+        self._answer_seconds = answer_seconds
+        self._turns = asyncio.Lock()  # requests wait here, and hold no thread
+        self._waiting = 0
+        self._turn = threading.Lock()  # of the thread that talks to the child; outlasts a request that was cancelled
+        self._child = _Child(command)
+        weakref.finalize(self, self._child.end)
+
+    async def describe(self, directory: Path) -> TokenizerFacts:
+        found = await self._ask({"do": "describe", "directory": str(directory)})
+        return TokenizerFacts(bool(found["chat"]), int(found["vocabulary"]))
+
+    async def encode(self, directory: Path, text: str) -> EncodedPrompt:
+        """With the special tokens that the tokenizer adds by itself."""
+        found = await self._ask({"do": "encode", "directory": str(directory), "text": text})
+        return EncodedPrompt(tuple(found["tokens"]), str(found["text"]))
+
+    async def encode_chat(self, directory: Path, messages: Sequence[ChatMessage]) -> EncodedPrompt:
+        """By the model's chat template, with the beginning of the answer."""
+        plain = [{"role": message.role, "content": message.content} for message in messages]
+        found = await self._ask({"do": "encode_chat", "directory": str(directory), "messages": plain})
+        return EncodedPrompt(tuple(found["tokens"]), str(found["text"]))
+
+    async def decode(self, directory: Path, tokens: Sequence[int], *, singles: Sequence[int]) -> DecodedTokens:
+        request = {"do": "decode", "directory": str(directory), "tokens": list(tokens), "singles": list(singles)}
+        found = await self._ask(request)
+        return DecodedTokens(tuple(found["pieces"]), dict(zip(singles, found["singles"], strict=True)))
+
+    def close(self) -> None:
+        """End the child. A later request starts another one."""
+        with self._turn:
+            self._child.end()
+
+    async def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:  # Any: plain JSON
+        """Raises TokenizerFailed."""
+        if self._waiting >= MAX_WAITING:
+            raise TokenizerFailed(f"{self._waiting} other texts wait for the tokenizer; try again in a moment")
+        line = await asyncio.to_thread(lambda: json.dumps(request).encode() + b"\n")
+        self._waiting += 1
+        try:
+            async with self._turns:
+                reply = await asyncio.to_thread(self._exchange, line)
+        finally:
+            self._waiting -= 1
+        found: dict[str, Any] = await asyncio.to_thread(json.loads, reply)
+        if (problem := found.get("problem")) is not None:
+            raise TokenizerFailed(str(problem))
+        return found
+
+    def _exchange(self, line: bytes) -> bytes:
+        with self._turn:
+            process = self._child.running()
+            timer = threading.Timer(self._answer_seconds, process.kill)
+            timer.start()
+            try:
+                reply = self._talk(process, line)
+            finally:
+                timer.cancel()
+            if not reply.endswith(b"\n"):
+                self._child.end()
+                raise TokenizerFailed(
+                    f"the tokenizer process ended, or did not answer within {self._answer_seconds:g} s; send less text"
+                )
+            return reply
+
+    @staticmethod
+    def _talk(process: subprocess.Popen[bytes], line: bytes) -> bytes:
+        if process.stdin is None or process.stdout is None:
+            return b""
+        with suppress(OSError):  # the child died; its output ends, too
+            process.stdin.write(line)
+            process.stdin.flush()
+        return process.stdout.readline(_REPLY_BYTES)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chockstone.console.playground import tokenizer_service
+from chockstone.console.playground.tokenizer_service import (
+    ChatMessage,
+    TokenizerFacts,
+    TokenizerFailed,
+    TokenizerService,
+)
+
+
+@pytest.fixture
+def service() -> Iterator[TokenizerService]:
+    made = TokenizerService()
+    yield made
+    made.close()
+
+
+async def test_text_becomes_tokens_and_text_again(service: TokenizerService, model: Path) -> None:
+    assert await service.describe(model) == TokenizerFacts(has_chat_template=True, vocabulary=512)
+
+    plain = await service.encode(model, "a rope")
+    chat = await service.encode_chat(model, [ChatMessage("user", "a rope")])
+    decoded = await service.decode(model, plain.tokens, singles=[plain.tokens[0]])
+
+    assert "".join(decoded.pieces) == "<|begin_of_text|>a rope"
+    assert decoded.singles == {plain.tokens[0]: "<|begin_of_text|>"}
+    assert "a rope<|eot_id|>" in chat.text
+    assert len(chat.tokens) > len(plain.tokens)
+
+
+async def test_requests_at_once_get_their_own_answers(service: TokenizerService, model: Path) -> None:
+    texts = [f"text {number}" for number in range(8)]
+
+    encoded = await asyncio.gather(*(service.encode(model, text) for text in texts))
+
+    assert [each.text for each in encoded] == texts
+
+
+async def test_a_problem_of_the_model_is_told(service: TokenizerService, tmp_path: Path) -> None:
+    with pytest.raises(TokenizerFailed, match=r"no tokenizer\.json"):
+        await service.encode(tmp_path, "x")
+
+
+async def test_after_a_dead_child_the_next_request_starts_another(service: TokenizerService, model: Path) -> None:
+    await service.describe(model)
+    first = service._child.process
+    assert first is not None
+    first.kill()
+    first.wait()
+
+    assert (await service.describe(model)).vocabulary == 512
+
+
+@pytest.mark.parametrize("program", ["import time; time.sleep(600)", "pass"])
+async def test_a_child_that_gives_no_answer_is_ended(program: str, model: Path) -> None:
+    service = TokenizerService(answer_seconds=0.2, command=[sys.executable, "-I", "-c", program])
+
+    with pytest.raises(TokenizerFailed, match="did not answer"):
+        await service.describe(model)
+
+    assert service._child.process is None
+
+
+async def test_the_child_ends_with_its_service(model: Path) -> None:
+    service = TokenizerService()
+    await service.describe(model)
+    process = service._child.process
+    assert process is not None
+
+    del service
+
+    assert process.poll() is not None
+
+
+async def test_too_many_waiting_requests_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_service, "MAX_WAITING", 0)
+    service = TokenizerService()
+
+    with pytest.raises(TokenizerFailed, match="wait for the tokenizer"):
+        await service.describe(model)
+
+    assert service._child.process is None
