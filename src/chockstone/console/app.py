@@ -13,7 +13,7 @@ from chockstone.api.context import Context
 from chockstone.api.users import Caller
 from chockstone.console import errors
 from chockstone.console.gate import Gate, SecurityHeaders, base_path
-from chockstone.console.pages import audit, checkpoints, overview, playground, sign_in, storage
+from chockstone.console.pages import audit, checkpoints, overview, playground, samplers, sign_in, storage, users
 from chockstone.console.playground.sampling import PlaygroundSampling
 from chockstone.console.playground.tokenizer_service import TokenizerService
 from chockstone.console.session import BrowserSessions
@@ -21,7 +21,7 @@ from chockstone.console.static_files import static_files
 from chockstone.console.views import Views
 
 # Modules with ``routes``, whose paths are below ``/console``
-PAGES: Final = (sign_in, overview, checkpoints, storage, playground, audit)
+PAGES: Final = (sign_in, overview, checkpoints, storage, playground, samplers, users, audit)
 
 
 class Console:

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from support.api.users import MODEL, User
+from support.page_visitor import Markup, PageVisitor
+
+
+async def open_sampler(user: User, **facts: str) -> str:
+    session_id = await user.session()
+    body = {"session_id": session_id, "sampling_session_seq_id": 0, **facts}
+    answer = await user.http.post("create_sampling_session", json=body)
+    return str(answer.json()["sampling_session_id"])
+
+
+async def test_the_page_shows_the_worker_its_models_and_open_samplers(ann: PageVisitor, users: dict[str, User]) -> None:
+    sampler = await open_sampler(users["ann"], base_model=MODEL)
+
+    page = Markup((await ann.open("/console/samplers")).text)
+
+    assert page.refused_by_policy() == []
+    for test in ("worker-state", "restarts", "model", "sampler"):
+        assert page.having("data-test", test), test
+    assert sampler in page.text
+    assert "0 running, 0 queued" in page.text
+
+
+async def test_without_samplers_the_page_teaches_how_to_open_one(ann: PageVisitor) -> None:
+    assert "create_sampling_client" in (await ann.open("/console/samplers")).text
+
+
+async def test_another_users_samplers_are_not_there(
+    ann: PageVisitor, root: PageVisitor, users: dict[str, User]
+) -> None:
+    theirs = await open_sampler(users["bob"], base_model=MODEL)
+
+    assert theirs not in (await ann.open("/console/samplers")).text
+    assert theirs in (await root.open("/console/samplers")).text
