@@ -88,10 +88,11 @@ soak: $(VENV)/installed-dev ## the long sweeps
 vllm: $(VENV)/installed-dev $(VENV)-vllm/installed ## samples by real vLLM servers, on the CPU; a quarter of an hour
 	CHOCKSTONE_VLLM_PYTHON=$(abspath $(VENV)-vllm/bin/python) CI=true $(BIN)/python -m pytest -m vllm tests/vllm
 
-reference: $(VENV)/installed-dev ## write docs/reference from --help, the settings and the routes
+reference: $(VENV)/installed-dev ## write docs/reference from --help, the settings, the routes and the metrics
 	$(BIN)/python docs/reference/command_line.py
 	$(BIN)/python docs/reference/settings.py
 	$(BIN)/python docs/reference/http_api.py
+	$(BIN)/python docs/reference/metrics.py
 
 docs: $(VENV)/installed-docs ## build the documentation site into build/site; a warning fails the build
 	$(BIN)/python -m zensical build --clean --strict

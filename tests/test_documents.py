@@ -89,8 +89,9 @@ def test_links_on_the_page_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-def test_the_reference_of_the_api_is_what_its_routes_say() -> None:
-    spec = importlib.util.spec_from_file_location("http_api", ROOT / "docs" / "reference" / "http_api.py")
+@pytest.mark.parametrize("name", ["http_api", "metrics"])
+def test_the_reference_is_what_the_source_says(name: str) -> None:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "reference" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)

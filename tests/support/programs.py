@@ -17,6 +17,8 @@ PACKAGES: Final[Mapping[str, str]] = {  # as Debian calls them
     "initdb": "postgresql",
     "node": "nodejs",
     "postgres": "postgresql",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
     "psql": "postgresql-client",
     "setpriv": "util-linux",
     "sha256sum": "coreutils",

@@ -18,7 +18,18 @@ from chockstone.api.documentation.openapi import DESCRIPTION, OpenApiDocument
 from chockstone.api.documentation.pages import documentation_routes
 from chockstone.api.downloads import routes as downloads
 from chockstone.api.failed_requests import FailedRequests
-from chockstone.api.operations import audit, keys, metrics, policies, recoveries, run_metrics, server, storage, trash
+from chockstone.api.operations import (
+    audit,
+    keys,
+    metric_facts,
+    metrics,
+    policies,
+    recoveries,
+    run_metrics,
+    server,
+    storage,
+    trash,
+)
 from chockstone.api.operations import runs as all_runs
 from chockstone.api.operations import samplers as all_samplers
 from chockstone.api.tinker import (
@@ -35,6 +46,7 @@ from chockstone.api.tinker import (
     training,
     weights,
 )
+from chockstone.telemetry.request_metrics import RequestMetrics
 
 RESOURCES: Final = (
     *(service, auth, sessions, models, training, weights, samplers, futures, runs, checkpoints, downloads),
@@ -52,6 +64,7 @@ def create_app(context: Context, *, uploads: Uploads | None = None, console: Bro
         redirect_slashes=False,  # an extra slash must not name another checkpoint
     )
     app.state.context = context
+    app.state.metric_facts = metric_facts.FactReader(context)
     routes = APIRouter(prefix="/api/v1")
     for resource in RESOURCES:
         routes.include_router(resource.routes)
@@ -71,6 +84,7 @@ def create_app(context: Context, *, uploads: Uploads | None = None, console: Bro
         refused=context.refused_keys,
         pages=console,
     )
-    app.add_middleware(FailedRequests, failures=context.engine.failures)  # the outermost: it sees refusals, too
+    app.add_middleware(FailedRequests, failures=context.engine.failures)  # outside: it sees refusals, too
+    app.add_middleware(RequestMetrics, instruments=context.instruments)
     errors.install(app)
     return app

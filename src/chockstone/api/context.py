@@ -28,6 +28,7 @@ from chockstone.engine.runs.operations import run_of
 from chockstone.engine.runs.run import Run
 from chockstone.engine.samples.sampling import SamplerSource
 from chockstone.engine.storage.verification import Latest
+from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.failures import BadRequest, ServerFailure
 from chockstone.wire.model_names import ModelName
 from chockstone.wire.paths import Kind, TinkerPath, check_name
@@ -60,16 +61,21 @@ class Context(Lookup):
     refused_keys: RefusedKeys
     polls: Polls = field(default_factory=Polls)
     event_streams: EventStreams = field(default_factory=EventStreams)
-    loop_health: LoopHealth = field(default_factory=LoopHealth)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    loop_health: LoopHealth = field(init=False)
     status: ServerStatus = field(init=False)
 
     def __post_init__(self) -> None:
+        self.loop_health = LoopHealth(self.engine.instruments)
         self.status = ServerStatus(self.engine, self.config, self.models, now=self.now)
 
     @property
     def catalog(self) -> Catalog:
         return self.engine.catalog
+
+    @property
+    def instruments(self) -> Instruments:
+        return self.engine.instruments
 
     @property
     def is_open(self) -> bool:

@@ -13,9 +13,9 @@ from typing import Annotated, Protocol, TypeVar
 
 from fastapi import Depends, Request
 
-from chockstone.api.loop_health import LoopHealth
 from chockstone.api.users import Caller
 from chockstone.catalog import Catalog, CheckpointRow, RowMissing, RunProgress, RunRow, SamplerRow, SessionRow
+from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.paths import TinkerPath, check_name
 
 Owned = TypeVar("Owned", SessionRow, RunRow, SamplerRow)
@@ -24,11 +24,13 @@ Owned = TypeVar("Owned", SessionRow, RunRow, SamplerRow)
 class Lookup(Protocol):
     """``Context`` is one with an engine; an API replica has one without."""
 
-    loop_health: LoopHealth
     now: Callable[[], datetime]
 
     @property
     def catalog(self) -> Catalog: ...
+
+    @property
+    def instruments(self) -> Instruments: ...
 
     def last_request(self, row: RunRow) -> datetime: ...
 

@@ -33,6 +33,7 @@ from chockstone.catalog.tables.sessions import SessionTable
 from chockstone.catalog.tables.trash import TrashTable
 from chockstone.catalog.tables.usage import UsageTable
 from chockstone.catalog.tables.users import KeyTable, UserTable
+from chockstone.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.5  # while the catalog is not ready
@@ -81,13 +82,13 @@ class Catalog:
         return catalog
 
     @classmethod
-    async def reach(cls, url: str, *, wait_seconds: float = 0.0) -> Catalog:
+    async def reach(cls, url: str, *, wait_seconds: float = 0.0, instruments: Instruments | None = None) -> Catalog:
         """Connect without creating or migrating. Before ``bring_up_to_date`` only ``lock_engine``
         and ``engine.get`` work.
 
-        Waits up to ``wait_seconds`` for a database server that does not answer.
+        Waits up to ``wait_seconds`` for a database server that does not answer. ``instruments`` measure each call.
         """
-        database = Database.at(url)
+        database = Database.at(url, instruments=instruments)
         try:
             with _waiting(wait_seconds):
                 await version_of(database)
@@ -97,13 +98,13 @@ class Catalog:
         return cls(database)
 
     @classmethod
-    async def look_into(cls, url: str, *, wait_seconds: float = 0.0) -> Catalog:
+    async def look_into(cls, url: str, *, wait_seconds: float = 0.0, instruments: Instruments | None = None) -> Catalog:
         """Open for reading: nothing is created or migrated, and PostgreSQL refuses all writes.
 
         Waits up to ``wait_seconds`` for a database server that does not answer, and for a server of this version to
-        create or migrate the catalog. Raises CatalogError.
+        create or migrate the catalog. ``instruments`` measure each call. Raises CatalogError.
         """
-        database = Database.at(url, is_read_only=True)
+        database = Database.at(url, is_read_only=True, instruments=instruments)
         try:
             with _waiting(wait_seconds):
                 await _until_ready(database, wait_seconds)

@@ -43,6 +43,7 @@ from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.storage.core import StorageCore
 from chockstone.engine.token_rates import TokenRates
 from chockstone.engine.usage import UsageMeter
+from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.failures import RequestError
 from chockstone.wire.paths import TinkerPath
 
@@ -64,6 +65,7 @@ class Engine:
         durability: Durability | None = None,
         limits: EngineLimits | None = None,
         rules: StorageRules | None = None,
+        instruments: Instruments | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] | None = None,
         trusts_ages: Callable[[], bool] = lambda: True,
@@ -76,6 +78,7 @@ class Engine:
         """
         limits, rules, durability = limits or EngineLimits(), rules or StorageRules(), durability or Durability()
         self.catalog, self.storage, self.rules = catalog, storage, rules
+        self.instruments = instruments = instruments or Instruments()
         self.shutdown = Shutdown()
         self._worker = worker
         self._now = now
@@ -87,7 +90,7 @@ class Engine:
         self.history = StepHistory(data / HISTORIES)
         self.token_rates = TokenRates(monotonic=time.monotonic)
         self.presence = Presence(catalog, now=now, monotonic=monotonic or (lambda: now().timestamp()))
-        self._writer = None if durability.journal == "off" else JournalWriter(synced=durability.journal == "synced")
+        self._writer = _journal_writer(durability, instruments)
         suspects = CrashSuspects()
         anonymous = AnonymousSamplers(limits, monotonic=time.monotonic)
         self._sample_usage = SampleUsage(self.usage, data / SAMPLE_JOURNAL, self._writer)
@@ -96,15 +99,13 @@ class Engine:
             recover_weights=self._recover_weights,
             on_sampled=self._count_sampled,
             on_recorded=self._sample_usage.count,
+            instruments=instruments,
             now=now,
             on_used=anonymous.used,
             on_bad_archive=self._note_bad_archive,
         )
         kept = StorageCore(
-            catalog,
-            storage,
-            self.audit,
-            rules,
+            *(catalog, storage, self.audit, rules),
             journals=data / RUN_JOURNALS,
             now=now,
             trusts_ages=trusts_ages,
@@ -114,7 +115,8 @@ class Engine:
         self.policies, self.verifier, self.checkpoints = kept.policies, kept.verifier, kept.checkpoints
         self.sweeper, self.scrub = kept.sweeper, kept.scrub
         self._saving = Saving(
-            worker, catalog, storage, self.checkpoints, kept.quotas, rules, self.usage, self.audit, now=now
+            *(worker, catalog, storage, self.checkpoints, kept.quotas, rules, self.usage, self.audit, instruments),
+            now=now,
         )
         self._core = RunCore(
             worker=worker,
@@ -133,6 +135,7 @@ class Engine:
             writer=self._writer,
             durability=durability,
             limits=limits,
+            instruments=instruments,
             now=now,
             trusts_ages=trusts_ages,
             on_anonymous_sampler=anonymous.made,
@@ -142,8 +145,7 @@ class Engine:
         self.training, self.losses, self.progress = self._core.requests, self._core.losses, self._core.progress
         self.samplers = SamplerEnd(worker, storage, self.sampling, anonymous, self._background)
         self.sessions = SessionEnd(
-            *(catalog, self.runs, self._core, self.samplers, self.checkpoints, self.losses, self.presence),
-            limits,
+            *(catalog, self.runs, self._core, self.samplers, self.checkpoints, self.losses, self.presence, limits),
             self._background,
             now=now,
             trusts_ages=trusts_ages,
@@ -185,6 +187,16 @@ class Engine:
     async def journal_sizes(self, run_ids: Sequence[str]) -> dict[str, int]:
         """Bytes on disk of the journals of these runs, live or not."""
         return await self._core.journals.sizes(run_ids)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Size of the bodies of all requests that have no result yet."""
+        return self._core.runner.queued_bytes + self.sampling.queued_bytes
+
+    @property
+    def journal_writer(self) -> JournalWriter | None:
+        """None: no journal is kept."""
+        return self._writer
 
     async def start(self) -> None:
         """Clean up after the last server and start the worker. Returns before it is ready and runs are recovered."""
@@ -369,6 +381,7 @@ class Engine:
 
     def worker_lost(self, reason: str) -> None:
         """The worker died. Recover the runs that it held in the next one."""
+        self.instruments.worker_died()
         for run in self.runs:
             if run.generation:
                 run.note_worker_lost(reason)
@@ -421,3 +434,9 @@ class Engine:
             row = await self.catalog.checkpoints.get(at.run_id, at.kind.value, at.name, now=self._now())
             if row.archive == source.archive:
                 await self.verifier.found_bad(row, error)
+
+
+def _journal_writer(durability: Durability, instruments: Instruments) -> JournalWriter | None:
+    if durability.journal == "off":
+        return None
+    return JournalWriter(synced=durability.journal == "synced", instruments=instruments)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from chockstone.engine.failure_log import RequestFailure
+from chockstone.telemetry.instruments import Outcome
 from chockstone.wire.failures import Failure
 
 GRACE_SECONDS: Final = 600.0  # a lost answer is polled again
@@ -41,6 +42,13 @@ class Result:
     @classmethod
     def failed(cls, error: BaseException) -> Result:
         return cls(Failure.of(error).encode(), is_failure=True)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether it is a failure, and whose."""
+        if not self.is_failure:
+            return "ok"
+        return "user_error" if Failure.decode(self.body).category == "user" else "server_error"
 
 
 @dataclass(slots=True, eq=False)

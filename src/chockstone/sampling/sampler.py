@@ -43,6 +43,18 @@ class Finished:
     outcome: SampleResult | Failure
 
 
+@dataclass(frozen=True, slots=True)
+class SamplerActivity:
+    """What a sampler does at a moment, and what it did so far."""
+
+    requests: int  # not finished, those included that wait for a place
+    sequences: int  # that decode
+    cache_bytes: int  # of the KV cache, granted
+    cache_limit_bytes: int
+    decode_steps: int  # so far
+    decoded_tokens: int  # so far, one per sequence and step
+
+
 class Sampler:
     """``max_sequences`` samples decode at once, and the KV cache of all requests is reserved from ``cache_bytes``.
     Requests that do not fit wait. A quarter more of both is reserved for owners who have nothing running."""
@@ -64,6 +76,8 @@ class Sampler:
         self._finished: list[Finished] = []
         self._arrivals = 0
         self._has_decoded = False  # the last step decoded, so the next one is a prefill
+        self._decode_steps = 0
+        self._decoded_tokens = 0
 
     def add(
         self,
@@ -100,6 +114,17 @@ class Sampler:
         """Drop a request and free its memory; no outcome is returned. An unknown key is ignored."""
         if (job := self._jobs.get(key)) is not None:
             self._remove(job)
+
+    def activity(self) -> SamplerActivity:
+        """May be called from any thread."""
+        return SamplerActivity(
+            len(self._jobs),
+            len(self._owners),
+            self._turns.cache_bytes,
+            self._turns.cache_limit_bytes,
+            self._decode_steps,
+            self._decoded_tokens,
+        )
 
     def has_work(self) -> bool:
         return bool(self._jobs or self._finished)
@@ -228,6 +253,8 @@ class Sampler:
             log.exception("decoding failed")
             self._fail({job for job in self._owners.values() if job.model is model}, error)
             return
+        self._decode_steps += 1
+        self._decoded_tokens += len(sequences)
         known = self._rules.get(model)
         if known is None or known[0] is not sequences:
             rules = batch_rules([one.params for one in sequences], vocabulary=model.vocabulary, device=logits.device)

@@ -51,6 +51,7 @@ class _Line:
 
 class SamplingTurns:
     def __init__(self, *, places: int, cache_bytes: int) -> None:
+        self.cache_limit_bytes = cache_bytes + cache_bytes // _RESERVE
         self._common = _Pool(places, cache_bytes)
         self._reserve = _Pool(max(1, places // _RESERVE), cache_bytes // _RESERVE)
         self._prefixes: dict[Job, _Pool] = {}  # the pool that a job's prefix was taken from
@@ -59,6 +60,11 @@ class SamplingTurns:
         self._places: Counter[str] = Counter()  # places that each owner has
         self._running: Counter[str] = Counter()  # admitted and unfinished requests of each owner
         self._kept: list[Job] = []  # jobs whose next sample takes the place of the sample that ended
+
+    @property
+    def cache_bytes(self) -> int:
+        """Granted at this moment, prefixes included. May be read from any thread."""
+        return self.cache_limit_bytes - self._common.cache_bytes - self._reserve.cache_bytes
 
     def add(self, job: Job) -> None:
         line = self._lines.setdefault(job.owner, _Line())

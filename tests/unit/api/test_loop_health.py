@@ -4,30 +4,28 @@ import asyncio
 import logging
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from chockstone.api.loop_health import LoopHealth
 from chockstone.checkpoints import Stall
-
-
-def values(text: str) -> dict[str, float]:
-    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    return {sample.name + str(sample.labels.get("le", "")): sample.value for sample in samples}
+from chockstone.telemetry.instruments import Instruments
+from support.exposition import series_of
 
 
 async def test_the_watchdog_of_a_server_counts_its_beats() -> None:
-    health = LoopHealth()
+    instruments = Instruments()
+    health = LoopHealth(instruments)
     watchdog = health.watchdog()
     watchdog.start(asyncio.get_running_loop())
 
-    while values(health.render().decode())["chockstone_loop_stall_seconds_count"] < 2:
+    while series_of(instruments.render())["chockstone_loop_stall_seconds_count"] < 2:
         await asyncio.sleep(0.01)
     watchdog.stop()
 
 
 def test_one_warning_in_a_while_names_the_culprit_and_counts_the_rest(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
-    health = LoopHealth(monotonic=lambda: now)
+    instruments = Instruments()
+    health = LoopHealth(instruments, monotonic=lambda: now)
     held = Stall(0.5, '  File "slow.py", line 1, in slow\n', 0.4)
 
     with caplog.at_level(logging.WARNING):
@@ -41,4 +39,4 @@ def test_one_warning_in_a_while_names_the_culprit_and_counts_the_rest(caplog: py
     assert len(told) == 2
     assert "in slow" in told[0] and "unsaid_before=0" in told[0]
     assert "unsaid_before=1" in told[1]
-    assert values(health.render().decode())["chockstone_loop_held_total"] == 3
+    assert series_of(instruments.render())["chockstone_loop_held_total"] == 3

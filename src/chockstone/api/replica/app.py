@@ -25,6 +25,8 @@ from chockstone.api.replica.loops import RefuseLoops
 from chockstone.api.replica.proxy import EngineProxy
 from chockstone.api.tinker import checkpoints, runs, service, sessions
 from chockstone.catalog import Catalog, RunProgress, RunRow
+from chockstone.telemetry.instruments import Instruments
+from chockstone.telemetry.request_metrics import RequestMetrics
 
 _READS: Final = (
     service.healthz,  # of this process; a failed forward tells about the engine
@@ -40,12 +42,20 @@ _UPLOADS: Final = UploadLimits(body_bytes=1 << 62, json_bytes=1 << 62)
 @dataclass(slots=True)
 class ReplicaContext(Lookup):
     known: Catalog
-    loop_health: LoopHealth = field(default_factory=LoopHealth)
+    measures: Instruments = field(default_factory=lambda: Instruments(has_engine=False))
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    loop_health: LoopHealth = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loop_health = LoopHealth(self.measures)
 
     @property
     def catalog(self) -> Catalog:
         return self.known
+
+    @property
+    def instruments(self) -> Instruments:
+        return self.measures
 
     def last_request(self, row: RunRow) -> datetime:
         """As the engine wrote it last, which it does several times a minute."""
@@ -82,5 +92,6 @@ def create_replica(
         pages=ForwardedPages(),
     )
     app.add_middleware(RefuseLoops, engine=engine)
+    app.add_middleware(RequestMetrics, instruments=context.instruments)
     errors.install(app)
     return app

@@ -20,6 +20,7 @@ from chockstone.api.serving.http_server import event_loop, get_ready, http_serve
 from chockstone.api.serving.startup import Announce, CannotStart, bind, configure_process, require_keys
 from chockstone.api.users import UserDirectory, follow_keys
 from chockstone.catalog import Catalog, CatalogError
+from chockstone.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)
 _DATABASE_SECONDS: Final = 60.0  # to wait for a database server that starts at the same time
@@ -37,8 +38,9 @@ def run(config: ServerConfig, engine: str, *, announce: Announce) -> int:
 
 
 async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Announce) -> None:
+    instruments = Instruments(has_engine=False)
     try:
-        catalog = await Catalog.look_into(config.database_url, wait_seconds=_DATABASE_SECONDS)
+        catalog = await Catalog.look_into(config.database_url, wait_seconds=_DATABASE_SECONDS, instruments=instruments)
         keys = await catalog.keys.list()
     except (CatalogError, OSError) as error:
         raise CannotStart(str(error)) from error
@@ -47,7 +49,7 @@ async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Anno
     require_keys(config, has_keys=not users.is_open)
     link = EngineLink(engine)
     callers = ReplicaCallers(users, link)
-    context = ReplicaContext(catalog)
+    context = ReplicaContext(catalog, instruments)
     refused = RefusedKeys()
     app = create_replica(context, link, callers, EngineProxy(link), hosts=Hosts(config.public_url), refused=refused)
     get_ready(app)

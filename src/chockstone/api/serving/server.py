@@ -41,6 +41,7 @@ from chockstone.engine.ownership.keys_record import KeysRecord
 from chockstone.engine.ownership.lost_catalog import refuse_new_catalog
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.tracking.tracking import Tracking
+from chockstone.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)
 _DATABASE_SECONDS: Final = 60.0  # to wait for a database server that starts at the same time
@@ -75,7 +76,8 @@ def run(
 
 
 async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, make_console: MakeConsole | None) -> int:
-    opened = await _open(config)
+    instruments = Instruments()
+    opened = await _open(config, instruments)
     catalog, storage, clock = opened.catalog, ArchiveStorage(opened.store), ServerClock(config.data)
     stop = asyncio.Event()
     failures: list[str] = []
@@ -97,6 +99,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, m
         durability=config.durability,
         limits=config.limits,
         rules=config.storage,
+        instruments=instruments,
         now=clock.now,
         monotonic=clock.elapsed,
         trusts_ages=clock.trusts_ages,
@@ -149,13 +152,13 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, m
     return 1 if failures else 0
 
 
-async def _open(config: ServerConfig) -> _Opened:
+async def _open(config: ServerConfig, instruments: Instruments) -> _Opened:
     """Raises CannotStart."""
     try:
         models = describe_models(config.models)
         secret = read_secret(config.data / "token-secret")
         store = open_store(config.store_url)
-        catalog = await Catalog.reach(config.database_url, wait_seconds=_DATABASE_SECONDS)
+        catalog = await Catalog.reach(config.database_url, wait_seconds=_DATABASE_SECONDS, instruments=instruments)
         await refuse_new_catalog(catalog, store, data=config.data, is_elsewhere=config.database is not None)
         lock = await _claim_catalog(catalog, config)
         guard = None if catalog.path is None else SqliteGuard(catalog.path)

@@ -83,6 +83,14 @@ class WeightsCache:
         self._unsaved: set[str] = set()  # archives that are not on disk yet
         self._bytes = 0
 
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        return self._limit
+
     def get(self, archive: str) -> Weights | None:
         weights = self._weights.get(archive)
         if weights is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
@@ -27,6 +28,7 @@ from chockstone.catalog.database.postgres import CONNECTIONS, READ_ONLY, Connect
 from chockstone.catalog.database.retry import CatalogRetry
 from chockstone.catalog.database.sqlite import apply_pragmas, refuse_what_cannot_be_opened
 from chockstone.catalog.errors import CatalogAway, CatalogUnavailable, UnstorableColumnValue
+from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.redaction import redact_url
 
 T = TypeVar("T")
@@ -43,21 +45,22 @@ _TO_JSON: Final = partial(json.dumps, ensure_ascii=False, allow_nan=False, separ
 
 
 class Database:
-    def __init__(self, engine: AsyncEngine, url: str) -> None:
+    def __init__(self, engine: AsyncEngine, url: str, instruments: Instruments | None = None) -> None:
         self._engine = engine
         self._url = url
+        self._instruments = instruments
         self._writers = asyncio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()  # Any: tasks of all results
 
     @classmethod
-    def at(cls, url: str, *, is_read_only: bool = False) -> Database:
+    def at(cls, url: str, *, is_read_only: bool = False, instruments: Instruments | None = None) -> Database:
         """Does not connect yet. Raises CatalogUnavailable for a SQLite file that cannot be opened.
 
-        ``is_read_only``: PostgreSQL refuses all writes.
+        ``is_read_only``: PostgreSQL refuses all writes. ``instruments`` measure each transaction.
         """
         if _driver(url) == DRIVERS["sqlite"]:
-            return cls(_sqlite_engine(url), url)
-        return cls(_postgres_engine(connector(url, is_read_only=is_read_only)), url)
+            return cls(_sqlite_engine(url), url, instruments)
+        return cls(_postgres_engine(connector(url, is_read_only=is_read_only)), url, instruments)
 
     @property
     def is_sqlite(self) -> bool:
@@ -132,7 +135,7 @@ class Database:
         run again if the database did not answer, so it must have no other effect. ``IntegrityError`` is not
         translated: only the caller knows what it means.
         """
-        retry = CatalogRetry()
+        retry, started = CatalogRetry(), time.perf_counter()
         try:
             while True:
                 task = asyncio.create_task(self._write(work) if writes else self._read(work))
@@ -144,6 +147,8 @@ class Database:
                     await retry.wait(error)
         finally:
             retry.end()
+            if self._instruments is not None:
+                self._instruments.catalog_answered(writes=writes, seconds=time.perf_counter() - started)
 
     async def _read(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         async with self._translation(), self._engine.connect() as connection:
@@ -174,6 +179,8 @@ class Database:
                 raise UnstorableColumnValue(
                     f"a value cannot be kept in the catalog: {origin}; send another one"
                 ) from error
+            if self._instruments is not None:
+                self._instruments.catalog_failed()
             if self.is_sqlite:
                 raise CatalogUnavailable(
                     f"the catalog {self.shown_url!r} failed: {origin}. Look for a full disk or a missing directory."

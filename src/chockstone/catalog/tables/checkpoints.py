@@ -383,6 +383,9 @@ class CheckpointTable:
     async def usage_by_owner(self, now: datetime) -> dict[str, Usage]:
         return await sum_usage_by(self._database, _CHECKPOINTS.owner, now=now)
 
+    async def usage_by_state(self, now: datetime) -> dict[str, Usage]:
+        return await sum_usage_by(self._database, _CHECKPOINTS.state, now=now)
+
     async def usage_by_run(self, now: datetime, owner: str | None = None) -> dict[str, Usage]:
         return await sum_usage_by(self._database, _CHECKPOINTS.run_id, now=now, owner=owner)
 

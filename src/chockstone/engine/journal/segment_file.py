@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 
 from chockstone.checkpoints.stores.posix import fsync_directory
 from chockstone.engine.journal.format import SEGMENT_BYTES, JournalError, pack_record, pack_segment
@@ -117,3 +118,4 @@ class JournalEntry:
     on_end: Callable[[Exception | None], None]  # on the loop: durable, or never to be
     mark: JournalMark | None = None  # put into the file below once this is durable, before the client's answer
     mark_file: MarkFile | None = None
+    since: float = field(default_factory=monotonic)  # when it was appended

@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Final
 
 from chockstone.engine.journal.format import JournalError
 from chockstone.engine.journal.segment_file import JournalEntry, SegmentFile
+from chockstone.telemetry.instruments import Instruments
 
 RETRY_SECONDS: Final = 0.5
 GIVE_UP_SECONDS: Final = 1.0
@@ -42,8 +43,9 @@ class Stalled(Exception):
 class JournalWriter:
     """One per server. All but the constructor is for the event loop that appends."""
 
-    def __init__(self, *, synced: bool) -> None:
+    def __init__(self, *, synced: bool, instruments: Instruments | None = None) -> None:
         """``synced``: durable records survive a power failure, too, at the cost of an fdatasync per batch and file."""
+        self._instruments = instruments
         self.trouble: str | None = None
         self.synced = synced
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -56,6 +58,17 @@ class JournalWriter:
         self._failure: str | None = None  # the thread's own view of ``trouble``
         self._retry_at = 0.0
         self._open: set[SegmentFile] = set()
+
+    @property
+    def waiting_records(self) -> int:
+        """Records that are not durable yet."""
+        return len(self._entries)
+
+    @property
+    def lag_seconds(self) -> float:
+        """Age of the oldest record that is not durable yet; 0 if there is none."""
+        with self._changed:
+            return monotonic() - self._entries[0].since if self._entries else 0.0
 
     async def close(self) -> None:
         """Write what was appended, then close; if the disk fails, give up after a second. Idempotent."""
@@ -185,6 +198,7 @@ class JournalWriter:
     def _write(self, batch: list[JournalEntry]) -> None:
         written: list[JournalEntry] = []
         failure: str | None = None
+        started, synced_after = perf_counter(), None
         try:
             for entry in batch:
                 self._open.add(entry.file)
@@ -195,8 +209,10 @@ class JournalWriter:
         if written:
             try:
                 if self.synced:
+                    begun = perf_counter()
                     for file in dict.fromkeys(entry.file for entry in written):
                         file.sync()
+                    synced_after = perf_counter() - begun
             except Exception as error:  # noqa: BLE001  # becomes the trouble
                 # The kernel may have dropped what it could not write, and another sync would not say so: write again.
                 failure = _cause(error, written[0])
@@ -211,8 +227,22 @@ class JournalWriter:
                 failure = _cause(error, written[0])
                 written = []
         self._retry_at = monotonic() + RETRY_SECONDS
+        self._measure(written, failure, seconds=perf_counter() - started, sync_seconds=synced_after)
         self._say(failure)
         self._commit(written)
+
+    def _measure(
+        self, written: list[JournalEntry], failure: str | None, *, seconds: float, sync_seconds: float | None
+    ) -> None:
+        if self._instruments is None:
+            return
+        if failure is not None:
+            self._instruments.journal_failed()
+        if written:
+            size_bytes = sum(entry.end - entry.offset for entry in written)
+            self._instruments.journal_written(
+                records=len(written), size_bytes=size_bytes, seconds=seconds, sync_seconds=sync_seconds
+            )
 
     def _commit(self, written: list[JournalEntry]) -> None:
         for entry in written:

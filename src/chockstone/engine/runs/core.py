@@ -34,6 +34,7 @@ from chockstone.engine.runs.unloading import RunUnloader
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.storage.verification import CheckpointVerifier
 from chockstone.engine.usage import UsageMeter
+from chockstone.telemetry.instruments import Instruments
 
 
 class RunCore:
@@ -56,6 +57,7 @@ class RunCore:
         writer: JournalWriter | None,
         durability: Durability,
         limits: EngineLimits,
+        instruments: Instruments,
         now: Callable[[], datetime],
         trusts_ages: Callable[[], bool],
         on_anonymous_sampler: Callable[[str, str], None],
@@ -66,7 +68,9 @@ class RunCore:
         self._futures = futures
         self._runs = runs
         self.archives = RecoveryArchives(
-            worker, storage, durability, history, reserve_bytes=saving.reserve_bytes, on_written=on_archive_written
+            *(worker, storage, durability, history, instruments),
+            reserve_bytes=saving.reserve_bytes,
+            on_written=on_archive_written,
         )
         self.marks = JournalMarks(data / JOURNAL_MARKS, catalog, runs)
         self.progress = ProgressRecorder(catalog, of_live_runs=runs.progress)
@@ -94,18 +98,24 @@ class RunCore:
             suspects,
             self.progress,
             history,
+            instruments,
             now=now,
             on_anonymous_sampler=on_anonymous_sampler,
             on_closed=self.unloader.note_closed,
         )
         settlement = Settlement(
-            futures, history, on_settled=self.usage.note_settled, on_open_failed=self.unloader.note_open_failed
+            *(futures, history, instruments),
+            on_settled=self.usage.note_settled,
+            on_open_failed=self.unloader.note_open_failed,
         )
         recovery = RunRecovery(
-            worker, catalog, storage, executor, self.archives, limits, shutdown, settle=settlement.settle, now=now
+            *(worker, catalog, storage, executor, self.archives, limits, shutdown, instruments),
+            settle=settlement.settle,
+            now=now,
         )
         self.runner = Runner(
-            futures, limits, executor, recovery, self.archives, settlement, shutdown, on_lost=self.unloader.note_lost
+            *(futures, limits, executor, recovery, self.archives, settlement, shutdown, instruments),
+            on_lost=self.unloader.note_lost,
         )
         self.rebuild = CatalogRebuild(catalog, runs, journals, now=now)
         journal_losses = JournalLosses(catalog, self.marks, self.archives, on_loss=durability.on_journal_loss, now=now)

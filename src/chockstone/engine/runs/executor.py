@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime
@@ -38,6 +39,7 @@ from chockstone.engine.runs.run import Run
 from chockstone.engine.runs.saving import Saving
 from chockstone.engine.storage.archive_names import ephemeral_name
 from chockstone.engine.storage.verification import CheckpointVerifier
+from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.codecs.pass_request import peek_pass
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 from chockstone.wire.messages.checkpoints import SkippedCheckpoint
@@ -72,6 +74,7 @@ class Executor:
         suspects: CrashSuspects,
         progress: ProgressRecorder,
         history: StepHistory,
+        instruments: Instruments,
         *,
         now: Callable[[], datetime],
         on_anonymous_sampler: Callable[[str, str], None],
@@ -86,6 +89,7 @@ class Executor:
         self._suspects = suspects
         self._progress = progress
         self._history = history
+        self._instruments = instruments
         self._now = now
         self._on_anonymous_sampler = on_anonymous_sampler
         self._on_closed = on_closed
@@ -169,6 +173,7 @@ class Executor:
                 loss_limits=loss_limits,
                 generation=run.generation,
             )
+        self._instruments.computed("forward_backward", reply.seconds)
         run.add_to_backlog(seconds=reply.seconds)
         run.note_loss(reply.loss)
         now = self._now().timestamp()
@@ -183,6 +188,7 @@ class Executor:
 
     async def _optim_step(self, run: Run, command: StepOptimizer) -> OperationOutcome:
         reply = await self._worker.optim_step(run.run_id, command.params, generation=run.generation)
+        self._instruments.computed("optim_step", reply.seconds)
         run.add_to_backlog(steps=1, seconds=reply.seconds)
         metrics = dict(reply.metrics)
         run.note_step(int(metrics.get("steps", run.steps)))
@@ -221,6 +227,7 @@ class Executor:
             _check_base_model(run, source)
             row = await self._newest(run, source)
             archive, step, seal = row.archive, row.step or 0, row.seal
+        started = time.perf_counter()
         try:
             await self._worker.load(
                 run.run_id,
@@ -235,6 +242,7 @@ class Executor:
             if error.code == "damaged":
                 raise ServerFailure(f"checkpoint {source.path!r}: {error}", code=error.code) from error
             raise
+        self._instruments.restored("load", seconds=time.perf_counter() - started)
         run.note_step(step if command.with_optimizer else 0)
         if source.run_id != run.run_id:
             run.note_parent(source.path)

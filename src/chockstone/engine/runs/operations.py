@@ -78,6 +78,7 @@ class Operation:
     outcome: ResultRecord | None = None  # once it has ended
     result_sequence: int = 0  # of its result in the journal
     is_begun: bool = False
+    begun_at: float | None = None  # by a monotonic clock; None: an earlier server began it
     is_released: bool = False  # the lane continued before it ended, as during a save
     is_gone: bool = False  # no client will ask for its result again
     is_covered: bool = False  # no replay will start before it
@@ -112,8 +113,10 @@ class Operation:
         if promise.request_id != self.request_id:
             self.request = replace(self.request, request_id=promise.request_id)
 
-    def begin(self) -> None:
+    def begin(self, *, at: float | None = None) -> None:
+        """``at``: now, by a monotonic clock; None if an earlier server has executed it."""
         self.is_begun = True
+        self.begun_at = at
 
     def release(self) -> None:
         self.is_released = True

@@ -24,7 +24,7 @@ from chockstone.engine.history.step_history import StepHistory
 from chockstone.engine.journal.journal import JournalDamaged, JournalError
 from chockstone.engine.journal.writer import Stalled
 from chockstone.engine.queue_shares import QueueShares
-from chockstone.engine.runs.commands import CloseRun, Command, OpenRun
+from chockstone.engine.runs.commands import CloseRun, Command, OpenRun, api_name
 from chockstone.engine.runs.executor import Executor, Release
 from chockstone.engine.runs.journal_contents import JournalContents
 from chockstone.engine.runs.operations import (
@@ -38,6 +38,7 @@ from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.recovery.recovery import Halted, NotRecovered, Postponed, RunRecovery
 from chockstone.engine.runs.run import Run
 from chockstone.engine.runs.run_journal import RunJournal
+from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.failures import RequestError, ServerFailure
 
 log = logging.getLogger(__name__)
@@ -52,18 +53,24 @@ class Settlement:
         self,
         futures: Futures,
         history: StepHistory,
+        instruments: Instruments,
         *,
         on_settled: Callable[[Run, Operation, int], None],
         on_open_failed: Callable[[Run], None],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``on_settled`` is called with each operation that has ended, and the new tokens that it trained."""
         self._futures = futures
         self._history = history
+        self._instruments = instruments
+        self._monotonic = monotonic
         self._on_settled = on_settled
         self._on_open_failed = on_open_failed
 
     async def settle(self, run: Run, operation: Operation, outcome: OperationOutcome) -> None:
-        self._on_settled(run, operation, run.journal.settle(operation, outcome))
+        new_tokens = run.journal.settle(operation, outcome)
+        self._measure(operation, outcome, new_tokens)
+        self._on_settled(run, operation, new_tokens)
         if outcome.measured is not None:
             self._history.record(run.history, operation.sequence, outcome.measured)
         run.note_settled(operation)
@@ -77,6 +84,12 @@ class Settlement:
         if operation.promise is not None:
             self._futures.settle(operation.promise, outcome.result, operation=operation.command.name)
 
+    def _measure(self, operation: Operation, outcome: OperationOutcome, new_tokens: int) -> None:
+        seconds = None if operation.begun_at is None else self._monotonic() - operation.begun_at
+        self._instruments.operation_ended(api_name(operation.command), outcome.result.outcome, seconds=seconds)
+        if new_tokens:
+            self._instruments.trained(new_tokens)
+
 
 class Runner:
     def __init__(
@@ -88,6 +101,7 @@ class Runner:
         archives: RecoveryArchives,
         settlement: Settlement,
         shutdown: Shutdown,
+        instruments: Instruments,
         *,
         on_lost: Callable[[Run], None],
         monotonic: Callable[[], float] = time.monotonic,
@@ -100,6 +114,7 @@ class Runner:
         self._archives = archives
         self._settlement = settlement
         self._shutdown = shutdown
+        self._instruments = instruments
         self._on_lost = on_lost
         self._monotonic = monotonic
         self._queued_bytes = QueueShares(limits.queued_bytes)
@@ -167,13 +182,19 @@ class Runner:
             promise = self._futures.recover(owner, operation.request_id, result)
             promise.when_gone(partial(journal.gone, operation))
 
+    @property
+    def queued_bytes(self) -> int:
+        """Size of the bodies of all operations that wait or run."""
+        return self._queued_bytes.total
+
     def _queue(self, run: Run, operation: Operation) -> None:
         size_bytes = len(operation.request.body or b"")
         self._queued_bytes.add(run.owner, size_bytes)
+        queued_at = self._monotonic()
 
         async def turn(release: Release) -> None:
             try:
-                await self._take_turn(run, operation, release)
+                await self._take_turn(run, operation, release, queued_at=queued_at)
             finally:
                 self._queued_bytes.remove(run.owner, size_bytes)
 
@@ -198,7 +219,7 @@ class Runner:
 
         run.lane.add(turn)
 
-    async def _take_turn(self, run: Run, operation: Operation, release: Release) -> None:
+    async def _take_turn(self, run: Run, operation: Operation, release: Release, *, queued_at: float) -> None:
         def let_go() -> None:
             operation.release()
             run.begin_save(operation)
@@ -207,7 +228,7 @@ class Runner:
         try:
             await run.journal.written_at_last(operation.request_id)
             await self._wait_for_journal_room(run)
-            operation.begin()
+            self._begin(operation, queued_at)
             outcome = await self._recover_and_execute(run, operation, let_go)
             if outcome is None:  # a save whose worker died: the recovery makes it again
                 self.queue_recovery(run)
@@ -224,6 +245,11 @@ class Runner:
         if not operation.is_released and self._archives.is_due(run):
             with suppress(JournalError):
                 await self._archives.take(run, operation.sequence, release)
+
+    def _begin(self, operation: Operation, queued_at: float) -> None:
+        now = self._monotonic()
+        operation.begin(at=now)
+        self._instruments.operation_began(api_name(operation.command), waited_seconds=now - queued_at)
 
     async def _recover_and_execute(self, run: Run, operation: Operation, release: Release) -> OperationOutcome | None:
         """None: the worker died while the lane had continued. Raises Halted when the server stops."""
@@ -272,6 +298,7 @@ class Runner:
             await self._recover_with_retries(run, before)
         except NotRecovered as error:
             run.lose(str(error))
+            self._instruments.recovery_failed()
             log.error("run not recovered run=%s error=%s", run.run_id, error)
             if error.is_final:
                 self._on_lost(run)

@@ -29,6 +29,8 @@ from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.storage.checkpoints import CheckpointLifecycle
 from chockstone.engine.storage.quotas import QuotaLedger, QuotaShare, how_to_free
 from chockstone.engine.usage import UsageMeter
+from chockstone.telemetry.declarations import SaveFailure
+from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.failures import BadRequest, RequestError
 from chockstone.wire.paths import Kind, TinkerPath
 from chockstone.wire.sizes import format_bytes
@@ -45,6 +47,7 @@ class WrittenCheckpoint:
 
     size_bytes: int
     seal: str
+    stall_seconds: float = 0.0  # that the copy of the state held the compute thread
 
 
 class Saving:
@@ -58,6 +61,7 @@ class Saving:
         rules: StorageRules,
         usage: UsageMeter,
         audit: AuditLog,
+        instruments: Instruments,
         *,
         now: Callable[[], datetime],
     ) -> None:
@@ -69,6 +73,7 @@ class Saving:
         self._rules = rules
         self._usage = usage
         self._audit = audit
+        self._instruments = instruments
         self._now = now
         self._writing: WeakValueDictionary[TinkerPath, asyncio.Lock] = WeakValueDictionary()
         self._unended: list[CheckpointRow] = []  # failed saves whose rows are still in the catalog
@@ -98,10 +103,17 @@ class Saving:
                 return saved.size_bytes
             started = time.monotonic()
             row = await self._begin(run, archive, command)
-            size_bytes = await self._write_and_commit(run, row, command, share, release)
+            try:
+                written = await self._write_and_commit(run, row, command, share, release)
+            except RequestError as error:
+                self._instruments.save_failed(row.kind, failure_reason(error))
+                raise
+        seconds = time.monotonic() - started
+        size_bytes, stall_seconds = written.size_bytes, written.stall_seconds
+        self._instruments.saved(row.kind, seconds=seconds, stall_seconds=stall_seconds, size_bytes=size_bytes)
         log.info(
             "checkpoint saved run=%s kind=%s name=%s step=%s bytes=%d seconds=%.3f",
-            *(row.run_id, row.kind, row.name, row.step, size_bytes, time.monotonic() - started),
+            *(row.run_id, row.kind, row.name, row.step, size_bytes, seconds),
         )
         run.note_save(size_bytes)
         self._checkpoints.note_change(run.run_id)
@@ -163,7 +175,7 @@ class Saving:
 
     async def _write_and_commit(
         self, run: Run, row: CheckpointRow, command: Save, share: QuotaShare, release: Release
-    ) -> int:
+    ) -> WrittenCheckpoint:
         try:
             try:
                 written = await self._write(run, row, command, share, release)
@@ -176,7 +188,7 @@ class Saving:
         except BaseException:
             await self._remove(row)
             raise
-        return written.size_bytes
+        return written
 
     async def _commit(self, row: CheckpointRow, written: WrittenCheckpoint) -> None:
         now, size_bytes = self._now(), written.size_bytes
@@ -238,7 +250,7 @@ class Saving:
 
     async def _call(self, run: Run, call: SaveCall, on_release: Release) -> WrittenCheckpoint:
         reply = await self._worker.save(call, on_release=on_release, generation=run.generation)
-        return WrittenCheckpoint(reply.size_bytes, reply.seal)
+        return WrittenCheckpoint(reply.size_bytes, reply.seal, reply.seconds)
 
     async def _is_tight(self, run: Run) -> bool:
         """Whether the trash may have to be emptied for the save: then the lane waits until the save ends."""
@@ -303,6 +315,15 @@ class Saving:
 
     def _note(self, event: str, row: CheckpointRow, **details: object) -> None:
         self._audit(event, owner=row.owner, run_id=row.run_id, path=row.path, details={**details, "by": row.owner})
+
+
+def failure_reason(error: RequestError) -> SaveFailure:
+    """Why a save failed, as a metric counts it."""
+    if error.code == "no_room":
+        return "no_room"
+    if isinstance(error, WorkerLost):
+        return "worker_lost"
+    return "refused" if isinstance(error, BadRequest) else "other"
 
 
 def _name_taken(path: TinkerPath) -> BadRequest:

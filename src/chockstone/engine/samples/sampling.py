@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -37,6 +38,7 @@ from chockstone.engine.samples.requests import (
     request_id_of,
     seed_of,
 )
+from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
 __all__ = ["SamplerSource", "Sampling", "Submitted"]
@@ -70,6 +72,7 @@ class Sampling:
         on_recorded: Callable[[SampledTokens, int], None] | None = None,
         on_used: Callable[[str], None] = lambda _sampling_session_id: None,
         on_bad_archive: Callable[[SamplerSource, RequestError], None] = lambda _source, _error: None,
+        instruments: Instruments | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """``on_sampled`` is called with what a sample used, and the sequence of its result if the journal has it;
@@ -80,6 +83,7 @@ class Sampling:
         self._archives: set[str] = set()  # that the worker may hold in memory
         self._on_sampled = on_sampled
         self._on_recorded = on_recorded
+        self._instruments = instruments or Instruments()
         self._now = now
         self._on_used = on_used
         self._on_bad_archive = on_bad_archive
@@ -202,6 +206,11 @@ class Sampling:
         """Requests that have not ended; of all users when ``owner`` is None."""
         return self._queued.total if owner is None else self._queued.held_by(owner)
 
+    @property
+    def queued_bytes(self) -> int:
+        """Size of the bodies of all requests that have no result yet."""
+        return self._queued_bytes.total
+
     async def _wait_until_recovered(self) -> None:
         try:
             async with asyncio.timeout(STALL_SECONDS):
@@ -293,11 +302,13 @@ class Sampling:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, request: PendingSample, failure: RequestError | None) -> None:
+        started = time.perf_counter()
         try:
             if request.written is not None:
                 await asyncio.shield(request.written)  # a request that is not on record may not kill the worker
             outcome = await self._sample(request) if failure is None else OperationOutcome(Result.failed(failure))
             await self._end(request, outcome)
+            self._measure(outcome, seconds=time.perf_counter() - started)
         except (NoWorker, JournalError) as reason:
             self._leave(request, str(reason))
         except asyncio.CancelledError:
@@ -321,6 +332,11 @@ class Sampling:
         elif count is not None:
             count(None)
         self._settle(request, outcome.result)
+
+    def _measure(self, outcome: OperationOutcome, *, seconds: float) -> None:
+        self._instruments.operation_ended("sample", outcome.result.outcome, seconds=seconds)
+        if (used := SampledTokens.from_json(outcome.facts)) is not None:
+            self._instruments.sampled(prompt_tokens=used.prompt_tokens, tokens=used.tokens)
 
     def _leave(self, request: PendingSample, reason: str) -> None:
         """This server ends before the sample does; the next one runs it again, with nothing held against it."""

@@ -23,6 +23,7 @@ from chockstone.engine.runs.recovery.recovery import NotRecovered
 from chockstone.engine.runs.run import Run, RunFacts
 from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.engine.runs.runner import Runner, Settlement
+from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.failures import BadRequest, ServerFailure
 from support.engine.making import blank_history, no_history
 
@@ -74,8 +75,11 @@ class Stage:
             self.actions,
             recovery,
             archives,
-            Settlement(self.futures, no_history(), on_settled=lambda *_: None, on_open_failed=self.lost.append),
+            Settlement(
+                self.futures, no_history(), Instruments(), on_settled=lambda *_: None, on_open_failed=self.lost.append
+            ),
             Shutdown(),
+            Instruments(),
             on_lost=self.lost.append,
         )
 

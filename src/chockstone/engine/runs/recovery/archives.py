@@ -19,8 +19,10 @@ from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.config import Durability
 from chockstone.engine.history.step_history import StepHistory
 from chockstone.engine.runs.run import PARKED, Run
+from chockstone.engine.runs.saving import failure_reason
 from chockstone.engine.storage.archive_names import recovery_folder
 from chockstone.engine.storage.archive_storage import ArchiveStorage
+from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.failures import RequestError
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class RecoveryArchives:
         storage: ArchiveStorage,
         durability: Durability,
         history: StepHistory,
+        instruments: Instruments,
         *,
         reserve_bytes: int,
         on_written: Callable[[], None],
@@ -50,6 +53,7 @@ class RecoveryArchives:
         self._storage = storage
         self._durability = durability
         self._history = history
+        self._instruments = instruments
         self._reserve_bytes = reserve_bytes
         self._monotonic = monotonic
         self._retry_at: dict[str, float] = {}  # by run
@@ -80,6 +84,7 @@ class RecoveryArchives:
         name = f"{recovery_folder(run.run_id)}/{through:016d}.{secrets.token_hex(4)}"
         try:
             await run.journal.flushed()  # no result is found out again once the archive is there
+            started = self._monotonic()
             call = SaveCall(
                 run_id=run.run_id,
                 archive=name,
@@ -93,6 +98,7 @@ class RecoveryArchives:
             )
             reply = await self._worker.save(call, on_release=release, generation=run.generation)
         except RequestError as error:
+            self._instruments.save_failed("recovery", failure_reason(error))
             run.note_archive_failed()
             if not isinstance(error, WorkerLost):
                 self._retry_at[run.run_id] = self._monotonic() + _RETRY_SECONDS
@@ -101,6 +107,8 @@ class RecoveryArchives:
         finally:
             run.end_archive()
         self._retry_at.pop(run.run_id, None)
+        seconds = self._monotonic() - started
+        self._instruments.saved("recovery", seconds=seconds, stall_seconds=reply.seconds, size_bytes=reply.size_bytes)
         log.debug("recovery archive written run=%s through=%d bytes=%d", run.run_id, through, reply.size_bytes)
         run.note_archive(name, seal=reply.seal, through=through)
         await self._delete_older(run)

@@ -27,8 +27,10 @@ from chockstone.engine.runs.commands import ForwardBackward, OpenRun, SnapshotWe
 from chockstone.engine.runs.executor import Executor
 from chockstone.engine.runs.operations import Operation, OperationOutcome, digest_of
 from chockstone.engine.runs.recovery.archives import RecoveryArchive, RecoveryArchives
-from chockstone.engine.runs.run import Run
+from chockstone.engine.runs.run import PARKED, RESTARTED, Run
 from chockstone.engine.storage.archive_storage import ArchiveStorage
+from chockstone.telemetry.declarations import RecoveryReason
+from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.failures import Code, RequestError, ServerFailure
 from chockstone.wire.model_names import ModelName
 
@@ -105,6 +107,7 @@ class RunRecovery:
         archives: RecoveryArchives,
         limits: EngineLimits,
         shutdown: Shutdown,
+        instruments: Instruments,
         *,
         settle: Settle,
         now: Callable[[], datetime],
@@ -117,6 +120,7 @@ class RunRecovery:
         self._archives = archives
         self._limits = limits
         self._shutdown = shutdown
+        self._instruments = instruments
         self._settle = settle
         self._now = now
         self._turn = asyncio.Lock()  # one recovery at a time: two at once would each take twice as long
@@ -215,10 +219,11 @@ class RunRecovery:
                 generation=generation,
             )
             try:
-                seal = run.seals.get(candidate.name)
+                seal, started = run.seals.get(candidate.name), time.perf_counter()
                 await self._worker.load(
                     run.run_id, candidate.name, with_optimizer=True, seal=seal, generation=generation
                 )
+                self._instruments.restored("recovery", seconds=time.perf_counter() - started)
                 steps, then = await self._inspect(run, candidate)
                 run.note_step(steps)
             except WorkerLost:
@@ -367,11 +372,24 @@ class RunRecovery:
             receipt.seconds,
             "".join(f" note={note!r}" for note in receipt.notes),
         )
+        self._instruments.recovered(
+            _reason(receipt.reason),
+            seconds=receipt.seconds,
+            replayed=receipt.replayed + receipt.redone,
+            mismatched=receipt.mismatched,
+            lost=receipt.lost,
+        )
         try:
             await self._catalog.recoveries.add(run_id=run.run_id, owner=run.owner, at=self._now(), **asdict(receipt))
             run.note_lost_operations(0)
         except CatalogError as error:
             log.warning("recovery receipt not written run=%s error=%s", run.run_id, error)
+
+
+def _reason(recovery_reason: str) -> RecoveryReason:
+    if recovery_reason == PARKED:
+        return "run_parked"
+    return "server_restarted" if recovery_reason == RESTARTED else "worker_died"
 
 
 def _refuse_gaps(run: Run, through: int) -> None:
