@@ -48,6 +48,20 @@ def undisturbed(nursery: Nursery, live: LiveServer, tmp_path_factory: pytest.Tem
     return run
 
 
+def test_a_trainer_reports_its_rewards_to_the_run(live: LiveServer, undisturbed: Callable[[int], Rows]) -> None:
+    rows = undisturbed(SETTINGS.get("staleness", 1))
+    rewards = [[row["reward"] for row in rows if row["step"] == step] for step in range(1, 13)]
+
+    with live.http() as http:
+        runs = [
+            run["training_run_id"] for run in http.get("training_runs", params={"limit": 1000}).json()["training_runs"]
+        ]
+        reported = [http.get(f"training_runs/{run_id}/metrics?names=reward/mean").json()["points"] for run_id in runs]
+
+    expected = [(step, sum(each) / len(each)) for step, each in enumerate(rewards, start=1)]
+    assert expected in [[(point["step"], point["values"]["reward/mean"]) for point in points] for points in reported]
+
+
 def order(rows: Rows) -> list[tuple[int, str]]:
     return [(row["step"], row["sample_id"]) for row in rows]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from chockstone.trainers.collector import Collector
 from chockstone.trainers.config import TrainerConfig
 from chockstone.trainers.errors import ConfigInvalid
 from chockstone.trainers.reports.reports import BackgroundReports, Report, Reports
+from chockstone.trainers.reports.run_metrics import RunMetrics
 from chockstone.trainers.resume import Resumed, resume
 from chockstone.trainers.rollouts.environment import Environment
 from chockstone.trainers.rollouts.generation import PendingGroup, restore_window
@@ -120,6 +122,7 @@ class Trainer:
         run = resumed.run if resumed else await threads.in_thread(lambda: self._begin_run(service))
         progress = resumed.saved.progress if resumed else TrainerProgress()
         window = self._restore(resumed) if resumed else []
+        self._report_to_server(run.model_id)
         await reports.resume(progress.step)
         reports.report_event(
             f"resuming from step {progress.step}: {resumed.checkpoint.paths['state']}"
@@ -160,6 +163,13 @@ class Trainer:
         finally:
             worker.close()
         return TrainingOutcome(progress, checkpoint, resumed_from)
+
+    def _report_to_server(self, run_id: str) -> None:
+        """Rewards show beside the losses of the run, if the server is one of ours."""
+        base_url = self._server["base_url"] or os.environ.get("TINKER_BASE_URL")
+        api_key = self._server["api_key"] or os.environ.get("TINKER_API_KEY")
+        if base_url and api_key:
+            self._reports.add(RunMetrics.of_run(run_id, base_url=str(base_url), api_key=api_key))
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[tinker.ServiceClient]:

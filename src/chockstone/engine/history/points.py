@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeGuard
@@ -17,6 +17,7 @@ LOSS: Final = "loss"
 LOSS_MIN: Final = "loss:min"
 LOSS_MAX: Final = "loss:max"
 EXTREMES: Final = (LOSS_MIN, LOSS_MAX)  # of the points that a merged point stands for
+_SOURCES: Final = ("server", "client")
 _NAME: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_./:-]{{0,{MAX_NAME - 1}}}")
 
 
@@ -72,6 +73,7 @@ class HistoryPoint:
     counts: Mapping[str, int] = field(default_factory=dict)  # of those, how many had a series, where not all had it
 
     def count_of(self, name: str) -> int:
+        """How many of the points that it stands for had the series."""
         return self.counts.get(name, self.count)
 
     def to_json(self) -> dict[str, Any]:
@@ -89,16 +91,19 @@ class HistoryPoint:
 
     @classmethod
     def from_record(cls, found: Any) -> HistoryPoint:  # Any: plain JSON, perhaps damaged
-        """Raises ValueError."""
-        measured = Measurement.from_json(found)
-        position, sequence, source = found.get("position"), found.get("sequence"), found.get("source")
-        count, counts = found.get("count", 1), found.get("counts", {})
-        if source not in ("server", "client") or not isinstance(counts, dict):
-            raise ValueError("its source is not valid")
-        numbers = [position, count, *counts.values(), *([] if sequence is None else [sequence])]
-        if not all(isinstance(each, int) and 0 < each <= MAX_STEP for each in numbers):
-            raise ValueError("a number of it is not valid")
-        return cls(position, sequence, measured.at, measured.step, source, measured.values, count, counts)
+        """Raises ValueError. A history has thousands of points, so the checks are few and quick."""
+        try:
+            position, sequence, at, step = found["position"], found.get("sequence"), found["at"], found["step"]
+            source, values = found["source"], found["values"]
+            count, counts = found.get("count", 1), found.get("counts", {})
+            is_whole = all(map(_is_count, (position, count, step + 1, *counts.values())))
+            is_plain = all(map(is_name, values)) and all(map(math.isfinite, values.values()))
+            is_placed = 0 <= at <= MAX_TIME and source in _SOURCES and (sequence is None or _is_count(sequence))
+        except (TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise ValueError(f"it is not a point: {error!r}") from error
+        if not (is_whole and is_plain and is_placed):
+            raise ValueError("a number, a name or the source of it is not valid")
+        return cls(position, sequence, at, step, source, values, count, counts)
 
     def only(self, names: frozenset[str]) -> HistoryPoint | None:
         """With these series alone, and the extremes of the loss if it is among them; None if it has none of them."""
@@ -110,24 +115,30 @@ class HistoryPoint:
         return HistoryPoint(self.position, self.sequence, self.at, self.step, self.source, values, self.count, counts)
 
 
-def merge(earlier: HistoryPoint, later: HistoryPoint) -> HistoryPoint:
-    """One point for both: each value is the mean over the points that had it. The extremes of the loss are kept."""
-    count = earlier.count + later.count
-    values: dict[str, float] = {}
+def merge(points: Sequence[HistoryPoint]) -> HistoryPoint:
+    """One point for all: each value is the mean over the points that had it. The extremes of the loss are kept.
+
+    ``points`` are of one source, oldest first.
+    """
+    last, count = points[-1], sum(point.count for point in points)
     counts: dict[str, int] = {}
-    for name in {**earlier.values, **later.values}:
-        if name in EXTREMES:
-            continue
-        had_by = [(each.values[name], each.count_of(name)) for each in (earlier, later) if name in each.values]
-        total = sum(weight for _, weight in had_by)
-        values[name] = sum(value * (weight / total) for value, weight in had_by)
-        if total != count:
-            counts[name] = total
+    for point in points:
+        for name in point.values:
+            counts[name] = counts.get(name, 0) + point.counts.get(name, point.count)
+    values = dict.fromkeys(counts, 0.0)
+    for point in points:
+        for name, value in point.values.items():
+            values[name] += value * (point.counts.get(name, point.count) / counts[name])
     for name, extreme in ((LOSS_MIN, min), (LOSS_MAX, max)):
-        found = [each.values.get(name, each.values.get(LOSS)) for each in (earlier, later)]
+        found = [point.values.get(name, point.values.get(LOSS)) for point in points]
         if known := [value for value in found if value is not None]:
             values[name] = extreme(known)
-    return HistoryPoint(later.position, later.sequence, later.at, later.step, later.source, values, count, counts)
+    fewer = {name: had for name, had in counts.items() if had != count and name not in EXTREMES}
+    return HistoryPoint(last.position, last.sequence, last.at, last.step, last.source, values, count, fewer)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 < value <= MAX_STEP + 1
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -6,7 +6,7 @@ stands for the same number of operations, a power of two: the curve keeps its sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import Final
 
@@ -37,15 +37,22 @@ def _thin(points: Sequence[HistoryPoint]) -> list[HistoryPoint]:
     return [points[0], *_merge_up_to(older, size), *points[-EXACT_POINTS:]]
 
 
-def _merge_up_to(points: Iterable[HistoryPoint], size: int) -> list[HistoryPoint]:
+def _merge_up_to(points: Iterable[HistoryPoint], size: int) -> Iterator[HistoryPoint]:
     """Merge neighbours as long as they stand for at most ``size`` points together."""
-    merged: list[HistoryPoint] = []
+    together: list[HistoryPoint] = []
+    total = 0
     for point in points:
-        if merged and merged[-1].count + point.count <= size:
-            merged[-1] = merge(merged[-1], point)
-        else:
-            merged.append(point)
-    return merged
+        if together and total + point.count > size:
+            yield _merged(together)
+            together, total = [], 0
+        together.append(point)
+        total += point.count
+    if together:
+        yield _merged(together)
+
+
+def _merged(points: Sequence[HistoryPoint]) -> HistoryPoint:
+    return points[0] if len(points) == 1 else merge(points)
 
 
 def downsample(points: Sequence[HistoryPoint], max_points: int) -> list[HistoryPoint]:
@@ -64,11 +71,10 @@ def _downsample(points: Sequence[HistoryPoint], max_points: int) -> list[History
     first, between, last = points[0], points[1:-1], points[-1]
     buckets = max_points - 2
     ends = list(accumulate(point.count for point in between))
-    filled: dict[int, HistoryPoint] = {}
+    filled: dict[int, list[HistoryPoint]] = {}
     for point, end in zip(between, ends, strict=True):
-        bucket = (end - 1) * buckets // ends[-1]
-        filled[bucket] = merge(filled[bucket], point) if bucket in filled else point
-    return [first, *(filled.values() if buckets else ()), last]
+        filled.setdefault((end - 1) * buckets // ends[-1], []).append(point)
+    return [first, *(map(_merged, filled.values()) if buckets else ()), last]
 
 
 def _by_source(points: Iterable[HistoryPoint]) -> dict[Source, list[HistoryPoint]]:

@@ -61,6 +61,10 @@ class Reports:
     def __init__(self, reports: Iterable[Report]) -> None:
         self._reports = list(reports)
 
+    def add(self, report: Report) -> None:
+        """One more, before the first record."""
+        self._reports.append(report)
+
     def resume(self, step: int) -> None:
         self._call_all(lambda report: report.resume(step))
 

@@ -32,7 +32,7 @@ def test_values_that_no_chart_can_show_are_left_out() -> None:
 
 def test_a_point_survives_its_file() -> None:
     exact = point(7, sequence=3, loss=0.5)
-    merged = merge(merge(exact, point(8, sequence=4, grad_norm=2.0)), point(9, sequence=5, loss=1.5))
+    merged = merge([exact, point(8, sequence=4, grad_norm=2.0), point(9, sequence=5, loss=1.5)])
 
     for each in (exact, merged, point(1, reward=1.0)):
         assert HistoryPoint.from_record(orjson.loads(orjson.dumps(each.to_record()))) == each
@@ -47,7 +47,7 @@ def test_clients_see_a_count_only_where_points_were_merged() -> None:
         "sequence": 3,
         "values": {"loss": 0.5},
     }
-    assert merge(point(1, reward=1.0), point(2, reward=2.0)).to_json()["count"] == 2
+    assert merge([point(1, reward=1.0), point(2, reward=2.0)]).to_json()["count"] == 2
 
 
 def test_a_merged_value_is_the_mean_over_the_points_that_had_it() -> None:
@@ -59,25 +59,23 @@ def test_a_merged_value_is_the_mean_over_the_points_that_had_it() -> None:
         point(5, grad_norm=8.0),
     ]
 
-    merged = points[0]
-    for each in points[1:]:
-        merged = merge(merged, each)
-    pairs = merge(merge(points[0], points[1]), merge(merge(points[2], points[3]), points[4]))
+    merged = merge(points)
+    pairs = merge([merge(points[:2]), merge([merge(points[2:4]), points[4]])])
 
-    assert pairs.values == pytest.approx(merged.values)
+    assert (pairs.values, pairs.counts) == (pytest.approx(merged.values), merged.counts)
     assert merged.values == {"loss": 3.0, "tokens": 20.0, "grad_norm": 6.0, "loss:min": 1.0, "loss:max": 6.0}
     assert (merged.count, merged.counts) == (5, {"loss": 3, "tokens": 3, "grad_norm": 2})
     assert (merged.position, merged.at, merged.step) == (5, 5.0, 5)
 
 
 def test_merging_the_largest_numbers_stays_finite() -> None:
-    merged = merge(point(1, loss=1.7e308, count=2**40), point(2, loss=-1.7e308, count=3))
+    merged = merge([point(1, loss=1.7e308, count=2**40), point(2, loss=-1.7e308, count=3)])
 
     assert all(math.isfinite(value) for value in merged.values.values())
 
 
 def test_chosen_series_of_a_point() -> None:
-    merged = merge(point(1, loss=1.0, tokens=3.0), point(2, loss=2.0))
+    merged = merge([point(1, loss=1.0, tokens=3.0), point(2, loss=2.0)])
 
     assert merged.only(frozenset({"reward"})) is None
     tokens = merged.only(frozenset({"tokens", "reward"}))
