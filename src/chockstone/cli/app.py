@@ -19,6 +19,9 @@ class Program(LazyGroup):
             "model": LazyCommand("model", "Download models, or make small random ones."),
         },
         "Runs and checkpoints": {
+            "watch": LazyCommand(
+                "watch", "Show live what a server does: runs, losses, queue, worker, disk and problems.", "watch"
+            ),
             "runs": LazyCommand("runs", "List, show and delete the training runs of a server."),
             "checkpoints": LazyCommand("checkpoints.group", "List, verify, export, share and delete checkpoints."),
             "resume": LazyCommand("resume", "Explain which checkpoint a training resumes from."),
@@ -62,6 +65,7 @@ def chockstone_program(
       chockstone serve --model tiny=./tiny
       chockstone train --env arithmetic --server http://127.0.0.1:8000
     Look at the results:
+      chockstone watch
       chockstone runs ls
       chockstone checkpoints ls
     Complete commands with the Tab key:
