@@ -36,6 +36,8 @@ def print_banner(settings: Settings, port: int, *, users: Sequence[str]) -> None
     print_line(_JOURNALS[settings.recovery.journal])
     for line in _storage_lines(settings.storage):
         print_line(line)
+    if settings.track:
+        print_line(f"trackers: {', '.join(settings.track)}")
     _print_access(settings, port, users=users)
 
 

@@ -21,6 +21,14 @@ def test_with_keys_the_banner_shows_none_of_them(tmp_path: Path, capsys: pytest.
     assert "geheim" not in out
 
 
+def test_the_banner_names_the_trackers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = Settings(models=(ModelSetting("tiny", tmp_path),), track=("mlflow", "wandb"))
+
+    print_banner(settings, 9, users=[])
+
+    assert "trackers: mlflow, wandb\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
