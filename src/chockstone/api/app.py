@@ -20,6 +20,7 @@ from chockstone.api.downloads import routes as downloads
 from chockstone.api.failed_requests import FailedRequests
 from chockstone.api.operations import (
     audit,
+    doctor,
     keys,
     metric_facts,
     metrics,
@@ -51,7 +52,7 @@ from chockstone.telemetry.request_metrics import RequestMetrics
 RESOURCES: Final = (
     *(service, auth, sessions, models, training, weights, samplers, futures, runs, checkpoints, downloads),
     *(run_metrics, storage, trash, policies),
-    *(server, all_runs, recoveries, all_samplers, keys, audit, billing, traces),
+    *(server, all_runs, recoveries, all_samplers, keys, doctor, audit, billing, traces),
 )
 
 

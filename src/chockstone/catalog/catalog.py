@@ -125,6 +125,10 @@ class Catalog:
         finally:
             await database.close()
 
+    async def reader(self) -> Catalog:
+        """Another connection to the same database, for reading on the event loop of the caller; see ``look_into``."""
+        return await Catalog.look_into(self._database.url)
+
     @property
     def shown_url(self) -> str:
         """The URL without its password, for messages."""

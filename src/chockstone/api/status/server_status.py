@@ -12,7 +12,9 @@ from chockstone.api.status.disk_space import RECORD, DiskSpace
 from chockstone.api.status.problems import Problems
 from chockstone.api.status.readiness import Readiness
 from chockstone.checkpoints.stores.file_store import FileStore
+from chockstone.engine.doctor.background import BackgroundExamination
 from chockstone.engine.engine import Engine
+from chockstone.engine.ownership.data_directory import RUN_JOURNALS
 
 
 class ServerStatus:
@@ -29,6 +31,7 @@ class ServerStatus:
             now=lambda: now().timestamp(),
         )
         self.readiness = Readiness(engine, models, self.disk, monotonic=time.monotonic)
+        self.doctor = BackgroundExamination(store, engine.catalog, journals=config.data / RUN_JOURNALS, now=now)
         self.problems = Problems(engine, self.readiness, self.disk, now=now, monotonic=time.monotonic)
 
     @property
@@ -37,4 +40,4 @@ class ServerStatus:
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:  # Any: of a coroutine
         """To run as long as the server does."""
-        return [self.disk.keep(), self.problems.keep()]
+        return [self.disk.keep(), self.problems.keep(), self.doctor.keep()]

@@ -77,6 +77,11 @@ class Database:
         return self.is_sqlite and not self.path.exists()
 
     @property
+    def url(self) -> str:
+        """With its password: not for messages."""
+        return self._url
+
+    @property
     def shown_url(self) -> str:
         """The URL without its password, for messages."""
         return redact_url(self._url)

@@ -6,6 +6,8 @@ from typing import Literal
 
 from chockstone.wire.messages.schema import Response, Timestamp
 
+ExaminationState = Literal["running", "done", "failed"]
+
 
 class DoctorFinding(Response):
     kind: str
@@ -21,7 +23,7 @@ class DoctorFinding(Response):
 class DoctorResponse(Response):
     """The findings are those of the last examination that ended. ``running``: a newer one is in progress."""
 
-    state: Literal["running", "done", "failed"]
+    state: ExaminationState
     started_at: Timestamp  # of the newest examination
     examined_at: Timestamp | None = None  # when the findings were found; absent: no examination has ended
     seconds: float | None = None  # that it took
