@@ -139,7 +139,7 @@ class RunCore:
         """Close the runs of a session. On return their operations have ended."""
         for row in await self._catalog.runs.list_by_session(session_id):
             run = self._runs.get(row.run_id)
-            if run is None and row.state == "parked":
+            if run is None and row.state in ("active", "parked"):
                 await self.unloader.unload(row.run_id)
             elif run is not None and run.is_stuck:
                 await self.unloader.discard(run)

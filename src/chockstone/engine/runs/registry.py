@@ -120,11 +120,12 @@ class RunRegistry:
                         await self._catalog.runs.set_state(row.run_id, "unloaded")
                     elif len(self._runs) < self._max_runs:
                         await self.wake(row.run_id)
-                    else:
+                    else:  # it stays active: the next server must know, too, that it is not recovered
                         await self._read_history(row.run_id)
-                        await self._catalog.runs.set_state(row.run_id, "parked")
+                        await self._note_unrecovered(row.run_id)
                 except (Busy, RequestError, RowMissing) as error:  # missing: its owner removed it meanwhile
                     log.warning("run not woken run=%s error=%s", row.run_id, error)
+                    await self._note_unrecovered(row.run_id)
         finally:
             self._runs.note_all_woken()
 
@@ -191,6 +192,20 @@ class RunRegistry:
                         await self._catalog.runs.set_state(row.run_id, "active")
                 except (JournalError, Busy, KeyError, TypeError, ValueError) as error:
                     log.warning("lost run not reactivated run=%s error=%s", row.run_id, error)
+
+    async def _note_unrecovered(self, run_id: str) -> None:
+        """Keep the checkpoints that the run will load again when it is woken."""
+        async with self._runs.lock(run_id):
+            if self._runs.get(run_id) is not None:
+                return
+            try:
+                journal, _ = await self._journals.read(run_id)
+            except (JournalUnavailable, JournalTooNew):
+                self._runs.note_unrecovered(run_id, None)
+            except JournalError:  # no server can recover it
+                self._runs.note_ended(run_id)
+            else:
+                self._runs.note_unrecovered(run_id, frozenset(journal.needed_archives()))
 
     async def _has_nothing_to_do(self, run_id: str) -> bool:
         """Whether it would be woken only to be closed. False if its journal cannot be read."""

@@ -363,6 +363,7 @@ class LiveRuns:
         self._live: dict[str, Run] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._are_all_woken = False
+        self._unrecovered: dict[str, frozenset[str] | None] = {}  # archives that runs need which were not woken
 
     def __iter__(self) -> Iterator[Run]:
         return iter(list(self._live.values()))
@@ -375,6 +376,7 @@ class LiveRuns:
 
     def add(self, run: Run) -> None:
         self._live[run.run_id] = run
+        self._unrecovered.pop(run.run_id, None)
 
     def remove(self, run: Run) -> None:
         """Does nothing if another run has the same id by now."""
@@ -396,6 +398,16 @@ class LiveRuns:
     def note_all_woken(self) -> None:
         self._are_all_woken = True
 
+    def note_unrecovered(self, run_id: str, needed: frozenset[str] | None) -> None:
+        """An earlier server left the run active, and it is not woken. ``needed``: see ``needs``; None: not known."""
+        self._unrecovered[run_id] = needed
+
+    def note_ended(self, run_id: str) -> None:
+        """No server wakes the run any more."""
+        self._unrecovered.pop(run_id, None)
+
     def needs(self, archive: str) -> bool:
         """Whether a run would have to load this checkpoint again to recover. Until all are woken, one may."""
-        return not self._are_all_woken or any(archive in run.journal.needed_archives() for run in self)
+        if not self._are_all_woken or any(archive in run.journal.needed_archives() for run in self):
+            return True
+        return any(needed is None or archive in needed for needed in self._unrecovered.values())

@@ -161,6 +161,7 @@ class RunUnloader:
         """
         await self._usage.recover(run_id)
         await self._usage.flush(run_id)
+        self._runs.note_ended(run_id)
         is_gone = await self._journals.delete(run_id)
         if is_gone:
             self._undeleted.discard(run_id)

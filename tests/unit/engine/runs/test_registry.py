@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from chockstone.engine.journal.scan import Scan
 from chockstone.engine.ownership.data_directory import RUN_JOURNALS
 from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.wire.failures import ServerFailure
-from support.engine.lives import half_trained, lived
+from support.engine.lives import RARELY, half_trained, lived
 from support.engine.making import NOW, RUN, Clock, answer, make_run, until
 
 HOUR = 3600.0
@@ -183,6 +184,32 @@ async def test_more_runs_than_may_be_loaded_are_served_after_a_crash(home: Path)
         for number in range(4):
             assert await second.state(f"s:train:{number}") == (number + 1, 0, 1)
         assert len(second.backend.runs) == 2
+
+
+async def test_a_deleted_checkpoint_is_kept_for_a_run_that_no_server_has_woken_yet(home: Path) -> None:
+    """The run loads it again when it is woken, also if a third server does that."""
+    async with lived(home, limits=EngineLimits(runs=2), durability=RARELY) as life:
+        await life.make()
+        await life.train(5)
+        await life.result(await life.ask_save("a"))
+        await life.train(7)
+        await life.result(await life.ask_load("a"))
+        await life.make(1)
+        await life.written()
+        row = await life.catalog.checkpoints.get(RUN, "weights", "a", now=NOW)
+        await life.catalog.checkpoints.discard([row], reason="deleted", now=NOW, purge_at=NOW)
+        await life.catalog.runs.touch_many({"s:train:1": NOW + timedelta(minutes=1)})
+        left = life.crash()
+
+    for _ in range(2):
+        async with lived(left, limits=EngineLimits(runs=1), durability=RARELY) as later:
+            await until(lambda: later.engine.runs.are_all_woken)
+            assert [run.run_id for run in later.engine.runs] == ["s:train:1"]
+            assert await later.engine.checkpoints.purge_due() == ()
+            left = later.crash()
+
+    async with lived(left, limits=EngineLimits(runs=1), durability=RARELY) as last:
+        assert await last.state() == (5, 0, 1)
 
 
 async def test_what_was_asked_of_a_run_that_was_not_brought_back_yet_is_done_when_somebody_asks(home: Path) -> None:
