@@ -67,7 +67,9 @@ async def test_the_same_requests_make_the_same_records(tmp_path: Path) -> None:
 
     earlier = EARLIER / "data" / life.journal().relative_to(life.home)
     assert _records(journal) == _records(earlier)
-    assert (_trained(journal), _trained(earlier)) == ([5, 11, 18, 29], [])  # the only thing that this version adds
+    # All that this version adds:
+    assert (_trained(journal), _trained(earlier)) == ([5, 11, 18, 29], [])
+    assert (_measured(journal), _measured(earlier)) == ([0, 1, 1, 2, 2, 3, 2], [])
 
 
 async def _ask_as_then(life: Life) -> None:
@@ -86,6 +88,7 @@ def _records(journal: Path) -> list[bytes]:
     heads = [{**record.head} for scan in scan_all(journal) for record in scan.records]
     for head in heads:
         head.pop("trained", None)
+        head.pop("measured", None)
     answered = 1 + 2 * (1 + len(EXPECTED["results"]))  # the head; then a request and its result, beginning with "open"
     assert len(heads) >= answered
     return [OWN.sub(b"", orjson.dumps(head)) for head in heads[:answered]]
@@ -95,3 +98,9 @@ def _trained(journal: Path) -> list[int]:
     """How many tokens the run had trained, after each pass."""
     heads = [record.head for scan in scan_all(journal) for record in scan.records]
     return [head["trained"]["tokens"] for head in heads if "trained" in head]
+
+
+def _measured(journal: Path) -> list[int]:
+    """The step at which each operation has numbers in the run's step history."""
+    heads = [record.head for scan in scan_all(journal) for record in scan.records]
+    return [head["measured"]["step"] for head in heads if "measured" in head]
