@@ -13,7 +13,20 @@ from chockstone.api.context import Context
 from chockstone.api.users import Caller
 from chockstone.console import errors
 from chockstone.console.gate import Gate, SecurityHeaders, base_path
-from chockstone.console.pages import audit, checkpoints, overview, playground, samplers, sign_in, storage, users
+from chockstone.console.live import Live
+from chockstone.console.pages import (
+    audit,
+    checkpoints,
+    compare,
+    overview,
+    playground,
+    run,
+    runs,
+    samplers,
+    sign_in,
+    storage,
+    users,
+)
 from chockstone.console.playground.sampling import PlaygroundSampling
 from chockstone.console.playground.tokenizer_service import TokenizerService
 from chockstone.console.session import BrowserSessions
@@ -21,7 +34,7 @@ from chockstone.console.static_files import static_files
 from chockstone.console.views import Views
 
 # Modules with ``routes``, whose paths are below ``/console``
-PAGES: Final = (sign_in, overview, checkpoints, storage, playground, samplers, users, audit)
+PAGES: Final = (sign_in, overview, runs, run, compare, checkpoints, storage, playground, samplers, users, audit)
 
 
 class Console:
@@ -41,6 +54,7 @@ class Console:
         app.state.sessions = sessions
         app.state.tokenizers = TokenizerService()
         app.state.playground = PlaygroundSampling(context)
+        app.state.live = Live(context, self._gate)
         for routes in (*(page.routes for page in PAGES), static.routes()):
             app.include_router(routes, prefix=PREFIX)
         errors.install(app, self._views)

@@ -18,6 +18,8 @@ from chockstone.api.users import LOCAL_USER
 from chockstone.console.formatting import FILTERS
 from chockstone.console.gate import Gate, session_of
 from chockstone.console.navigation import visible_groups
+from chockstone.console.recent_points import RecentPoints
+from chockstone.console.sparklines import Sparklines
 from chockstone.console.static_files import StaticFiles
 
 Values = Any  # what a template shows: frozen dataclasses, and lists of them
@@ -26,6 +28,8 @@ Values = Any  # what a template shows: frozen dataclasses, and lists of them
 class Views:
     def __init__(self, context: Context, gate: Gate, static: StaticFiles) -> None:
         self.gate = gate
+        self.sparklines = Sparklines(context.engine.history)
+        self.recent_points = RecentPoints(context.engine.history)
         self._context = context
         self._environment = Environment(
             loader=FileSystemLoader(str(files("chockstone.console") / "templates")),

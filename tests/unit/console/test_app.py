@@ -57,8 +57,7 @@ async def test_a_failure_of_the_server_is_a_page_with_the_headers_too(
     async def fail(*_: object, **__: object) -> None:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr("chockstone.api.context.Context.base_url", fail)
-    monkeypatch.setattr("chockstone.catalog.tables.runs.RunTable.list", fail)
+    monkeypatch.setattr("chockstone.console.pages.overview.look", fail)
 
     for accept in ("text/html", "application/json"):
         answer = await ann.open("/console", Accept=accept)

@@ -12,7 +12,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     async def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("chockstone.catalog.tables.runs.RunTable.list", fail)
+    monkeypatch.setattr("chockstone.console.pages.overview.look", fail)
 
 
 @pytest.mark.parametrize(

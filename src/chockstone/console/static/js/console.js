@@ -173,9 +173,11 @@
   function replacePart(name, markup) {
     for (const part of all(`[data-part="${CSS.escape(name)}"]`)) {
       if (part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")) continue;
+      const chosen = new Set(all("input:checked", part).map((each) => `${each.name}=${each.value}`));
       const opened = new Set(all("details[open][id]", part).map((each) => each.id));
       const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
       part.innerHTML = markup;
+      for (const each of all("input[type=checkbox]", part)) if (chosen.has(`${each.name}=${each.value}`)) each.checked = true;
       for (const each of all("details[id]", part)) if (opened.has(each.id)) each.open = true;
       if (focused && document.getElementById(focused)) document.getElementById(focused).focus();
       if (window.htmx) window.htmx.process(part);
@@ -185,7 +187,7 @@
   }
   const live = { source: null, url: document.body.dataset.live || "", wait: 500, timer: 0, last: "" };
   function showLive(state) {
-    document.body.dataset.liveState = state;
+    document.body.dataset.connection = state;
     for (const each of all("[data-live-state]")) {
       each.dataset.state = state;
       each.textContent = state === "on" ? "Live" : state === "off" ? "Reconnecting…" : "Connecting…";
@@ -227,6 +229,15 @@
   });
   addEventListener("pagehide", () => { if (live.source) { live.source.close(); live.source = null; } });
   addEventListener("pageshow", () => connect());
+
+  document.addEventListener("live:gone", () => { live.url = ""; toast("What this page shows was deleted.", { kind: "bad" }); });
+  // A filter that changes the URL changes what the stream must send
+  document.addEventListener("htmx:pushedIntoHistory", () => {
+    if (!live.url) return;
+    live.url = document.body.dataset.live.split("?")[0] + location.search;
+    if (live.source) { live.source.close(); live.source = null; }
+    connect();
+  });
 
   document.addEventListener("htmx:afterSettle", (event) => showTimes(event.target));
   window.consolePage = { toast: toast, all: all };
