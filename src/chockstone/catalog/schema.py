@@ -204,6 +204,7 @@ sampling_sessions: Final = Table(
     Column("seal", Text),  # of the archive
     UniqueConstraint("session_id", "seq_id"),
     Index(None, "archive"),
+    Index(None, "created_at", "sampling_session_id"),
 )
 
 custom_losses: Final = Table(
@@ -241,6 +242,7 @@ audit: Final = Table(
     Column("details", JSON, nullable=False),
     Index(None, "owner", "at"),
     Index(None, "at"),
+    Index(None, "run_id", "at"),
 )
 
 # What belongs to no session or project has empty ones: a key has no nulls.
