@@ -42,6 +42,7 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
         "zstandard",
     ),
     "postgres": ("asyncpg",),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "ray": ("ray",),
     "replica": ("aiohttp",),
     "vllm": ("aiohttp",),

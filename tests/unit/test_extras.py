@@ -17,7 +17,13 @@ from chockstone.extras import PACKAGES, ExtraMissing, explain, is_installed, req
 from support.cli.store_commands import fill
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-IMPORT_NAMES = {"protobuf": "google.protobuf", "pyjwt": "jwt", "mlflow-skinny": "mlflow"}
+IMPORT_NAMES = {
+    "mlflow-skinny": "mlflow",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
+    "opentelemetry-sdk": "opentelemetry.sdk",
+    "protobuf": "google.protobuf",
+    "pyjwt": "jwt",
+}
 TOOLS = {"bench", "dev", "docs"}  # extras that no code of ours asks for
 OF_TYPER = {"pydantic"}  # typer brings it, so a plain install has it
 

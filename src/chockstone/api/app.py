@@ -17,7 +17,6 @@ from chockstone.api.context import Context
 from chockstone.api.documentation.openapi import DESCRIPTION, OpenApiDocument
 from chockstone.api.documentation.pages import documentation_routes
 from chockstone.api.downloads import routes as downloads
-from chockstone.api.failed_requests import FailedRequests
 from chockstone.api.operations import (
     audit,
     doctor,
@@ -33,6 +32,8 @@ from chockstone.api.operations import (
 )
 from chockstone.api.operations import runs as all_runs
 from chockstone.api.operations import samplers as all_samplers
+from chockstone.api.requests.failed_requests import FailedRequests
+from chockstone.api.requests.request_context import RequestContext
 from chockstone.api.tinker import (
     auth,
     billing,
@@ -85,7 +86,8 @@ def create_app(context: Context, *, uploads: Uploads | None = None, console: Bro
         refused=context.refused_keys,
         pages=console,
     )
-    app.add_middleware(FailedRequests, failures=context.engine.failures)  # outside: it sees refusals, too
+    app.add_middleware(FailedRequests, failures=context.engine.failures)  # outside of admission: it sees refusals, too
     app.add_middleware(RequestMetrics, instruments=context.instruments)
+    app.add_middleware(RequestContext)  # the outermost
     errors.install(app)
     return app

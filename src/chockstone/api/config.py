@@ -9,6 +9,8 @@ from pathlib import Path
 
 from chockstone.engine.config import Durability, EngineLimits, StorageRules
 from chockstone.engine.ownership.data_directory import ARCHIVES, DATABASE
+from chockstone.telemetry.log_format import LogFormat
+from chockstone.telemetry.tracing import TracingConfig
 from chockstone.trackers.tracker import TrackerKind
 
 
@@ -34,6 +36,8 @@ class ServerConfig:
     public_url: str | None  # URL that clients use, if a proxy is in front of the server
     track: tuple[TrackerKind, ...]  # experiment trackers that get the step history
     log_level: str
+    log_format: LogFormat
+    tracing: TracingConfig
     database: str | None  # a URL; None: SQLite in ``data``
     store: str | None  # a URL or a directory; None: in ``data``
     downloads: str  # archives in a bucket: redirect clients to it, or "relay"

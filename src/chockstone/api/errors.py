@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from chockstone.api.context import Context, RunGone
-from chockstone.api.failed_requests import mark_reported
+from chockstone.api.requests.failed_requests import mark_reported
 from chockstone.catalog.errors import CatalogAway, CatalogUnavailable, RowExists, RowMissing, UnstorableColumnValue
 from chockstone.checkpoints.errors import CheckpointError
 from chockstone.engine.config import Busy

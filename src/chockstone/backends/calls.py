@@ -25,6 +25,7 @@ from chockstone.backends.protocol import (
     WorkerMemory,
 )
 from chockstone.backends.run_spec import RunSpec
+from chockstone.telemetry.origin import NO_ORIGIN, RequestOrigin
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
 _BYTES: Final = "bytes"  # annotations are strings here
@@ -145,11 +146,14 @@ def name_of(call: WorkerCall | StopCall) -> str:
 class NumberedCall:
     number: int  # which its events refer to
     call: WorkerCall | StopCall
+    origin: RequestOrigin = NO_ORIGIN
 
 
-def encode_call(number: int, call: WorkerCall | StopCall) -> Message:
+def encode_call(number: int, call: WorkerCall | StopCall, origin: RequestOrigin = NO_ORIGIN) -> Message:
+    """``origin``: the HTTP request that the call is made for."""
     values, body = _encode(call)
-    return Message({"id": number, "call": name_of(call), "values": values}, body)
+    head = {"id": number, "call": name_of(call), "values": values}
+    return Message({**head, "origin": known} if (known := origin.to_json()) else head, body)
 
 
 def decode_call(message: Message) -> NumberedCall:
@@ -159,7 +163,8 @@ def decode_call(message: Message) -> NumberedCall:
         values["spec"] = RunSpec.from_json(values["spec"])
     if kind is SaveCall:
         values["recipients"] = tuple(values.get("recipients", ()))
-    return NumberedCall(message.values["id"], _decode(kind, values, message.body))
+    origin = RequestOrigin.from_json(message.values.get("origin"))
+    return NumberedCall(message.values["id"], _decode(kind, values, message.body), origin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
+from contextvars import copy_context
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -378,7 +379,10 @@ class Checkpointer:
                 bytes_per_second=self._bytes_per_second,
             )
             writer = threading.Thread(
-                target=self._write, args=(job, snapshotter, previous), name="chockstone-save", daemon=True
+                target=copy_context().run,  # the writer's log lines say as much as the caller's
+                args=(self._write, job, snapshotter, previous),
+                name="chockstone-save",
+                daemon=True,
             )
             writes = True
             writer.start()

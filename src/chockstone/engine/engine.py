@@ -44,6 +44,7 @@ from chockstone.engine.storage.core import StorageCore
 from chockstone.engine.token_rates import TokenRates
 from chockstone.engine.usage import UsageMeter
 from chockstone.telemetry.instruments import Instruments
+from chockstone.telemetry.timings import RecentTimings
 from chockstone.wire.failures import RequestError
 from chockstone.wire.paths import TinkerPath
 
@@ -80,19 +81,18 @@ class Engine:
         self.catalog, self.storage, self.rules = catalog, storage, rules
         self.instruments = instruments = instruments or Instruments()
         self.shutdown = Shutdown()
-        self._worker = worker
-        self._now = now
+        self._worker, self._now = worker, now
         self._background = BackgroundTasks(self.shutdown)
         self.failures = FailureLog()
         self.futures = Futures(now=time.monotonic, on_failure=self.failures.record)
         self.runs = LiveRuns()
+        self.timings = RecentTimings()  # of operations by run, and of samples by sampling session
         self.audit, self.usage = AuditLog(catalog, now=now), UsageMeter(catalog, now=now)
         self.history = StepHistory(data / HISTORIES)
         self.token_rates = TokenRates(monotonic=time.monotonic)
         self.presence = Presence(catalog, now=now, monotonic=monotonic or (lambda: now().timestamp()))
         self._writer = _journal_writer(durability, instruments)
-        suspects = CrashSuspects()
-        anonymous = AnonymousSamplers(limits, monotonic=time.monotonic)
+        suspects, anonymous = CrashSuspects(), AnonymousSamplers(limits, monotonic=time.monotonic)
         self._sample_usage = SampleUsage(self.usage, data / SAMPLE_JOURNAL, self._writer)
         self.sampling = Sampling(
             *(worker, self.futures, limits, self._sample_usage.journal, suspects),
@@ -103,6 +103,7 @@ class Engine:
             now=now,
             on_used=anonymous.used,
             on_bad_archive=self._note_bad_archive,
+            timings=self.timings,
         )
         kept = StorageCore(
             *(catalog, storage, self.audit, rules),
@@ -141,6 +142,7 @@ class Engine:
             on_anonymous_sampler=anonymous.made,
             on_archive_written=self._purge_in_background,
             on_trained=partial(self.token_rates.count, "trained"),
+            timings=self.timings,
         )
         self.training, self.losses, self.progress = self._core.requests, self._core.losses, self._core.progress
         self.samplers = SamplerEnd(worker, storage, self.sampling, anonymous, self._background)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+from chockstone.telemetry.origin import working_for
 
 log = logging.getLogger(__name__)
 INTERVAL_SECONDS: Final = 60.0
@@ -80,22 +82,27 @@ class FailureLog:
         self._until = now + self._interval
         counts, self._counts = self._counts, {}
         others, self._others = self._others, 0
-        for failed, count in counts.items():
-            if count > IN_FULL:
-                log.warning(
-                    "requests failed route=%r status=%s owner=%s client=%s more=%d last_reason=%r",
-                    *map(_one_line, (failed.route, failed.status, failed.owner, failed.client)),
-                    count - IN_FULL,
-                    _one_line(failed.reason),
-                )
-        if others:
-            log.warning("requests failed of further kinds count=%d", others)
+        with working_for(None):  # not for the request that happens to be handled now
+            _report(counts, others)
 
     async def keep(self) -> None:
         """Until cancelled."""
         while True:
             await asyncio.sleep(self._interval)
             self.report_due()
+
+
+def _report(counts: Mapping[RequestFailure, int], others: int) -> None:
+    for failed, count in counts.items():
+        if count > IN_FULL:
+            log.warning(
+                "requests failed route=%r status=%s owner=%s client=%s more=%d last_reason=%r",
+                *map(_one_line, (failed.route, failed.status, failed.owner, failed.client)),
+                count - IN_FULL,
+                _one_line(failed.reason),
+            )
+    if others:
+        log.warning("requests failed of further kinds count=%d", others)
 
 
 def _one_line(text: str) -> str:

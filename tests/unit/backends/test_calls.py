@@ -44,6 +44,7 @@ from chockstone.backends.calls import (
 )
 from chockstone.backends.channel import Message
 from chockstone.backends.protocol import PassReply, RunSpec, SampleCall, SampleReply, SaveCall, SaveReply, StepReply
+from chockstone.telemetry.origin import RequestOrigin
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
 SPEC = RunSpec(rank=4, seed=-7, train_mlp=False, optimizer="sgd")
@@ -182,3 +183,10 @@ async def test_each_method_sends_the_call_of_its_name() -> None:
     assert [name_of(call) for call, _ in recorder.sent] == list(CALLS)
     assert [passed, stepped, saved, sampled] == REPLIES[1:]
     assert released == [True]
+
+
+def test_a_call_has_its_origin_if_that_is_known() -> None:
+    origin = RequestOrigin("r-1", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+
+    assert decode_call(travelled(encode_call(7, StopCall(), origin))) == NumberedCall(7, StopCall(), origin)
+    assert "origin" not in encode_call(7, StopCall()).values

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from chockstone.telemetry.origin import working_for
+
 log = logging.getLogger(__name__)
 INTERVAL_SECONDS: Final = 60.0
 _REPORTED: Final = 20  # pairs of address and key in one interval; the others are reported as one
@@ -70,8 +72,9 @@ class RefusedKeys:
         self._until = now + self._interval
         counts = {pair: count for pair, count in self._counts.items() if count}
         self._counts = dict.fromkeys(counts, 0)  # these are reported again when the next interval ends
-        for (source, digest), count in counts.items():
-            self._emit(RefusedKey(source, digest, count))
+        with working_for(None):  # not for the request that happens to be handled now
+            for (source, digest), count in counts.items():
+                self._emit(RefusedKey(source, digest, count))
 
     def _emit(self, refused: RefusedKey) -> None:
         log.warning("key refused client=%s key_sha256=%s count=%d", refused.source, refused.key_digest, refused.count)

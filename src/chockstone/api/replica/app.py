@@ -23,8 +23,11 @@ from chockstone.api.replica.callers import ReplicaCallers
 from chockstone.api.replica.engine_link import EngineLink
 from chockstone.api.replica.loops import RefuseLoops
 from chockstone.api.replica.proxy import EngineProxy
+from chockstone.api.requests.failed_requests import FailedRequests
+from chockstone.api.requests.request_context import RequestContext
 from chockstone.api.tinker import checkpoints, runs, service, sessions
 from chockstone.catalog import Catalog, RunProgress, RunRow
+from chockstone.engine.failure_log import FailureLog
 from chockstone.telemetry.instruments import Instruments
 from chockstone.telemetry.request_metrics import RequestMetrics
 
@@ -73,6 +76,7 @@ def create_replica(
     *,
     hosts: Hosts,
     refused: RefusedKeys,
+    failures: FailureLog,
 ) -> FastAPI:
     app = FastAPI(openapi_url=None, redirect_slashes=False)  # the engine has the documentation of all routes
     app.state.context = context
@@ -91,7 +95,9 @@ def create_replica(
         refused=refused,
         pages=ForwardedPages(),
     )
-    app.add_middleware(RefuseLoops, engine=engine)
+    app.add_middleware(RefuseLoops, engine=engine)  # outside of admission: to identify a caller may ask the engine
+    app.add_middleware(FailedRequests, failures=failures)
     app.add_middleware(RequestMetrics, instruments=context.instruments)
+    app.add_middleware(RequestContext)  # the outermost
     errors.install(app)
     return app

@@ -18,6 +18,7 @@ from fastapi import HTTPException
 
 from chockstone.api.replica.engine_link import EngineAway, EngineLink
 from chockstone.api.users import Caller, UserDirectory
+from chockstone.telemetry.origin import current_request_id
 
 _CACHED_SECONDS: Final = 10.0  # for so long a token still reads after its key was revoked
 _MOST_CACHED: Final = 10_000  # callers
@@ -58,6 +59,8 @@ class ReplicaCallers:
     async def _ask_engine(self, credential: str) -> str:
         """The user's id. Raises HTTPException as the engine answers, or EngineAway."""
         headers = [("X-API-Key", credential)]
+        if (request_id := current_request_id()) is not None:
+            headers.append(("X-Request-ID", request_id))
         async with await self._engine.ask("GET", "/api/v1/auth/apikey/me", headers=headers) as answer:
             try:
                 content = orjson.loads(await answer.read())

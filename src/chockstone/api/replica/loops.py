@@ -9,7 +9,7 @@ from chockstone.api.replica.engine_link import EngineLink
 
 
 class RefuseLoops:
-    """Must be the outermost middleware: identifying a caller may already ask the engine."""
+    """Must be outside of admission: identifying a caller may already ask the engine."""
 
     def __init__(self, app: ASGIApp, *, engine: EngineLink) -> None:
         self._app = app

@@ -17,6 +17,8 @@ from fastapi import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from chockstone.api.replica.engine_link import EngineAway, EngineLink
+from chockstone.api.requests.request_facts import mark_forwarded
+from chockstone.telemetry.origin import RequestOrigin
 
 log = logging.getLogger(__name__)
 Headers = Iterable[tuple[bytes, bytes]]  # names in lower case
@@ -26,7 +28,7 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 _HOP_BY_HOP: Final = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
 )
-_SET_BY_REPLICA: Final = frozenset({b"expect", b"forwarded", b"x-forwarded-for", b"x-forwarded-proto"})
+_SET_BY_REPLICA: Final = frozenset({b"expect", b"forwarded", b"x-forwarded-for", b"x-forwarded-proto", b"x-request-id"})
 _SET_BY_SERVER: Final = frozenset({b"date", b"server"})
 
 
@@ -78,6 +80,7 @@ class EngineProxy:
         if self._is_away:
             self._is_away = False
             log.info("engine reachable again url=%s", self._engine.url)
+        mark_forwarded(scope)
         try:
             await self._stream_back(answer, send)
         except TimeoutError:
@@ -103,7 +106,11 @@ class EngineProxy:
         client = scope.get("client")
         added = [("X-Forwarded-Proto", scope["scheme"])]
         added += [("X-Forwarded-For", client[0])] if client else []
-        kept = _end_to_end(scope["headers"], but=_SET_BY_REPLICA)
+        origin = RequestOrigin.here()  # the engine's log lines have the same id, and its spans are parts of this trace
+        added += [("X-Request-ID", origin.request_id)] if origin.request_id is not None else []
+        added += [("traceparent", origin.traceparent)] if origin.traceparent is not None else []
+        own = {name.lower().encode() for name, _ in added}
+        kept = _end_to_end(scope["headers"], but=_SET_BY_REPLICA | own)
         return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept] + added
 
 

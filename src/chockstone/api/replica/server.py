@@ -20,6 +20,8 @@ from chockstone.api.serving.http_server import event_loop, get_ready, http_serve
 from chockstone.api.serving.startup import Announce, CannotStart, bind, configure_process, require_keys
 from chockstone.api.users import UserDirectory, follow_keys
 from chockstone.catalog import Catalog, CatalogError
+from chockstone.engine.failure_log import FailureLog
+from chockstone.telemetry import tracing
 from chockstone.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ def run(config: ServerConfig, engine: str, *, announce: Announce) -> int:
 
 async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Announce) -> None:
     instruments = Instruments(has_engine=False)
+    await asyncio.to_thread(tracing.start, config.tracing, role="replica")
     try:
         catalog = await Catalog.look_into(config.database_url, wait_seconds=_DATABASE_SECONDS, instruments=instruments)
         keys = await catalog.keys.list()
@@ -50,13 +53,23 @@ async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Anno
     link = EngineLink(engine)
     callers = ReplicaCallers(users, link)
     context = ReplicaContext(catalog, instruments)
-    refused = RefusedKeys()
-    app = create_replica(context, link, callers, EngineProxy(link), hosts=Hosts(config.public_url), refused=refused)
+    refused, failures = RefusedKeys(), FailureLog()
+    app = create_replica(
+        context,
+        link,
+        callers,
+        EngineProxy(link),
+        hosts=Hosts(config.public_url),
+        refused=refused,
+        failures=failures,
+    )
     get_ready(app)
     watchdog = context.loop_health.watchdog()
     watchdog.start(asyncio.get_running_loop())
     server = http_server(app)
-    background = [asyncio.create_task(follow_keys(users, catalog)), asyncio.create_task(refused.keep_reporting())]
+    background = [
+        asyncio.create_task(task) for task in (follow_keys(users, catalog), refused.keep_reporting(), failures.keep())
+    ]
     stop = asyncio.Event()
     stop_on_signals(stop, at_once=lambda: None)
     serving = await start_serving(server, sock)
@@ -69,4 +82,5 @@ async def _serve(config: ServerConfig, engine: str, sock: socket, announce: Anno
         task.cancel()
     await link.close()
     await catalog.close()
+    await asyncio.to_thread(tracing.stop)
     watchdog.stop()

@@ -41,6 +41,7 @@ from chockstone.engine.ownership.keys_record import KeysRecord
 from chockstone.engine.ownership.lost_catalog import refuse_new_catalog
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.tracking.tracking import Tracking
+from chockstone.telemetry import tracing
 from chockstone.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ def run(
 
 
 async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, make_console: MakeConsole | None) -> int:
+    await asyncio.to_thread(tracing.start, config.tracing, role="server")
     instruments = Instruments()
     opened = await _open(config, instruments)
     catalog, storage, clock = opened.catalog, ArchiveStorage(opened.store), ServerClock(config.data)
@@ -146,6 +148,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, m
         task.cancel()
     await asyncio.to_thread(storage.close)
     await _close(opened)
+    await asyncio.to_thread(tracing.stop)
     watchdog.stop()
     for reason in failures:
         log.error("the worker cannot start: %s", reason)

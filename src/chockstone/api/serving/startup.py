@@ -18,7 +18,7 @@ from typing import Final
 
 from chockstone.api.config import ServerConfig
 from chockstone.backends.ray.plan import RayPlan, spawn_driver
-from chockstone.backends.supervision.process import WorkerConfig, WorkerProcess, log_to_stderr, spawn_worker
+from chockstone.backends.supervision.process import WorkerConfig, WorkerProcess, spawn_worker
 from chockstone.engine.ownership.catalog_claim import CatalogRefused, require_catalog_within
 from chockstone.engine.ownership.data_directory import (
     ARCHIVES,
@@ -30,6 +30,7 @@ from chockstone.engine.ownership.data_directory import (
 )
 from chockstone.engine.ownership.keys_record import KeysRecord
 from chockstone.engine.ownership.lock_holder import LockHolder, find_holder, record_holder
+from chockstone.telemetry.log_format import configure_logging
 
 log = logging.getLogger(__name__)
 _BACKLOG: Final = 4096
@@ -130,7 +131,7 @@ def require_keys(config: ServerConfig, *, has_keys: bool, keys: KeysRecord | Non
 def configure_process(config: ServerConfig) -> None:
     """Set up logging and raise the limit of open files, as every serving process does first."""
     _raise_file_limit()
-    log_to_stderr(config.log_level)
+    configure_logging(config.log_level, config.log_format)
 
 
 def ray_plan(config: ServerConfig) -> RayPlan:
@@ -153,6 +154,9 @@ def worker_config(config: ServerConfig) -> WorkerConfig:
         max_sequences=config.max_sequences,
         tokens_per_micro_batch=config.tokens_per_micro_batch,
         log_level=config.log_level,
+        log_format=config.log_format,
+        otlp_endpoint=config.tracing.endpoint,
+        trace_ratio=config.tracing.ratio,
     )
 
 

@@ -16,6 +16,7 @@ import orjson
 
 from chockstone import __version__
 from chockstone.backends.importing import quick_imports
+from chockstone.telemetry import tracing
 
 log = logging.getLogger(__name__)
 _NICENESS: Final = 5  # the same as of a local worker
@@ -51,7 +52,7 @@ class ChockstoneWorker:
 
 def _run(settings: Mapping[str, Any]) -> None:
     from chockstone.backends.supervision.instruction_sets import limit_instruction_sets, report_choice
-    from chockstone.backends.supervision.process import MODEL_ENVIRONMENT, WorkerConfig, log_to_stderr
+    from chockstone.backends.supervision.process import MODEL_ENVIRONMENT, WorkerConfig, begin_telemetry
 
     os.environ.update(MODEL_ENVIRONMENT)
     os.nice(_NICENESS)
@@ -65,7 +66,7 @@ def _run(settings: Mapping[str, Any]) -> None:
         from chockstone.backends.worker.spinning import spinning_only_where_alone
 
     config = WorkerConfig(**settings["config"])
-    log_to_stderr(config.log_level)
+    begin_telemetry(config, role="worker")
     report_choice(choice)
     torch.set_num_threads(config.threads)
     rank, world_size = settings["rank"], settings["world_size"]
@@ -77,6 +78,7 @@ def _run(settings: Mapping[str, Any]) -> None:
             run_rank(config, rank=rank, world_size=world_size, rendezvous=settings["rendezvous"], server=server)
         elif server is not None:
             WorkerService(config, BlockingChannel(server), on_orphaned=_end).run()
+    tracing.stop()
     logging.shutdown()
     if server is not None:
         server.close()

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
 from chockstone.backends.ray.plan import RayPlan, take_plan
-from chockstone.backends.supervision.process import WorkerConfig, log_to_stderr
+from chockstone.backends.supervision.process import WorkerConfig
+from chockstone.telemetry.log_format import configure_logging
 
 if TYPE_CHECKING:
     from chockstone.backends.ray.group import RayWorkerGroup
@@ -30,7 +31,7 @@ def main() -> None:
     channel = BlockingChannel(socket.socket(fileno=int(sys.argv[-1])))
     plan, config = take_plan()
     os.chdir("/")  # Ray adds the directory of its driver to the module path of all workers
-    log_to_stderr(config.log_level)
+    configure_logging(config.log_level, config.log_format)
     Driver(channel).run(plan, config)
 
 

@@ -5,7 +5,6 @@ This file imports little, so that the worker can be spawned before the rest of t
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import subprocess
@@ -17,6 +16,9 @@ from typing import Final
 
 import orjson
 
+from chockstone.telemetry import tracing
+from chockstone.telemetry.log_format import LogFormat, configure_logging
+
 # -P: do not import modules from the directory that the server was started in. The last argument, which ``spawn`` adds,
 # is the descriptor of a socket.
 COMMAND: Final = (sys.executable, "-P", "-m", "chockstone.backends.worker.main")
@@ -26,11 +28,6 @@ MODEL_ENVIRONMENT: Final[Mapping[str, str]] = {  # environment variables with wh
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
 }
-_TALKATIVE: Final = (
-    *("botocore", "boto3", "urllib3"),  # whose debug lines hold credentials and signed URLs
-    "alembic.runtime.plugins",
-)
-_SAVES: Final = "chockstone.checkpoints.saving.job"  # the engine logs each save, with its run and name
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +42,15 @@ class WorkerConfig:
     max_sequences: int = 256
     tokens_per_micro_batch: int = 0  # 0: chosen for the device
     log_level: str = "info"
+    log_format: LogFormat = "text"
+    otlp_endpoint: str | None = None
+    trace_ratio: float | None = None
 
 
-def log_to_stderr(level: str) -> None:
-    """Configure logging in this process: the server or a worker."""
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    for name in _TALKATIVE:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    if level != "debug":
-        logging.getLogger(_SAVES).setLevel(logging.WARNING)
+def begin_telemetry(config: WorkerConfig, *, role: str) -> None:
+    """Log and trace in this process as the server does."""
+    configure_logging(config.log_level, config.log_format)
+    tracing.start(tracing.TracingConfig(config.otlp_endpoint, config.trace_ratio), role=role)
 
 
 @dataclass(frozen=True, slots=True)

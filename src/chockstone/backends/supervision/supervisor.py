@@ -31,10 +31,13 @@ from chockstone.backends.calls import (
     decode_event,
     decode_reply,
     encode_call,
+    name_of,
 )
 from chockstone.backends.channel import AsyncChannel, ChannelClosed, Message
 from chockstone.backends.protocol import WorkerLost, WorkerMemory, WorkerPhase, WorkerStatus
 from chockstone.backends.supervision.heartbeat import HeartbeatLimits, HeartbeatMonitor
+from chockstone.telemetry import tracing
+from chockstone.telemetry.origin import RequestOrigin
 
 log = logging.getLogger(__name__)
 _FIRST_DELAY_SECONDS: Final = 0.1
@@ -176,11 +179,12 @@ class WorkerSupervisor(WorkerCalls):
         pending = _Pending(asyncio.get_running_loop().create_future(), on_release, is_sent)
         self._pending[number] = pending
         try:
-            with contextlib.suppress(
-                ChannelClosed
-            ):  # the reply raises WorkerLost once it is known how the worker ended
-                await channel.send(encode_call(number, call))
-            return decode_reply(reply, await pending.reply)
+            with tracing.span("worker.call", call=name_of(call), generation=self.generation):
+                with contextlib.suppress(
+                    ChannelClosed
+                ):  # the reply raises WorkerLost once it is known how the worker ended
+                    await channel.send(encode_call(number, call, RequestOrigin.here()))
+                return decode_reply(reply, await pending.reply)
         finally:
             self._pending.pop(number, None)
 

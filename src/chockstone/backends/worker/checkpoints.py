@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, Final
 
 from chockstone.backends.export.encryption import encrypt_files
@@ -121,7 +122,7 @@ class WorkerCheckpoints:
         With a ``restore_template`` only the parts for which it has room are read and verified. With a ``seal`` any
         other archive is "damaged".
         """
-        return self._threads.submit(self._read, archive, restore_template, seal)
+        return self._threads.submit(copy_context().run, self._read, archive, restore_template, seal)
 
     def is_whole(self, archive: str) -> Future[bool]:
         """Whether the archive is in the store and undamaged. The leader answers; a follower gets False."""
@@ -132,7 +133,7 @@ class WorkerCheckpoints:
                 self._store.stat(archive)
             except CheckpointMissing:  # nearly always: answered without a thread
                 return _known(False)
-        return self._threads.submit(self._verify, archive)
+        return self._threads.submit(copy_context().run, self._verify, archive)
 
     def written(self, archive: str) -> Future[None]:
         """Done when no save is writing the archive any more, whether it succeeded or not."""
@@ -158,7 +159,7 @@ class WorkerCheckpoints:
             except StoreError as error:
                 raise ServerFailure(f"an archive could not be deleted: {error}") from error
 
-        return self._threads.submit(delete)
+        return self._threads.submit(copy_context().run, delete)
 
     def close(self) -> None:
         """Wait for saves in progress."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from chockstone.backends.importing import hidden_packages, quick_imports
 from chockstone.backends.supervision.instruction_sets import limit_instruction_sets, report_choice
+from chockstone.telemetry import tracing
 
 _NICENESS: Final = 5  # so that the API process gets a core first
 _PR_SET_PDEATHSIG: Final = 1
@@ -32,17 +33,18 @@ def main() -> None:
         import torch
 
         from chockstone.backends.channel import BlockingChannel
-        from chockstone.backends.supervision.process import WorkerConfig, log_to_stderr
+        from chockstone.backends.supervision.process import WorkerConfig, begin_telemetry
         from chockstone.backends.worker.service import WorkerService
         from chockstone.backends.worker.spinning import spinning_only_where_alone
 
     config = WorkerConfig(**orjson.loads(os.environ.pop("CHOCKSTONE_WORKER")))
-    log_to_stderr(config.log_level)
+    begin_telemetry(config, role="worker")
     report_choice(choice)
     if config.threads:
         torch.set_num_threads(config.threads)
     with spinning_only_where_alone(torch.get_num_threads()):
         WorkerService(config, BlockingChannel(sock), on_orphaned=_end).run()
+    tracing.stop()
     logging.shutdown()
     _end()  # everything is written; an orderly exit of torch only takes time
 

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from contextvars import Context, copy_context
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -64,6 +65,7 @@ from chockstone.backends.worker.sampler_weights import Weights, WeightsCache, re
 from chockstone.backends.worker.sampling_source import SamplingSource
 from chockstone.checkpoints import Admission, SavedCheckpoint
 from chockstone.sampling.model import SampledModel
+from chockstone.telemetry import tracing
 from chockstone.wire.codecs.pass_request import decode_pass
 from chockstone.wire.codecs.pass_result import encode_pass_result
 from chockstone.wire.codecs.sample_request import decode_sample, limit_context
@@ -179,7 +181,12 @@ class WorkerService:
             self._stop()
             return
         self._process_group.announce_call(message)
-        self._turns.start(self._answer(numbered.number, call), owner=self._owner_of(call))
+        with numbered.origin.resumed():
+            self._start(self._answer(numbered.number, call), owner=self._owner_of(call))
+
+    def _start(self, steps: Steps, *, owner: str = "") -> None:
+        """The steps run in the present context: their log lines and spans belong to the request of the call."""
+        self._turns.start(_in_context(copy_context(), steps), owner=owner)
 
     def _owner_of(self, call: WorkerCall) -> str:
         """The user whose compute turns the call takes; empty if it is no user's."""
@@ -200,7 +207,8 @@ class WorkerService:
 
     def _answer(self, number: int, call: WorkerCall) -> Steps:
         try:
-            reply = yield from self._perform(number, call)
+            with tracing.span(f"worker.{name_of(call)}"):
+                reply = yield from self._perform(number, call)
             self._send(DoneEvent(number, encode_reply(reply)))
         except RequestError as error:
             self._send(FailedEvent(number, error))
@@ -293,18 +301,20 @@ class WorkerService:
             yield from self._until_snapshots_are_written(call.run_id)
         yield self._checkpoints.room()
         started = time.perf_counter()
-        done = self._checkpoints.save(
-            run,
-            call.archive,
-            kind=call.kind,
-            metadata=call.metadata,
-            ttl_seconds=call.ttl_seconds,
-            recipients=keys,
-            admission=Admission(allowance_bytes=call.allowance_bytes, reserve_bytes=call.reserve_bytes),
-        )
+        with tracing.span("save.snapshot", kind=call.kind):
+            done = self._checkpoints.save(
+                run,
+                call.archive,
+                kind=call.kind,
+                metadata=call.metadata,
+                ttl_seconds=call.ttl_seconds,
+                recipients=keys,
+                admission=Admission(allowance_bytes=call.allowance_bytes, reserve_bytes=call.reserve_bytes),
+            )
         seconds = time.perf_counter() - started
         release()
-        yield done
+        with tracing.span("save.write", kind=call.kind):
+            yield done
         self._weights_cache.forget(call.archive)  # it holds the weights of the archive that was replaced
         saved = done.result()
         return SaveReply(size_bytes=saved.size_bytes, seal=saved.seal, seconds=seconds)
@@ -333,7 +343,7 @@ class WorkerService:
             self._weights_cache.forget(archive)
             raise
         self._snapshots.setdefault(call.run_id, {})[archive] = done
-        self._turns.start(self._settle(call.run_id, archive, done))
+        self._start(self._settle(call.run_id, archive, done))
         return EmptyReply()
 
     def _settle(self, run_id: str, archive: str, done: Future[SavedCheckpoint]) -> Steps:
@@ -432,6 +442,16 @@ class WorkerService:
             weights = read_weights(loading.result(), self._bases[base_model], self._sampled[base_model])
             self._weights_cache.put(archive, weights, is_durable=True)
         return weights
+
+
+def _in_context(context: Context, steps: Steps) -> Steps:
+    """The steps, each of them run in this context."""
+    while True:
+        try:
+            awaited = context.run(next, steps)
+        except StopIteration:
+            return
+        yield awaited
 
 
 def _timed(work: Work[TimedReply]) -> Work[TimedReply]:

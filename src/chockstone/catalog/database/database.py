@@ -28,6 +28,7 @@ from chockstone.catalog.database.postgres import CONNECTIONS, READ_ONLY, Connect
 from chockstone.catalog.database.retry import CatalogRetry
 from chockstone.catalog.database.sqlite import apply_pragmas, refuse_what_cannot_be_opened
 from chockstone.catalog.errors import CatalogAway, CatalogUnavailable, UnstorableColumnValue
+from chockstone.telemetry import tracing
 from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.redaction import redact_url
 
@@ -142,14 +143,15 @@ class Database:
         """
         retry, started = CatalogRetry(), time.perf_counter()
         try:
-            while True:
-                task = asyncio.create_task(self._write(work) if writes else self._read(work))
-                self._under_way.add(task)
-                task.add_done_callback(self._under_way.discard)
-                try:
-                    return await asyncio.shield(task)
-                except CatalogAway as error:
-                    await retry.wait(error)
+            with tracing.span("catalog.write" if writes else "catalog.read"):
+                while True:
+                    task = asyncio.create_task(self._write(work) if writes else self._read(work))
+                    self._under_way.add(task)
+                    task.add_done_callback(self._under_way.discard)
+                    try:
+                        return await asyncio.shield(task)
+                    except CatalogAway as error:
+                        await retry.wait(error)
         finally:
             retry.end()
             if self._instruments is not None:

@@ -20,6 +20,8 @@ _MAKE_ONE = "chockstone model make ./tiny && chockstone serve --model tiny=./tin
 def check_settings(settings: Settings) -> None:
     """Look at what the settings name. Raises SettingsError, saying what to do; changes nothing."""
     _check_database(settings.deployment)
+    if settings.traces.otlp_endpoint is not None:
+        _require("otel", "--otlp-endpoint", instead="leave --otlp-endpoint out")
     if settings.deployment.engine is not None:
         _check_replica(settings)
         return

@@ -6,6 +6,7 @@ from chockstone.api.config import ServerConfig
 from chockstone.checkpoints import Best, Retention
 from chockstone.cli.settings.settings import Settings, StorageSettings
 from chockstone.engine.config import Durability, EngineLimits, StorageRules
+from chockstone.telemetry.tracing import TracingConfig
 
 
 def server_config(settings: Settings) -> ServerConfig:
@@ -40,6 +41,8 @@ def server_config(settings: Settings) -> ServerConfig:
         public_url=settings.public_url,
         track=settings.track,
         log_level=settings.log_level,
+        log_format=settings.log_format,
+        tracing=TracingConfig(settings.traces.otlp_endpoint, settings.traces.trace_ratio),
         database=deployment.database,
         store=deployment.store,
         downloads=deployment.downloads,

@@ -32,6 +32,7 @@ from chockstone.cli.settings.values import (
     choice,
     duration,
     optional,
+    ratio,
     size,
     whole_number,
 )
@@ -41,6 +42,7 @@ from chockstone.trackers.tracker import TrackerKind
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 JournalMode = Literal["off", "on", "synced"]
 OnJournalLoss = Literal["fail", "continue"]
 BackendKind = Literal["local", "ray"]
@@ -185,6 +187,26 @@ class DeploymentSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceSettings:
+    TITLE: ClassVar = "Traces"
+
+    otlp_endpoint: str | None = setting(
+        optional(SERVER_URL),
+        None,
+        "URL of an OpenTelemetry collector (OTLP over HTTP) that receives traces.",
+        default_text="OTEL_EXPORTER_OTLP_ENDPOINT, or off",
+        for_replicas=True,
+    )
+    trace_ratio: float | None = setting(
+        optional(ratio()),
+        None,
+        "Share of traces to record, from 0 to 1.",
+        default_text="OTEL_TRACES_SAMPLER, or 1",
+        for_replicas=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     TITLE: ClassVar = "Server"
 
@@ -205,6 +227,9 @@ class Settings:
     )
     threads: int = setting(whole_number(0, 4096), 0, "Number of threads for arithmetic; 0 uses all cores.")
     log_level: LogLevel = setting(choice(LogLevel), "info", "Minimum log level.", for_replicas=True)
+    log_format: LogFormat = setting(
+        choice(LogFormat), "text", "Log format: lines of text, or one JSON object per line.", for_replicas=True
+    )
     keys: Mapping[str, str] = setting(
         KEYS,
         {},
@@ -228,6 +253,7 @@ class Settings:
     storage: StorageSettings = StorageSettings()
     recovery: RecoverySettings = RecoverySettings()
     deployment: DeploymentSettings = DeploymentSettings()
+    traces: TraceSettings = TraceSettings()
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)  # by name of the setting
 
     @property

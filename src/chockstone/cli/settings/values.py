@@ -78,6 +78,21 @@ def whole_number(least: int, most: int) -> ValueKind[int]:
     return ValueKind("N", read, flag_type=int)
 
 
+def ratio() -> ValueKind[float]:
+    """From 0 to 1."""
+
+    def read(value: object, _base: Path) -> float:
+        try:
+            number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else -1.0
+        except ValueError:
+            number = -1.0
+        if not 0 <= number <= 1:
+            raise ValueError(f"{value!r} is not a number from 0 to 1")
+        return number
+
+    return ValueKind("RATIO", read, lambda number: f"{number:g}")
+
+
 def choice(literal: Any) -> ValueKind[Any]:  # Any: a Literal is no type that mypy could take here
     choices = get_args(literal)
 

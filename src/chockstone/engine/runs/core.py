@@ -35,6 +35,7 @@ from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.storage.verification import CheckpointVerifier
 from chockstone.engine.usage import UsageMeter
 from chockstone.telemetry.instruments import Instruments
+from chockstone.telemetry.timings import RecentTimings
 
 
 class RunCore:
@@ -63,6 +64,7 @@ class RunCore:
         on_anonymous_sampler: Callable[[str, str], None],
         on_archive_written: Callable[[], None],
         on_trained: Callable[[str, int], None],
+        timings: RecentTimings,
     ) -> None:
         self._catalog = catalog
         self._futures = futures
@@ -115,6 +117,7 @@ class RunCore:
         )
         self.runner = Runner(
             *(futures, limits, executor, recovery, self.archives, settlement, shutdown, instruments),
+            timings=timings,
             on_lost=self.unloader.note_lost,
         )
         self.rebuild = CatalogRebuild(catalog, runs, journals, now=now)

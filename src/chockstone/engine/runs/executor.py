@@ -151,12 +151,13 @@ class Executor:
             generation=generation,
         )
         run.note_loaded(generation)
-        opened = f"run={run.run_id} owner={run.owner} base_model={run.base_model} rank={run.spec['rank']}"
-        if command.load is not None:
-            outcome = await self._load(run, operation, command.load)
-            log.info("run opened %s from=%s skipped=%d", opened, command.load.source.path, len(command.load.skipped))
+        opened = (run.run_id, run.owner, run.base_model, run.spec["rank"])
+        if (load := command.load) is not None:
+            outcome = await self._load(run, operation, load)
+            line = "run opened run=%s owner=%s base_model=%s rank=%s from=%s skipped=%d"
+            log.info(line, *opened, load.source.path, len(load.skipped))
             return outcome
-        log.info("run opened %s", opened)
+        log.info("run opened run=%s owner=%s base_model=%s rank=%s", *opened)
         return _ended(CreateModelResponse(model_id=run.run_id), environment=dict(self._worker.environment))
 
     async def _forward_backward(self, run: Run, operation: Operation, command: ForwardBackward) -> OperationOutcome:

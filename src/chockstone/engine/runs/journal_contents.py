@@ -17,6 +17,7 @@ from chockstone.engine.runs.commands import CloseRun, OpenRun, UnknownCommand, r
 from chockstone.engine.runs.operations import Operation, OperationRequest, ResultRecord
 from chockstone.engine.runs.used_seq_ids import UsedSeqIds
 from chockstone.engine.usage import TrainedTotal
+from chockstone.telemetry.origin import RequestOrigin
 
 Json = Mapping[str, Any]  # Any: plain JSON
 
@@ -117,6 +118,7 @@ def _read_operation(record: Record) -> Operation:
             record=record,
             damage=record.damage,
             is_old=True,
+            origin=RequestOrigin.from_json(head.get("origin")),  # earlier versions did not record it
         )
     )
 

@@ -1,7 +1,8 @@
 """Lanes: the order in which one run's operations may run.
 
-A lane runs the turns of a single run in the order they were added, one at a time. It knows nothing
-of tensors, databases, journals or HTTP.
+A lane runs the turns of a single run in the order they were added, one at a time. Each runs with the context variables
+that were set when it was added, so its log lines and spans belong to the request that asked for it. A lane knows
+nothing of tensors, databases, journals or HTTP.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
 
 Turn = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs one operation. It is given ``release``, which lets the next turn start before this one ends. Must not raise."""
@@ -16,7 +18,7 @@ Turn = Callable[[Callable[[], None]], Awaitable[None]]
 
 class Lane:
     def __init__(self) -> None:
-        self._waiting: deque[Turn] = deque()
+        self._waiting: deque[tuple[Turn, Context]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._is_blocked = False  # by the turn at the head
         self._is_halted = False
@@ -24,7 +26,7 @@ class Lane:
         self._idle.set()
 
     def add(self, turn: Turn) -> None:
-        self._waiting.append(turn)
+        self._waiting.append((turn, copy_context()))
         self._idle.clear()
         self._go_on()
 
@@ -53,7 +55,8 @@ class Lane:
             return
         if self._waiting and not self._is_halted:
             self._is_blocked = True
-            task = asyncio.create_task(self._run(self._waiting.popleft()))
+            turn, context = self._waiting.popleft()
+            task = asyncio.create_task(self._run(turn), context=context)
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         elif not self._running:

@@ -17,6 +17,7 @@ from chockstone.engine.futures import Promise, Result
 from chockstone.engine.history.points import Measurement
 from chockstone.engine.journal.journal import Record
 from chockstone.engine.runs.commands import CHANGES_STATE, Command
+from chockstone.telemetry.origin import NO_ORIGIN, RequestOrigin
 from chockstone.wire.failures import BadRequest
 
 _REQUEST: Final = re.compile(r"([A-Za-z0-9_-]{1,100}:train:[0-9]{1,18}):[0-9]{1,18}")
@@ -67,6 +68,7 @@ class OperationRequest:
     record: Record | None = None
     damage: str | None = None  # why its record cannot be trusted
     is_old: bool = False  # taken by an earlier server, which may have begun it
+    origin: RequestOrigin = NO_ORIGIN  # the HTTP request that asked for it
 
 
 @dataclass(slots=True, eq=False)

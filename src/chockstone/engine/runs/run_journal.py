@@ -195,6 +195,8 @@ class RunJournal:
             "count": count,
             "after": after,
         }
+        if origin := request.origin.to_json():
+            head["origin"] = origin
         appended = self._journal.append(
             head, request.body or b"", mark=lambda sequence: JournalMark(self._birth, sequence, count)
         )

@@ -24,7 +24,7 @@ from chockstone.engine.history.step_history import StepHistory
 from chockstone.engine.journal.journal import JournalDamaged, JournalError
 from chockstone.engine.journal.writer import Stalled
 from chockstone.engine.queue_shares import QueueShares
-from chockstone.engine.runs.commands import CloseRun, Command, OpenRun, api_name
+from chockstone.engine.runs.commands import CloseRun, Command, OpenRun, Save, api_name
 from chockstone.engine.runs.executor import Executor, Release
 from chockstone.engine.runs.journal_contents import JournalContents
 from chockstone.engine.runs.operations import (
@@ -38,7 +38,10 @@ from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.recovery.recovery import Halted, NotRecovered, Postponed, RunRecovery
 from chockstone.engine.runs.run import Run
 from chockstone.engine.runs.run_journal import RunJournal
+from chockstone.telemetry import tracing
 from chockstone.telemetry.instruments import Instruments
+from chockstone.telemetry.origin import RequestOrigin
+from chockstone.telemetry.timings import RecentTimings, Timing
 from chockstone.wire.failures import RequestError, ServerFailure
 
 log = logging.getLogger(__name__)
@@ -103,10 +106,12 @@ class Runner:
         shutdown: Shutdown,
         instruments: Instruments,
         *,
+        timings: RecentTimings,
         on_lost: Callable[[Run], None],
         monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
-        """``on_lost`` is called with a run that no server can recover."""
+        """``on_lost`` is called with a run that no server can recover. ``timings`` gets each operation that ended."""
         self._futures = futures
         self._limits = limits
         self._executor = executor
@@ -117,6 +122,8 @@ class Runner:
         self._instruments = instruments
         self._on_lost = on_lost
         self._monotonic = monotonic
+        self._now = now
+        self._timings = timings
         self._queued_bytes = QueueShares(limits.queued_bytes)
 
     async def submit(
@@ -150,11 +157,15 @@ class Runner:
         if seq_id is not None:
             run.used_seq_ids.add(seq_id)
         promise = self._futures.promise(run.owner, None if seq_id is None else request_id_of(run.run_id, seq_id))
-        operation = run.journal.add(OperationRequest(command, promise.request_id, seq_id, body, loss))
+        span = _span_of(run, command, promise.request_id)
+        with span.current():  # what the journal and the worker get of the trace
+            request = OperationRequest(command, promise.request_id, seq_id, body, loss, origin=RequestOrigin.here())
+        operation = run.journal.add(request)
         _attach(run, operation, promise)
         run.note_submitted(operation, at=self._monotonic())
-        self._queue(run, operation)
-        await run.journal.written(operation.request_id)
+        self._queue(run, operation, span)
+        with span.part("journal.append"):
+            await run.journal.written(operation.request_id)
         return operation.request_id
 
     def resubmit(self, run: Run) -> None:
@@ -168,7 +179,8 @@ class Runner:
             if isinstance(operation.command, CloseRun):
                 run.begin_closing()
             if not operation.is_begun:
-                self._queue(run, operation)
+                with operation.request.origin.resumed():
+                    self._queue(run, operation, _span_of(run, operation.command, operation.request_id))
 
     async def offer_results(self, owner: str, journal: RunJournal, contents: JournalContents) -> None:
         """Make the results of an earlier server available that clients may still ask for."""
@@ -187,18 +199,40 @@ class Runner:
         """Size of the bodies of all operations that wait or run."""
         return self._queued_bytes.total
 
-    def _queue(self, run: Run, operation: Operation) -> None:
+    def _queue(self, run: Run, operation: Operation, span: tracing.Span) -> None:
+        """``span`` ends with the operation."""
         size_bytes = len(operation.request.body or b"")
         self._queued_bytes.add(run.owner, size_bytes)
-        queued_at = self._monotonic()
+        waiting, queued_at, asked_at = span.part("lane.wait"), self._monotonic(), self._now()
 
         async def turn(release: Release) -> None:
+            waiting.end()
+            begun_at = self._now()
             try:
-                await self._take_turn(run, operation, release, queued_at=queued_at)
+                with span:
+                    await self._take_turn(run, operation, release, queued_at=queued_at)
+                    outcome = operation.outcome
+                    if outcome is None:
+                        span.set(postponed=True)  # to a recovery, or to the next server
+                    elif outcome.is_failure:
+                        span.fail("the operation failed; the client has the reason")
             finally:
                 self._queued_bytes.remove(run.owner, size_bytes)
+                self._note_timing(run, operation, asked_at, begun_at)
 
         run.lane.add(turn)
+
+    def _note_timing(self, run: Run, operation: Operation, queued_at: float, begun_at: float) -> None:
+        command, outcome = operation.command, operation.outcome
+        details: dict[str, str | int | float] = {"request": operation.request_id}
+        if isinstance(command, Save):
+            details["path"] = str(command.path)
+        if outcome is None or outcome.is_failure:
+            details["outcome"] = "postponed" if outcome is None else "failed"
+        self._timings.add(
+            run.run_id,
+            Timing(api_name(command), queued_at, begun_at, self._now(), operation.sequence, details),
+        )
 
     def queue_recovery(self, run: Run) -> None:
         """Recover the run although no operation asks for it: one will soon, or a save must be made again."""
@@ -359,6 +393,10 @@ class Runner:
     def _halt_if_stopping(self, error: Exception) -> None:
         if self._shutdown.has_begun:
             raise Halted from error
+
+
+def _span_of(run: Run, command: Command, request_id: str) -> tracing.Span:
+    return tracing.span(f"operation.{api_name(command)}", run=run.run_id, request=request_id, owner=run.owner)
 
 
 def _attach(run: Run, operation: Operation, promise: Promise) -> None:

@@ -29,6 +29,7 @@ from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.storage.checkpoints import CheckpointLifecycle
 from chockstone.engine.storage.quotas import QuotaLedger, QuotaShare, how_to_free
 from chockstone.engine.usage import UsageMeter
+from chockstone.telemetry import tracing
 from chockstone.telemetry.declarations import SaveFailure
 from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.failures import BadRequest, RequestError
@@ -193,14 +194,15 @@ class Saving:
     async def _commit(self, row: CheckpointRow, written: WrittenCheckpoint) -> None:
         now, size_bytes = self._now(), written.size_bytes
         session_id = row.run_id.partition(":")[0]
-        committed = await self._catalog.checkpoints.commit(
-            row,
-            size_bytes=size_bytes,
-            seal=written.seal,
-            now=now,
-            purge_at=self._checkpoints.purge_at(now),
-            use=self._usage.saved(session_id, owner=row.owner, base_model=row.base_model),
-        )
+        with tracing.span("save.commit", path=row.path, bytes=size_bytes):
+            committed = await self._catalog.checkpoints.commit(
+                row,
+                size_bytes=size_bytes,
+                seal=written.seal,
+                now=now,
+                purge_at=self._checkpoints.purge_at(now),
+                use=self._usage.saved(session_id, owner=row.owner, base_model=row.base_model),
+            )
         self._note("checkpoint_saved", row, size_bytes=size_bytes)
         if committed.replaced is not None:
             self._note("checkpoint_overwritten", row, size_bytes=committed.replaced.size_bytes)

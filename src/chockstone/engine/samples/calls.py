@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
@@ -92,7 +93,7 @@ class SampleCalls:
                 seed=request.facts.seed,
                 body=request.body,
             )
-            request.is_sent = True
+            request.is_sent, request.begun_at = True, time.time()
             try:
                 return await self._worker.sample(call)
             finally:

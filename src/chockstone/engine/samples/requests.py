@@ -11,6 +11,7 @@ from typing import Any
 from chockstone.engine.futures import Promise
 from chockstone.engine.samples.completions import CLONE_SPAN
 from chockstone.engine.storage.archive_names import ephemeral_name
+from chockstone.telemetry.origin import NO_ORIGIN, RequestOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class SampleFacts:
     seq_id: int | None
     num_samples: int
     seed: int
+    origin: RequestOrigin = NO_ORIGIN  # the HTTP request that asked for it
 
     @property
     def feed(self) -> tuple[str, int]:
@@ -59,13 +61,14 @@ class SampleFacts:
         return self.source.sampling_session_id, (self.seq_id or 0) // CLONE_SPAN
 
     def to_json(self) -> Mapping[str, Any]:  # Any: plain JSON
-        return {
+        facts = {
             "request_id": self.request_id,
             **asdict(self.source),
             "seq_id": self.seq_id,
             "num_samples": self.num_samples,
             "seed": self.seed,
         }
+        return {**facts, "origin": origin} if (origin := self.origin.to_json()) else facts
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> SampleFacts:
@@ -76,7 +79,8 @@ class SampleFacts:
             values["archive"],
             values.get("seal"),  # earlier versions did not record it
         )
-        return cls(values["request_id"], source, values["seq_id"], values["num_samples"], values["seed"])
+        origin = RequestOrigin.from_json(values.get("origin"))  # earlier versions did not record it
+        return cls(values["request_id"], source, values["seq_id"], values["num_samples"], values["seed"], origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,8 @@ class PendingSample:
     server_deaths: int = 0  # of servers, while it ran
     is_sent: bool = False  # to the worker that runs now
     counts_as_suspect: bool = True  # if this server died now, the journal would count this request as a suspect
+    queued_at: float = 0.0  # seconds since 1970
+    begun_at: float = 0.0  # when it was last sent to a worker; 0: never
 
     @property
     def request_id(self) -> str:

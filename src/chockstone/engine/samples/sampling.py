@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from chockstone.backends.protocol import Worker
+from chockstone.backends.protocol import SampleReply, Worker
 from chockstone.engine.config import Busy, EngineLimits
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.futures import Futures, Result
@@ -38,7 +38,10 @@ from chockstone.engine.samples.requests import (
     request_id_of,
     seed_of,
 )
+from chockstone.telemetry import tracing
 from chockstone.telemetry.instruments import Instruments
+from chockstone.telemetry.origin import RequestOrigin
+from chockstone.telemetry.timings import RecentTimings, Timing
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
 __all__ = ["SamplerSource", "Sampling", "Submitted"]
@@ -74,17 +77,20 @@ class Sampling:
         on_bad_archive: Callable[[SamplerSource, RequestError], None] = lambda _source, _error: None,
         instruments: Instruments | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        timings: RecentTimings | None = None,
     ) -> None:
         """``on_sampled`` is called with what a sample used, and the sequence of its result if the journal has it;
         ``on_recorded`` with the same of each result of an earlier server, counted or not. After either, the journal
         keeps the result until its ``counted`` is called. ``on_used`` is called with a sampling session that samples
-        from an archive, ``on_bad_archive`` when that archive is damaged or missing."""
+        from an archive, ``on_bad_archive`` when that archive is damaged or missing. ``timings`` gets each sample that
+        ended, by its sampling session."""
         self._worker = worker
         self._archives: set[str] = set()  # that the worker may hold in memory
         self._on_sampled = on_sampled
         self._on_recorded = on_recorded
         self._instruments = instruments or Instruments()
         self._now = now
+        self._timings = timings or RecentTimings()
         self._on_used = on_used
         self._on_bad_archive = on_bad_archive
         self.recovered = asyncio.Event()
@@ -239,7 +245,7 @@ class Sampling:
             )
         promise = self._futures.promise(source.owner, request_id)
         seed = seed_of(promise.request_id, source, seq_id)
-        facts = SampleFacts(promise.request_id, source, seq_id, num_samples, seed)
+        facts = SampleFacts(promise.request_id, source, seq_id, num_samples, seed, RequestOrigin.here())
         request = PendingSample(promise, facts, body)
         if self._journal is not None:
             request.written = self._journal.add(facts, body)
@@ -270,7 +276,8 @@ class Sampling:
         promise = self._futures.promise(facts.source.owner, facts.request_id)
         request = PendingSample(promise, facts, body, counts_as_suspect=False)
         request.deaths, request.server_deaths = found.deaths, found.server_deaths
-        self._start(request, failure)
+        with facts.origin.resumed():
+            self._start(request, failure)
 
     def _remember(self, facts: SampleFacts) -> Submitted:
         submitted = Submitted(facts.request_id, facts.num_samples)
@@ -283,6 +290,7 @@ class Sampling:
     def _start(self, request: PendingSample, failure: RequestError | None = None) -> None:
         """Run it, or have it end with the failure."""
         source = request.facts.source
+        request.queued_at = time.time()
         if self._journal is not None:
             request.promise.when_gone(partial(self._journal.gone, request.request_id))
         if source.archive is not None:
@@ -302,6 +310,11 @@ class Sampling:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, request: PendingSample, failure: RequestError | None) -> None:
+        facts = request.facts
+        with tracing.span("operation.sample", sampler=facts.source.sampling_session_id, request=facts.request_id):
+            await self._run_to_its_end(request, failure)
+
+    async def _run_to_its_end(self, request: PendingSample, failure: RequestError | None) -> None:
         started = time.perf_counter()
         try:
             if request.written is not None:
@@ -374,7 +387,17 @@ class Sampling:
             log.exception("sample failed sampler=%s", source.sampling_session_id)
             return OperationOutcome(Result.failed(error))
         ended_at = int(self._now().timestamp())
+        self._note_timing(request, reply)
         used = SampledTokens(
             source.owner, source.session_id, source.base_model, reply.prompt_tokens, reply.tokens, ended_at
         )
         return OperationOutcome(Result(reply.result, "sample"), used.to_json())
+
+    def _note_timing(self, request: PendingSample, reply: SampleReply) -> None:
+        details: dict[str, str | int | float] = {
+            "request": request.request_id,
+            "tokens": reply.tokens,
+            "prompt_tokens": reply.prompt_tokens,
+        }
+        timing = Timing("sample", request.queued_at, request.begun_at, time.time(), details=details)
+        self._timings.add(request.facts.source.sampling_session_id, timing)

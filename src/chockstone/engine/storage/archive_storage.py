@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Final, TypeVar
 
@@ -44,7 +45,7 @@ class ArchiveStorage:
 
         With a ``seal`` any other archive in its place is a DamagedArchive.
         """
-        opening = self._threads.submit(self._open, archive, seal)
+        opening = self._threads.submit(copy_context().run, self._open, archive, seal)
         try:
             return await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
@@ -96,7 +97,9 @@ class ArchiveStorage:
 
         Other errors say nothing about the archive: a store that cannot be reached, a newer format.
         """
-        return await asyncio.wrap_future(self._readers.submit(self._verify, archive, bytes_per_second, seal))
+        return await asyncio.wrap_future(
+            self._readers.submit(copy_context().run, self._verify, archive, bytes_per_second, seal)
+        )
 
     async def free_bytes(self) -> int | None:
         """Room left on the disk; None where the store has no such limit."""
@@ -119,7 +122,7 @@ class ArchiveStorage:
         self._readers.shutdown(cancel_futures=True)
 
     async def _run(self, work: Callable[..., T], *values: str) -> T:
-        return await asyncio.wrap_future(self._threads.submit(work, *values))
+        return await asyncio.wrap_future(self._threads.submit(copy_context().run, work, *values))
 
     def _look_up(self, archives: Iterable[str]) -> dict[str, StoreEntry]:
         wanted = list(archives)

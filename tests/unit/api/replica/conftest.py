@@ -26,6 +26,7 @@ from chockstone.api.replica.proxy import STALL_SECONDS, EngineProxy
 from chockstone.api.serving.http_server import http_config
 from chockstone.api.users import UserDirectory
 from chockstone.catalog import Catalog
+from chockstone.engine.failure_log import FailureLog
 from support.api.loopback_server import serving
 from support.postgres import catalog_url
 
@@ -93,6 +94,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
                 EngineProxy(link, stall_seconds=stall_seconds),
                 hosts=Hosts(None),
                 refused=RefusedKeys(),
+                failures=FailureLog(),
             )
             replica = await stack.enter_async_context(listening(app, port=port))
             headers = {"X-API-Key": KEYS["ann"]}

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from chockstone.backends.channel import BlockingChannel
-from chockstone.backends.supervision.process import WorkerConfig, WorkerProcess, log_to_stderr, spawn, spawn_worker
-from chockstone.checkpoints.saving import job
+from chockstone.backends.supervision.process import WorkerConfig, WorkerProcess, spawn, spawn_worker
 
 # Writes its settings and the arguments it was given, then waits until the channel is closed.
 SCRIPT = """
@@ -80,28 +77,3 @@ def test_a_program_that_is_not_there_leaves_no_socket_open(tmp_path: Path) -> No
         spawn([str(tmp_path / "nothing")], environment={})
 
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-@pytest.fixture
-def levels() -> Iterator[None]:
-    names = ("", "botocore", "boto3", "urllib3", "alembic.runtime.plugins", job.__name__)
-    loggers = [logging.getLogger(name) for name in names]
-    before = [logger.level for logger in loggers]
-    yield
-    for logger, level in zip(loggers, before, strict=True):
-        logger.setLevel(level)
-
-
-@pytest.mark.usefixtures("levels")
-def test_libraries_whose_debug_lines_hold_credentials_stay_quiet() -> None:
-    log_to_stderr("debug")
-
-    assert logging.getLogger("botocore").getEffectiveLevel() == logging.WARNING
-    assert logging.getLogger("urllib3").getEffectiveLevel() == logging.WARNING
-
-
-@pytest.mark.usefixtures("levels")
-def test_the_line_of_the_library_for_each_save_is_left_to_the_engine() -> None:
-    log_to_stderr("info")
-
-    assert not job.log.isEnabledFor(logging.INFO)

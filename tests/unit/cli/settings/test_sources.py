@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.cli.settings.settings import NAMES, LimitSettings, RecoverySettings, SettingsError, StorageSettings
+from chockstone.cli.settings.settings import (
+    NAMES,
+    LimitSettings,
+    RecoverySettings,
+    SettingsError,
+    StorageSettings,
+    TraceSettings,
+)
 from chockstone.cli.settings.values import ModelSetting
 from support.cli.settings import load
 
@@ -34,6 +41,9 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
         "device": "cuda",
         "dtype": "bfloat16",
         "log_level": "debug",
+        "log_format": "json",
+        "otlp_endpoint": "http://collector:4318",
+        "trace_ratio": "0.17",
         "keys": "alice=tml-alice, bob=tml-bobby",
         "admins": "alice, bob",
         "public_url": "https://models.example.com/",
@@ -71,6 +81,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
     assert from_file.storage == StorageSettings(
         17, 17, ("loss", "max", 17), hours, gib, gib, 17, hours, hours, scrub_rate=17, scrub_interval=hours
     )
+    assert from_file.traces == TraceSettings("http://collector:4318", 0.17)
     assert from_file.recovery == RecoverySettings("synced", "continue", 17, hours, hours, hours)
 
 

@@ -103,3 +103,12 @@ def test_counts_are_the_largest_that_any_record_tells() -> None:
 def test_without_a_head_nothing_can_be_read() -> None:
     with pytest.raises(JournalDamaged, match="no head"):
         read_contents(records(asked(OpenRun(), 0)))
+
+
+def test_an_operation_has_the_origin_that_was_recorded_or_none() -> None:
+    known = asked(StepOptimizer({}), 1, origin={"request": "r-1"})
+    foreign = asked(StepOptimizer({}), 2, origin="?")
+
+    contents = read_contents(records(HEAD, asked(OpenRun(), 0), known, foreign))
+
+    assert [each.request.origin.request_id for each in contents.operations] == [None, "r-1", None]

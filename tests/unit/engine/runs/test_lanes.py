@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chockstone.engine.runs.lanes import Lane, Turn
+from chockstone.telemetry.origin import current_request_id, working_for
 
 
 @dataclass(frozen=True)
@@ -166,3 +167,21 @@ async def test_an_empty_lane_is_drained() -> None:
     await lane.drained()
     lane.halt()
     await lane.drained()
+
+
+async def test_a_turn_works_for_the_request_that_added_it_and_not_for_the_one_before_it() -> None:
+    lane, seen = Lane(), []
+    gate = asyncio.Event()
+
+    async def turn(release: Callable[[], None]) -> None:
+        seen.append(current_request_id())
+        release()
+        await gate.wait()
+
+    for request_id in ("r-1", "r-2", None):
+        with working_for(request_id):
+            lane.add(turn)
+    gate.set()
+    await lane.drained()
+
+    assert seen == ["r-1", "r-2", None]

@@ -24,6 +24,7 @@ from chockstone.engine.runs.run import Run, RunFacts
 from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.engine.runs.runner import Runner, Settlement
 from chockstone.telemetry.instruments import Instruments
+from chockstone.telemetry.timings import RecentTimings
 from chockstone.wire.failures import BadRequest, ServerFailure
 from support.engine.making import blank_history, no_history
 
@@ -65,6 +66,7 @@ class Stage:
     recovery: NoRecovery = field(default_factory=NoRecovery)
     futures: Futures = field(default_factory=lambda: Futures(now=lambda: 0.0))
     lost: list[Run] = field(default_factory=list)
+    timings: RecentTimings = field(default_factory=RecentTimings)
 
     def __post_init__(self) -> None:
         # Any: stand-ins for the rooms next door
@@ -80,6 +82,7 @@ class Stage:
             ),
             Shutdown(),
             Instruments(),
+            timings=self.timings,
             on_lost=self.lost.append,
         )
 

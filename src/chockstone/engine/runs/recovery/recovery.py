@@ -29,8 +29,10 @@ from chockstone.engine.runs.operations import Operation, OperationOutcome, diges
 from chockstone.engine.runs.recovery.archives import RecoveryArchive, RecoveryArchives
 from chockstone.engine.runs.run import PARKED, RESTARTED, Run
 from chockstone.engine.storage.archive_storage import ArchiveStorage
+from chockstone.telemetry import tracing
 from chockstone.telemetry.declarations import RecoveryReason
 from chockstone.telemetry.instruments import Instruments
+from chockstone.telemetry.origin import working_for
 from chockstone.wire.failures import Code, RequestError, ServerFailure
 from chockstone.wire.model_names import ModelName
 
@@ -151,7 +153,8 @@ class RunRecovery:
                     "Resume it with create_training_client_from_state_with_optimizer and its last checkpoint."
                 )
             try:
-                await self._rebuild(run, before)
+                with tracing.begin("recovery", run=run.run_id, reason=run.recovery_reason):
+                    await self._rebuild(run, before)
             except BaseException as error:
                 run.note_half_recovered()
                 if isinstance(error, StoreError):
@@ -180,7 +183,8 @@ class RunRecovery:
         started = time.perf_counter()
         receipt = RecoveryReceipt(run.recovery_reason)
         run.begin_recovery("the run is being recovered")
-        through = await self._load_newest(run, receipt)
+        with tracing.span("recovery.load"):
+            through = await self._load_newest(run, receipt)
         for each in receipt.skipped:
             log.warning("recovery archive skipped archive=%s error=%s", each["archive"], each["reason"])
         _refuse_gaps(run, through)
@@ -199,7 +203,11 @@ class RunRecovery:
             if self._shutdown.has_begun:
                 raise Halted
             run.begin_recovery(f"the run is being recovered: {number} of {len(pending)} operations are replayed")
-            await self._replay(run, operation, receipt)
+            with (
+                working_for(operation.request.origin.request_id),
+                tracing.span("recovery.replay", operation=api_name(operation.command), sequence=operation.sequence),
+            ):
+                await self._replay(run, operation, receipt)
         receipt.seconds = time.perf_counter() - started
         run.end_recovery()
         await self._report(run, receipt)

@@ -1,7 +1,7 @@
 """Failed requests: middleware that hands each answer with a status from 400 up to the failure log, with its reason.
 
 Some are no news and are left out: polls that found nothing yet, probes of a server that is not ready, refused keys
-(``refusals`` reports those), and what a handler has reported itself.
+(``refusals`` reports those), and what a handler or the engine behind an API replica has reported itself.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import orjson
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from chockstone.api.requests.request_facts import client_of, fields_of, is_forwarded, method_of, owner_of, route_of
 from chockstone.engine.failure_log import FailureLog, RequestFailure
 
 _REPORTED: Final = "failure_is_reported"  # in the scope's state
 _QUIET: Final = re.compile(r"408 /api/v1/retrieve_futures?|503 /api/v1/readyz")
-_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_PREFIX: Final = "/api/v1"  # some versions of FastAPI leave it out of the template
 _LARGEST_BYTES: Final = 64 << 10  # of an answer that is read for its reason
 
 
@@ -80,30 +79,16 @@ class _Answer:
 
 
 def _is_quiet(scope: Scope, status: int) -> bool:
-    has_key = any(name == b"x-api-key" and value for name, value in scope["headers"])
-    is_refused_key = status == 401 and has_key
-    is_reported = scope.get("state", {}).get(_REPORTED, False)
+    is_refused_key = status == 401 and any(fields_of(scope, b"x-api-key"))
+    is_reported = scope.get("state", {}).get(_REPORTED, False) or is_forwarded(scope)
     return is_refused_key or is_reported or _QUIET.fullmatch(f"{status} {scope['path']}") is not None
 
 
 def _describe(scope: Scope, status: int, reason: str) -> RequestFailure:
-    client = scope.get("client")
-    caller = scope.get("state", {}).get("caller")
     return RequestFailure(
-        route=f"{_method(scope)} {_route(scope)}",
+        route=f"{method_of(scope)} {route_of(scope)}",
         status=str(status),
         reason=reason,
-        owner="-" if caller is None else caller.user_id,
-        client="-" if client is None else str(client[0])[:64],
+        owner=owner_of(scope),
+        client=client_of(scope),
     )
-
-
-def _method(scope: Scope) -> str:
-    """All methods that clients made up are one kind."""
-    return scope["method"] if scope["method"] in _METHODS else "(other)"
-
-
-def _route(scope: Scope) -> str:
-    """The route's template, relative to ``/api/v1``. It has no tokens, and clients cannot make one up."""
-    path = getattr(scope.get("route"), "path", None)
-    return "(none)" if path is None else str(path).removeprefix(_PREFIX)

@@ -1,0 +1,366 @@
+"""Tracing: spans of OpenTelemetry, exported by OTLP over HTTP. The only file that imports OpenTelemetry.
+
+While tracing is off, nothing is imported and ``span`` returns one shared object that does nothing. While it is on, a
+thread exports finished spans in batches; its queue is bounded, and spans that do not fit are dropped. A collector that
+does not answer costs a log line, and never delays or fails a request.
+
+A trace begins with an HTTP request (``begin_request``) or with a recovery (``begin``). Other spans are parts of a trace
+in progress: where there is none, ``span`` does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import Token
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from chockstone.extras import ExtraMissing, require
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+    from opentelemetry.sdk.trace.sampling import Sampler
+    from opentelemetry.trace import Span as OpenTelemetrySpan
+    from opentelemetry.trace import SpanContext
+
+log = logging.getLogger(__name__)
+Attribute = str | int | float | bool
+STOP_SECONDS: Final = 1.0  # for the last spans, when the process ends
+_TRACES: Final = "/v1/traces"
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_SAMPLER: Final = "OTEL_TRACES_SAMPLER"
+_TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_SERVICE: Final = "chockstone"
+_EXPORT_SECONDS: Final = 5.0  # for one batch, with its retries
+
+
+@dataclass(frozen=True, slots=True)
+class TracingConfig:
+    endpoint: str | None = None  # URL of the collector, without /v1/traces; None: that of the OTEL_* variables
+    ratio: float | None = None  # of traces that are recorded; None: all, or what OTEL_TRACES_SAMPLER says
+
+    @property
+    def is_on(self) -> bool:
+        if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+            return False
+        return self.endpoint is not None or any(os.environ.get(name) for name in _ENDPOINTS)
+
+    def to_json(self) -> dict[str, Any]:  # Any: plain JSON
+        return asdict(self)
+
+
+class Span(Protocol):
+    """A span in progress. As a context manager it is the current one within its block, and ends with the block."""
+
+    def __enter__(self) -> Span: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def set(self, **attributes: Attribute) -> None: ...
+
+    def rename(self, name: str, /) -> None: ...
+
+    def fail(self, reason: str, /) -> None:
+        """Mark it as failed."""
+
+    def end(self) -> None:
+        """For a span that is not used as a context manager. Only the first call counts."""
+
+    def part(self, name: str, /, **attributes: Attribute) -> Span:
+        """A span that is a part of this one, whichever is the current one."""
+
+    def current(self) -> AbstractContextManager[None]:
+        """It is the current span within the block, and does not end with it."""
+
+
+class _Nothing:
+    """Stands for a span while tracing is off, and for a span of a trace that is not recorded."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Span:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
+    def set(self, **_attributes: Attribute) -> None:
+        return None
+
+    def rename(self, _name: str, /) -> None:
+        return None
+
+    def fail(self, _reason: str, /) -> None:
+        return None
+
+    def end(self) -> None:
+        return None
+
+    def part(self, _name: str, /, **_attributes: Attribute) -> Span:
+        return self
+
+    def current(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class _Switch:
+    """Whether this process traces."""
+
+    tracing: _Tracing | None = None  # None: it does not
+
+
+NO_SPAN: Final[Span] = _Nothing()
+_SWITCH: Final = _Switch()
+
+
+def start(config: TracingConfig, *, role: str) -> None:
+    """Begin to trace in this process, if the configuration says so. ``role``: server, replica or worker.
+
+    Where OpenTelemetry is not installed, a warning is logged: the variables of the environment may be meant for other
+    programs.
+    """
+    if not config.is_on:
+        return
+    try:
+        require("otel", "tracing")
+    except ExtraMissing as error:
+        log.warning("traces not exported error=%s", error)
+        return
+    _SWITCH.tracing = _Tracing(config, role=role)
+    log.debug("traces exported endpoint=%s role=%s", config.endpoint or "of OTEL_EXPORTER_OTLP_ENDPOINT", role)
+
+
+def stop() -> None:
+    """Export the last spans, for a second at most, and trace no more."""
+    ending, _SWITCH.tracing = _SWITCH.tracing, None
+    if ending is not None:
+        ending.stop()
+
+
+def span(name: str, /, **attributes: Attribute) -> Span:
+    """A part of the current span; nothing where no trace is in progress."""
+    tracing = _SWITCH.tracing
+    return NO_SPAN if tracing is None else tracing.part(name, attributes)
+
+
+def begin(name: str, /, **attributes: Attribute) -> Span:
+    """A part of the current span; where no trace is in progress, a new trace begins with it."""
+    tracing = _SWITCH.tracing
+    return NO_SPAN if tracing is None else tracing.begin(name, attributes)
+
+
+def begin_request(name: str, /, *, traceparent: str | None, **attributes: Attribute) -> Span:
+    """The span of an HTTP request: a part of the client's trace, or the first of a new trace."""
+    tracing = _SWITCH.tracing
+    return NO_SPAN if tracing is None else tracing.begin_request(name, traceparent, attributes)
+
+
+def traceparent() -> str | None:
+    """The current span as a ``traceparent`` field, for another process or a journal; None where there is none."""
+    tracing = _SWITCH.tracing
+    return None if tracing is None else tracing.traceparent()
+
+
+def continuing(traceparent: str | None) -> AbstractContextManager[None]:
+    """Spans of the block are parts of the span that ``traceparent`` names."""
+    tracing = _SWITCH.tracing
+    return nullcontext() if tracing is None else tracing.continuing(traceparent)
+
+
+def accept_traceparent(field: object) -> str | None:
+    """A ``traceparent`` field of version 00, as it was sent; None if it is not a valid one."""
+    return field if isinstance(field, str) and _TRACEPARENT.fullmatch(field) else None
+
+
+class _Tracing:
+    """OpenTelemetry, set up. Its imports are here, so that a process that does not trace loads none of it."""
+
+    def __init__(self, config: TracingConfig, *, role: str) -> None:
+        from opentelemetry import context, trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # ``_Exporter`` says it once
+        endpoint = None if config.endpoint is None else config.endpoint.rstrip("/") + _TRACES
+        exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_SECONDS)
+        resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", _SERVICE)})
+        resource = resource.merge(Resource({"chockstone.role": role, "process.pid": os.getpid()}))
+        self._provider: TracerProvider = TracerProvider(sampler=_sampler(config), resource=resource)
+        self._provider.add_span_processor(BatchSpanProcessor(_exporter(exporter)))
+        self._tracer = self._provider.get_tracer(_SERVICE)
+        self._context = context
+        self._trace = trace
+
+    def stop(self) -> None:
+        thread = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        thread.start()
+        thread.join(STOP_SECONDS)
+
+    def part(self, name: str, attributes: Mapping[str, Attribute]) -> Span:
+        parent = self._trace.get_current_span().get_span_context()
+        if not parent.is_valid or not parent.trace_flags.sampled:
+            return NO_SPAN
+        return _Recorded(self, self._tracer.start_span(name, attributes=_attributes(attributes)))
+
+    def begin(self, name: str, attributes: Mapping[str, Attribute]) -> Span:
+        return _Recorded(self, self._tracer.start_span(name, attributes=_attributes(attributes)))
+
+    def begin_request(self, name: str, traceparent: str | None, attributes: Mapping[str, Attribute]) -> Span:
+        return _Recorded(
+            self,
+            self._tracer.start_span(
+                name, self._remote(traceparent), kind=self._trace.SpanKind.SERVER, attributes=_attributes(attributes)
+            ),
+        )
+
+    def part_of(self, parent: OpenTelemetrySpan, name: str, attributes: Mapping[str, Attribute]) -> Span:
+        if not parent.get_span_context().trace_flags.sampled:
+            return NO_SPAN
+        within = self._trace.set_span_in_context(parent)
+        return _Recorded(self, self._tracer.start_span(name, within, attributes=_attributes(attributes)))
+
+    def traceparent(self) -> str | None:
+        current = self._trace.get_current_span().get_span_context()
+        if not current.is_valid:
+            return None
+        return f"00-{current.trace_id:032x}-{current.span_id:016x}-{current.trace_flags:02x}"
+
+    @contextmanager
+    def continuing(self, traceparent: str | None) -> Iterator[None]:
+        token = self._context.attach(self._remote(traceparent))
+        try:
+            yield
+        finally:
+            self._context.detach(token)
+
+    def attach(self, span: OpenTelemetrySpan) -> Token[Context]:
+        return self._context.attach(self._trace.set_span_in_context(span))
+
+    def detach(self, token: Token[Context]) -> None:
+        self._context.detach(token)
+
+    def failed(self, reason: str) -> Any:  # Any: a Status
+        return self._trace.Status(self._trace.StatusCode.ERROR, reason)
+
+    def _remote(self, traceparent: str | None) -> Context:
+        """A context whose current span is the one of another process, or none."""
+        if traceparent is None:
+            return self._context.Context()
+        _, trace_id, span_id, flags = traceparent.split("-")
+        remote: SpanContext = self._trace.SpanContext(
+            int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=self._trace.TraceFlags(int(flags, 16) & 1)
+        )
+        return self._trace.set_span_in_context(self._trace.NonRecordingSpan(remote), self._context.Context())
+
+
+class _Recorded:
+    """A span of OpenTelemetry."""
+
+    __slots__ = ("_span", "_token", "_tracing")
+
+    def __init__(self, tracing: _Tracing, span: OpenTelemetrySpan) -> None:
+        self._tracing = tracing
+        self._span = span
+        self._token: Token[Context] | None = None
+
+    def __enter__(self) -> Span:
+        self._token = self._tracing.attach(self._span)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            self._tracing.detach(self._token)
+        if error is not None:
+            self.fail(f"{type(error).__name__}: {error}")
+        self._span.end()
+
+    def set(self, **attributes: Attribute) -> None:
+        for name, value in _attributes(attributes).items():
+            self._span.set_attribute(name, value)
+
+    def rename(self, name: str, /) -> None:
+        self._span.update_name(name)
+
+    def fail(self, reason: str, /) -> None:
+        self._span.set_status(self._tracing.failed(reason[:500]))
+
+    def end(self) -> None:
+        if self._span.is_recording():
+            self._span.end()
+
+    def part(self, name: str, /, **attributes: Attribute) -> Span:
+        return self._tracing.part_of(self._span, name, attributes)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        token = self._tracing.attach(self._span)
+        try:
+            yield
+        finally:
+            self._tracing.detach(token)
+
+
+def _attributes(given: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    """Names of our own begin with our name."""
+    return {name if "." in name else f"{_SERVICE}.{name}": value for name, value in given.items()}
+
+
+def _sampler(config: TracingConfig) -> Sampler:
+    """A client may leave its trace out, but may not have more of its traces recorded than the operator wants.
+
+    The decision follows from the trace's id, so all processes with the same ratio decide alike.
+    """
+    from opentelemetry.sdk.trace import sampling
+
+    if config.ratio is None and os.environ.get(_SAMPLER):
+        return sampling._get_from_env_or_default()
+    ratio = sampling.TraceIdRatioBased(1.0 if config.ratio is None else config.ratio)
+    return sampling.ParentBased(root=ratio, remote_parent_sampled=ratio)
+
+
+def _exporter(inner: SpanExporter) -> SpanExporter:
+    """``inner``, with one log line when it begins to fail and one when it works again."""
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+    class Exporter(SpanExporter):
+        is_failing = False
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            try:
+                result = inner.export(spans)
+            except Exception as error:  # noqa: BLE001  # logged; the next batch may go better
+                self._note(str(error) or type(error).__name__)
+                return SpanExportResult.FAILURE
+            self._note(None if result is SpanExportResult.SUCCESS else "the collector does not answer or refuses them")
+            return result
+
+        def _note(self, failure: str | None) -> None:
+            if failure is not None and not self.is_failing:
+                log.warning("traces not exported; they are dropped until the collector answers error=%s", failure)
+            if failure is None and self.is_failing:
+                log.info("traces are exported again")
+            self.is_failing = failure is not None
+
+        def shutdown(self) -> None:
+            inner.shutdown()
+
+        def force_flush(self, timeout_millis: int = 30_000) -> bool:
+            return inner.force_flush(timeout_millis)
+
+    return Exporter()
