@@ -162,8 +162,8 @@ def rm(
 ) -> None:
     """Delete runs with their checkpoints.
 
-    Ends a run that is still loaded, deletes its journal and its recovery archives, moves its checkpoints to the
-    trash (or deletes them, if the server has no trash), and removes it from `ls`. The confirmation lists the
+    Ends a run that is still loaded, deletes its journal, its metrics and its recovery archives, moves its checkpoints
+    to the trash (or deletes them, if the server has no trash), and removes it from `ls`. The confirmation lists the
     checkpoints and names published ones. Copies of its checkpoints, and runs that were made from them, stay.
 
     \b

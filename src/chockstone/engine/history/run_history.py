@@ -44,6 +44,7 @@ class RunHistory:
         self._size_bytes = 0  # of the file
         self._is_new = True  # the file is not there, or is to be written anew
         self._is_synced = True  # what was written is durable
+        self._is_thick = False  # the last thinning failed
         self._is_readonly = False  # a later version wrote the file
 
     def take(self, points: Sequence[HistoryPoint], *, size_bytes: int, is_whole: bool) -> None:
@@ -127,13 +128,15 @@ class RunHistory:
             try:
                 self._thin()
             except (OSError, HistoryTooNew) as error:  # the next write tries again
-                log.warning("history not thinned run=%s error=%s", self.run_id, error)
+                if not self._is_thick:
+                    log.warning("history not thinned run=%s error=%s; it is tried again", self.run_id, error)
+                self._is_thick = True
 
     def _thin(self) -> None:
         kept = thin(self.file.read().points)
         self._size_bytes = self.file.replace(kept, birth=self.birth)
         self._counts = Counter(point.source for point in kept)
-        self._is_synced = True
+        self._is_synced, self._is_thick = True, False
 
     def put_back(self, points: Sequence[HistoryPoint]) -> None:
         """These could not be written. The oldest are given up when there are too many."""

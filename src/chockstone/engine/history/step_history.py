@@ -30,6 +30,7 @@ DEFAULT_LIMIT: Final = 1000
 _WRITE_SECONDS: Final = 0.5  # after a point was recorded
 _RETRY_SECONDS: Final = 5.0  # after a write failed
 _MAX_WAITING_POSTS: Final = 8  # of one run
+_MAX_ALL_WAITING_POSTS: Final = 64  # of all runs: what a recovery archive waits for stays short
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class StepHistory:
         """
         if self._posts.get(run_id, 0) >= _MAX_WAITING_POSTS:
             raise Busy(f"run {run_id!r} has {_MAX_WAITING_POSTS} requests with metrics waiting; wait for some to end")
+        if sum(self._posts.values()) >= _MAX_ALL_WAITING_POSTS:
+            raise Busy(f"{_MAX_ALL_WAITING_POSTS} requests with metrics are waiting; send yours again in a moment")
         self._posts[run_id] = self._posts.get(run_id, 0) + 1
         try:
             history = await self._opened(run_id)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.engine.history.history_file import HistoryFiles
+from chockstone.engine.history.history_file import HistoryFile, HistoryFiles
 from chockstone.engine.history.points import Measurement
 from chockstone.engine.history.run_history import MAX_NAMES, MAX_UNWRITTEN, SERVER_NAMES, RunHistory, TooManyNames
 
@@ -119,6 +119,33 @@ def test_a_long_history_is_thinned_in_its_file(history: RunHistory) -> None:
     fresh.add_server(9001, loss(1))
     write(fresh)
     assert fresh.file.read().points[-1].position == 9001
+
+
+def test_a_thinning_that_fails_is_tried_again_and_costs_no_point(
+    history: RunHistory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for sequence in range(1, 3001):
+        history.add_server(sequence, loss(sequence))
+    write(history)
+    replace = HistoryFile.replace
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(HistoryFile, "replace", full)
+    for sequence in range(3001, 4101):
+        history.add_server(sequence, loss(sequence))
+        if sequence % 50 == 0:
+            write(history)
+    assert caplog.text.count("history not thinned") == 1
+    assert len(history.file.read().points) == 4100
+
+    monkeypatch.setattr(HistoryFile, "replace", replace)
+    history.add_server(4101, loss(1))
+    write(history)
+
+    points = history.file.read().points
+    assert len(points) < 4000 and sum(point.count for point in points) == 4101
 
 
 def test_a_client_may_not_use_up_the_series(history: RunHistory) -> None:

@@ -197,6 +197,15 @@ async def test_too_many_waiting_reports_are_refused(history: StepHistory) -> Non
     assert await history.record_client(RUN, [reward(9)]) == 9
 
 
+async def test_reports_to_many_runs_are_bounded_too(history: StepHistory) -> None:
+    asked = [history.record_client(f"s:train:{number}", [reward(1)]) for number in range(70)]
+
+    found = await asyncio.gather(*asked, return_exceptions=True)
+
+    assert found.count(1) == 64
+    assert sum(isinstance(each, Busy) for each in found) == 6
+
+
 async def test_new_points_are_published(history: StepHistory) -> None:
     with history.subscribe(RUN) as of_run, history.subscribe(None) as of_all:
         run = await trained(history, 2)

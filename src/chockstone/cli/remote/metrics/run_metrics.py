@@ -46,7 +46,7 @@ def follow_metrics(server: Server, run_id: str, *, names: Sequence[str] | None, 
     """Print the last steps, and then each step as it ends, until Ctrl-C."""
     points = _all_points(server, run_id, names)
     cursor = points[-1]["position"] if points else 0
-    writer = _JsonLines() if as_json else _Rows(choose_columns(points, names), last)
+    writer = _JsonLines() if as_json else _Rows(names, last)
     writer.begin(points)
     path = f"{run_route(run_id)}/metrics/stream?{_names_query(names).lstrip('&')}"
 
@@ -71,21 +71,28 @@ class _JsonLines:
 
 
 class _Rows:
-    """A row for each optimizer step, in columns that stay where they are."""
+    """A row for each optimizer step. The headers are printed again when a client reports another series."""
 
-    def __init__(self, columns: Sequence[str], last: int) -> None:
-        self._columns = columns
+    def __init__(self, names: Sequence[str] | None, last: int) -> None:
+        self._names = names
         self._last = last
+        self._columns: list[str] = []
         self._open: dict[int, StepRow] = {}  # steps that have not ended
 
     def begin(self, points: Sequence[Json]) -> None:
-        headers = titles(self._columns)
-        print_line(self._line(headers), style="bold")
+        self._choose_columns(points)
         for row in join_steps(points)[-self._last :]:
             print_line(self._line(row.cells(self._columns)))
         sys.stdout.flush()
 
-    def add(self, points: Iterable[Json]) -> None:
+    def _choose_columns(self, points: Iterable[Json]) -> None:
+        wanted = choose_columns(points, self._names, known=self._columns)
+        if wanted != self._columns:
+            self._columns = wanted
+            print_line(self._line(titles(self._columns)), style="bold")
+
+    def add(self, points: Sequence[Json]) -> None:
+        self._choose_columns(points)
         for point in points:
             step = step_of(point)
             row = self._open.setdefault(step, StepRow(step))

@@ -57,12 +57,16 @@ def join_steps(points: Iterable[Json]) -> list[StepRow]:
     return [rows[step] for step in sorted(rows)]
 
 
-def choose_columns(points: Iterable[Json], names: Sequence[str] | None) -> list[str]:
-    """The series to show: ``names``, or those of the server and the first ones that clients reported."""
+def choose_columns(points: Iterable[Json], names: Sequence[str] | None, *, known: Sequence[str] = ()) -> list[str]:
+    """The series to show: ``names``, or those of the server and the first ones that clients reported.
+
+    ``known``: those that are shown already.
+    """
     if names is not None:
         return list(names)
-    reported = {name: None for point in points if point["source"] == "client" for name in point["values"]}
-    return [*SERVER_SERIES, *[name for name in reported if name not in SERVER_SERIES][:_MAX_REPORTED]]
+    reported = [name for point in points if point["source"] == "client" for name in point["values"]]
+    columns = list(dict.fromkeys([*(known or SERVER_SERIES), *reported]))
+    return columns[: len(SERVER_SERIES) + _MAX_REPORTED]
 
 
 def titles(names: Iterable[str]) -> tuple[str, ...]:

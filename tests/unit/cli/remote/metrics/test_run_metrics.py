@@ -100,7 +100,7 @@ class Screen(io.StringIO):
 @pytest.mark.parametrize("as_json", [False, True])
 def test_new_steps_are_followed(asked: Loopback, monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
     run_id = trained(asked, 8)
-    screen = Screen(4)
+    screen = Screen(5 if not as_json else 4)
     stream = connect(asked.url, "tml-local")
 
     async def train_more() -> None:
@@ -122,6 +122,8 @@ def test_new_steps_are_followed(asked: Loopback, monkeypatch: pytest.MonkeyPatch
         assert lines[0].split()[:2] == ["STEP", "LOSS"]
         assert lines[1].split() == ["1", "2", "8", "0"]
         assert lines[2].split() == ["2", "4", "16", "0"]
+        assert lines[3].split()[-1] == "REWARD", "the headers of the new series"
+        assert lines[4].split() == ["2", "0.5"]
 
 
 async def train_more_later(asked: Loopback, train: Any) -> None:
