@@ -35,7 +35,10 @@ _SECURITY_HEADERS: Final = {
     b"permissions-policy": b"camera=(), geolocation=(), microphone=()",
 }
 # The cookie is not sent when another site leads here, so the page asks for itself once more.
-_AGAIN: Final = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0"><title>Chockstone</title>'
+_AGAIN: Final = (
+    '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0"><link rel="icon" href="data:,">'
+    "<title>Chockstone</title>"
+)
 
 
 class Gate:

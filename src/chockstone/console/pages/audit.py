@@ -13,6 +13,7 @@ from chockstone.api.context import Context, ContextDep
 from chockstone.api.users import Caller, CallerDep
 from chockstone.catalog import AuditRow
 from chockstone.catalog.searches.audit_search import AuditCursor, AuditQuery
+from chockstone.console.formatting import size
 from chockstone.console.views import ViewsDep
 from chockstone.wire.failures import BadRequest
 
@@ -106,7 +107,7 @@ async def find(context: Context, caller: Caller, wanted: AuditFilter, cursor: st
 
 
 def describe(row: AuditRow) -> AuditView:
-    details = {name: _shown(value) for name, value in row.details.items() if name != "by"}
+    details = dict(_shown(name, value) for name, value in row.details.items() if name != "by")
     if row.purpose is not None:
         details["purpose"] = row.purpose
     by = row.details.get("by")
@@ -134,6 +135,8 @@ def read_cursor(text: str) -> AuditCursor:
     return AuditCursor(at, number)
 
 
-def _shown(value: object) -> str:
+def _shown(name: str, value: object) -> tuple[str, str]:
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return name.removesuffix("_bytes"), size(value)
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}…"
+    return name, text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}…"
