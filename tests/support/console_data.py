@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -96,16 +96,17 @@ def finetune(
     save_every: int = 0,
     seed: int = 0,
     start: int = 0,
+    answers: Mapping[str, str] = CLIMBS,
     on_step: Callable[[int], None] = lambda step: None,
 ) -> Trained:
-    """Teach the answers above, four conversations a step, with a warm-up and a cosine decay of the learning rate."""
+    """Teach answers, four conversations a step, with a warm-up and a cosine decay of the learning rate."""
     draw = random.Random(seed)
     tokenizer = trained.client.get_tokenizer()
-    lessons = [conversation(tokenizer, question, answer) for question, answer in CLIMBS.items()]
+    lessons = [conversation(tokenizer, question, answer) for question, answer in answers.items()]
     for step in range(start + 1, start + steps + 1):
         share = (step - start) / steps
         rate = learning_rate * min(1.0, share * 10) * 0.5 * (1 + math.cos(math.pi * share))
-        passed = trained.client.forward_backward(draw.sample(lessons, 4), "cross_entropy")
+        passed = trained.client.forward_backward(draw.sample(lessons, min(4, len(lessons))), "cross_entropy")
         trained.client.optim_step(types.AdamParams(learning_rate=rate + 1e-5)).result()
         trained.losses.append(passed.result().metrics["loss:sum"])
         if save_every and step % save_every == 0:

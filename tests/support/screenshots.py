@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
 THEMES: Final[tuple[Theme, ...]] = ("light", "dark")
+BUSY: Final = "[aria-busy=true], .htmx-request, [data-run-charts]:not([data-points])"
 MOST_BYTES: Final = 200_000  # of a picture in the documentation
 
 
@@ -65,15 +66,25 @@ def shots(show: Showcase) -> list[Shot]:
 
 
 def sample(page: Page) -> None:
-    page.get_by_test_id("playground-prompt").fill("What is a chockstone?")
-    page.get_by_test_id("playground-sample").click()
-    page.get_by_test_id("playground-output").first.wait_for()
+    """Ask the base model and the first checkpoint the same question."""
+    page.get_by_test_id("compare").click()
+    first = page.get_by_test_id("pane-b").get_by_test_id("source").locator("option[value*=sampler_weights]").first
+    page.get_by_test_id("pane-b").get_by_test_id("source").select_option(first.get_attribute("value"))
+    for pane in ("pane-a", "pane-b"):
+        page.get_by_test_id(pane).get_by_test_id("max-tokens").fill("48")
+        page.get_by_test_id(pane).get_by_test_id("temperature").fill("0.2")
+    page.get_by_test_id("content").fill("What is a chockstone?")
+    page.get_by_test_id("run").click()
+    for pane in ("pane-a", "pane-b"):
+        page.get_by_test_id(pane).get_by_test_id("answer").wait_for()
+    page.get_by_test_id("pane-b").get_by_test_id("token").nth(4).click()
 
 
 def settle(page: Page) -> None:
     """Until fonts are there, nothing is being fetched for a part of the page, and the last change is painted."""
     page.evaluate("document.fonts.ready.then(() => null)")
-    page.wait_for_function("() => !document.querySelector('[aria-busy=true], .htmx-request')")
+    page.wait_for_function(f"() => !document.querySelector({BUSY!r})")
+    page.evaluate("scrollTo(0, 0)")
     page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(null))))")
 
 
