@@ -257,10 +257,8 @@ class Engine:
         """Delete a run with its checkpoints; see ``RunRemoval.remove``."""
         removal = RunRemoval(
             self.catalog,
-            self.runs,
+            self._core.ending,
             self._core.unloader,
-            self.training,
-            self.futures,
             self.checkpoints,
             self.audit,
             now=self._now,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 from chockstone.backends.protocol import Worker
-from chockstone.catalog import Catalog
+from chockstone.catalog import Catalog, RowMissing
 from chockstone.engine.background import BackgroundTasks, Shutdown
-from chockstone.engine.config import Durability, EngineLimits
+from chockstone.engine.config import Busy, Durability, EngineLimits
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.custom_losses import CustomLosses
 from chockstone.engine.futures import Futures
 from chockstone.engine.history.step_history import StepHistory
 from chockstone.engine.journal.journal import JournalWriter
+from chockstone.engine.journal.writer import Stalled
 from chockstone.engine.ownership.data_directory import JOURNAL_MARKS, RUN_JOURNALS
 from chockstone.engine.progress import ProgressRecorder
 from chockstone.engine.runs.executor import Executor
@@ -30,12 +32,14 @@ from chockstone.engine.runs.run_journal import RunJournals
 from chockstone.engine.runs.runner import Runner, Settlement
 from chockstone.engine.runs.saving import Saving
 from chockstone.engine.runs.training import TrainingRequests
-from chockstone.engine.runs.unloading import RunUnloader
+from chockstone.engine.runs.unloading import RunEnd, RunUnloader
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.storage.verification import CheckpointVerifier
 from chockstone.engine.usage import UsageMeter
 from chockstone.telemetry.instruments import Instruments
 from chockstone.telemetry.timings import RecentTimings
+
+log = logging.getLogger(__name__)
 
 
 class RunCore:
@@ -67,7 +71,6 @@ class RunCore:
         timings: RecentTimings,
     ) -> None:
         self._catalog = catalog
-        self._futures = futures
         self._runs = runs
         self.archives = RecoveryArchives(
             *(worker, storage, durability, history, instruments),
@@ -137,19 +140,27 @@ class RunCore:
             max_runs=limits.runs,
         )
         self.requests = TrainingRequests(self.registry, self.runner)
+        self.ending = RunEnd(runs, self.unloader, self.requests, futures)
 
     async def end_session(self, session_id: str) -> None:
-        """Close the runs of a session. On return their operations have ended."""
-        for row in await self._catalog.runs.list_by_session(session_id):
-            run = self._runs.get(row.run_id)
-            if run is None and row.state in ("active", "parked"):
-                await self.unloader.unload(row.run_id)
-            elif run is not None and run.is_stuck:
-                await self.unloader.discard(run)
-            elif run is not None and not run.is_closing:
-                self._futures.disown(await self.requests.close(run))
-        held = [run for run in self._runs if run.session_id == session_id]
-        await asyncio.gather(*(run.lane.drained() for run in held))
+        """End the runs of a session. On return their operations have ended.
+
+        A run that cannot be ended now, because the server stops or its worker did not close it, is left: the next look
+        at silent sessions, or the next server, ends it.
+        """
+        rows = await self._catalog.runs.list_by_session(session_id)
+        unended = [
+            row.run_id for row in rows if row.state in ("active", "parked") or self._runs.get(row.run_id) is not None
+        ]
+        await asyncio.gather(*map(self._end, unended))
+
+    async def _end(self, run_id: str) -> None:
+        try:
+            await self.ending.end(run_id)
+        except RowMissing:  # its owner removed it meanwhile
+            return
+        except (Busy, Stalled) as error:
+            log.warning("run not ended run=%s error=%s", run_id, error)
 
     async def park_session(self, session_id: str) -> None:
         for run in self._runs:

@@ -14,7 +14,8 @@ from typing import Any
 
 from chockstone.backends.protocol import Worker
 from chockstone.catalog import Catalog, CatalogError, RowMissing
-from chockstone.engine.futures import GRACE_SECONDS
+from chockstone.engine.config import Busy
+from chockstone.engine.futures import GRACE_SECONDS, Futures
 from chockstone.engine.history.step_history import StepHistory
 from chockstone.engine.runs.operations import Operation
 from chockstone.engine.runs.recovery.archives import RecoveryArchives
@@ -22,7 +23,8 @@ from chockstone.engine.runs.recovery.journal_losses import JournalMarks
 from chockstone.engine.runs.recovery.run_usage import RunUsage
 from chockstone.engine.runs.run import LiveRuns, Run
 from chockstone.engine.runs.run_journal import RunJournals
-from chockstone.wire.failures import RequestError
+from chockstone.engine.runs.training import TrainingRequests
+from chockstone.wire.failures import BadRequest, RequestError
 
 log = logging.getLogger(__name__)
 
@@ -172,3 +174,42 @@ class RunUnloader:
             log.warning("journal not deleted run=%s; check the permissions of its directory", run_id)
         await self._archives.drop_all(run_id)
         return is_gone
+
+
+class RunEnd:
+    """Ends runs, whether they are live, stuck or parked."""
+
+    def __init__(self, runs: LiveRuns, unloader: RunUnloader, training: TrainingRequests, futures: Futures) -> None:
+        self._runs = runs
+        self._unloader = unloader
+        self._training = training
+        self._futures = futures
+
+    async def end(self, run_id: str, *, within_seconds: float | None = None) -> None:
+        """On return the run is not live, and no server wakes it. It may be woken, and ended again, in between.
+
+        Raises BadRequest when its operations do not end in time, and Busy when it cannot be ended now; the run may
+        be ended again later. None: its operations may take as long as they do.
+        """
+        while not await self._unloader.unload(run_id):
+            if (run := self._runs.get(run_id)) is not None:
+                await self._end_live(run, within_seconds)
+
+    async def _end_live(self, run: Run, within_seconds: float | None) -> None:
+        """On return the run is not live, or is stuck: the next call discards it."""
+        if run.is_stuck:
+            await self._unloader.discard(run)
+            return
+        if run.lane.is_halted:
+            raise Busy(f"run {run.run_id!r} is not ended: the server is shutting down; try again later")
+        if not run.is_closing or run.lane.is_idle():  # idle: an earlier close failed
+            self._futures.disown(await self._training.close(run))
+        try:
+            async with asyncio.timeout(within_seconds):
+                await run.lane.drained()
+        except TimeoutError:
+            raise BadRequest(
+                f"run {run.run_id!r} still executes operations and takes no new ones; try again when they have ended"
+            ) from None
+        if self._runs.get(run.run_id) is run and not run.is_stuck:
+            raise Busy(f"run {run.run_id!r} is not ended: the worker did not close it; try again in a moment")
