@@ -76,7 +76,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
+        return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 or not seconds else f"{seconds * 1000:.2g} ms"
     if seconds < _MINUTE:
         return f"{seconds:.3g} s"
     for unit, name, smaller, smaller_name in (

@@ -18,8 +18,14 @@ _LOSS: Final = "loss"
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    points: str
+class LossLine:
+    points: str  # of an SVG polyline; empty while there are fewer than two losses
+    last: float | None  # mean over the weighted tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    line: LossLine
     step: int | None
     at: float
 
@@ -28,20 +34,19 @@ class Sparklines:
     def __init__(self, history: StepHistory, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._history = history
         self._monotonic = monotonic
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _Kept] = {}
 
-    async def of(self, run_id: str, *, step: int | None) -> str:
-        """The ``points`` of an SVG polyline; empty while there are fewer than two losses."""
+    async def of(self, run_id: str, *, step: int | None) -> LossLine:
         now = self._monotonic()
         kept = self._lines.pop(run_id, None)
         if kept is None or (kept.step != step and now - kept.at > _KEPT_SECONDS):
             page = await self._history.read(run_id, names=frozenset({_LOSS}), max_points=_POINTS)
             losses = [point.values[_LOSS] for point in page.points if _LOSS in point.values]
-            kept = _Line(draw(losses), step, now)
+            kept = _Kept(LossLine(draw(losses), losses[-1] if losses else None), step, now)
         self._lines[run_id] = kept  # the newest last
         if len(self._lines) > _MOST_KEPT:
             del self._lines[next(iter(self._lines))]
-        return kept.points
+        return kept.line
 
 
 def draw(values: Sequence[float]) -> str:

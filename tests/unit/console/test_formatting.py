@@ -40,6 +40,7 @@ def test_metrics(value: float | None, text: str) -> None:
     ("seconds", "text"),
     [
         (0.0123, "12 ms"),
+        (0.00023, "0.23 ms"),
         (12.44, "12.4 s"),
         (200, "3 min 20 s"),
         (7500, "2 h 5 min"),

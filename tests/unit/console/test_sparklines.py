@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chockstone.console.sparklines import HEIGHT, WIDTH, Sparklines, draw
+from chockstone.console.sparklines import HEIGHT, WIDTH, LossLine, Sparklines, draw
 from chockstone.engine.history.points import Measurement
 from chockstone.engine.history.step_history import StepHistory
 
@@ -38,12 +38,12 @@ async def test_a_history_is_read_again_when_the_run_has_trained_further_and_some
     later = await lines.of("s:train:0", step=2)
     await history.stop()
 
-    assert first and soon == idle == first
-    assert len(later.split()) == 4
+    assert first.points and soon == idle == first
+    assert (len(later.points.split()), first.last, later.last) == (4, 2.0, 0.5)
 
 
 async def test_a_run_without_a_history_has_no_line(tmp_path: Path) -> None:
     history = StepHistory(tmp_path)
 
-    assert await Sparklines(history).of("s:train:0", step=None) == ""
+    assert await Sparklines(history).of("s:train:0", step=None) == LossLine("", None)
     await history.stop()

@@ -14,22 +14,22 @@ from chockstone.api.operations.runs import list_all_runs
 from chockstone.api.operations.server import server
 from chockstone.api.users import Caller, CallerDep
 from chockstone.console.live import LiveDep, Parts
+from chockstone.console.sparklines import LossLine
 from chockstone.console.views import Views, ViewsDep
-from chockstone.wire.messages.operations.runs import OperatedRun, OperatedRunState, RecoveryOfRun
+from chockstone.wire.messages.operations.runs import OperatedRun, RecoveryOfRun
 from chockstone.wire.messages.operations.server import ServerResponse
 
 routes = APIRouter()
 PARTS: Final = ("overview_problems", "overview_stats", "overview_runs", "overview_side")
 _RUNS: Final = 12
 _RECOVERIES: Final = 5
-_IN_MEMORY: Final[list[OperatedRunState]] = ["ready", "recovering", "waiting", "held"]
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class OverviewPage:
     server: ServerResponse
-    runs: Sequence[OperatedRun]  # in memory, the last used first
-    lines: Mapping[str, str]  # sparklines of the loss, by run
+    runs: Sequence[OperatedRun]  # the last used first
+    lines: Mapping[str, LossLine]  # by run
     recoveries: Sequence[RecoveryOfRun]
     has_runs: bool  # of any state
 
@@ -63,9 +63,9 @@ async def follow(request: Request, context: ContextDep, caller: CallerDep, views
     return live.stream(request, caller, render, key="overview")
 
 
-async def look(context: Context, caller: Caller, views: Views) -> Overview:
+async def look(context: Context, caller: Caller, views: Views) -> OverviewPage:
     found = await server(context, caller)
-    runs = (await list_all_runs(context, caller, state=_IN_MEMORY, sort="-last_request", limit=_RUNS)).runs
+    runs = (await list_all_runs(context, caller, sort="-last_request", limit=_RUNS)).runs
     recoveries = (await list_all_recoveries(context, caller, limit=_RECOVERIES)).recoveries
     lines = {run.run_id: await views.sparklines.of(run.run_id, step=run.step) for run in runs}
-    return Overview(found, runs, lines, recoveries, has_runs=any(found.runs.values()))
+    return OverviewPage(found, runs, lines, recoveries, has_runs=any(found.runs.values()))

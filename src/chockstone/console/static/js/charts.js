@@ -13,7 +13,7 @@
   function recall(name, fallback) {
     try { const kept = localStorage.getItem(`chockstone-${name}`); return kept === null ? fallback : JSON.parse(kept); } catch (error) { return fallback; }
   }
-  const settings = { smooth: Number(recall("smooth", 0.6)) || 0, axis: "step", scale: "linear", zoom: null };
+  const settings = { smooth: Number(recall("smooth", 0.4)) || 0, axis: "step", scale: "linear", zoom: null };
   const charts = new Set();
 
   // Numbers
@@ -148,6 +148,16 @@
       },
     };
   }
+  const STEPS = [1, 2, 5].flatMap((digit) => Array.from({ length: 13 }, (_, zeros) => digit * 10 ** zeros)).sort((a, b) => a - b);
+  // A flat line gets room around it: ticks closer together than numbers can be would never end.
+  function yRange(min, max) {
+    if (min === null || max === null) return settings.scale === "log" ? [0.1, 1] : [0, 1];
+    const isFlat = max - min <= 1e-6 * Math.max(Math.abs(min), Math.abs(max));
+    if (settings.scale === "log") return isFlat ? [min / 2, max * 2] : window.uPlot.rangeLog(min, max, 10, false);
+    if (isFlat) { const room = Math.abs(max) * 0.1 || 1; return [min - room, max + room]; }
+    const room = (max - min) * 0.06;
+    return [min >= 0 && min - room < 0 ? 0 : min - room, max + room];
+  }
   function nearest(values, index) {
     for (let by = 0; by < 40; by += 1) {
       if (values[index - by] !== null && values[index - by] !== undefined) return values[index - by];
@@ -163,6 +173,7 @@
       this.marks = options.marks || (() => []);
       this.height = options.height || 200;
       this.isElapsed = options.isElapsed || false;
+      this.domain = options.domain || (() => null); // [first, last] that all charts of the page share
       this.shown = [];
       this.plot = null;
       charts.add(this);
@@ -199,14 +210,15 @@
       const axis = { stroke: faint, font: font, grid: { stroke: line, width: 1 }, ticks: { show: false } };
       const isTime = settings.axis === "time" && !this.isElapsed;
       const xAxis = Object.assign({}, axis, { grid: { show: false }, space: 70, size: 28 });
+      if (settings.axis === "step") xAxis.incrs = STEPS;
       if (!isTime) xAxis.values = (u, found) => found.map((value) => (settings.axis === "time" ? span(value) : short(value)));
       const options = {
         width: Math.max(120, this.container.clientWidth), height: this.height, legend: { show: false }, padding: [10, 8, 0, 0],
         cursor: { sync: { key: "console" }, drag: { x: true, y: false, setScale: false }, y: false, points: { size: 7 } },
-        scales: { x: { time: isTime, range: (u, min, max) => (settings.zoom ? [settings.zoom.min, settings.zoom.max] : min === max ? [min - 0.5, max + 0.5] : [min, max]) }, y: { distr: settings.scale === "log" ? 3 : 1 } },
+        scales: { x: { time: isTime, range: (u, min, max) => this.xRange(min, max) }, y: { distr: settings.scale === "log" ? 3 : 1, range: (u, min, max) => yRange(min, max) } },
         axes: [xAxis, Object.assign({}, axis, { size: 52, values: (u, found) => found.map((value) => (value === null ? "" : short(value))) })],
         series: [{}].concat(this.drawn.length ? this.drawn.map((each) => ({
-          stroke: series(each.colour) + (each.isFaint ? "44" : ""), width: each.isFaint ? 1 : 1.75, spanGaps: true,
+          stroke: series(each.colour) + (each.isFaint ? "55" : ""), width: each.isFaint ? 1 : 1.75, spanGaps: true,
           points: { show: (u, index) => u.data[index].length < 40 && !each.isFaint, size: 5, fill: series(each.colour), stroke: series(each.colour) },
         })) : [{}]),
         plugins: [marksPlugin(this.marks), tipPlugin(this)],
@@ -219,6 +231,13 @@
         },
       };
       this.plot = new window.uPlot(options, data, this.container);
+    }
+
+    xRange(min, max) {
+      if (settings.zoom) return [settings.zoom.min, settings.zoom.max];
+      const [first, last] = this.domain() || [min, max];
+      if (first === null || first === undefined) return [0, 1];
+      return first === last ? [first - 0.5, last + 0.5] : [first, last];
     }
 
     update() {

@@ -4,7 +4,7 @@
   const { Chart, settings, table, places, number, remember, recall, bindControls, load, element } = window.consoleCharts;
   const root = document.querySelector("[data-run-charts]");
   const grid = root.querySelector("[data-chart-grid]"), chips = root.querySelector("[data-series-chips]");
-  const QUIET = new Set(["loss:sum", "tokens", "optim_step seconds"]); // shown when a person asks for them
+  const SHOWN = new Set(["loss", "grad_norm", "learning_rate", "forward_backward seconds"]); // others when a person asks for them
   const ORDER = ["loss", "grad_norm", "learning_rate", "forward_backward seconds", "optim_step seconds", "tokens", "loss:sum"];
   const points = []; // by position, oldest first
   let last = 0, choice = recall("series", {}), shown = new Map(), marks = [], timer = 0;
@@ -27,7 +27,8 @@
     const rest = [...others].filter((name) => !ORDER.includes(name)).sort();
     return [...known.slice(0, 1), ...[...own].sort(), ...known.slice(1), ...rest].filter((name, index, all) => all.indexOf(name) === index);
   }
-  const isShown = (name) => choice[name] ?? !QUIET.has(name);
+  const isOwn = (name) => points.some((point) => point.source === "client" && name in point.series);
+  const isShown = (name) => choice[name] ?? (SHOWN.has(name) || isOwn(name));
 
   function add(news) {
     for (const point of news) {
@@ -41,6 +42,11 @@
     const where = places(points, false);
     const [xs, ys] = table(points.map((point, index) => [where[index], point.series[name]]), (pair) => pair[0], (pair) => pair[1]);
     return [{ label: name, colour: 0, xs: xs, ys: ys }];
+  }
+  function domain() {
+    const where = places(points, false);
+    if (!where.length) return null;
+    return where.reduce(([low, high], x) => [Math.min(low, x), Math.max(high, x)], [where[0], where[0]]);
   }
   // A recovery has a time; on the other axes it stands at the last point before it.
   function placed() {
@@ -83,7 +89,7 @@
         box.append(head, canvas);
         grid.append(box);
         box.classList.toggle("chart-main", index === 0);
-        made = { box: box, value: value, chart: new Chart(canvas, { height: index === 0 ? 300 : 180, lines: () => lines(name), marks: placed }) };
+        made = { box: box, value: value, chart: new Chart(canvas, { height: index === 0 ? 300 : 180, lines: () => lines(name), marks: placed, domain: domain }) };
         shown.set(name, made);
       } else grid.append(made.box);
       made.box.classList.toggle("chart-main", index === 0);
