@@ -18,6 +18,7 @@ from chockstone.console.pages import (
     audit,
     checkpoints,
     compare,
+    doctor,
     overview,
     playground,
     run,
@@ -34,7 +35,7 @@ from chockstone.console.static_files import static_files
 from chockstone.console.views import Views
 
 # Modules with ``routes``, whose paths are below ``/console``
-PAGES: Final = (sign_in, overview, runs, run, compare, checkpoints, storage, playground, samplers, users, audit)
+PAGES: Final = (sign_in, overview, runs, run, compare, checkpoints, storage, playground, samplers, users, audit, doctor)
 
 
 class Console:

@@ -13,13 +13,14 @@ from chockstone.api.context import Context, ContextDep
 from chockstone.api.users import Caller, CallerDep
 from chockstone.catalog import AuditRow
 from chockstone.catalog.searches.audit_search import AuditCursor, AuditQuery
-from chockstone.console.formatting import size
+from chockstone.console.formatting import duration, size
 from chockstone.console.views import ViewsDep
 from chockstone.wire.failures import BadRequest
 
 routes = APIRouter(prefix="/audit")
 _PAGE: Final = 100
 _LONGEST_DETAIL: Final = 300
+_NAMES: Final = {"size_bytes": "size", "ttl_seconds": "expires after", "key_sha256": "digest of the key"}
 ACTIONS: Final = (  # beginning of the event's name, label
     ("", "All actions"),
     ("checkpoint_saved", "Saves"),
@@ -57,6 +58,7 @@ class AuditView:
     owner: str
     run_id: str | None
     path: str | None
+    checkpoint: str | None  # kind and name
     details: tuple[tuple[str, str], ...]
 
 
@@ -107,7 +109,7 @@ async def find(context: Context, caller: Caller, wanted: AuditFilter, cursor: st
 
 
 def describe(row: AuditRow) -> AuditView:
-    details = dict(_shown(name, value) for name, value in row.details.items() if name != "by")
+    details = {_NAMES.get(name, name): _shown(name, value) for name, value in row.details.items() if name != "by"}
     if row.purpose is not None:
         details["purpose"] = row.purpose
     by = row.details.get("by")
@@ -119,6 +121,7 @@ def describe(row: AuditRow) -> AuditView:
         owner=row.owner,
         run_id=row.run_id,
         path=row.path,
+        checkpoint=None if row.path is None else row.path.removeprefix("tinker://").partition("/")[2] or row.path,
         details=tuple(details.items()),
     )
 
@@ -135,8 +138,11 @@ def read_cursor(text: str) -> AuditCursor:
     return AuditCursor(at, number)
 
 
-def _shown(name: str, value: object) -> tuple[str, str]:
-    if isinstance(value, int) and name.endswith("_bytes"):
-        return name.removesuffix("_bytes"), size(value)
+def _shown(name: str, value: object) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if name.endswith("_bytes"):
+            return size(value)
+        if name.endswith("_seconds"):
+            return duration(value)
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    return name, text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}…"
+    return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}…"

@@ -68,6 +68,11 @@ class ShownToken:
     alternatives: tuple[tuple[str, float], ...]  # text, probability in percent
 
     @property
+    def label(self) -> str:
+        """For a token that shows nothing."""
+        return f"token {self.token}, {self.probability:.2g} %"
+
+    @property
     def details(self) -> str:
         """For the script of the page."""
         return orjson.dumps(

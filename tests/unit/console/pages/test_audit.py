@@ -27,7 +27,7 @@ async def test_users_see_their_own_entries_and_admins_see_all(
 
     seen, all_seen = await ann.open("/console/audit"), await root.open("/console/audit")
 
-    assert own in seen.text
+    assert own in seen.text  # to copy
     assert theirs not in seen.text
     assert own in all_seen.text
     assert theirs in all_seen.text
@@ -89,9 +89,17 @@ def test_a_cursor_is_read_as_it_was_written() -> None:
     assert read_cursor(f"7~{moment.isoformat()}") == AuditCursor(moment, 7)
 
 
-def test_long_details_are_cut() -> None:
-    row = AuditRow(1, "checkpoint_saved", "ann", datetime.now(UTC), None, None, "sample", {"a": "x" * 999, "n": 12345})
+def test_details_are_shown_in_units_and_cut() -> None:
+    facts = {"a": "x" * 999, "n": 12345, "size_bytes": 2048, "ttl_seconds": 7200.0, "by": "bob"}
+    row = AuditRow(1, "checkpoint_saved", "ann", datetime.now(UTC), "r", "tinker://r/weights/a", "sample", facts)
 
-    details = dict(describe(row).details)
+    shown = describe(row)
 
-    assert details == {"a": "x" * 300 + "…", "n": "12,345", "purpose": "sample"}
+    assert dict(shown.details) == {
+        "a": "x" * 300 + "…",
+        "n": "12,345",
+        "size": "2.0 KiB",
+        "expires after": "2 h",
+        "purpose": "sample",
+    }
+    assert (shown.by, shown.checkpoint) == ("bob", "weights/a")

@@ -34,3 +34,10 @@ async def test_another_users_samplers_are_not_there(
 
     assert theirs not in (await ann.open("/console/samplers")).text
     assert theirs in (await root.open("/console/samplers")).text
+
+
+async def test_the_page_follows_the_load(ann: PageVisitor) -> None:
+    page = await ann.open("/console/samplers")
+
+    assert 'data-live="/console/live/samplers"' in page.text
+    assert {"worker", "samplers"} == {given["data-part"] for given in Markup(page.text).having("data-part")}
