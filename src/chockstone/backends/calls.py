@@ -19,6 +19,7 @@ from chockstone.backends.protocol import (
     PassReply,
     SampleCall,
     SampleReply,
+    SamplerStatus,
     SaveCall,
     SaveReply,
     StepReply,
@@ -188,6 +189,7 @@ class BeatEvent:
     turns: int
     busy: bool
     memory: WorkerMemory = field(default_factory=WorkerMemory)
+    sampler: SamplerStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,9 @@ def encode_event(event: WorkerEvent) -> Message:
             return Message({"event": "start_failed", "error": event.error})
         case BeatEvent():
             memory = {"resident_bytes": event.memory.resident_bytes, "gpus": [asdict(gpu) for gpu in event.memory.gpus]}
-            return Message({"event": "beat", "turns": event.turns, "busy": event.busy, "memory": memory})
+            sampler = None if event.sampler is None else asdict(event.sampler)
+            beat = {"event": "beat", "turns": event.turns, "busy": event.busy, "memory": memory, "sampler": sampler}
+            return Message(beat)
         case ReleasedEvent():
             return Message({"event": "released", "id": event.number})
         case DoneEvent():
@@ -239,7 +243,10 @@ def decode_event(message: Message) -> WorkerEvent:
         case "beat":
             memory = values.get("memory", {})
             gpus = tuple(GpuMemory(**gpu) for gpu in memory.get("gpus", ()))
-            return BeatEvent(values["turns"], values["busy"], WorkerMemory(memory.get("resident_bytes"), gpus))
+            found = values.get("sampler")
+            sampler = None if found is None else SamplerStatus(**found)
+            memory_of = WorkerMemory(memory.get("resident_bytes"), gpus)
+            return BeatEvent(values["turns"], values["busy"], memory_of, sampler)
         case "released":
             return ReleasedEvent(values["id"])
         case "done":

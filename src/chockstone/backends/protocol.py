@@ -37,6 +37,7 @@ __all__ = [
     "RunSpec",
     "SampleCall",
     "SampleReply",
+    "SamplerStatus",
     "SaveCall",
     "SaveReply",
     "StepReply",
@@ -153,6 +154,20 @@ class WorkerMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerStatus:
+    """What the sampler of a worker does. ``decode_steps`` and ``decoded_tokens`` count since the worker started."""
+
+    requests: int = 0  # not finished, those included that wait for a place
+    sequences: int = 0  # that decode now
+    cache_bytes: int = 0  # of the KV cache, reserved for the requests that run
+    cache_limit_bytes: int = 0
+    decode_steps: int = 0
+    decoded_tokens: int = 0  # one per sequence and step: the mean batch size is tokens by steps
+    weights_cache_bytes: int = 0  # weights to sample from, beyond the base models
+    weights_cache_limit_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """How the worker is, for operators. ``failing``: several in a row died before they were ready."""
 
@@ -162,6 +177,7 @@ class WorkerStatus:
     last_death: str | None = None  # how the last one ended
     last_death_at: float | None = None  # seconds since 1970
     memory: WorkerMemory = WorkerMemory()  # of the last heartbeat
+    sampler: SamplerStatus | None = None  # of the last heartbeat; None before the first one
 
 
 def _ignore() -> None:

@@ -16,6 +16,8 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from chockstone.api.context import Context
+from chockstone.api.status.run_states import count_by_state
+from chockstone.backends.protocol import SamplerStatus
 from chockstone.catalog import CatalogError
 from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.engine import Engine
@@ -46,7 +48,7 @@ class FactReader:
         engine = self._context.engine
         slow = await asyncio.gather(*(_in_time(source) for source in self._slow_sources()))
         failed = sum(each is None for each in slow)
-        found = [*_queues(engine), *_journal(engine), *_worker(engine)]
+        found = [*_queues(engine, self._monotonic()), *_journal(engine), *_worker(engine)]
         found += [family for families in slow if families is not None for family in families]
         found.append(_one(declared.DISK_RESERVE, engine.rules.reserve_bytes))
         found.append(_one(declared.SCRAPE_ERRORS, failed))
@@ -54,7 +56,9 @@ class FactReader:
 
     def _slow_sources(self) -> Iterator[Awaitable[list[Metric]]]:
         yield self._disks()
+        yield self._runs()
         yield self._checkpoints()
+        yield self._readiness()
 
     async def _disks(self) -> list[Metric]:
         context = self._context
@@ -64,6 +68,13 @@ class FactReader:
         if store is not None:
             free.append((("store",), float(store)))
         return [declared.DISK_FREE.family(*free)]
+
+    async def _runs(self) -> list[Metric]:
+        counts = await count_by_state(self._context.engine, None)
+        return [declared.RUNS.family(*(((state,), float(counts.get(state, 0))) for state in declared.RUN_STATES))]
+
+    async def _readiness(self) -> list[Metric]:
+        return [_one(declared.READY, not await self._context.status.readiness.reasons())]
 
     async def _checkpoints(self) -> list[Metric]:
         context = self._context
@@ -83,24 +94,46 @@ async def _in_time(source: Awaitable[list[Metric]]) -> list[Metric] | None:
         return None
 
 
-def _queues(engine: Engine) -> Iterator[Metric]:
+def _queues(engine: Engine, now: float) -> Iterator[Metric]:
     runs = list(engine.runs)
+    oldest = min((next(iter(run.under_way.values())) for run in runs if run.under_way), default=now)
     yield _one(declared.QUEUED_OPERATIONS, sum(run.lane.waiting for run in runs))
     yield _one(declared.QUEUED_SAMPLES, engine.sampling.waiting)
     yield _one(declared.QUEUED_BYTES, engine.queued_bytes)
+    yield _one(declared.OLDEST_WAIT, max(now - oldest, 0.0))
     yield _one(declared.REPLAY_SECONDS, max((run.backlog.seconds for run in runs), default=0.0))
     yield _one(declared.JOURNAL_BYTES, sum(run.journal.size_bytes for run in runs))
 
 
 def _journal(engine: Engine) -> Iterator[Metric]:
     writer = engine.journal_writer
-    yield _one(declared.JOURNAL_FAILING, writer is not None and writer.trouble is not None)
+    yield _one(declared.JOURNAL_FAILING, engine.journal_trouble is not None)
     yield _one(declared.JOURNAL_LAG, 0.0 if writer is None else writer.lag_seconds)
     yield _one(declared.JOURNAL_WAITING, 0 if writer is None else writer.waiting_records)
 
 
 def _worker(engine: Engine) -> Iterator[Metric]:
+    status = engine.worker_status
     yield _one(declared.WORKER_READY, engine.is_ready)
+    if status.memory.resident_bytes is not None:
+        yield _one(declared.WORKER_MEMORY, status.memory.resident_bytes)
+    gpus = [(str(number), gpu) for number, gpu in enumerate(status.memory.gpus)]
+    if gpus:
+        yield declared.GPU_USED.family(*(((number,), float(gpu.used_bytes)) for number, gpu in gpus))
+        yield declared.GPU_TOTAL.family(*(((number,), float(gpu.total_bytes)) for number, gpu in gpus))
+    if status.sampler is not None:
+        yield from _sampler(status.sampler)
+
+
+def _sampler(status: SamplerStatus) -> Iterator[Metric]:
+    yield _one(declared.SAMPLER_REQUESTS, status.requests)
+    yield _one(declared.SAMPLER_SEQUENCES, status.sequences)
+    yield _one(declared.SAMPLER_STEPS, status.decode_steps)
+    yield _one(declared.SAMPLER_TOKENS, status.decoded_tokens)
+    yield _one(declared.SAMPLER_CACHE, status.cache_bytes)
+    yield _one(declared.SAMPLER_CACHE_LIMIT, status.cache_limit_bytes)
+    yield _one(declared.SAMPLER_WEIGHTS, status.weights_cache_bytes)
+    yield _one(declared.SAMPLER_WEIGHTS_LIMIT, status.weights_cache_limit_bytes)
 
 
 def _one(declaration: MetricDeclaration, value: float) -> Metric:

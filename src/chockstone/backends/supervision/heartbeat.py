@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chockstone.backends.calls import BeatEvent, WorkerEvent
-from chockstone.backends.protocol import WorkerMemory
+from chockstone.backends.protocol import SamplerStatus, WorkerMemory
 
 _BEAT_SECONDS: Final = 1.0
 
@@ -60,7 +60,8 @@ class HeartbeatSender:
     """The worker's side: sends a beat every second, from a thread of its own.
 
     ``progress`` returns how many turns the compute thread has finished, and whether it is busy with another one.
-    ``memory`` returns how much memory the worker uses.
+    ``memory`` returns how much memory the worker uses, and ``sampler`` what its sampler does. All are called from the
+    thread of the heartbeat, and must not raise.
     """
 
     def __init__(
@@ -68,10 +69,12 @@ class HeartbeatSender:
         send: Callable[[BeatEvent], None],
         progress: Callable[[], tuple[int, bool]],
         memory: Callable[[], WorkerMemory] = WorkerMemory,
+        sampler: Callable[[], SamplerStatus | None] = lambda: None,
     ) -> None:
         self._send = send
         self._progress = progress
         self._memory = memory
+        self._sampler = sampler
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -85,4 +88,4 @@ class HeartbeatSender:
     def _beat(self) -> None:
         while not self._is_over.wait(_BEAT_SECONDS):
             turns, is_busy = self._progress()
-            self._send(BeatEvent(turns, is_busy, self._memory()))
+            self._send(BeatEvent(turns, is_busy, self._memory(), self._sampler()))

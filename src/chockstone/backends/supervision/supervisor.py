@@ -34,7 +34,7 @@ from chockstone.backends.calls import (
     name_of,
 )
 from chockstone.backends.channel import AsyncChannel, ChannelClosed, Message
-from chockstone.backends.protocol import WorkerLost, WorkerMemory, WorkerPhase, WorkerStatus
+from chockstone.backends.protocol import SamplerStatus, WorkerLost, WorkerMemory, WorkerPhase, WorkerStatus
 from chockstone.backends.supervision.heartbeat import HeartbeatLimits, HeartbeatMonitor
 from chockstone.telemetry import tracing
 from chockstone.telemetry.origin import RequestOrigin
@@ -107,6 +107,7 @@ class WorkerSupervisor(WorkerCalls):
         self._last_death: str | None = None
         self._last_death_at: float | None = None
         self._memory = WorkerMemory()
+        self._sampler: SamplerStatus | None = None
         self._numbers = itertools.count()
         self._pending: dict[int, _Pending] = {}
         self._channel: AsyncChannel | None = None
@@ -141,6 +142,7 @@ class WorkerSupervisor(WorkerCalls):
             last_death=self._last_death,
             last_death_at=self._last_death_at,
             memory=self._memory,
+            sampler=self._sampler,
         )
 
     def _phase(self) -> WorkerPhase:
@@ -286,7 +288,7 @@ class WorkerSupervisor(WorkerCalls):
                 self._since = self._clock()
             self._ready.clear()  # from here on calls wait for the next worker, however long this one takes to end
             self._channel = None
-            self._memory = WorkerMemory()
+            self._memory, self._sampler = WorkerMemory(), None
         reason = await handle.ended()
         self._handle = None
         return reason if monitor.verdict is None else f"the worker process hung: {monitor.verdict}"
@@ -326,7 +328,7 @@ class WorkerSupervisor(WorkerCalls):
                 self._is_stopping = True
                 self._on_fatal(event.error)
             case BeatEvent():
-                self._memory = event.memory
+                self._memory, self._sampler = event.memory, event.sampler
             case ReleasedEvent() | DoneEvent() | FailedEvent():
                 self._has_answered = True
                 pending = self._pending.get(event.number)

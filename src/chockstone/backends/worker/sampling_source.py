@@ -10,7 +10,7 @@ from typing import Final
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.backends.worker.sampler_weights import Weights
 from chockstone.sampling.model import SampledModel
-from chockstone.sampling.sampler import Finished, Sampler
+from chockstone.sampling.sampler import Finished, Sampler, SamplerActivity
 from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 from chockstone.wire.failures import BadRequest, Failure
 
@@ -19,7 +19,7 @@ _ALTERNATIVE_CELLS: Final = 1 << 26  # in one result, 8 bytes each
 
 
 class SamplingSource:
-    """All methods are for the compute thread."""
+    """All methods but ``activity`` are for the compute thread."""
 
     def __init__(self, max_sequences: int, *, process_group: ProcessGroup = SINGLE_PROCESS) -> None:
         self._max_sequences = max_sequences
@@ -35,6 +35,10 @@ class SamplingSource:
         self._sampler.add(key, weights.model, weights.adapter, request, seed=seed, owner=owner)
         done = self._under_way[key] = Future()
         return done
+
+    def activity(self) -> SamplerActivity:
+        """May be called from any thread."""
+        return self._sampler.activity()
 
     def has_work(self) -> bool:
         return self._sampler.has_work()

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextvars import Context, copy_context
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -49,7 +49,15 @@ from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
 from chockstone.backends.export.encryption import parse_recipients
 from chockstone.backends.losses.custom_loss import CustomLoss
 from chockstone.backends.losses.weighted_tokens import weighted_tokens
-from chockstone.backends.protocol import PassReply, SampleCall, SampleReply, SaveCall, SaveReply, StepReply
+from chockstone.backends.protocol import (
+    PassReply,
+    SampleCall,
+    SampleReply,
+    SamplerStatus,
+    SaveCall,
+    SaveReply,
+    StepReply,
+)
 from chockstone.backends.supervision.heartbeat import HeartbeatSender
 from chockstone.backends.supervision.process import WorkerConfig
 from chockstone.backends.training.base_model import BaseModel, choose_device, load_base_model
@@ -134,7 +142,7 @@ class WorkerService:
             self._send(StartFailedEvent(reason))
             return
         self._send(ReadyEvent(environment))
-        heartbeat = HeartbeatSender(self._send, self._turns.progress, memory_in_use)
+        heartbeat = HeartbeatSender(self._send, self._turns.progress, memory_in_use, self._sampler_status)
         heartbeat.start()
         try:
             self._turns.run(lambda: self._is_over)
@@ -142,6 +150,15 @@ class WorkerService:
             self._checkpoints.close()
         finally:
             heartbeat.stop()
+
+    def _sampler_status(self) -> SamplerStatus:
+        """For any thread: it takes lengths and numbers, and walks through nothing."""
+        cache = self._weights_cache
+        return SamplerStatus(
+            **asdict(self._sampling.activity()),
+            weights_cache_bytes=cache.size_bytes,
+            weights_cache_limit_bytes=cache.limit_bytes,
+        )
 
     def post(self, action: Callable[[], None]) -> None:
         """Call ``action`` on the compute thread, soon. May be called from any thread; its exceptions end ``run``."""
