@@ -12,7 +12,7 @@ KEYS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class WorkTiming:
     """One piece of work. Times are seconds since 1970."""
 
     name: str
@@ -29,9 +29,9 @@ class RecentTimings:
     def __init__(self, *, per_key: int = PER_KEY, keys: int = KEYS) -> None:
         self._per_key = per_key
         self._keys = keys
-        self._by_key: OrderedDict[str, deque[Timing]] = OrderedDict()
+        self._by_key: OrderedDict[str, deque[WorkTiming]] = OrderedDict()
 
-    def add(self, key: str, timing: Timing) -> None:
+    def add(self, key: str, timing: WorkTiming) -> None:
         if (kept := self._by_key.get(key)) is None:
             kept = self._by_key[key] = deque(maxlen=self._per_key)
             if len(self._by_key) > self._keys:
@@ -40,6 +40,6 @@ class RecentTimings:
             self._by_key.move_to_end(key)
         kept.append(timing)
 
-    def of(self, key: str) -> list[Timing]:
+    def of(self, key: str) -> list[WorkTiming]:
         """Oldest first."""
         return list(self._by_key.get(key, ()))

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from chockstone.telemetry.timings import RecentTimings, Timing
+from chockstone.telemetry.timings import RecentTimings, WorkTiming
 
 
-def timing(number: int) -> Timing:
-    return Timing("optim_step", number, number + 0.5, number + 1.0, sequence=number)
+def timing(number: int) -> WorkTiming:
+    return WorkTiming("optim_step", number, number + 0.5, number + 1.0, sequence=number)
 
 
 def test_the_newest_timings_of_a_key_are_kept_oldest_first() -> None:

@@ -19,7 +19,7 @@ from chockstone.catalog.tables.audit import AuditRow
 from chockstone.catalog.tables.recoveries import RecoveryRow
 from chockstone.catalog.tables.usage import Use
 from chockstone.engine.history.points import LOSS, HistoryPoint
-from chockstone.telemetry.timings import Timing
+from chockstone.telemetry.timings import WorkTiming
 from chockstone.wire.perfetto import Details, PerfettoTrace
 
 MOST_OPERATIONS: Final = 20_000  # of all runs together; of each run, the newest
@@ -38,7 +38,7 @@ class RunTimeline:
     last_request: datetime
     checkpoints: Sequence[CheckpointRow] = ()
     recoveries: Sequence[RecoveryRow] = ()
-    operations: Sequence[Timing] = ()
+    operations: Sequence[WorkTiming] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SessionTimeline:
     session: SessionRow
     end: datetime
     runs: Sequence[RunTimeline] = ()
-    samplers: Sequence[tuple[SamplerRow, Sequence[Timing]]] = ()
+    samplers: Sequence[tuple[SamplerRow, Sequence[WorkTiming]]] = ()
     audit: Sequence[AuditRow] = ()
     uses: Sequence[Use] = ()
     omitted: int = 0  # older operations
@@ -94,7 +94,7 @@ async def _collect(context: Context, session: SessionRow) -> SessionTimeline:
     )
 
 
-def timings_in(points: Iterable[HistoryPoint], *, but: Iterable[Timing]) -> list[Timing]:
+def timings_in(points: Iterable[HistoryPoint], *, but: Iterable[WorkTiming]) -> list[WorkTiming]:
     """The executions that a history has and ``but`` has not.
 
     Points that stand for several have no times of their own.
@@ -107,7 +107,7 @@ def timings_in(points: Iterable[HistoryPoint], *, but: Iterable[Timing]) -> list
             continue
         name = "forward_backward" if LOSS in point.values else "optim_step"
         details: dict[str, str | int | float] = {"step": point.step, **point.values, "source": "history"}
-        found.append(Timing(name, point.at - seconds, point.at - seconds, point.at, point.sequence, details))
+        found.append(WorkTiming(name, point.at - seconds, point.at - seconds, point.at, point.sequence, details))
     return found
 
 
@@ -162,7 +162,7 @@ def _add_run(trace: PerfettoTrace, run: RunTimeline, process: int) -> int:
     return track
 
 
-def _add_operations(trace: PerfettoTrace, title: str, operations: Iterable[Timing], parent: int) -> None:
+def _add_operations(trace: PerfettoTrace, title: str, operations: Iterable[WorkTiming], parent: int) -> None:
     for number, row in enumerate(lay_out(operations)):
         track = trace.add_track(title if not number else f"{title}, queued meanwhile {number}", parent=parent)
         for each in row:
@@ -173,12 +173,12 @@ def _add_operations(trace: PerfettoTrace, title: str, operations: Iterable[Timin
                 trace.add_slice(track, "execute", _time(each.begun_at), _time(each.ended_at))
 
 
-def lay_out(operations: Iterable[Timing]) -> list[list[Timing]]:
+def lay_out(operations: Iterable[WorkTiming]) -> list[list[WorkTiming]]:
     """In rows, so that no two operations of one row overlap: an operation waits while others execute.
 
     With too many at once, the beginning of a wait is cut off, and ``waited_seconds`` says how long it was.
     """
-    rows: list[list[Timing]] = []
+    rows: list[list[WorkTiming]] = []
     for each in sorted(operations, key=lambda operation: (operation.queued_at, operation.sequence)):
         begun_at = max(each.begun_at, each.queued_at)  # clocks may go back
         placed = replace(each, begun_at=begun_at, ended_at=max(each.ended_at, begun_at + _SHORTEST_SECONDS))
@@ -193,7 +193,7 @@ def lay_out(operations: Iterable[Timing]) -> list[list[Timing]]:
     return rows
 
 
-def _cut(timing: Timing, start: float) -> Timing:
+def _cut(timing: WorkTiming, start: float) -> WorkTiming:
     waited = timing.begun_at - timing.queued_at
     return replace(
         timing,
@@ -205,7 +205,7 @@ def _cut(timing: Timing, start: float) -> Timing:
 
 
 def _add_sampler(
-    trace: PerfettoTrace, sampler: SamplerRow, samples: Iterable[Timing], process: int, end: datetime
+    trace: PerfettoTrace, sampler: SamplerRow, samples: Iterable[WorkTiming], process: int, end: datetime
 ) -> None:
     track = trace.add_track(f"sampler {sampler.sampling_session_id}", parent=process)
     about = {"base_model": sampler.base_model, "path": sampler.model_path}

@@ -41,7 +41,7 @@ from chockstone.engine.runs.run_journal import RunJournal
 from chockstone.telemetry import tracing
 from chockstone.telemetry.instruments import Instruments
 from chockstone.telemetry.origin import RequestOrigin
-from chockstone.telemetry.timings import RecentTimings, Timing
+from chockstone.telemetry.timings import RecentTimings, WorkTiming
 from chockstone.wire.failures import RequestError, ServerFailure
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class Runner:
             details["outcome"] = "postponed" if outcome is None else "failed"
         self._timings.add(
             run.run_id,
-            Timing(api_name(command), queued_at, begun_at, self._now(), operation.sequence, details),
+            WorkTiming(api_name(command), queued_at, begun_at, self._now(), operation.sequence, details),
         )
 
     def queue_recovery(self, run: Run) -> None:

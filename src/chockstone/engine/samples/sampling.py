@@ -41,7 +41,7 @@ from chockstone.engine.samples.requests import (
 from chockstone.telemetry import tracing
 from chockstone.telemetry.instruments import Instruments
 from chockstone.telemetry.origin import RequestOrigin
-from chockstone.telemetry.timings import RecentTimings, Timing
+from chockstone.telemetry.timings import RecentTimings, WorkTiming
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
 __all__ = ["SamplerSource", "Sampling", "Submitted"]
@@ -399,5 +399,5 @@ class Sampling:
             "tokens": reply.tokens,
             "prompt_tokens": reply.prompt_tokens,
         }
-        timing = Timing("sample", request.queued_at, request.begun_at, time.time(), details=details)
+        timing = WorkTiming("sample", request.queued_at, request.begun_at, time.time(), details=details)
         self._timings.add(request.facts.source.sampling_session_id, timing)

@@ -9,13 +9,13 @@ import pytest
 from chockstone.api.context import Context
 from chockstone.api.tinker.session_trace import MOST_OPERATIONS, build_trace, lay_out, timings_in
 from chockstone.engine.history.points import HistoryPoint
-from chockstone.telemetry.timings import RecentTimings, Timing
+from chockstone.telemetry.timings import RecentTimings, WorkTiming
 from support.api.users import MODEL, User
 from support.perfetto import Slice, read_trace
 
 
-def timing(queued: float, begun: float, ended: float, name: str = "optim_step", **details: Any) -> Timing:
-    return Timing(name, queued, begun, ended, sequence=int(queued) + 1, details=details)
+def timing(queued: float, begun: float, ended: float, name: str = "optim_step", **details: Any) -> WorkTiming:
+    return WorkTiming(name, queued, begun, ended, sequence=int(queued) + 1, details=details)
 
 
 async def trace_of(context: Context, session_id: str) -> Any:
