@@ -34,7 +34,7 @@ After = Annotated[int, Query(ge=0, le=2**53 - 1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class StepTiming:
     """Seconds of the newest operations of one kind."""
 
     label: str
@@ -50,7 +50,7 @@ class RunView:
     checkpoints: Sequence[CheckpointRow]  # the newest
     checkpoint_count: int
     lineage: LineageResponse
-    timings: Sequence[Timing]
+    timings: Sequence[StepTiming]
     tokens_per_second: float | None  # of forward and backward passes
     last_loss: float | None  # mean over the weighted tokens, as the chart shows it
 
@@ -176,12 +176,12 @@ def marks_of(view: RunView) -> list[dict[str, Any]]:  # Any: plain JSON
     return [*crashes, *saves]
 
 
-def timings_of(points: Sequence[HistoryPoint]) -> list[Timing]:
+def timings_of(points: Sequence[HistoryPoint]) -> list[StepTiming]:
     passes = [p.values["seconds"] for p in points if "seconds" in p.values and "tokens" in p.values]
     steps = [p.values["seconds"] for p in points if "seconds" in p.values and "tokens" not in p.values]
     kinds = [(label, found) for label, found in (("forward_backward", passes), ("optim_step", steps)) if found]
     whole = sum(fmean(found) for _, found in kinds) or 1.0
-    return [Timing(label, median(found), max(found), fmean(found) / whole) for label, found in kinds]
+    return [StepTiming(label, median(found), max(found), fmean(found) / whole) for label, found in kinds]
 
 
 def _tokens_per_second(points: Sequence[HistoryPoint]) -> float | None:
