@@ -25,7 +25,7 @@ from rich.live import Live
 from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.reporting import CommandFailed
 from chockstone.cli.remote.client import ServerUnreachable
-from chockstone.cli.watching.overview import Outage, Overview, OverviewReader, outage
+from chockstone.cli.watching.overview import Outage, OverviewReader, ServerOverview, outage
 from chockstone.cli.watching.screen import draw
 
 _REDRAW_SECONDS: Final = 1.0
@@ -37,7 +37,7 @@ _KEYS: Final = 64  # read at once
 class _Asked:
     """What the asking thread found last. It alone writes the fields."""
 
-    overview: Overview
+    overview: ServerOverview
     outage: Outage | None = None
     failure: CommandFailed | None = None  # that ends the command
 

@@ -42,7 +42,7 @@ class RunLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class ServerOverview:
     url: str
     at: datetime
     server: Json  # as GET /server answers
@@ -92,7 +92,7 @@ class OverviewReader:
         self._server = server
         self._curves: dict[str, _Curve] = {}
 
-    def read(self, *, now: datetime) -> Overview:
+    def read(self, *, now: datetime) -> ServerOverview:
         """Raises the errors of ``Server.ask``."""
         described = self._get("server")
         listed = self._get("runs", {"sort": "-last_request", "limit": _RUNS})["runs"]
@@ -102,7 +102,7 @@ class OverviewReader:
         for run_id, curve in self._curves.items():
             self._read_points(run_id, curve)
         runs = tuple(self._line(run, now) for run in chosen)
-        return Overview(self._server.url, now, described, runs, tuple(recoveries))
+        return ServerOverview(self._server.url, now, described, runs, tuple(recoveries))
 
     def _read_points(self, run_id: str, curve: _Curve) -> None:
         query: dict[str, str | int] = {"names": "loss,tokens", "after": curve.cursor, "limit": 1000}

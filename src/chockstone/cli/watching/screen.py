@@ -14,7 +14,7 @@ from chockstone.cli.output.short_ids import shorten_ids
 from chockstone.cli.output.terminal import lay_out
 from chockstone.cli.remote.checkpoint import parse_time
 from chockstone.cli.remote.client import Json
-from chockstone.cli.watching.overview import Outage, Overview, RunLine
+from chockstone.cli.watching.overview import Outage, RunLine, ServerOverview
 from chockstone.cli.watching.sparkline import BLOCKS, sparkline
 
 PLAIN_WIDTH: Final = 100
@@ -29,7 +29,7 @@ _HELP: Final = "q quits"
 
 
 def draw(
-    overview: Overview,
+    overview: ServerOverview,
     *,
     width: int,
     height: int | None = None,
@@ -67,7 +67,7 @@ def _fit(line: Text, width: int) -> Text:
     return line
 
 
-def _head(overview: Overview, width: int) -> Iterator[Text]:
+def _head(overview: ServerOverview, width: int) -> Iterator[Text]:
     server = overview.server
     title = f"chockstone {printable(str(server['version']))} at {printable(overview.url)}"
     up = f"up {format_duration(server['uptime_seconds'])}{', stopping' if server['is_stopping'] else ''}"
@@ -119,13 +119,13 @@ def _disk(disk: Json | None) -> Text:
     return _labelled("disk", f"[{'#' * filled}{'.' * (_BAR - filled)}] ", (words, "red" if is_tight else ""))
 
 
-def _outage(overview: Overview, outage: Outage | None, now: datetime | None) -> Iterator[Text]:
+def _outage(overview: ServerOverview, outage: Outage | None, now: datetime | None) -> Iterator[Text]:
     if outage is not None:
         lasts = format_duration(outage.lasts(now or overview.at).total_seconds())
         yield Text(f"reconnecting for {lasts}: {printable(outage.reason)}", style="bold red")
 
 
-def _runs(overview: Overview, width: int, levels: str) -> Iterator[Text]:
+def _runs(overview: ServerOverview, width: int, levels: str) -> Iterator[Text]:
     if not overview.runs:
         yield Text("no runs: a training script that connects to this server appears here", style="dim")
         return
@@ -159,14 +159,14 @@ def _cells(run: RunLine, name: str) -> Sequence[str]:
     )
 
 
-def _problems(overview: Overview, width: int) -> Iterator[Text]:
+def _problems(overview: ServerOverview, width: int) -> Iterator[Text]:
     for problem in overview.server["problems"]:
         yield Text(f"! {printable(problem['what'])}", style="bold red")
         for line in textwrap.wrap(printable(problem["to_do"]), max(20, width - 2)):
             yield Text(f"  {line}")
 
 
-def _recoveries(overview: Overview, now: datetime) -> Iterator[Text]:
+def _recoveries(overview: ServerOverview, now: datetime) -> Iterator[Text]:
     names = shorten_ids([each["run_id"] for each in overview.recoveries] + [run.run_id for run in overview.runs])
     for number, each in enumerate(overview.recoveries):
         if not number:

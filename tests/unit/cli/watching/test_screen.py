@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chockstone.cli.watching.overview import Outage, Overview, RunLine
+from chockstone.cli.watching.overview import Outage, RunLine, ServerOverview
 from chockstone.cli.watching.screen import draw
 from support.catalog.making import NOW
 
@@ -52,11 +52,11 @@ def run(number: int = 0, **changes: Any) -> RunLine:
     return replace(line, **changes)
 
 
-def overview(*runs: RunLine, recoveries: tuple[dict[str, Any], ...] = (), **changes: Any) -> Overview:
-    return Overview("http://127.0.0.1:8000", NOW, server(**changes), runs, recoveries)
+def overview(*runs: RunLine, recoveries: tuple[dict[str, Any], ...] = (), **changes: Any) -> ServerOverview:
+    return ServerOverview("http://127.0.0.1:8000", NOW, server(**changes), runs, recoveries)
 
 
-def text(shown: Overview, width: int = 80, **others: Any) -> str:
+def text(shown: ServerOverview, width: int = 80, **others: Any) -> str:
     return "\n".join(line.plain for line in draw(shown, width=width, **others))
 
 
