@@ -10,9 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import select
-
-from chockstone.catalog import schema as tables
 from chockstone.catalog.database.database import Database, sqlite_path
 from chockstone.catalog.database.engine_lock import EngineLock
 from chockstone.catalog.database.retry import waiting_for_catalog
@@ -141,7 +138,7 @@ class Catalog:
 
     async def ping(self) -> None:
         """Read a row. Raises CatalogError when the database does not answer."""
-        await self._database.read(select(tables.engine.c.engine_id).limit(1))
+        await self.engine.ping()
 
     async def is_new(self) -> bool:
         """Whether it has no tables yet. Works after ``reach``."""

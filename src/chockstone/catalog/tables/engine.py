@@ -43,6 +43,10 @@ class EngineTable:
             return None
         return await self._database.run(look, writes=False)
 
+    async def ping(self) -> None:
+        """Read a row. Raises CatalogError when the database does not answer."""
+        await self._database.read(select(tables.engine.c.engine_id).limit(1))
+
     async def bind(self, engine_id: str, *, host: str, data: str, now: datetime) -> EngineRow:
         """Bind the catalog to this engine. The caller must hold the engine's lock."""
         creation = insert(tables.engine).values(engine_id=engine_id, host=host, data=data, bound_at=now)
