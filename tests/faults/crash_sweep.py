@@ -4,7 +4,8 @@ Steps are those of crash_harness.py. The engine, journals, catalog and store are
 fake, which does sums and writes real archives. A child lives until its n-th step. The next child starts on the data
 that it left. The client knows what was acknowledged and which answers it got: it asks again for the answers of
 acknowledged requests, and sends the other requests again. In the end it has the same answers as an undisturbed
-client, the weights are the same, and the usage has counted each pass, sample and save once.
+client, the weights are the same, the usage has counted each pass, sample and save once, and the history of the run has
+each pass and step once.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ PLAN: tuple[tuple[str, Any] | None, ...] = (
     ("sample", "abcde"),
     None,
 )
+MEASURED = ("pass", "step")
 USED = {"training": 1136, "checkpoint": 3, "sampling_prefill": 8, "sampling_sample": 2}  # by the plan
 
 
@@ -75,6 +77,7 @@ class Memory:
     heard: dict[int, Any] = field(default_factory=dict)
     weights: dict[str, int] | None = None  # of what is stored, at the end
     usage: dict[str, float] | None = None  # the same, as it is billed
+    history: list[Any] | None = None  # points of the run
 
     def take(self, said: list[Any]) -> None:
         for word, place, value in said:
@@ -84,6 +87,8 @@ class Memory:
                 assert self.heard.setdefault(place, value) == value, f"request {place} was answered differently"
             elif word == "used":
                 self.usage = value
+            elif word == "history":
+                self.history = value
             else:
                 self.weights = value
 
@@ -173,6 +178,8 @@ async def live(data: Path, memory: Memory, step: int, say: Say) -> None:
             await run.lane.drained()
         weight = backend.runs[RUN].weight
         await engine.stop()
+        points = (await engine.history.read(RUN)).points
+        say(["history", 0, [[point.position, point.step, dict(point.values)] for point in points]])
         used = await catalog.usage.list("ann", start=NOON - _DAY, end=NOON + _DAY)
         say(["used", 0, {use.type: use.amount for use in used if use.type != "storage"}])
         rows = [row async for row in catalog.checkpoints.iterate()]
@@ -199,6 +206,8 @@ def assert_unnoticed(memory: Memory, undisturbed: Memory) -> None:
         assert memory.heard[place] == answer, f"{PLAN[place]} at {place} was answered {memory.heard[place]}"
     assert memory.weights == undisturbed.weights, f"{memory.weights} is not {undisturbed.weights}"
     assert memory.usage == USED, f"{memory.usage} was counted"
+    assert memory.history == undisturbed.history, f"the history is {memory.history}"
+    assert len(memory.history or ()) == sum(request is not None and request[0] in MEASURED for request in PLAN)
 
 
 def sweep(data: Path, *, first: int, stride: int) -> tuple[int, list[str]]:
