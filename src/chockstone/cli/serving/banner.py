@@ -58,9 +58,12 @@ def base_url(host: str, port: int) -> str:
 
 
 def _print_access(settings: Settings, port: int, *, users: Sequence[str]) -> None:
+    url = settings.public_url or base_url(settings.host, port)
     print_line(f"users: {', '.join(users) or 'all on this machine; no API keys are configured'}")
+    if settings.console:
+        print_line(f"console: {url}/console")
     print_line()
-    print_line(f"export TINKER_BASE_URL={settings.public_url or base_url(settings.host, port)}")
+    print_line(f"export TINKER_BASE_URL={url}")
     print_line(f"export TINKER_API_KEY={'tml-...  # your own key' if users else 'tml-local'}")
     print_line()
     sys.stdout.flush()  # a log file shows it at once, too

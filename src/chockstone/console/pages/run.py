@@ -59,6 +59,10 @@ class RunView:
         return self.run.operations[:_SHOWN_OPERATIONS]
 
     @property
+    def is_in_memory(self) -> bool:
+        return self.run.state not in ("parked", "unloaded", "lost")
+
+    @property
     def settings(self) -> list[tuple[str, str]]:
         return [*flatten(self.run.spec), *flatten(self.run.optimizer, "optimizer.")]
 

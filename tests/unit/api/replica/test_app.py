@@ -124,5 +124,10 @@ async def test_documents_and_other_methods_are_the_engines(start: Start, engine_
     for method, path in (*documents, ("POST", "/api/v1/training_runs")):
         assert (await replica.http.request(method, path)).json() == {"name": "ann"}
 
+    sign_in = await replica.http.post("/console/sign-in", headers={"X-API-Key": ""}, content=b"key=tml-of-ann")
+    page = await replica.http.get("/console/runs", headers={"X-API-Key": "", "Cookie": "chockstone_console=x"})
+    assert (sign_in.status_code, page.status_code) == (200, 200)
+    assert engine_of_ann.header("cookie") == [b"chockstone_console=x"]
+
     metrics = await replica.http.get("/metrics")
     assert "chockstone_loop_stall_seconds" in metrics.text

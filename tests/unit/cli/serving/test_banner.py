@@ -21,6 +21,15 @@ def test_with_keys_the_banner_shows_none_of_them(tmp_path: Path, capsys: pytest.
     assert "geheim" not in out
 
 
+@pytest.mark.parametrize("console", [True, False])
+def test_the_banner_says_where_the_console_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], console: bool
+) -> None:
+    print_banner(Settings(models=(ModelSetting("tiny", tmp_path),), console=console), 9, users=[])
+
+    assert ("console: http://127.0.0.1:9/console\n" in capsys.readouterr().out) is console
+
+
 def test_the_banner_names_the_trackers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = Settings(models=(ModelSetting("tiny", tmp_path),), track=("mlflow", "wandb"))
 
