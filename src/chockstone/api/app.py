@@ -66,7 +66,7 @@ def create_app(context: Context, *, uploads: Uploads | None = None, console: Bro
         redirect_slashes=False,  # an extra slash must not name another checkpoint
     )
     app.state.context = context
-    app.state.metric_facts = metric_facts.FactReader(context)
+    app.state.metrics_page = metrics.MetricsPage(context.instruments, metric_facts.FactReader(context).read)
     routes = APIRouter(prefix="/api/v1")
     for resource in RESOURCES:
         routes.include_router(resource.routes)

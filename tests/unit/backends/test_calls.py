@@ -43,7 +43,16 @@ from chockstone.backends.calls import (
     name_of,
 )
 from chockstone.backends.channel import Message
-from chockstone.backends.protocol import PassReply, RunSpec, SampleCall, SampleReply, SaveCall, SaveReply, StepReply
+from chockstone.backends.protocol import (
+    PassReply,
+    RunSpec,
+    SampleCall,
+    SampleReply,
+    SamplerStatus,
+    SaveCall,
+    SaveReply,
+    StepReply,
+)
 from chockstone.telemetry.origin import RequestOrigin
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
@@ -83,6 +92,7 @@ EVENTS: list[WorkerEvent] = [
     ReadyEvent({"device": "cpu"}),
     StartFailedEvent("no such model"),
     BeatEvent(3, busy=True),
+    BeatEvent(4, busy=False, sampler=SamplerStatus(requests=2, decode_steps=7, weights_cache_bytes=5)),
     ReleasedEvent(1),
     DoneEvent(1, Message({"tokens": 3}, b"\x00\xff")),
 ]

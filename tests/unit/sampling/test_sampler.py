@@ -312,3 +312,26 @@ def test_nothing_is_left_behind(fused: Served) -> None:
     turns = sampler._turns
     assert (turns._common.places, turns._common.cache_bytes) == (4, fused.sampled.network.bytes_per_token * 1000)
     assert not any((sampler._jobs, sampler._owners, sampler._prefill_queue, sampler._starting, sampler._batches))
+
+
+def test_the_activity_is_that_of_the_requests_which_run(served: Served) -> None:
+    sampler = Sampler(max_sequences=8, cache_bytes=1 << 20)
+    assert sampler.activity().cache_bytes == 0
+    sampler.add("a", served.sampled, None, request(random_prompt(6), 3, max_tokens=5, temperature=0), seed=1)
+    sampler.add("b", served.sampled, None, request(random_prompt(6), 1, max_tokens=5, temperature=0), seed=1)
+
+    finished = sampler.step()
+    while not sampler.activity().sequences:
+        finished += sampler.step()
+    during = sampler.activity()
+    while sampler.has_work():
+        finished += sampler.step()
+    after = sampler.activity()
+
+    assert during.requests == 2
+    assert 0 < during.cache_bytes <= during.cache_limit_bytes == (1 << 20) * 5 // 4
+    assert (after.requests, after.sequences, after.cache_bytes) == (0, 0, 0)
+    results = [result_of(one.outcome) for one in finished]
+    tokens = sum(len(sequence.tokens) for result in results for sequence in result.sequences)
+    assert after.decoded_tokens == tokens - 4  # the first token of each sample comes from its prefill
+    assert after.decoded_tokens / 4 <= after.decode_steps < after.decoded_tokens

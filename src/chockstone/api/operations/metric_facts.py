@@ -1,7 +1,6 @@
 """Metric facts: what the engine, the worker, the catalog and the disks know anyway, read when Prometheus asks.
 
-They are read at most once a second, however often someone asks. A source that does not answer in time leaves its
-metrics out, and ``chockstone_scrape_errors`` counts it.
+A source that does not answer in time leaves its metrics out, and ``chockstone_scrape_errors`` counts it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from chockstone.telemetry import declarations as declared
 from chockstone.telemetry.declarations import MetricDeclaration
 
 log = logging.getLogger(__name__)
-_FRESH_SECONDS: Final = 1.0
 _SOURCE_SECONDS: Final = 3.0  # for the catalog or a disk to answer; Prometheus waits 10 seconds
 
 
@@ -33,18 +31,8 @@ class FactReader:
     def __init__(self, context: Context, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._context = context
         self._monotonic = monotonic
-        self._reading = asyncio.Lock()
-        self._facts: tuple[Metric, ...] = ()
-        self._fresh_until = float("-inf")
 
     async def read(self) -> tuple[Metric, ...]:
-        async with self._reading:
-            if self._monotonic() >= self._fresh_until:
-                self._facts = await self._read()
-                self._fresh_until = self._monotonic() + _FRESH_SECONDS
-            return self._facts
-
-    async def _read(self) -> tuple[Metric, ...]:
         engine = self._context.engine
         slow = await asyncio.gather(*(_in_time(source) for source in self._slow_sources()))
         failed = sum(each is None for each in slow)

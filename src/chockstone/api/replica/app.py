@@ -80,6 +80,7 @@ def create_replica(
 ) -> FastAPI:
     app = FastAPI(openapi_url=None, redirect_slashes=False)  # the engine has the documentation of all routes
     app.state.context = context
+    app.state.metrics_page = metrics.MetricsPage(context.instruments)
     reads = APIRouter(prefix="/api/v1")
     for resource in (service, runs, checkpoints, sessions):
         routes = [route for route in resource.routes.routes if getattr(route, "endpoint", None) in _READS]

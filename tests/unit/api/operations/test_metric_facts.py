@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -97,24 +96,3 @@ async def test_a_catalog_that_does_not_answer_leaves_its_metrics_out(
     assert found["chockstone_scrape_errors"] == 1
     assert 'chockstone_checkpoints{state="damaged"}' not in found
     assert found["chockstone_worker_ready"] == 1
-
-
-async def test_many_readers_at_once_read_once(
-    served: Served, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, asked = 100.0, 0
-    usage = context.catalog.checkpoints.usage_by_state
-
-    async def count(*values: object, **named: object) -> object:
-        nonlocal asked
-        asked += 1
-        return await usage(*values, **named)  # type: ignore[arg-type]  # passed on
-
-    monkeypatch.setattr(context.catalog.checkpoints, "usage_by_state", count)
-    reader = FactReader(context, monotonic=lambda: now)
-
-    await asyncio.gather(*(reader.read() for _ in range(20)))
-    assert asked == 1
-    now += 2
-    await reader.read()
-    assert asked == 2

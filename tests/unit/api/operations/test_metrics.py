@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import httpx
 import pytest
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from chockstone.api.context import Context
-from chockstone.telemetry.declarations import DECLARATIONS
+from chockstone.api.operations.metrics import MetricsPage
+from chockstone.telemetry.declarations import DECLARATIONS, QUEUED_SAMPLES
+from chockstone.telemetry.instruments import Instruments
 from support.api.users import User
 from support.exposition import series_of
 from support.served import Served
@@ -57,3 +63,23 @@ async def test_a_save_is_counted(text: str) -> None:
     assert told['chockstone_saved_bytes_total{kind="weights"}'] > 0
     assert told['chockstone_checkpoints{state="ready"}'] == 1
     assert told['chockstone_operations_total{operation="create_model", outcome="ok"}'] == 1
+
+
+async def test_many_readers_at_once_make_the_page_once_a_second() -> None:
+    now, asked = 100.0, 0
+    instruments = Instruments()
+
+    async def read_facts() -> Sequence[Metric]:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        return [QUEUED_SAMPLES.family(((), float(asked)))]
+
+    page = MetricsPage(instruments, read_facts, monotonic=lambda: now)
+
+    first = await asyncio.gather(*(page.read() for _ in range(20)))
+    now += 2
+    later = await page.read()
+
+    assert {series_of(text)["chockstone_queued_samples"] for text in first} == {1}
+    assert series_of(later)["chockstone_queued_samples"] == 2

@@ -131,3 +131,5 @@ async def test_documents_and_other_methods_are_the_engines(start: Start, engine_
 
     metrics = await replica.http.get("/metrics")
     assert "chockstone_loop_stall_seconds" in metrics.text
+    assert 'route="(forwarded)"' in metrics.text
+    assert "chockstone_worker_ready" not in metrics.text  # the engine's

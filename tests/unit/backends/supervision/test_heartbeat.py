@@ -6,6 +6,7 @@ import pytest
 
 from chockstone.backends.calls import BeatEvent, DoneEvent, WorkerEvent
 from chockstone.backends.channel import Message
+from chockstone.backends.protocol import SamplerStatus
 from chockstone.backends.supervision import heartbeat
 from chockstone.backends.supervision.heartbeat import HeartbeatLimits, HeartbeatMonitor, HeartbeatSender
 
@@ -82,3 +83,16 @@ def test_a_worker_beats_until_it_is_told_to_stop(monkeypatch: pytest.MonkeyPatch
         sent.get()
     with pytest.raises(queue.Empty):
         sent.get(timeout=0.05)
+
+
+def test_a_beat_has_what_the_sampler_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "_BEAT_SECONDS", 0.001)
+    sent: queue.SimpleQueue[BeatEvent] = queue.SimpleQueue()
+    status = SamplerStatus(requests=2, sequences=1)
+
+    heart = HeartbeatSender(sent.put, lambda: (0, False), sampler=lambda: status)
+    heart.start()
+    first = sent.get(timeout=30)
+    heart.stop()
+
+    assert first.sampler == status

@@ -11,7 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from chockstone.catalog import Catalog, CatalogUnavailable, SessionQuery, UnstorableColumnValue
 from chockstone.catalog.database.database import Database
+from chockstone.telemetry.instruments import Instruments
 from support.catalog.making import NOW, after, make_run, make_session
+from support.exposition import series_of
 
 
 async def test_every_sqlite_connection_has_its_pragmas(tmp_path: Path) -> None:
@@ -152,3 +154,18 @@ async def test_text_is_kept_exactly_or_refused(catalog: Catalog, name: str) -> N
         return
 
     assert (made.display_name, made.user_metadata) == (name, {name: name})
+
+
+async def test_transactions_are_measured_and_failures_counted(tmp_path: Path) -> None:
+    instruments = Instruments()
+    database = Database.at(f"sqlite:///{tmp_path}/catalog.sqlite3", instruments=instruments)
+    await database.write(text("CREATE TABLE things (name TEXT)"))
+    await database.read(text("SELECT * FROM things"))
+    with pytest.raises(CatalogUnavailable):
+        await database.read(text("SELECT * FROM absent"))
+    await database.close()
+
+    found = series_of(instruments.render())
+    assert found['chockstone_catalog_seconds_count{access="write"}'] == 1
+    assert found['chockstone_catalog_seconds_count{access="read"}'] == 2
+    assert found["chockstone_catalog_failures_total"] == 1

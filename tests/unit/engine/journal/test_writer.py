@@ -24,7 +24,9 @@ from chockstone.engine.journal import journal, segment_file
 from chockstone.engine.journal import writer as journal_writer
 from chockstone.engine.journal.format import RECORD_BYTES, SEGMENT_BYTES
 from chockstone.engine.journal.journal import Journal, JournalError, JournalWriter
+from chockstone.telemetry.instruments import Instruments
 from support.engine.journals import bodies_of, named, opened, segments, write
+from support.exposition import series_of
 
 RECORD = RECORD_BYTES + len(b'{"kind":"operation","index":0}') + 100
 
@@ -448,3 +450,39 @@ async def test_a_journal_is_what_its_callers_think_whatever_the_disk_does(
     firsts = [int(name[:16]) for name in segments(tmp_path)]
     for first, following in itertools.pairwise(firsts):
         assert any(first <= sequence < following for sequence in needed), "a segment that nobody needs"
+
+
+@pytest.mark.parametrize("synced", [False, True])
+async def test_batches_are_measured(tmp_path: Path, synced: bool) -> None:
+    instruments = Instruments()
+    writer = JournalWriter(synced=synced, instruments=instruments)
+    journal = await Journal.open(tmp_path, writer)
+    await journal.append({"kind": "operation"}, bytes(1000)).durable
+    await journal.close()
+    await writer.close()
+
+    found = series_of(instruments.render())
+    assert found["chockstone_journal_records_total"] == 1
+    assert found["chockstone_journal_written_bytes_total"] > 1000
+    assert found["chockstone_journal_write_seconds_count"] == 1
+    assert found["chockstone_journal_sync_seconds_count"] == synced
+    assert (writer.waiting_records, writer.lag_seconds) == (0, 0.0)
+
+
+async def test_a_disk_that_fails_is_counted_and_the_oldest_record_has_an_age(tmp_path: Path, disk: Disk) -> None:
+    instruments = Instruments()
+    writer = JournalWriter(synced=False, instruments=instruments)
+    journal = await Journal.open(tmp_path, writer)
+    disk.room = 0
+    appended = journal.append({"kind": "operation"}, b"waits")
+    await until(lambda: writer.trouble)
+
+    assert series_of(instruments.render())["chockstone_journal_failures_total"] >= 1
+    assert writer.waiting_records == 1
+    assert writer.lag_seconds > 0
+
+    disk.room = 1 << 30
+    await appended.durable
+    await journal.close()
+    await writer.close()
+    assert series_of(instruments.render())["chockstone_journal_records_total"] == 1

@@ -16,10 +16,12 @@ from chockstone.engine.samples import sampling as sampling_module
 from chockstone.engine.samples.completions import CLONE_SPAN
 from chockstone.engine.samples.journal import SampleJournal
 from chockstone.engine.samples.sampling import SamplerSource, Sampling, Submitted
+from chockstone.telemetry.instruments import Instruments
 from chockstone.wire.failures import BadRequest, ServerFailure
 from support.engine.fake_backend import FakeBackend
 from support.engine.making import settle_down, until
 from support.engine.sampling_lives import BASE, SOURCE
+from support.exposition import series_of
 
 
 @pytest.fixture
@@ -418,3 +420,21 @@ async def test_without_a_journal_a_server_that_stops_finishes_what_is_under_way(
     await stopping
 
     assert not (await result_of(futures, submitted)).is_failure
+
+
+async def test_samples_count_with_their_outcome_and_tokens(backend: FakeBackend, futures: Futures) -> None:
+    instruments = Instruments()
+    sampling = Sampling(backend, futures, EngineLimits(), instruments=instruments)
+    await backend.start()
+    await result_of(futures, await submit(sampling, 0))
+    backend.fail_next("sample", BadRequest("no"))
+    await error_of(futures, await submit(sampling, 1))
+    await sampling.drained()
+
+    found = series_of(instruments.render())
+    assert found['chockstone_operations_total{operation="sample", outcome="ok"}'] == 1
+    assert found['chockstone_operations_total{operation="sample", outcome="user_error"}'] == 1
+    assert found['chockstone_operation_seconds_count{operation="sample"}'] == 2
+    assert found["chockstone_sampled_tokens_total"] > 0
+    assert found["chockstone_prompt_tokens_total"] > 0
+    assert sampling.queued_bytes == 0
