@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tinker
+from tinker import types
 
-from sdk.making import create, train
+from sdk.commands import said, tinker_command
+from sdk.making import create, tokens, train
 from support.live import LiveServer
 from support.otlp_collector import CollectedSpan, Collector, collecting
+from support.perfetto import read_trace
 
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACED = {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01", "X-Request-ID": "training-7"}
@@ -127,6 +131,47 @@ def test_a_recovery_is_traced_and_its_operations_keep_their_id(
         if line["message"].startswith("run opened") and line["fields"]["run"] == run.model_id
     ]
     assert [line["x_request_id"] for line in opened] == ["training-9"] * 2  # at first, and in the replay
+
+
+def test_an_exported_trace_shows_each_operation_with_its_wait_and_its_execution(
+    traced: LiveServer, connect: Connect, tmp_path: Path
+) -> None:
+    service = connect(traced)
+    run = create(service)
+    train(run, 3)
+    run.save_state("drawn").result()
+    sampler = run.save_weights_and_get_sampling_client()
+    prompt, wanted = types.ModelInput.from_ints(tokens(1, 4)), types.SamplingParams(max_tokens=3)
+    sampler.sample(prompt, num_samples=1, sampling_params=wanted).result()
+    tinker_cli = tinker_command(traced, tmp_path)
+    exported = tmp_path / "session.pftrace"
+
+    said(tinker_cli("session", "export-trace", service.holder.get_session_id(), "-o", str(exported)))
+
+    trace = read_trace(exported.read_bytes())
+    rows = {track for track, name in trace.tracks.items() if name.startswith("operations")}
+    operations = [each for each in trace.slices if each.depth == 0 and each.track in rows]
+    assert [each.name for each in sorted(operations, key=lambda each: each.details["sequence"])] == [
+        "create_model",
+        *["forward_backward", "optim_step"] * 3,
+    ]
+    for each in operations:  # with its wait and its execution inside, one after the other
+        inside = [
+            part
+            for part in trace.slices
+            if part.track == each.track
+            and part.depth == 1
+            and each.started_ns <= part.started_ns
+            and part.ended_ns <= each.ended_ns
+        ]
+        assert [part.name for part in sorted(inside, key=lambda part: part.started_ns)] in ([], ["wait", "execute"])
+    executions = sorted(
+        (each.started_ns, each.ended_ns) for each in trace.slices if each.name == "execute" and each.track in rows
+    )
+    assert all(one[1] <= other[0] for one, other in pairwise(executions))  # a run does one thing at a time
+    assert {"save_weights", "save_weights_for_sampler"} <= set(trace.names_by_track()["saves"])
+    assert "saved weights/drawn" in trace.instants_of(f"run {run.model_id}")
+    assert [each.details["tokens"] for each in trace.instants if each.name == "sample"] == [3]
 
 
 def test_a_dead_collector_costs_nothing(traced: LiveServer, collector: Collector, connect: Connect) -> None:

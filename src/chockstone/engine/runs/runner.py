@@ -216,9 +216,10 @@ class Runner:
                         span.set(postponed=True)  # to a recovery, or to the next server
                     elif outcome.is_failure:
                         span.fail("the operation failed; the client has the reason")
+                self._note_timing(run, operation, asked_at, begun_at)
+                await self._write_archive_if_due(run, operation, release)
             finally:
                 self._queued_bytes.remove(run.owner, size_bytes)
-                self._note_timing(run, operation, asked_at, begun_at)
 
         run.lane.add(turn)
 
@@ -273,11 +274,12 @@ class Runner:
             if isinstance(error, JournalError):  # it may be executed, but the journal does not have its result
                 run.note_unloaded()
             run.lane.halt()
-            return
         finally:
             run.end_save(operation)
-        if not operation.is_released and self._archives.is_due(run):
-            with suppress(JournalError):
+
+    async def _write_archive_if_due(self, run: Run, operation: Operation, release: Release) -> None:
+        if operation.outcome is not None and not operation.is_released and self._archives.is_due(run):
+            with suppress(JournalError), tracing.span("recovery.archive"):
                 await self._archives.take(run, operation.sequence, release)
 
     def _begin(self, operation: Operation, queued_at: float) -> None:

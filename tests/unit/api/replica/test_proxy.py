@@ -285,3 +285,39 @@ async def test_a_request_that_could_be_read_in_two_ways_is_not_passed_on(start: 
 
     assert given.startswith(b"HTTP/1.1 400"), given
     assert engine.scopes == []
+
+
+async def test_the_engine_gets_the_id_of_the_request_and_the_client_gets_it_once(start: Start) -> None:
+    engine = Recorder(headers=[(b"x-request-id", b"r-1")])
+    replica = await start(engine)
+
+    known = await replica.http.get("/api/v1/anything", headers={"X-Request-ID": "r-1"})
+    forwarded = engine.header("X-Request-ID")
+    made = await replica.http.get("/api/v1/anything", headers={"X-Request-ID": "not\ta valid id"})
+
+    assert (known.headers.get_list("x-request-id"), forwarded) == (["r-1"], [b"r-1"])
+    assert made.headers.get_list("x-request-id") == [engine.header("X-Request-ID")[0].decode()]
+    assert len(made.headers["x-request-id"]) == 16
+
+
+async def test_the_trace_of_a_client_reaches_the_engine(start: Start) -> None:
+    engine = Recorder()
+    replica = await start(engine)
+    traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    await replica.http.get("/api/v1/anything", headers={"traceparent": traceparent})
+
+    assert engine.header("traceparent") == [traceparent.encode()]
+
+
+async def test_a_replica_logs_its_own_failures_and_leaves_those_of_the_engine_to_it(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Recorder(404, body=b'{"detail": "no such thing"}')
+    replica = await start(engine)
+
+    await replica.http.get("/api/v1/anything")
+    await replica.http.get("/api/v1/training_runs/nowhere")
+
+    [said] = [record.getMessage() for record in caplog.records if record.getMessage().startswith("request failed")]
+    assert "route='GET /training_runs/{run_id}' status=404 owner=ann" in said
