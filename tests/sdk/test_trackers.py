@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 import time
 from collections import Counter
@@ -81,6 +82,26 @@ def test_trackers_have_every_point_once_after_the_server_was_killed(
     assert parameters["learning_rate"] == "0.01"
     assert parameters["metadata.name"] == "sums"
     assert tags["checkpoint.weights"] == f"tinker://{run_id}/weights/half"
+
+
+def test_a_tracker_that_never_answers_delays_neither_steps_nor_the_end(
+    start_server: Callable[..., LiveServer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:  # connections wait in its backlog for ever
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        server = start_server("--track=mlflow")
+        with tinker.ServiceClient(base_url=server.url, api_key=server.key) as service:
+            run = create(service)
+            train(run, 3)
+            while "tracker started tracker=mlflow" not in server.log():
+                time.sleep(0.01)
+            train(run, 3, start=3)
+            losses = [point for point in history(server, run.model_id) if "loss" in point]
+        server.stop()  # its processes are gone with it
+
+    assert len(losses) == 6
+    assert "last points not sent, the next server sends them tracker=mlflow" in server.log()
 
 
 def _of_mlflow(database: Path) -> list[float]:

@@ -76,18 +76,20 @@ class TrackerFeed:
         self._wake.set()
 
     async def note_missed(self) -> None:
-        """Note the runs that were used since the tracker last had all points. Never raises.
+        """Note the runs that were used since the tracker last had all points, and forget removed runs. Never raises.
 
         A tracker that is used for the first time gets runs that train from now on, from their first point.
         """
         try:
             caught_up = await asyncio.to_thread(self._marks.caught_up_at)
-            offset = 0
-            while caught_up is not None and (rows := await self._runs(offset)):
+            known: set[str] = set()
+            while caught_up is not None and (rows := await self._runs(len(known))):
                 for row in rows:
+                    known.add(row.run_id)
                     if row.last_request_at.timestamp() >= caught_up - _MISSED_SECONDS:
                         self.note(row.run_id)
-                offset += len(rows)
+            if caught_up is not None:
+                await asyncio.to_thread(self._marks.keep_only, known)
         except CatalogError as error:
             log.warning("missed points of a tracker not found tracker=%s error=%s", self._tracker.kind, error)
 

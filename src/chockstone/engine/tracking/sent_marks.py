@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-from collections.abc import Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -58,11 +57,13 @@ class SentMarks:
         with suppress(OSError):
             self._path(run_id).unlink()
 
-    def runs(self) -> Iterator[str]:
-        with suppress(FileNotFoundError):
-            for entry in os.scandir(self._directory):
-                if entry.name.endswith(_SUFFIX):
-                    yield entry.name.removesuffix(_SUFFIX).replace(".", ":")
+    def keep_only(self, run_ids: Collection[str]) -> None:
+        """Forget the runs that are not among these."""
+        kept = {self._path(run_id).name for run_id in run_ids}
+        with suppress(OSError):
+            for path in self._directory.glob(f"*{_SUFFIX}"):
+                if path.name not in kept:
+                    path.unlink(missing_ok=True)
 
     def caught_up_at(self) -> float | None:
         """Epoch seconds at which the tracker last had all points; None: it was never used."""

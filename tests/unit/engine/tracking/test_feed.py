@@ -256,6 +256,19 @@ async def test_a_removed_run_is_forgotten(world: World) -> None:
     assert [path.name for path in (world.home / "sent").iterdir()] == ["caught-up"]
 
 
+async def test_the_next_server_forgets_runs_that_were_removed(world: World) -> None:
+    tracker = Taking()
+    feed = world.feed(tracker)
+    await world.add({"learning_rate": 1e-4})
+    feed.note(RUN)
+    await feed.send_waiting()
+    await world.catalog.runs.delete(RUN)
+
+    await world.feed(tracker).note_missed()
+
+    assert [path.name for path in (world.home / "sent").iterdir()] == ["caught-up"]
+
+
 async def test_keep_sends_what_is_noted_and_stops_when_told(world: World) -> None:
     tracker = Taking()
     feed = world.feed(tracker)

@@ -52,6 +52,18 @@ def test_the_mark_of_a_removed_run_is_forgotten(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_marks_of_runs_that_are_gone_are_deleted(tmp_path: Path) -> None:
+    marks = SentMarks(tmp_path)
+    marks.note_caught_up(1.0)
+    for run_id in (RUN, "s:train:1", "other:train:0"):
+        marks.write(run_id, SentMark(position=7))
+
+    marks.keep_only({RUN, "new:train:0"})
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["caught-up", "s.train.0.json"]
+    SentMarks(tmp_path / "absent").keep_only(set())
+
+
 def test_the_time_when_all_was_sent_is_kept(tmp_path: Path) -> None:
     marks = SentMarks(tmp_path / "new")
 
