@@ -20,6 +20,7 @@ from chockstone.wire.failures import BadRequest
 routes = APIRouter(prefix="/audit")
 _PAGE: Final = 100
 _LONGEST_DETAIL: Final = 300
+_EVENTS: Final = {"checkpoint_ttl_set": "Expiry set", "checkpoint_restored": "Checkpoint undeleted"}
 _NAMES: Final = {"size_bytes": "size", "ttl_seconds": "expires after", "key_sha256": "digest of the key"}
 ACTIONS: Final = (  # beginning of the event's name, label
     ("", "All actions"),
@@ -116,7 +117,7 @@ def describe(row: AuditRow) -> AuditView:
     return AuditView(
         at=row.at,
         event=row.event,
-        words=row.event.replace("_", " ").capitalize(),
+        words=_EVENTS.get(row.event, row.event.replace("_", " ").capitalize()),
         by=None if by is None else str(by),
         owner=row.owner,
         run_id=row.run_id,

@@ -181,14 +181,6 @@ async def show_run(run_id: str, request: Request, context: ContextDep, caller: C
     return await views.part(request, "checkpoint_branch", rows=rows, total=page.matched.count, run_id=run.run_id)
 
 
-@routes.get(_ONE + "/row")
-async def show_row(
-    run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep, views: ViewsDep
-) -> Response:
-    row = await _visible(context, caller, TinkerPath.of(run_id, kind, name))
-    return await views.part(request, "checkpoint_row", row=describe(context, caller, row), is_open=True, notice=None)
-
-
 @routes.get(_ONE + "/download")
 async def download(
     run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep
