@@ -164,11 +164,13 @@ def test_the_parts_of_the_manifest_find_each_other(manifest: list[dict[str, Any]
             mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
             assert mounted <= volumes | {"data"}
             ports = {port["name"] for port in container.get("ports", ())}
-            probes = [container[name]["httpGet"] for name in container if name.endswith("Probe")]
-            assert probes
-            is_ray = container["name"].startswith("ray-")
-            known = [RAY_HEALTH] if is_ray else [{"path": "/api/v1/healthz", "port": port} for port in ports]
-            assert all(probe in known for probe in probes), container["name"]
+            probes = {name: container[name]["httpGet"] for name in container if name.endswith("Probe")}
+            assert {"livenessProbe", "readinessProbe"} <= set(probes), container["name"]
+            for name, probe in probes.items():
+                route = "readyz" if name == "readinessProbe" else "healthz"
+                is_ray = container["name"].startswith("ray-")
+                known = [RAY_HEALTH] if is_ray else [{"path": f"/api/v1/{route}", "port": port} for port in ports]
+                assert probe in known, (container["name"], name)
 
 
 def test_server_and_workers_see_models_under_one_path(manifest: list[dict[str, Any]]) -> None:
@@ -297,7 +299,9 @@ def test_systemd_understands_the_unit_and_finds_it_hardened(tmp_path: Path) -> N
     assert judged.returncode == 0, judged.stdout[-300:]  # an exposure of 2.0 of 10, at most
 
 
-@pytest.mark.parametrize("page", [*sorted(DEPLOY.iterdir()), GUIDE], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*sorted(path for path in DEPLOY.iterdir() if path.is_file()), GUIDE], ids=lambda page: page.name
+)
 def test_every_variable_and_flag_that_is_named_exists(page: Path) -> None:
     text = page.read_text()
     known = set(

@@ -76,7 +76,7 @@ async def exported_files(context: Context, row: CheckpointRow) -> tuple[str, ...
     return tuple(name for name in archive.members if name not in (_COMPLETE, STATE))
 
 
-@routes.get(_PATH, response_class=Response, responses=_RESPONSES)
+@routes.get(_PATH, response_class=Response, responses=_RESPONSES, summary="Download an archive or one of its files")
 async def download(token: str, filename: str, request: Request, context: ContextDep) -> Response:
     """The archive or the file, or a range of it."""
     return await _answer(token, filename, request, context)

@@ -51,7 +51,7 @@ class MetricsPage:
             return self._text
 
 
-@routes.get("/metrics", response_class=PlainTextResponse)
+@routes.get("/metrics", response_class=PlainTextResponse, summary="Show the metrics for Prometheus")
 async def metrics(request: Request) -> Response:
     """Counters, histograms and gauges of this process, in Prometheus' text format."""
     page: MetricsPage = request.app.state.metrics_page

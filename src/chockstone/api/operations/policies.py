@@ -28,7 +28,7 @@ from chockstone.wire.paths import check_run_id
 routes = Routes(prefix="/policies", tags=["storage"])
 
 
-@routes.get("")
+@routes.get("", summary="List policies")
 async def list_policies(context: ContextDep, caller: CallerDep) -> PoliciesResponse:
     """The policies that apply to the caller's checkpoints, or for admins all policies."""
     rows = context.engine.policies.list()
@@ -44,7 +44,7 @@ async def list_policies(context: ContextDep, caller: CallerDep) -> PoliciesRespo
     )
 
 
-@routes.put("/{scope}", response_model=ScopedPolicy | SweepResponse)
+@routes.put("/{scope}", response_model=ScopedPolicy | SweepResponse, summary="Set a policy")
 async def set_policy(
     scope: str, request: Policy, context: ContextDep, caller: CallerDep, dry_run: bool = False
 ) -> ScopedPolicy | SweepResponse:
@@ -61,7 +61,13 @@ async def set_policy(
     return _scoped(await context.engine.policies.set(scope, policy, by=caller.user_id))
 
 
-@routes.delete("/{scope}", status_code=204, response_model=None, responses={200: {"model": SweepResponse}})
+@routes.delete(
+    "/{scope}",
+    status_code=204,
+    response_model=None,
+    responses={200: {"model": SweepResponse}},
+    summary="Remove a policy",
+)
 async def remove_policy(scope: str, context: ContextDep, caller: CallerDep, dry_run: bool = False) -> Response:
     """Then the policy of the next wider scope applies. With ``dry_run`` only list what a sweep would remove."""
     scope = await _authorised(context, caller, scope)

@@ -43,6 +43,7 @@ Names = Annotated[str | None, Query(max_length=8192, description="series, separa
 
 @routes.get(
     "/{run_id}/metrics",
+    summary="Read the metrics of a run",
     response_model=None,
     responses={200: {"model": RunMetricsResponse, "content": {"text/csv": {"schema": {"type": "string"}}}}},
 )
@@ -67,6 +68,7 @@ async def get_metrics(
 
 @routes.get(
     "/{run_id}/metrics/stream",
+    summary="Follow the metrics of a run",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
@@ -93,7 +95,7 @@ async def stream_metrics(
     return stream_response(events)
 
 
-@routes.post("/{run_id}/metrics")
+@routes.post("/{run_id}/metrics", summary="Add points to the metrics of a run")
 async def post_metrics(
     run_id: str, body: PostMetricsRequest, context: ContextDep, caller: CallerDep
 ) -> PostMetricsResponse:

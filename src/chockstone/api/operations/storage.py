@@ -14,7 +14,7 @@ from chockstone.wire.paths import check_run_id
 routes = Routes(tags=["storage"])
 
 
-@routes.get("/storage")
+@routes.get("/storage", summary="Show who uses how much storage")
 async def storage(context: ContextDep, caller: CallerDep) -> wire.StorageResponse:
     """The caller's usage, or for admins that of all users; largest first."""
     owner = context.scope_of(caller)
@@ -58,7 +58,7 @@ async def storage(context: ContextDep, caller: CallerDep) -> wire.StorageRespons
     )
 
 
-@routes.post("/sweep")
+@routes.post("/sweep", summary="Apply the retention rules")
 async def sweep(request: wire.SweepRequest, context: ContextDep, caller: CallerDep) -> wire.SweepResponse:
     """Remove expired checkpoints and those that no rule keeps, of the caller, or for admins of all users.
 

@@ -24,7 +24,7 @@ _LISTED: Final = 10_000
 _ALL: Final = 1_000_000
 
 
-@routes.get("")
+@routes.get("", summary="List the trash")
 async def list_trash(context: ContextDep, caller: CallerDep) -> TrashResponse:
     """The caller's trash, or for admins that of all users; the ten thousand newest entries."""
     rows = await context.catalog.trash.list(context.scope_of(caller), limit=_LISTED)
@@ -46,7 +46,7 @@ async def list_trash(context: ContextDep, caller: CallerDep) -> TrashResponse:
     )
 
 
-@routes.post("/{trash_id}/restore", name="restore")
+@routes.post("/{trash_id}/restore", name="restore", summary="Undelete a checkpoint")
 async def undelete(
     trash_id: Annotated[int, Path(ge=0, le=MAX_INT64)],
     request: UndeleteRequest,
@@ -68,7 +68,7 @@ async def undelete(
     )
 
 
-@routes.delete("")
+@routes.delete("", summary="Empty the trash")
 async def empty_trash(context: ContextDep, caller: CallerDep) -> EmptyTrashResponse:
     """Purge the caller's trash at once, or for admins that of all users. Archives that live samplers use stay."""
     rows = await context.catalog.trash.list(context.scope_of(caller), limit=_ALL)

@@ -23,6 +23,7 @@ from chockstone.api.replica.callers import ReplicaCallers
 from chockstone.api.replica.engine_link import EngineLink
 from chockstone.api.replica.loops import RefuseLoops
 from chockstone.api.replica.proxy import EngineProxy
+from chockstone.api.replica.readiness import ReplicaReadiness
 from chockstone.api.requests.failed_requests import FailedRequests
 from chockstone.api.requests.request_context import RequestContext
 from chockstone.api.tinker import checkpoints, runs, service, sessions
@@ -86,6 +87,7 @@ def create_replica(
         routes = [route for route in resource.routes.routes if getattr(route, "endpoint", None) in _READS]
         reads.include_router(APIRouter(routes=routes))
     app.include_router(reads)
+    app.include_router(ReplicaReadiness(engine, context.catalog).routes())
     app.include_router(metrics.routes)  # of this process
     app.mount("/", proxy)
     app.add_middleware(

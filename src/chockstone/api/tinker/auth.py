@@ -20,12 +20,12 @@ from chockstone.wire.messages.credentials import (
 routes = Routes(prefix="/auth", tags=["auth"])
 
 
-@routes.post("/token")
+@routes.post("/token", summary="Exchange a key for a token")
 async def token(context: ContextDep, caller: CallerDep) -> AuthTokenResponse:
     return AuthTokenResponse(jwt=context.users.token(caller))
 
 
-@routes.get("/apikey/me")
+@routes.get("/apikey/me", summary="Show whose key this is")
 async def apikey_me(caller: CallerDep) -> ApiKeyResponse:
     return ApiKeyResponse(
         key_id=zlib.crc32(caller.user_id.encode()),
@@ -37,7 +37,7 @@ async def apikey_me(caller: CallerDep) -> ApiKeyResponse:
     )
 
 
-@routes.delete("/apikey/me", status_code=204)
+@routes.delete("/apikey/me", status_code=204, summary="Log out")
 async def delete_apikey(caller: CallerDep) -> Response:
     """Does nothing: only the operator revokes keys. A client that logs out deletes its own copy."""
     return Response(status_code=204)

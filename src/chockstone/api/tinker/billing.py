@@ -23,7 +23,7 @@ _LONGEST: Final = timedelta(days=14)
 _PAGE: Final = 1000
 
 
-@routes.get("/events")
+@routes.get("/events", summary="List what was used")
 async def usage_events(
     context: ContextDep, caller: CallerDep, starting_on: AwareDatetime, ending_before: AwareDatetime
 ) -> wire.UsageResponse:
@@ -38,7 +38,7 @@ async def usage_events(
     )
 
 
-@routes.get("/checkpoints/current")
+@routes.get("/checkpoints/current", summary="Show the stored checkpoints of each project")
 async def current_checkpoints(
     context: ContextDep, caller: CallerDep, project_id: Annotated[str | None, Query(max_length=255)] = None
 ) -> wire.StorageUsageResponse:

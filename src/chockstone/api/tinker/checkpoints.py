@@ -41,7 +41,7 @@ _JSON: Final = "application/json"
 _BYTES_PER_ENTRY: Final = 500  # of a list, roughly
 
 
-@routes.get("/checkpoints", response_model=CheckpointsResponse)
+@routes.get("/checkpoints", response_model=CheckpointsResponse, summary="List checkpoints")
 async def list_checkpoints(
     context: LookupDep,
     caller: CallerDep,
@@ -56,7 +56,7 @@ async def list_checkpoints(
     return await _listed(page.rows, Cursor(offset=offset, limit=limit, total_count=page.total_count))
 
 
-@routes.get(_RUN, response_model=CheckpointsResponse)
+@routes.get(_RUN, response_model=CheckpointsResponse, summary="List the checkpoints of a run")
 async def list_checkpoints_of_run(run_id: str, context: LookupDep, caller: CallerDep, kinds: KnownKindsDep) -> Response:
     """All of a run, newest first; of another's run the public ones. Older SDKs are not shown external checkpoints."""
     check_run_id(run_id)
@@ -67,19 +67,19 @@ async def list_checkpoints_of_run(run_id: str, context: LookupDep, caller: Calle
     return await _listed([row for row in seen if kinds is None or row.kind in kinds])
 
 
-@routes.get(_ONE)
+@routes.get(_ONE, summary="Show a checkpoint")
 async def get_checkpoint(run_id: str, kind: str, name: str, context: LookupDep, caller: CallerDep) -> Checkpoint:
     return describe(await context.readable(TinkerPath.of(run_id, kind, name), caller))
 
 
-@routes.delete(_ONE, status_code=204)
+@routes.delete(_ONE, status_code=204, summary="Delete a checkpoint")
 async def delete_checkpoint(run_id: str, kind: str, name: str, context: ContextDep, caller: CallerDep) -> Response:
     """Delete the row, then the archive. Of several requests at once, one succeeds and the others get a 404."""
     row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
     return await _delete(context, caller, row)
 
 
-@routes.delete(_RUN + "/{name}", status_code=204)
+@routes.delete(_RUN + "/{name}", status_code=204, summary="Delete the checkpoints of a name")
 async def delete_by_bare_name(run_id: str, name: str, context: ContextDep, caller: CallerDep) -> Response:
     """Delete by a name without its kind, if only one checkpoint has it."""
     paths = [TinkerPath.of(run_id, kind, name) for kind in Kind]
@@ -96,7 +96,7 @@ async def delete_by_bare_name(run_id: str, name: str, context: ContextDep, calle
     raise RowMissing(f"run {run_id!r} has no checkpoint {name!r} of any kind; list its checkpoints")
 
 
-@routes.post(_ONE + "/publish", status_code=204)
+@routes.post(_ONE + "/publish", status_code=204, summary="Publish a checkpoint")
 async def publish(run_id: str, kind: str, name: str, context: ContextDep, caller: CallerDep) -> Response:
     """Let every user of this server read the checkpoint. Idempotent."""
     row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
@@ -104,14 +104,14 @@ async def publish(run_id: str, kind: str, name: str, context: ContextDep, caller
     return Response(status_code=204)
 
 
-@routes.delete(_ONE + "/publish", status_code=204)
+@routes.delete(_ONE + "/publish", status_code=204, summary="Unpublish a checkpoint")
 async def unpublish(run_id: str, kind: str, name: str, context: ContextDep, caller: CallerDep) -> Response:
     row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
     await context.engine.checkpoints.set_public(row, public=False, by=caller.user_id)
     return Response(status_code=204)
 
 
-@routes.put(_ONE + "/ttl", status_code=204)
+@routes.put(_ONE + "/ttl", status_code=204, summary="Set when a checkpoint expires")
 async def set_ttl(
     run_id: str, kind: str, name: str, request: SetTtlRequest, context: ContextDep, caller: CallerDep
 ) -> Response:
@@ -120,7 +120,7 @@ async def set_ttl(
     return Response(status_code=204)
 
 
-@routes.post(_ONE + "/verify")
+@routes.post(_ONE + "/verify", summary="Check every byte of a checkpoint")
 async def verify(run_id: str, kind: str, name: str, context: ContextDep, caller: CallerDep) -> VerifyResponse:
     """Read the archive in full, and record whether it is damaged."""
     row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
@@ -128,7 +128,12 @@ async def verify(run_id: str, kind: str, name: str, context: ContextDep, caller:
     return VerifyResponse(state=found.state or "ready", damage=found.damage)
 
 
-@routes.get(_ONE + "/archive", status_code=302, response_model=ArchiveUrlResponse)
+@routes.get(
+    _ONE + "/archive",
+    status_code=302,
+    response_model=ArchiveUrlResponse,
+    summary="Get the URL of a checkpoint's archive",
+)
 async def archive(
     run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep
 ) -> Response:
@@ -142,7 +147,7 @@ async def archive(
     return Response(ArchiveUrlResponse(url=url, expires=expires).encode(), 302, headers, _JSON)
 
 
-@routes.get(_ONE + "/external_weights_urls")
+@routes.get(_ONE + "/external_weights_urls", summary="Get the URLs of exported files")
 async def external_weights_urls(
     run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep
 ) -> ExternalWeightsUrlsResponse:

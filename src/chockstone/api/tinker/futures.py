@@ -34,7 +34,7 @@ _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
 
 
-@routes.post("/retrieve_future")
+@routes.post("/retrieve_future", summary="Fetch a result")
 async def retrieve_future(
     message: RetrieveFutureRequest, request: Request, context: ContextDep, caller: CallerDep
 ) -> Response:
@@ -55,7 +55,7 @@ async def retrieve_future(
     return response
 
 
-@routes.post("/retrieve_futures")
+@routes.post("/retrieve_futures", summary="Fetch results as they come")
 async def retrieve_futures(
     message: RetrieveFuturesRequest, context: ContextDep, caller: CallerDep
 ) -> RetrieveFuturesResponse:
@@ -80,7 +80,7 @@ async def retrieve_futures(
     )
 
 
-@routes.post("/cancel_future")
+@routes.post("/cancel_future", summary="Cancel a sample")
 async def cancel_future(message: CancelFutureRequest, context: ContextDep, caller: CallerDep) -> Response:
     """Cancel a sample. Does nothing for other requests or unknown ids."""
     found = context.promise(message.request_id, caller)  # may have to wake a run of an earlier server

@@ -24,7 +24,7 @@ from chockstone.wire.model_names import ModelName
 routes = Routes(tags=["models"])
 
 
-@routes.post("/create_model")
+@routes.post("/create_model", summary="Create a run")
 async def create_model(request: CreateModelRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     session = await context.open_session(request.session_id, caller)
     context.model(request.base_model)
@@ -50,7 +50,7 @@ async def create_model(request: CreateModelRequest, context: ContextDep, caller:
     return AcceptedResponse(request_id=request_id, model_id=f"{session.session_id}:train:{request.model_seq_id}")
 
 
-@routes.post("/get_info")
+@routes.post("/get_info", summary="Describe a run")
 async def get_info(request: GetInfoRequest, context: ContextDep, caller: CallerDep) -> GetInfoResponse:
     """Also of a parked run, which stays parked."""
     run = context.engine.runs.get(request.model_id)
@@ -75,7 +75,7 @@ async def get_info(request: GetInfoRequest, context: ContextDep, caller: CallerD
     )
 
 
-@routes.post("/unload_model")
+@routes.post("/unload_model", summary="Unload a run")
 async def unload_model(request: UnloadModelRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     run = await context.run(request.model_id, caller)
     return AcceptedResponse(request_id=await context.engine.training.close(run), model_id=run.run_id)

@@ -30,7 +30,7 @@ routes = Routes(prefix="/training_runs", tags=["runs"])
 Latest = dict[tuple[str, CheckpointKind], CheckpointRow]
 
 
-@routes.get("")
+@routes.get("", summary="List training runs")
 async def list_runs(
     context: LookupDep,
     caller: CallerDep,
@@ -47,7 +47,7 @@ async def list_runs(
     )
 
 
-@routes.get("/{run_id}")
+@routes.get("/{run_id}", summary="Show a training run")
 async def get_run(
     run_id: str, context: LookupDep, caller: CallerDep, access_scope: AccessScope = "owned"
 ) -> TrainingRun:
@@ -66,7 +66,7 @@ async def get_run(
     return _training_run(context, row, latest)
 
 
-@routes.delete("/{run_id}")
+@routes.delete("/{run_id}", summary="Delete a training run")
 async def remove_run(run_id: str, context: ContextDep, caller: CallerDep) -> RunRemoved:
     """End a run of the caller if it is live, move its checkpoints to the trash, and delete it."""
     context.refuse_when_stopping()
@@ -75,7 +75,7 @@ async def remove_run(run_id: str, context: ContextDep, caller: CallerDep) -> Run
     return RunRemoved(training_run_id=row.run_id, checkpoints=count)
 
 
-@routes.get("/{run_id}/recoveries")
+@routes.get("/{run_id}/recoveries", summary="List the recoveries of a run")
 async def list_recoveries(
     run_id: str, context: ContextDep, caller: CallerDep, limit: Annotated[int, Query(ge=1, le=KEPT)] = KEPT
 ) -> RecoveriesResponse:

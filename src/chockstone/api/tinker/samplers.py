@@ -26,7 +26,7 @@ from chockstone.wire.paths import Kind
 routes = Routes(tags=["samplers"])
 
 
-@routes.post("/create_sampling_session")
+@routes.post("/create_sampling_session", summary="Create a sampling session")
 async def create_sampling_session(
     request: CreateSamplingSessionRequest, context: ContextDep, caller: CallerDep
 ) -> CreateSamplingSessionResponse:
@@ -57,7 +57,7 @@ async def create_sampling_session(
     )
 
 
-@routes.post("/join_sampling_session")
+@routes.post("/join_sampling_session", summary="Join a sampling session")
 async def join_sampling_session(
     request: JoinSamplingSessionRequest, context: ContextDep, caller: CallerDep
 ) -> JoinSamplingSessionResponse:
@@ -66,13 +66,13 @@ async def join_sampling_session(
     return JoinSamplingSessionResponse(client_counter=counter)
 
 
-@routes.get("/samplers/{sampling_session_id}")
+@routes.get("/samplers/{sampling_session_id}", summary="Show a sampling session")
 async def get_sampler(sampling_session_id: str, context: ContextDep, caller: CallerDep) -> SamplerResponse:
     row = await context.sampler(sampling_session_id, caller)
     return SamplerResponse(sampler_id=sampling_session_id, base_model=row.base_model, model_path=row.model_path)
 
 
-@routes.post("/asample")
+@routes.post("/asample", summary="Sample tokens")
 async def asample(request: Request, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     context.refuse_when_stopping()
     return await submit_sample(context, caller, await read_body(request))

@@ -51,7 +51,7 @@ async def readyz(context: ContextDep, response: Response) -> ReadinessResponse:
     )
 
 
-@routes.get("/get_server_capabilities")
+@routes.get("/get_server_capabilities", summary="List the served models")
 async def get_server_capabilities(context: ContextDep, caller: CallerDep) -> ServerCapabilitiesResponse:
     models = [
         SupportedModel(model_name=model.name, max_context_length=model.max_context, trainable=True, sampleable=True)
@@ -60,17 +60,17 @@ async def get_server_capabilities(context: ContextDep, caller: CallerDep) -> Ser
     return ServerCapabilitiesResponse(supported_models=models)
 
 
-@routes.post("/client/config")
+@routes.post("/client/config", summary="Get the client's configuration")
 async def client_config(request: ClientConfigRequest, caller: CallerDep) -> ClientConfigResponse:
     return ClientConfigResponse()
 
 
-@routes.post("/client/dynamic_config")
+@routes.post("/client/dynamic_config", summary="Get the client's configuration that may change")
 async def client_dynamic_config(request: ClientConfigRequest, caller: CallerDep) -> ClientDynamicConfigResponse:
     return ClientDynamicConfigResponse()
 
 
-@routes.post("/telemetry")
+@routes.post("/telemetry", summary="Accept a client's telemetry")
 async def telemetry(request: TelemetryRequest, caller: CallerDep) -> TelemetryResponse:
     """Accepted and dropped. Clients put credentials into telemetry, so the debug log has it redacted."""
     if log.isEnabledFor(logging.DEBUG):

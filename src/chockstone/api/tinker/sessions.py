@@ -18,7 +18,7 @@ routes = Routes(tags=["sessions"])
 Scope = Literal["owned", "accessible"]
 
 
-@routes.post("/create_session")
+@routes.post("/create_session", summary="Create a session")
 async def create_session(
     request: wire.CreateSessionRequest,
     context: ContextDep,
@@ -41,7 +41,7 @@ async def create_session(
     return wire.CreateSessionResponse(session_id=row.session_id)
 
 
-@routes.post("/session_heartbeat")
+@routes.post("/session_heartbeat", summary="Keep a session alive")
 async def session_heartbeat(
     request: wire.SessionHeartbeatRequest, context: ContextDep, caller: CallerDep
 ) -> wire.SessionHeartbeatResponse:
@@ -52,7 +52,7 @@ async def session_heartbeat(
     return wire.SessionHeartbeatResponse()
 
 
-@routes.post("/sessions/search")
+@routes.post("/sessions/search", summary="Search sessions")
 async def search_sessions(
     request: wire.SearchSessionsRequest, context: LookupDep, caller: CallerDep
 ) -> wire.SearchSessionsResponse:
@@ -81,7 +81,7 @@ async def search_sessions(
     )
 
 
-@routes.get("/sessions")
+@routes.get("/sessions", summary="List sessions")
 async def list_sessions(
     context: LookupDep,
     caller: CallerDep,
@@ -93,7 +93,7 @@ async def list_sessions(
     return wire.ListSessionsResponse(sessions=[row.session_id for row in rows])
 
 
-@routes.get("/sessions/{session_id}")
+@routes.get("/sessions/{session_id}", summary="Show a session")
 async def get_session(
     session_id: str, context: LookupDep, caller: CallerDep, access_scope: Scope = "owned"
 ) -> wire.SessionResponse:
@@ -108,7 +108,7 @@ async def get_session(
     )
 
 
-@routes.post("/sessions/{session_id}/finish")
+@routes.post("/sessions/{session_id}/finish", summary="Finish a session")
 async def finish_session(
     session_id: str, request: wire.FinishSessionRequest, context: ContextDep, caller: CallerDep
 ) -> Response:
@@ -122,7 +122,7 @@ async def finish_session(
     return Response(status_code=204)
 
 
-@routes.put("/sessions/{session_id}/project")
+@routes.put("/sessions/{session_id}/project", summary="Set the project of a session")
 async def set_project(
     session_id: str, request: wire.SetProjectRequest, context: ContextDep, caller: CallerDep
 ) -> Response:

@@ -21,7 +21,7 @@ routes = Routes(tags=["sessions"])
 _LIFETIME: Final = timedelta(hours=1)
 
 
-@routes.get("/sessions/{session_id}/trace_export")
+@routes.get("/sessions/{session_id}/trace_export", summary="Export a trace of a session")
 async def trace_export(
     session_id: str, request: Request, context: ContextDep, caller: CallerDep
 ) -> TraceExportResponse:
@@ -33,7 +33,7 @@ async def trace_export(
     )
 
 
-@routes.get("/traces/{token}/{filename}", response_class=Response)
+@routes.get("/traces/{token}/{filename}", response_class=Response, summary="Download a trace")
 async def trace(token: str, filename: str, request: Request, context: ContextDep) -> Response:
     session_id = context.signed_urls.read(token, request).get("trace")
     if not isinstance(session_id, str):

@@ -15,8 +15,8 @@ from chockstone.wire.messages.training import CreateCustomLossRequest, OptimStep
 routes = Routes(tags=["training"])
 
 
-@routes.post("/forward_backward")
-@routes.post("/forward")  # TODO: drop once clients older than 0.25 are gone
+@routes.post("/forward_backward", summary="Compute losses and gradients")
+@routes.post("/forward", summary="Compute losses")  # TODO: drop once clients older than 0.25 are gone
 async def forward_backward(request: Request, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     """A protobuf ``ForwardBackwardRequest``, or the JSON that older clients send."""
     body = await read_body(request)
@@ -30,7 +30,7 @@ async def forward_backward(request: Request, context: ContextDep, caller: Caller
     return AcceptedResponse(request_id=request_id, model_id=run.run_id)
 
 
-@routes.post("/optim_step")
+@routes.post("/optim_step", summary="Step the optimizer")
 async def optim_step(request: OptimStepRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     run = await context.run(request.model_id, caller)
     request_id = await context.engine.training.optim_step(
@@ -39,7 +39,7 @@ async def optim_step(request: OptimStepRequest, context: ContextDep, caller: Cal
     return AcceptedResponse(request_id=request_id, model_id=run.run_id)
 
 
-@routes.post("/create_custom_loss")
+@routes.post("/create_custom_loss", summary="Upload a loss")
 async def create_custom_loss(
     request: CreateCustomLossRequest, context: ContextDep, caller: CallerDep
 ) -> AcceptedResponse:

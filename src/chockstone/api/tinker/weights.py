@@ -32,7 +32,7 @@ from chockstone.wire.paths import Kind, TinkerPath
 routes = Routes(tags=["weights"])
 
 
-@routes.post("/save_weights")
+@routes.post("/save_weights", summary="Save a checkpoint")
 async def save_weights(request: SaveWeightsRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     run = await context.run(request.model_id, caller)
     command = Save(
@@ -45,7 +45,7 @@ async def save_weights(request: SaveWeightsRequest, context: ContextDep, caller:
     return AcceptedResponse(request_id=request_id, model_id=run.run_id)
 
 
-@routes.post("/save_weights_for_sampler")
+@routes.post("/save_weights_for_sampler", summary="Save weights to sample from")
 async def save_weights_for_sampler(
     request: SaveWeightsForSamplerRequest, context: ContextDep, caller: CallerDep
 ) -> AcceptedResponse:
@@ -62,7 +62,7 @@ async def save_weights_for_sampler(
     return AcceptedResponse(request_id=request_id, model_id=run.run_id)
 
 
-@routes.post("/save_weights_external")
+@routes.post("/save_weights_external", summary="Export weights")
 async def save_weights_external(
     request: SaveWeightsExternalRequest, context: ContextDep, caller: CallerDep
 ) -> AcceptedResponse:
@@ -78,7 +78,7 @@ async def save_weights_external(
     return AcceptedResponse(request_id=request_id, model_id=run.run_id)
 
 
-@routes.post("/load_weights")
+@routes.post("/load_weights", summary="Load a checkpoint into a run")
 async def load_weights(request: LoadWeightsRequest, context: ContextDep, caller: CallerDep) -> AcceptedResponse:
     """Load into an existing run or, given a session, into a new run."""
     run_id = request.model_id or f"{request.session_id}:train:{request.model_seq_id}"
@@ -120,7 +120,7 @@ async def load_weights(request: LoadWeightsRequest, context: ContextDep, caller:
     return AcceptedResponse(request_id=request_id, model_id=f"{session.session_id}:train:{request.model_seq_id}")
 
 
-@routes.post("/weights_info")
+@routes.post("/weights_info", summary="Describe a checkpoint")
 async def weights_info(request: WeightsInfoRequest, context: ContextDep, caller: CallerDep) -> WeightsInfoResponse:
     found = await context.checkpoint(request.tinker_path, caller)
     row = found.row
@@ -137,7 +137,7 @@ async def weights_info(request: WeightsInfoRequest, context: ContextDep, caller:
     )
 
 
-@routes.post("/copy_weights")
+@routes.post("/copy_weights", summary="Copy a checkpoint")
 async def copy_weights(
     request: CopyWeightsRequest,
     context: ContextDep,

@@ -15,7 +15,11 @@ class HealthResponse(Response):
 
 
 class ReadinessReason(Response):
-    check: Literal["server", "worker", "models", "journal", "catalog", "store", "disk"]
+    """``engine`` is a check of API replicas only."""
+
+    check: Literal[
+        "server", "worker", "models", "journal", "catalog", "store", "disk", "engine"
+    ]  # engine: of a replica
     detail: str
 
 

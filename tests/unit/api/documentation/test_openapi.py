@@ -4,7 +4,9 @@ import json
 
 import httpx
 
+from chockstone.api.app import RESOURCES
 from chockstone.api.documentation.openapi import OpenApiDocument
+from chockstone.api.operations import metrics
 from support.served import Served
 
 
@@ -37,3 +39,12 @@ async def _error_of(document: OpenApiDocument) -> Exception | None:
     except Exception as error:
         return error
     return None
+
+
+def test_every_route_has_a_summary_in_plain_words() -> None:
+    routes = [route for resource in (*RESOURCES, metrics) for route in resource.routes.routes]
+    shown = {f"{route.methods} {route.path}": route.summary for route in routes if route.include_in_schema}
+
+    assert len(shown) > 60
+    assert not [name for name, summary in shown.items() if summary is None], "FastAPI would show a function's name"
+    assert all(summary[0].isupper() and not summary.endswith(".") for summary in shown.values())
