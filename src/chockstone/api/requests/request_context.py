@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 REQUEST_ID: Final = b"x-request-id"
 TRACEPARENT: Final = b"traceparent"
 _UNTRACED: Final = re.compile(r"/metrics|/api/v1/(healthz|readyz|session_heartbeat)")  # asked for again and again
+_POLLS: Final = re.compile(r"/api/v1/retrieve_futures?")  # one or more for each operation
 
 
 class RequestContext:
@@ -80,8 +81,11 @@ def _span(scope: Scope, request_id: str) -> tracing.Span:
     if _UNTRACED.fullmatch(scope["path"]):
         return tracing.NO_SPAN
     traceparents = fields_of(scope, TRACEPARENT)
+    traceparent = tracing.accept_traceparent(traceparents[0]) if len(traceparents) == 1 else None
+    if traceparent is None and _POLLS.fullmatch(scope["path"]):
+        return tracing.NO_SPAN
     return tracing.begin_request(
         method_of(scope),
-        traceparent=tracing.accept_traceparent(traceparents[0]) if len(traceparents) == 1 else None,
+        traceparent=traceparent,
         **{"http.request.method": method_of(scope), "x_request_id": request_id},
     )

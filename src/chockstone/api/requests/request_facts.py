@@ -6,9 +6,11 @@ from typing import Final
 
 from starlette.types import Scope
 
-PREFIX: Final = "/api/v1"  # some versions of FastAPI leave it out of the template
+from chockstone.telemetry.request_metrics import route_of
+
+__all__ = ["UNKNOWN", "client_of", "fields_of", "is_forwarded", "mark_forwarded", "method_of", "owner_of", "route_of"]
+
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_NO_ROUTE: Final = "(none)"
 _FORWARDED: Final = "is_forwarded"  # in the scope's state
 UNKNOWN: Final = "-"
 
@@ -25,14 +27,6 @@ def mark_forwarded(scope: Scope) -> None:
 
 def is_forwarded(scope: Scope) -> bool:
     return bool(scope.get("state", {}).get(_FORWARDED))
-
-
-def route_of(scope: Scope) -> str:
-    """The route's template, relative to ``/api/v1``. It has no tokens. Known once a route was found."""
-    if is_forwarded(scope):
-        return "(forwarded)"
-    path = getattr(scope.get("route"), "path", None)
-    return _NO_ROUTE if path is None else str(path).removeprefix(PREFIX)
 
 
 def owner_of(scope: Scope) -> str:
