@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ class HistoryContents:
     points: list[HistoryPoint] = field(default_factory=list)  # in the order of their positions
     damaged_lines: int = 0
     size_bytes: int = 0
+    header: bytes = b""  # the first line, which differs after each rewrite
+    parsed_bytes: int = 0  # up to the end of the last line
 
 
 class HistoryFile:
@@ -46,29 +49,42 @@ class HistoryFile:
         self.path = path
         self._run_id = run_id
 
-    def read(self) -> HistoryContents:
-        """What can be read of it; empty if it is not there. Raises HistoryTooNew, OSError."""
+    def read(self, known: HistoryContents | None = None) -> HistoryContents:
+        """What can be read of it; empty if it is not there. Raises HistoryTooNew, OSError.
+
+        ``known``: what an earlier call returned. If the file only grew since, the rest alone is parsed.
+        """
         try:
             with self.path.open("rb") as file:
+                if known is not None and known.header and file.read(len(known.header)) == known.header:
+                    file.seek(known.parsed_bytes)
+                    return self._parse(file.read(_MAX_BYTES), after=known)
+                file.seek(0)
                 content = file.read(_MAX_BYTES + 1)
         except FileNotFoundError:
             return HistoryContents()
         if len(content) > _MAX_BYTES:
             return HistoryContents(damaged_lines=1, size_bytes=len(content))
-        return self._parse(content)
+        return self._parse(content, after=HistoryContents())
 
-    def _parse(self, content: bytes) -> HistoryContents:
-        found = HistoryContents(size_bytes=len(content))
-        lines = content.split(b"\n")
-        found.damaged_lines += bool(lines.pop())  # what follows the last newline is torn
+    def _parse(self, content: bytes, *, after: HistoryContents) -> HistoryContents:
+        *lines, torn = content.split(b"\n")
+        found = HistoryContents(
+            after.birth,
+            list(after.points),
+            damaged_lines=bool(torn),
+            size_bytes=after.parsed_bytes + len(content),
+            header=after.header,
+            parsed_bytes=after.parsed_bytes + len(content) - len(torn),
+        )
         for number, line in enumerate(lines):
             record = _unpack(line)
-            if number == 0 and isinstance(record, dict) and "history" in record:
+            if number == 0 and not after.parsed_bytes and isinstance(record, dict) and "history" in record:
                 if record["history"] != VERSION:
                     raise HistoryTooNew(f"{str(self.path)!r} is of version {record['history']!r}")
                 if record.get("run_id") != self._run_id:
                     return HistoryContents(damaged_lines=1, size_bytes=len(content))  # of another run
-                found.birth = str(record.get("birth", ""))
+                found.birth, found.header = str(record.get("birth", "")), line + b"\n"
                 continue
             try:
                 point = HistoryPoint.from_record(record)
@@ -107,7 +123,7 @@ class HistoryFile:
 
     def replace(self, points: Iterable[HistoryPoint], *, birth: str) -> int:
         """Write the file anew with these points, durable on return, and return its size. Raises OSError."""
-        header = {"history": VERSION, "run_id": self._run_id, "birth": birth}
+        header = {"history": VERSION, "run_id": self._run_id, "birth": birth, "mark": secrets.token_hex(8)}
         content = b"".join([_pack(header), *(_pack(point.to_record()) for point in points)])
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_name(self.path.name + _UNFINISHED)

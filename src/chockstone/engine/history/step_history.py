@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 from chockstone.engine.config import Busy
+from chockstone.engine.history.file_cache import FileCache
 from chockstone.engine.history.history_file import HistoryFiles, HistoryTooNew
 from chockstone.engine.history.points import HistoryPoint, Measurement
 from chockstone.engine.history.run_history import MAX_NAMES, RunHistory, TooManyNames
@@ -45,6 +46,7 @@ class StepHistory:
     def __init__(self, directory: Path) -> None:
         """Files are kept in ``directory``, which the first point makes."""
         self._files = HistoryFiles(directory)
+        self._cache = FileCache()
         self._open: WeakValueDictionary[str, RunHistory] = WeakValueDictionary()  # as long as somebody holds them
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._unwritten: dict[str, RunHistory] = {}
@@ -201,10 +203,10 @@ class StepHistory:
     def _read(self, run_id: str, newest: Sequence[HistoryPoint]) -> list[HistoryPoint]:
         """The points in the file, and those in memory that the file lacks."""
         try:
-            written = self._files.of(run_id).read().points
+            written = self._cache.read(self._files.of(run_id))
         except (HistoryTooNew, OSError) as error:
             log.warning("history not read run=%s error=%s", run_id, error)
-            written = []
+            written = ()
         last = written[-1].position if written else 0
         return [*written, *(point for point in newest if point.position > last)]
 

@@ -168,3 +168,41 @@ def test_runs_are_listed_by_their_files(tmp_path: Path) -> None:
 
     assert files.list_runs(written_before=1e12) == [RUN, "s:train:1"]
     assert files.list_runs(written_before=6) == [RUN]
+
+
+def test_only_what_was_appended_is_parsed_again(file: HistoryFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = file.replace([point(1), point(2)], birth="b")
+    known = file.read()
+    size = file.append([point(3)], at_bytes=size, synced=False)
+    parsed: list[object] = []
+    from_record = HistoryPoint.from_record
+    monkeypatch.setattr(HistoryPoint, "from_record", lambda record: parsed.append(record) or from_record(record))
+
+    again = file.read(known)
+
+    assert (again.points, again.size_bytes) == ([point(1), point(2), point(3)], size)
+    assert len(parsed) == 1
+    assert known.points == [point(1), point(2)]
+    assert file.read(again).points == again.points
+
+
+def test_a_file_that_was_written_anew_is_parsed_anew(file: HistoryFile) -> None:
+    file.replace([point(1), point(2)], birth="b")
+    known = file.read()
+
+    file.replace([point(2), point(3), point(4)], birth="b")
+
+    assert file.read(known).points == [point(2), point(3), point(4)]
+    file.delete()
+    assert file.read(known).points == []
+
+
+def test_a_torn_end_is_parsed_once_it_is_whole(file: HistoryFile) -> None:
+    size = file.replace([point(1)], birth="b")
+    with file.path.open("ab") as opened:
+        opened.write(_pack(point(2).to_record())[:-9])
+    known = file.read()
+    file.append([point(2)], at_bytes=size, synced=False)
+
+    assert (known.points, known.damaged_lines) == ([point(1)], 1)
+    assert (file.read(known).points, file.read(known).damaged_lines) == ([point(1), point(2)], 0)
