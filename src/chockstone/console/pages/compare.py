@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from chockstone.api.context import Context, ContextDep
 from chockstone.api.operations.runs import get_operated_run, list_all_runs
 from chockstone.api.users import Caller, CallerDep
+from chockstone.console.formatting import short_run
 from chockstone.console.pages.run import flatten
 from chockstone.console.views import ViewsDep
 from chockstone.wire.messages.operations.runs import OperatedRun, OperatedRunResponse
@@ -89,7 +90,7 @@ def differences_of(runs: Sequence[OperatedRunResponse]) -> list[SettingDifferenc
     facts = [
         {
             "base model": run.base_model,
-            "parent": run.parent or "",
+            "parent": "" if run.parent is None else _short_path(run.parent),
             **dict(flatten(run.spec)),
             **dict(flatten(run.optimizer, "optimizer.")),
             **{f"metadata {name}": value for name, value in run.user_metadata.items()},
@@ -106,6 +107,11 @@ async def _offered(context: Context, caller: Caller, comparison: Comparison, que
         context, caller, query=query or None, sort="-last_request", limit=_OFFERED + len(comparison.runs)
     )
     return [run for run in found.runs if run.run_id not in comparison.run_ids][:_OFFERED]
+
+
+def _short_path(path: str) -> str:
+    run_id, _, rest = path.removeprefix("tinker://").partition("/")
+    return f"{short_run(run_id)}/{rest}"
 
 
 def _query(run_ids: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from chockstone.wire.messages.operations.server import ServerResponse
 
 routes = APIRouter()
 PARTS: Final = ("overview_problems", "overview_stats", "overview_runs", "overview_side")
-_RUNS: Final = 12
+_RUNS: Final = 10
 _RECOVERIES: Final = 5
 
 

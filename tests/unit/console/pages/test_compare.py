@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
-from chockstone.console.pages.compare import MOST_RUNS
-from support.api.users import User
+from chockstone.console.pages.compare import MOST_RUNS, _short_path
+from support.api.users import MODEL, User
 from support.page_visitor import Markup, PageVisitor
 
 
@@ -52,3 +52,26 @@ async def test_words_narrow_what_is_offered(ann: PageVisitor, users: dict[str, U
 
     assert len(Markup(answer.text).having("data-test", "offered-run")) == 1
     assert "<html" not in answer.text
+
+
+async def test_settings_in_which_runs_differ_are_listed(ann: PageVisitor, users: dict[str, User]) -> None:
+    user = users["ann"]
+    made = []
+    for rank in (4, 8):
+        body = {
+            "session_id": await user.session(),
+            "model_seq_id": 1,
+            "base_model": MODEL,
+            "lora_config": {"rank": rank, "seed": 0},
+            "user_metadata": {"note": "<b>same</b>"},
+        }
+        made.append(str((await user.result("create_model", body))["model_id"]))
+
+    page = Markup((await ann.open(page_of(*made))).text)
+
+    assert "Differences" in page.text and "rank 4 8" in page.text
+    assert "<b>same</b>" not in page.text  # the same in both
+
+
+def test_a_parent_is_short() -> None:
+    assert _short_path("tinker://3f2a9c1b-0000:train:1/weights/first") == "3f2a9c1b:1/weights/first"
