@@ -61,7 +61,7 @@ def shots(show: Showcase) -> list[Shot]:
         Shot("samplers", "/console/samplers"),
         Shot("users", "/console/users"),
         Shot("audit", "/console/audit"),
-        Shot("doctor", "/console/doctor"),
+        Shot("doctor", "/console/doctor", act=examine),
     ]
 
 
@@ -78,6 +78,10 @@ def sample(page: Page) -> None:
     for pane in ("pane-a", "pane-b"):
         page.get_by_test_id(pane).get_by_test_id("answer").wait_for()
     page.get_by_test_id("pane-b").get_by_test_id("token").nth(4).click()
+
+
+def examine(page: Page) -> None:
+    page.get_by_text("The first examination runs").wait_for(state="hidden")
 
 
 def settle(page: Page) -> None:
@@ -139,11 +143,13 @@ def take_for_docs(browser: Browser, server: LiveServer, show: Showcase) -> None:
 
 
 def shrink(png: bytes) -> bytes:
-    """The picture with 256 colours or fewer, until it is small enough."""
+    """The picture in all its colours if it is small enough, else in fewer."""
     with Image.open(io.BytesIO(png)) as picture:
-        for colours in (256, 128, 64, 32):
+        full = picture.convert("RGB")
+        for colours in (None, 256, 128, 64):
             small = io.BytesIO()
-            picture.convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+            reduced = full if colours is None else full.quantize(colours, dither=Image.Dither.NONE)
+            reduced.save(small, "PNG", optimize=True)
             if small.tell() <= MOST_BYTES:
                 return small.getvalue()
     raise ValueError(f"the picture has {len(png)} bytes and does not fit into {MOST_BYTES}: take a smaller part")
@@ -159,7 +165,7 @@ def filled(home: Path, steps: int) -> Iterator[tuple[LiveServer, Showcase]]:
     with LiveServer({MODEL: model}, home / "server", *FLAGS) as server:
         if not facts.exists():
             facts.write_text(json.dumps(asdict(fill(server, steps=steps))))
-        with training(server):
+        with training(server):  # so that something runs on the pictures
             yield server, Showcase(**json.loads(facts.read_text()))
 
 

@@ -213,7 +213,7 @@
       if (settings.axis === "step") xAxis.incrs = STEPS;
       if (!isTime) xAxis.values = (u, found) => found.map((value) => (settings.axis === "time" ? span(value) : short(value)));
       const options = {
-        width: Math.max(120, this.container.clientWidth), height: this.height, legend: { show: false }, padding: [10, 8, 0, 0],
+        width: Math.max(120, this.container.clientWidth), height: this.height, legend: { show: false }, padding: [10, 14, 0, 0],
         cursor: { sync: { key: "console" }, drag: { x: true, y: false, setScale: false }, y: false, points: { size: 7 } },
         scales: { x: { time: isTime, range: (u, min, max) => this.xRange(min, max) }, y: { distr: settings.scale === "log" ? 3 : 1, range: (u, min, max) => yRange(min, max) } },
         axes: [xAxis, Object.assign({}, axis, { size: 52, values: (u, found) => found.map((value) => (value === null ? "" : short(value))) })],
