@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +23,9 @@ from support.live import LiveServer
 EXAMPLES = 3  # of each operation and each kind
 SOAK_EXAMPLES = 150
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
+CLOSES = "POST /api/v1/keys"  # the first key would close the shared server, which has none
+OPERATORS = re.compile(r"/api/v1/(server|runs|recoveries|samplers|keys|doctor|audit)(/.*)?")
+USERS = {"root": "tml-of-root-0123", "ann": "tml-of-ann-01234"}
 
 
 @pytest.fixture
@@ -69,7 +74,14 @@ class Asked:
 
 
 def ask_everything(
-    live: LiveServer, real: dict[str, str] | None, mode: GenerationMode, *, examples: int, derandomize: bool
+    live: LiveServer,
+    real: dict[str, str] | None,
+    mode: GenerationMode,
+    *,
+    examples: int,
+    derandomize: bool,
+    is_asked: Callable[[Any], bool] = lambda operation: operation.label != CLOSES,
+    key: str | None = None,
 ) -> Asked:
     """Send ``examples`` requests to each operation; fails at the first answer that no client should get."""
     document = httpx.get(f"{live.url}/openapi.json", trust_env=False).json()
@@ -89,7 +101,7 @@ def ask_everything(
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: Any) -> None:
             sendable = {name: value for name, value in (case.headers or {}).items() if isinstance(value, str)}
-            case.headers = {**sendable, "X-API-Key": live.key}
+            case.headers = {**sendable, "X-API-Key": key or live.key}
             if real is not None and not ends_something:
                 case.body = lead_somewhere(case.body, real)
                 case.path_parameters = lead_somewhere(case.path_parameters, real)
@@ -106,8 +118,9 @@ def ask_everything(
         return ask
 
     for found in schemathesis.openapi.from_dict(document).get_all_operations():
-        with suppress(Unsatisfiable):  # there is no wrong way to ask for what takes no input
-            check(found.ok())()
+        if is_asked(found.ok()):
+            with suppress(Unsatisfiable):  # there is no wrong way to ask for what takes no input
+                check(found.ok())()
     return asked
 
 
@@ -121,6 +134,35 @@ def test_no_operation_ends_in_a_server_error(
     least = 50 if mode is GenerationMode.POSITIVE else 35
     assert len(asked.operations) >= least, "the document names every route"
     assert Stranger.meet(http).loss() > 0
+
+
+@pytest.fixture(scope="module")
+def keyed(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server with keys, an admin and another user."""
+    flags = [f"--key={user}={key}" for user, key in USERS.items()]
+    with LiveServer(models, tmp_path_factory.mktemp("keyed"), *flags, "--admin=root", key=USERS["root"]) as server:
+        yield server
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("user", USERS)
+def test_no_route_for_operators_ends_in_a_server_error(keyed: LiveServer, user: str, mode: GenerationMode) -> None:
+    asked = ask_everything(
+        keyed,
+        None,
+        mode,
+        examples=EXAMPLES,
+        derandomize=True,
+        is_asked=lambda operation: OPERATORS.fullmatch(operation.path) is not None,
+        key=USERS[user],
+    )
+
+    assert len(asked.operations) >= (10 if mode is GenerationMode.POSITIVE else 7)
+    with keyed.http(USERS[user]) as http:
+        assert http.get("server").json()["is_admin"] is (user == "root")
+        keys = http.get("keys")
+    assert keys.status_code == (200 if user == "root" else 403)
+    assert "Traceback" not in keyed.log() and " ERROR " not in keyed.log()
 
 
 @pytest.mark.soak
