@@ -15,7 +15,7 @@ from chockstone.telemetry.instruments import Instruments
 NO_ROUTE: Final = "(none)"  # refused before its route was looked up, or there is no such route
 FORWARDED: Final = "(forwarded)"  # to an app that is mounted here: the engine of an API replica, static files
 _PREFIX: Final = "/api/v1"  # some versions of FastAPI leave it out of the template
-_WRONG_METHOD: Final = 405
+_WRONG_METHOD: Final = 405  # counted without its route: a client could make a series of each method and route
 _NO_ANSWER: Final = 499  # the client left before there was one, as proxies count it
 
 
@@ -45,16 +45,13 @@ class RequestMetrics:
                 status, seconds = 500, time.perf_counter() - started
             raise
         finally:
-            self._instruments.http_ended(
-                method=scope["method"], route=route_of(scope, status), status=status, seconds=seconds
-            )
+            route = NO_ROUTE if status == _WRONG_METHOD else route_of(scope)
+            self._instruments.http_ended(method=scope["method"], route=route, status=status, seconds=seconds)
 
 
-def route_of(scope: Scope, status: int) -> str:
+def route_of(scope: Scope) -> str:
     """The template of the route that took the request, relative to ``/api/v1``; or a fixed word."""
     path = getattr(scope.get("route"), "path", None)
-    if status == _WRONG_METHOD:  # else a client could make a series of each method and route
-        return NO_ROUTE
     if path is not None:
         return str(path).removeprefix(_PREFIX)
     return FORWARDED if "endpoint" in scope else NO_ROUTE
