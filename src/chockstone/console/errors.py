@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
+from chockstone.api.requests.failed_requests import note_reason
 from chockstone.catalog.errors import CatalogAway, CatalogUnavailable, RowExists, RowMissing, UnstorableColumnValue
 from chockstone.checkpoints.errors import CheckpointError
 from chockstone.console.gate import header_values, wants_page
@@ -70,5 +71,6 @@ def install(app: FastAPI, views: Views) -> None:
 async def failure(views: Views, request: Request, status: int, detail: str) -> Response:
     if not wants_page(request.scope) or header_values(request.scope, b"hx-request"):
         return JSONResponse({"detail": detail}, status)
+    note_reason(request, detail)
     title = _TITLES.get(status, "Something failed" if status >= 500 else "That did not work")
     return await views.page(request, "error", status_code=status, status=status, title=title, detail=detail)

@@ -32,6 +32,16 @@ async def test_a_person_gets_a_page_and_a_script_gets_the_reason(
     assert part.json() == {"detail": str(error)}
 
 
+async def test_the_log_has_the_reason_of_a_failed_page_and_its_user(
+    ann: PageVisitor, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING"):
+        await ann.open("/console/runs/s:train:0")
+
+    [line] = [each.getMessage() for each in caplog.records if "status=404" in each.getMessage()]
+    assert "owner=ann" in line and "is not yours or not there" in line
+
+
 async def test_a_path_that_is_nothing_is_a_page_that_leads_back(ann: PageVisitor) -> None:
     answer = await ann.open("/console/nowhere")
 

@@ -17,6 +17,7 @@ from chockstone.api.requests.request_facts import client_of, fields_of, is_forwa
 from chockstone.engine.failure_log import FailureLog, RequestFailure
 
 _REPORTED: Final = "failure_is_reported"  # in the scope's state
+_REASON: Final = "failure_reason"  # likewise
 _QUIET: Final = re.compile(r"408 /api/v1/retrieve_futures?|503 /api/v1/readyz")
 _LARGEST_BYTES: Final = 64 << 10  # of an answer that is read for its reason
 
@@ -24,6 +25,11 @@ _LARGEST_BYTES: Final = 64 << 10  # of an answer that is read for its reason
 def mark_reported(request: Request) -> None:
     """The failure of this request was reported elsewhere, or is no news."""
     setattr(request.state, _REPORTED, True)
+
+
+def note_reason(request: Request, reason: str) -> None:
+    """Why the request failed, for an answer that is a page and not JSON."""
+    setattr(request.state, _REASON, reason)
 
 
 class FailedRequests:
@@ -47,7 +53,8 @@ class FailedRequests:
             await send(message)
 
         await self._app(scope, receive_and_look, look_and_send)
-        if answer.is_failure and (reason := answer.reason()) and not _is_quiet(scope, answer.status):
+        reason = (scope.get("state", {}).get(_REASON) or answer.reason()) if answer.is_failure else ""
+        if reason and not _is_quiet(scope, answer.status):
             self._failures.record(_describe(scope, answer.status, reason))
 
 
