@@ -57,12 +57,15 @@ async def examination(
     context: Context, caller: Caller, *, refresh: bool = False
 ) -> dict[str, Any]:  # Any: values of the template
     found = await api.doctor(context, caller, refresh=refresh)
-    groups = group_findings(found, data=str(context.config.data))
+    place = f"--data {shlex.quote(str(context.config.data))}"
+    if context.config.database is not None:
+        place += ' --database "$CHOCKSTONE_DATABASE"'  # its URL has a password in it
+    groups = group_findings(found, place)
     return {"found": found, "groups": groups, "problems": sum(not each.is_harmless for each in found.findings)}
 
 
-def group_findings(found: DoctorResponse, *, data: str) -> list[FindingGroup]:
-    """By kind, in the order of the repairs; harmless ones last."""
+def group_findings(found: DoctorResponse, place: str) -> list[FindingGroup]:
+    """By kind, in the order of the repairs; harmless ones last. ``place``: options that name the data directory."""
     by_kind: defaultdict[str, list[DoctorFinding]] = defaultdict(list)
     for finding in found.findings:
         by_kind[finding.kind].append(finding)
@@ -73,7 +76,7 @@ def group_findings(found: DoctorResponse, *, data: str) -> list[FindingGroup]:
             cause=findings[0].cause,
             remedy=findings[0].remedy,
             is_harmless=findings[0].is_harmless,
-            command=repair_command(kind, data),
+            command=repair_command(kind, place),
             findings=tuple(findings[:_SHOWN]),
         )
         for kind, findings in by_kind.items()
@@ -81,10 +84,10 @@ def group_findings(found: DoctorResponse, *, data: str) -> list[FindingGroup]:
     return sorted(groups, key=lambda group: group.is_harmless)
 
 
-def repair_command(kind: str, data: str) -> str | None:
+def repair_command(kind: str, place: str) -> str | None:
     """A dry run that changes nothing, and the repair; None: there is no repair."""
     if kind in _WITHOUT_REPAIR:
         return None
     flags = " ".join(["--fix", *([_FURTHER_FLAGS[FindingKind(kind)]] if kind in _FURTHER_FLAGS else [])])
-    command = f"chockstone doctor --data {shlex.quote(data)} {flags}"
+    command = f"chockstone doctor {place} {flags}"
     return f"{command} --dry-run\n{command}"

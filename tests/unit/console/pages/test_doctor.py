@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -81,7 +80,7 @@ def test_findings_are_grouped_by_kind_with_harmless_ones_last() -> None:
         findings=[finding("empty_directory", is_harmless=True), *[finding("orphan")] * 150],
     )
 
-    orphans, directories = group_findings(found, data="/data")
+    orphans, directories = group_findings(found, "--data /data")
 
     assert (orphans.kind, orphans.title, len(orphans.findings)) == ("orphan", "2,000 × archive without a row", 100)
     assert (directories.kind, directories.command) == ("empty_directory", None)
@@ -89,7 +88,7 @@ def test_findings_are_grouped_by_kind_with_harmless_ones_last() -> None:
 
 @pytest.mark.parametrize("kind", list(FindingKind))
 def test_every_kind_has_a_command_or_no_repair(kind: FindingKind) -> None:
-    command = repair_command(kind.value, "/srv/my data")
+    command = repair_command(kind.value, "--data '/srv/my data'")
 
     if kind in (FindingKind.UNREADABLE, FindingKind.EMPTY_DIRECTORY):
         assert command is None
@@ -101,6 +100,6 @@ def test_every_kind_has_a_command_or_no_repair(kind: FindingKind) -> None:
 
 
 def test_what_is_deleted_for_good_needs_its_own_flag() -> None:
-    assert "--remove-damaged" in str(repair_command("known_damaged", str(Path("/data"))))
-    assert "--remove-orphans" in str(repair_command("stray", "/data"))
-    assert "--remove" not in str(repair_command("damaged", "/data"))
+    assert "--remove-damaged" in str(repair_command("known_damaged", "--data /data"))
+    assert "--remove-orphans" in str(repair_command("stray", "--data /data"))
+    assert "--remove" not in str(repair_command("damaged", "--data /data"))
