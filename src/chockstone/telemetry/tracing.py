@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import Token
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -39,6 +39,7 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_E
 _SAMPLER: Final = "OTEL_TRACES_SAMPLER"
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _SERVICE: Final = "chockstone"
+_LONGEST_COMPLAINT: Final = 300  # characters
 _EXPORT_SECONDS: Final = 5.0  # for one batch, with its retries
 
 
@@ -53,8 +54,10 @@ class TracingConfig:
             return False
         return self.endpoint is not None or any(os.environ.get(name) for name in _ENDPOINTS)
 
-    def to_json(self) -> dict[str, Any]:  # Any: plain JSON
-        return asdict(self)
+    @property
+    def shown_endpoint(self) -> str:
+        """For messages. A URL in a variable may hold a password, so it is not repeated."""
+        return self.endpoint or next((name for name in _ENDPOINTS if os.environ.get(name)), "none")
 
 
 class Span(Protocol):
@@ -139,7 +142,7 @@ def start(config: TracingConfig, *, role: str) -> None:
         log.warning("traces not exported error=%s", error)
         return
     _SWITCH.tracing = _Tracing(config, role=role)
-    log.debug("traces exported endpoint=%s role=%s", config.endpoint or "of OTEL_EXPORTER_OTLP_ENDPOINT", role)
+    log.debug("traces exported endpoint=%s role=%s", config.shown_endpoint, role)
 
 
 def stop() -> None:
@@ -194,13 +197,12 @@ class _Tracing:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # ``_Exporter`` says it once
         endpoint = None if config.endpoint is None else config.endpoint.rstrip("/") + _TRACES
         exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_SECONDS)
         resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", _SERVICE)})
         resource = resource.merge(Resource({"chockstone.role": role, "process.pid": os.getpid()}))
         self._provider: TracerProvider = TracerProvider(sampler=_sampler(config), resource=resource)
-        self._provider.add_span_processor(BatchSpanProcessor(_exporter(exporter)))
+        self._provider.add_span_processor(BatchSpanProcessor(_exporter(exporter, config.shown_endpoint)))
         self._tracer = self._provider.get_tracer(_SERVICE)
         self._context = context
         self._trace = trace
@@ -334,9 +336,25 @@ def _sampler(config: TracingConfig) -> Sampler:
     return sampling.ParentBased(root=ratio, remote_parent_sampled=ratio)
 
 
-def _exporter(inner: SpanExporter) -> SpanExporter:
+class _Complaints(logging.Handler):
+    """Takes the lines of OpenTelemetry out of the log, and keeps the last one: it repeats them for each batch."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = record.getMessage()[:_LONGEST_COMPLAINT]
+
+
+def _exporter(inner: SpanExporter, endpoint: str) -> SpanExporter:
     """``inner``, with one log line when it begins to fail and one when it works again."""
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+    complaints = _Complaints()
+    logger = logging.getLogger("opentelemetry")
+    logger.propagate = False
+    logger.handlers = [complaints]
 
     class Exporter(SpanExporter):
         is_failing = False
@@ -347,14 +365,18 @@ def _exporter(inner: SpanExporter) -> SpanExporter:
             except Exception as error:  # noqa: BLE001  # logged; the next batch may go better
                 self._note(str(error) or type(error).__name__)
                 return SpanExportResult.FAILURE
-            self._note(None if result is SpanExportResult.SUCCESS else "the collector does not answer or refuses them")
+            self._note(None if result is SpanExportResult.SUCCESS else complaints.last or "the collector refuses them")
             return result
 
         def _note(self, failure: str | None) -> None:
             if failure is not None and not self.is_failing:
-                log.warning("traces not exported; they are dropped until the collector answers error=%s", failure)
+                log.warning(
+                    "traces not exported, and dropped until the collector answers endpoint=%s error=%r",
+                    endpoint,
+                    failure,
+                )
             if failure is None and self.is_failing:
-                log.info("traces are exported again")
+                log.info("traces are exported again endpoint=%s", endpoint)
             self.is_failing = failure is not None
 
         def shutdown(self) -> None:
