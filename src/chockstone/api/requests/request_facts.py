@@ -6,10 +6,7 @@ from typing import Final
 
 from starlette.types import Scope
 
-from chockstone.telemetry.request_metrics import route_of
-
-__all__ = ["UNKNOWN", "client_of", "fields_of", "is_forwarded", "mark_forwarded", "method_of", "owner_of", "route_of"]
-
+_PREFIX: Final = "/api/v1"  # some versions of FastAPI leave it out of the template
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _FORWARDED: Final = "is_forwarded"  # in the scope's state
 UNKNOWN: Final = "-"
@@ -18,6 +15,17 @@ UNKNOWN: Final = "-"
 def method_of(scope: Scope) -> str:
     """All methods that clients made up are one kind."""
     return scope["method"] if scope["method"] in _METHODS else "(other)"
+
+
+def route_of(scope: Scope) -> str:
+    """The route's template, relative to ``/api/v1``. It has no tokens. Known once a route was found.
+
+    A mounted app has no template: the proxy of an API replica, or static files.
+    """
+    path = getattr(scope.get("route"), "path", None)
+    if path is not None:
+        return str(path).removeprefix(_PREFIX)
+    return "(forwarded)" if "endpoint" in scope else "(none)"
 
 
 def mark_forwarded(scope: Scope) -> None:
