@@ -30,7 +30,7 @@ from benchmarks.observability.switched_server import (
     SOCKET,
     TRACING,
     begin_count,
-    counted_seconds,
+    counted,
     switch,
 )
 
@@ -107,11 +107,17 @@ def _count(place: Path, run: tinker.TrainingClient, batch: list[tinker.types.Dat
         step(run, batch)
     step_seconds = (perf_counter() - began) / steps
     sleep(_LATE_SECONDS)  # for threads that write and export what the last steps left
-    counted = {part: seconds / steps for part, seconds in counted_seconds(place).items()}
-    counted[ALL] = sum(counted.values())
+    found = counted(place)
+    found[ALL] = (sum(seconds for seconds, _ in found.values()), sum(calls for _, calls in found.values()))
     return {
-        f"{part}, {COUNTED}": Series({"cpu_added": [seconds], "cpu_share": [seconds / step_seconds]})
-        for part, seconds in counted.items()
+        f"{part}, {COUNTED}": Series(
+            {
+                "cpu_added": [seconds / steps],
+                "cpu_share": [seconds / steps / step_seconds],
+                "calls": [calls / steps],
+            }
+        )
+        for part, (seconds, calls) in found.items()
     }
 
 

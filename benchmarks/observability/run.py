@@ -14,7 +14,7 @@ from benchmarks.harness.command import Help
 from benchmarks.harness.measure import Column, Measure
 from benchmarks.harness.plot import Bars
 from benchmarks.harness.rounds import Rows
-from benchmarks.harness.units import duration, percent, signed_percent
+from benchmarks.harness.units import count, duration, percent, signed_percent
 from benchmarks.observability import costing, streaming, viewing
 from benchmarks.observability.scale import FULL
 from benchmarks.observability.setup import set_up
@@ -56,8 +56,9 @@ COST = Measure(
         Column("cpu", "CPU, API process", duration),
         Column("cpu_added", "more CPU", duration, spread=True),
         Column("cpu_share", "of a step", signed_percent),
+        Column("calls", "calls", count),
     ),
-    ours=(HISTORY, METRICS, TRACING, costing.ALL),
+    ours=(*BOUNDS, *(f"{name}, {costing.COUNTED}" for name in BOUNDS)),
     panel=Bars("cpu_added"),
     aims=(
         *(

@@ -42,9 +42,9 @@ def begin_count(path: Path) -> None:
         raise RuntimeError("the server does not count")
 
 
-def counted_seconds(path: Path) -> dict[str, float]:
-    """The CPU seconds of each part since ``begin_count``, which ends."""
-    found: dict[str, float] = json.loads(_ask(path, "counted"))
+def counted(path: Path) -> dict[str, tuple[float, int]]:
+    """The CPU seconds of each part since ``begin_count``, which ends, and the number of calls."""
+    found: dict[str, tuple[float, int]] = json.loads(_ask(path, "counted"))
     return found
 
 
@@ -108,13 +108,13 @@ class Switches:
                 setattr(owner, name, self._timers[part].timed(real))
         self._began = self._thread_seconds()
 
-    def counted(self) -> dict[str, float]:
+    def counted(self) -> dict[str, tuple[float, int]]:
         threads = self._thread_seconds()
         for methods in self._counted.values():
             for owner, name, real in methods:
                 setattr(owner, name, real)
         return {
-            part: timer.seconds + threads.get(part, 0.0) - self._began.get(part, 0.0)
+            part: (timer.seconds + threads.get(part, 0.0) - self._began.get(part, 0.0), timer.calls)
             for part, timer in self._timers.items()
         }
 
@@ -137,16 +137,16 @@ class _Timer:
 
     def __init__(self) -> None:
         self._inside = threading.local()
-        self._total_seconds, self._calls, self._clock_seconds = 0.0, 0, 0.0
+        self._total_seconds, self.calls, self._clock_seconds = 0.0, 0, 0.0
         empty = self.timed(_nothing)
         for _ in range(_CALIBRATION_CALLS):
             empty()
-        self._clock_seconds = self._total_seconds / self._calls
-        self._total_seconds, self._calls = 0.0, 0
+        self._clock_seconds = self._total_seconds / self.calls
+        self._total_seconds, self.calls = 0.0, 0
 
     @property
     def seconds(self) -> float:
-        return max(0.0, self._total_seconds - self._calls * self._clock_seconds)
+        return max(0.0, self._total_seconds - self.calls * self._clock_seconds)
 
     def timed(self, method: Any) -> Any:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -158,7 +158,7 @@ class _Timer:
                 return method(*arguments, **named)
             finally:
                 self._total_seconds += time.thread_time() - began
-                self._calls += 1
+                self.calls += 1
                 self._inside.is_so = False
 
         return call
