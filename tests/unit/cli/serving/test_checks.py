@@ -35,6 +35,18 @@ def test_a_model_must_be_a_directory_with_a_config(tmp_path: Path) -> None:
             check_settings(load(tmp_path, {"models": ["good", word]}))
 
 
+def test_a_tracker_that_is_not_installed_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    flags = {"models": [str(make_directory(tmp_path / "good"))], "track": ["tensorboard", "wandb"]}
+
+    with pytest.raises(
+        SettingsError, match=r"--track wandb needs .*chockstone\[wandb\]'; or leave wandb out of --track"
+    ):
+        check_settings(load(tmp_path, flags))
+
+
 def test_other_machines_are_let_in_only_with_keys(tmp_path: Path) -> None:
     flags = {"models": [str(make_directory(tmp_path / "good"))], "host": "0.0.0.0"}
 
