@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from chockstone.api.app import create_app
 from chockstone.api.context import Context
 from support.api.users import KEYS
 from support.page_visitor import Markup, PageVisitor
@@ -99,6 +100,16 @@ async def test_bodies_of_strangers_are_not_read(visitor: PageVisitor) -> None:
     )
 
     assert answer.status_code == 413
+
+
+async def test_without_the_console_its_paths_are_nothing(context: Context) -> None:
+    async with PageVisitor(create_app(context)) as visitor:
+        answer = await visitor.open("/console")
+        with_key = await visitor.open("/console", **{"X-API-Key": KEYS["ann"]})
+        front = await visitor.open("/")
+
+    assert (answer.status_code, with_key.status_code) == (401, 404)
+    assert "Open the console" not in front.text
 
 
 async def test_a_server_without_keys_opens_without_signing_in(open_server: Served) -> None:

@@ -37,6 +37,8 @@
     select.replaceChildren(...all.map((each) => { const option = element("option", "", each); option.value = each; option.selected = each === name; return option; }));
     const holder = root.querySelector("[data-compare-chart]");
     holder.replaceChildren();
+    holder.setAttribute("role", "img");
+    holder.setAttribute("aria-label", `${name} of ${runs.length} runs`);
     chart = new Chart(holder, { height: 380, lines: lines, isElapsed: true });
     root.dataset.points = String(runs.reduce((sum, run) => sum + run.points.length, 0));
     root.removeAttribute("aria-busy");

@@ -8,6 +8,7 @@
 //   [data-copy="text"]                      copies;  time[data-ago]  shows how long ago
 //   body[data-live="/path"]                 event stream: "parts" events replace [data-part="name"], other events are
 //                                           dispatched on document as "live:NAME" with the parsed data as detail
+//   [data-needs-choice]                     button of a form that is off until a row's checkbox is on
 //   [data-live-state]                       shows whether the stream is connected
 // A response header HX-Trigger: {"toast": {"message": "…", "kind": "bad"}} shows a message.
 (function () {
@@ -121,6 +122,19 @@
     const button = one("[data-menu]");
     if (button) button.setAttribute("aria-expanded", "false");
   }
+
+  // Rows that were selected for an action
+  function showChoice() {
+    for (const button of all("[data-needs-choice]")) {
+      const count = button.form ? all("input[type=checkbox]:checked", button.form).length : 0;
+      button.disabled = count === 0;
+      const shown = button.querySelector("[data-choice-count]");
+      if (shown) shown.textContent = count ? ` (${count})` : "";
+    }
+  }
+  document.addEventListener("change", showChoice);
+  document.addEventListener("console:part", showChoice);
+  addEventListener("pageshow", showChoice);
 
   // Keyboard
   let wentAt = 0;
@@ -239,9 +253,10 @@
     connect();
   });
 
-  document.addEventListener("htmx:afterSettle", (event) => showTimes(event.target));
+  document.addEventListener("htmx:afterSettle", (event) => { showTimes(event.target); showChoice(); });
   window.consolePage = { toast: toast, all: all };
   showTheme();
+  showChoice();
   showTimes();
   if (live.url) { showLive("wait"); connect(); }
 })();

@@ -86,10 +86,11 @@
         box.dataset.chart = name;
         head.append(element("span", "chart-title", name), value);
         const canvas = element("div", "chart-canvas");
+        canvas.setAttribute("role", "img");
         box.append(head, canvas);
         grid.append(box);
         box.classList.toggle("chart-main", index === 0);
-        made = { box: box, value: value, chart: new Chart(canvas, { height: index === 0 ? 300 : 180, lines: () => lines(name), marks: placed, domain: domain }) };
+        made = { box: box, value: value, canvas: canvas, chart: new Chart(canvas, { height: index === 0 ? 300 : 180, lines: () => lines(name), marks: placed, domain: domain }) };
         shown.set(name, made);
       } else grid.append(made.box);
       made.box.classList.toggle("chart-main", index === 0);
@@ -98,7 +99,11 @@
   }
   function showValues() {
     for (const [name, made] of shown) {
-      for (let index = points.length - 1; index >= 0; index -= 1) if (name in points[index].series) { made.value.textContent = number(points[index].series[name]); break; }
+      for (let index = points.length - 1; index >= 0; index -= 1) if (name in points[index].series) {
+        made.value.textContent = number(points[index].series[name]);
+        made.canvas.setAttribute("aria-label", `${name}, ${points.length} points, last ${made.value.textContent}`);
+        break;
+      }
     }
     root.dataset.points = String(points.length);
     root.dataset.last = String(last);
