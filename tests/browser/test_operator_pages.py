@@ -141,3 +141,14 @@ def test_a_checkpoint_is_pinned_published_and_found_by_its_name(visit: Visit, li
     expect(row.get_by_test_id("checkpoint-summary")).not_to_contain_text("Published")
     row.get_by_test_id("pin").click()
     expect(row.get_by_test_id("checkpoint-summary")).not_to_contain_text("Pinned")
+
+
+def test_checkpoints_are_walked_and_opened_from_the_keyboard(visit: Visit, made: Made) -> None:
+    page = visit(ANN).open(f"/console/checkpoints?run={made.run}")
+
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_test_id("checkpoint").nth(1).get_by_test_id("actions")).to_be_visible()
+    expect(page.get_by_test_id("checkpoint").nth(0).get_by_test_id("actions")).to_be_hidden()

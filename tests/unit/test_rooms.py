@@ -141,6 +141,7 @@ def test_torch_is_imported_only_when_it_is_needed() -> None:
         ("chockstone.integrations.flyte.checkpointer", {"torch"}),
         ("chockstone.integrations.flyte.layouts", {"torch", "numpy", "flytekit"}),
         ("chockstone.api.app", {"torch", "transformers", "alembic"}),
+        ("chockstone.console.app", {"torch", "transformers", "tokenizers"}),
         ("chockstone.backends.protocol", {"torch", "numpy"}),
         ("chockstone.backends.supervision.vllm_backend", {"torch", "transformers"}),
     ],

@@ -1,7 +1,8 @@
 """The tokenizer service: text to tokens and back, by a child process that starts with the first request.
 
-One request runs at a time. A child that does not answer in time is killed; the next request starts another one. The
-child ends with the server, because its standard input ends.
+One request runs at a time. A child that does not answer in time is killed, and one that has been idle for long is
+ended, with the tokenizers in its memory; the next request starts another one. The child ends with the server, because
+its standard input ends.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from chockstone.console.playground import tokenizer_process
 _COMMAND: Final = (sys.executable, "-I", tokenizer_process.__file__)  # -I: nothing of the working directory is imported
 _REPLY_BYTES: Final = 64 << 20
 MAX_WAITING: Final = 32
+IDLE_SECONDS: Final = 600.0
 ANSWER_SECONDS: Final = 30.0  # a large tokenizer takes seconds to load on a busy machine
 
 
@@ -82,8 +84,16 @@ class _Child:
 
 
 class TokenizerService:
-    def __init__(self, *, answer_seconds: float = ANSWER_SECONDS, command: Sequence[str] = _COMMAND) -> None:
+    def __init__(
+        self,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
+        command: Sequence[str] = _COMMAND,
+    ) -> None:
         self._answer_seconds = answer_seconds
+        self._idle_seconds = idle_seconds
+        self._idle: asyncio.TimerHandle | None = None  # ends the child
         self._turns = asyncio.Lock()  # requests wait here, and hold no thread
         self._waiting = 0
         self._turn = threading.Lock()  # of the thread that talks to the child; outlasts a request that was cancelled
@@ -126,10 +136,22 @@ class TokenizerService:
                 reply = await asyncio.to_thread(self._exchange, line)
         finally:
             self._waiting -= 1
+            self._end_when_idle()
         found: dict[str, Any] = await asyncio.to_thread(json.loads, reply)
         if (problem := found.get("problem")) is not None:
             raise TokenizerFailed(str(problem))
         return found
+
+    def _end_when_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        loop, service = asyncio.get_running_loop(), weakref.ref(self)
+
+        def end() -> None:
+            if (found := service()) is not None and not found._waiting:
+                loop.run_in_executor(None, found.close)
+
+        self._idle = loop.call_later(self._idle_seconds, end)
 
     def _exchange(self, line: bytes) -> bytes:
         with self._turn:

@@ -80,6 +80,17 @@ async def test_the_child_ends_with_its_service(model: Path) -> None:
     assert process.poll() is not None
 
 
+async def test_an_idle_child_is_ended_and_started_again_when_it_is_needed(model: Path) -> None:
+    service = TokenizerService(idle_seconds=0.01)
+
+    await service.describe(model)
+    while service._child.process is not None:
+        await asyncio.sleep(0.01)
+
+    assert (await service.describe(model)).vocabulary == 512
+    service.close()
+
+
 async def test_too_many_waiting_requests_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer_service, "MAX_WAITING", 0)
     service = TokenizerService()

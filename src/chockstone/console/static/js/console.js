@@ -139,12 +139,13 @@
   // Keyboard
   let wentAt = 0;
   function moveRow(by) {
-    const rows = all("tr[data-href]");
+    const rows = all("tr[data-href], summary.item-row");
     if (!rows.length) return;
     const now = rows.findIndex((row) => row.hasAttribute("data-current"));
     const next = rows[Math.max(0, Math.min(rows.length - 1, now < 0 ? 0 : now + by))];
     for (const row of rows) row.toggleAttribute("data-current", row === next);
     next.scrollIntoView({ block: "nearest" });
+    if (next.nodeName === "SUMMARY") next.focus(); // Enter opens it
   }
   document.addEventListener("keydown", (event) => {
     const isTyping = event.target.closest && event.target.closest("input, textarea, select, [contenteditable]");
