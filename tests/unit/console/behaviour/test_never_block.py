@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from sqlalchemy import insert
 
 from chockstone.api.context import Context
+from chockstone.catalog import schema as tables
+from chockstone.console.pages import checkpoint_tree
 from chockstone.console.pages import run as run_page
+from chockstone.console.playground.tokenizer_service import TokenizerService
 from chockstone.console.views import Views
 from support.api.users import MODEL, User
 from support.loop_gate import HeldTheLoop, LoopGate, inline_to_thread
 from support.page_visitor import Markup, PageVisitor
+from support.tokenizers import write_tokenizer
 
 PAGES = ["/console", "/console/runs", "/console/compare", "/console/runs/RUN", "/console/sign-in", "/console/nowhere"]
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -55,6 +61,61 @@ async def test_encoding_points_leaves_the_loop_alone(
         answer = await ann.open(f"/console/runs/{run_id}{tail}")
 
     assert answer.status_code == 200
+
+
+async def test_building_the_tree_of_checkpoints_leaves_the_loop_alone(
+    ann: PageVisitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = LoopGate()
+    monkeypatch.setattr(checkpoint_tree, "build", gate.before(checkpoint_tree.build))
+
+    async with gate.watch():
+        answer = await ann.open("/console/checkpoints?view=tree")
+
+    assert answer.status_code == 200
+
+
+async def test_a_slow_tokenizer_leaves_the_loop_alone(
+    ann: PageVisitor, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tokenizer(models[MODEL])
+    gate = LoopGate()
+    monkeypatch.setattr(TokenizerService, "_exchange", gate.before(TokenizerService._exchange))
+
+    async with gate.watch():
+        answer = await ann.open(f"/console/playground/model?source={MODEL}")
+
+    assert answer.json() == {"chat": True, "problem": None}
+
+
+async def test_ten_thousand_checkpoints_are_a_page_of_fifty(ann: PageVisitor, context: Context) -> None:
+    values = [
+        {
+            "run_id": f"s:train:{number % 100}",
+            "kind": "weights",
+            "name": f"c{number}",
+            "owner": "ann",
+            "archive": f"a{number}",
+            "state": "ready",
+            "overwrites": False,
+            "size_bytes": 1000,
+            "public": False,
+            "created_at": NOW,
+            "user_metadata": {},
+            "base_model": MODEL,
+            "spec": {},
+            "optimizer_config": {},
+        }
+        for number in range(10_000)
+    ]
+    await context.catalog._database.write_many(insert(tables.checkpoints), values)
+
+    answer = await ann.open("/console/checkpoints")
+
+    page = Markup(answer.text)
+    assert len(page.having("data-test", "checkpoint")) == 50
+    assert "10,000 checkpoints" in page.text
+    assert len(answer.content) < 400_000
 
 
 async def test_a_thousand_runs_are_a_page_of_fifty(ann: PageVisitor, context: Context) -> None:
