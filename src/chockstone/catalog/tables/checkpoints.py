@@ -320,10 +320,10 @@ class CheckpointTable:
         newest = await CHECKPOINT_ROWS.read(self._database, query)
         return {(checkpoint.run_id, checkpoint.kind): checkpoint for checkpoint in newest}
 
-    async def list_by_run(self, run_id: str, *, now: datetime) -> tuple[CheckpointRow, ...]:
-        """The run's checkpoints that are published and not expired, newest first."""
+    async def list_by_run(self, run_id: str, *, now: datetime, limit: int | None = None) -> tuple[CheckpointRow, ...]:
+        """The run's checkpoints that are published and not expired, newest first. ``limit`` None: all of them."""
         query = select(*CHECKPOINT_ROWS.columns).where(_CHECKPOINTS.run_id == run_id, is_visible(now))
-        return await CHECKPOINT_ROWS.read(self._database, query.order_by(*_NEWEST_FIRST))
+        return await CHECKPOINT_ROWS.read(self._database, query.order_by(*_NEWEST_FIRST).limit(limit))
 
     async def list(
         self,

@@ -63,6 +63,7 @@ class TrackerFeed:
         self._stopping = asyncio.Event()
         self._waiting: dict[str, None] = {}  # runs that may have something to send, the longest waiting first
         self._noted: dict[str, float] = {}  # by recent run: when it last had a new point
+        self._unlooked: set[str] = set()  # runs to look at for checkpoints
         self._first_seen: dict[str, float] = {}  # by run whose learning rate is not known yet
         self._failures: dict[str, int] = {}  # by run: in a row
         self._retry_at: dict[str, float] = {}
@@ -72,6 +73,8 @@ class TrackerFeed:
     def note(self, run_id: str) -> None:
         """The run has new points."""
         self._waiting[run_id] = None
+        if run_id not in self._noted:
+            self._unlooked.add(run_id)
         self._noted[run_id] = self._monotonic()
         self._wake.set()
 
@@ -115,7 +118,7 @@ class TrackerFeed:
         self._stopping.clear()
         self._retry_at.clear()
         self._first_seen = dict.fromkeys(self._first_seen, -_RATE_SECONDS)
-        self._waiting |= dict.fromkeys(self._noted)
+        self._look_for_checkpoints()
         await self.send_waiting()
 
     async def send_waiting(self) -> None:
@@ -170,9 +173,12 @@ class TrackerFeed:
         return (await self._catalog.runs.list(None, limit=_RUNS, offset=offset)).rows
 
     async def _new_saves(self, run_id: str, mark: SentMark) -> list[CheckpointRow]:
-        rows = await self._catalog.checkpoints.list_by_run(run_id, now=self._now())
-        newest = sorted(rows, key=lambda row: row.save_id)[-MAX_SAVES:]
-        return [row for row in newest if row.save_id not in mark.saves]
+        """Of the newest ones, at most as many as the mark remembers."""
+        if run_id not in self._unlooked:
+            return []
+        rows = await self._catalog.checkpoints.list_by_run(run_id, now=self._now(), limit=MAX_SAVES)
+        self._unlooked.discard(run_id)
+        return sorted((row for row in rows if row.save_id not in mark.saves), key=lambda row: row.save_id)
 
     def _waits_for_rate(self, run_id: str, mark: SentMark, rate: float | None) -> bool:
         """Trackers take settings best with the first point: give a new run time for its first optimizer step."""
@@ -199,12 +205,17 @@ class TrackerFeed:
             return
         self._looked_at = now
         self._noted = {run_id: at for run_id, at in self._noted.items() if now - at < _RECENT_SECONDS}
+        self._look_for_checkpoints()
+
+    def _look_for_checkpoints(self) -> None:
         self._waiting |= dict.fromkeys(self._noted)
+        self._unlooked |= self._noted.keys()
 
     def _note_failure(self, run_id: str, error: Exception) -> None:
         """The run is tried again later, and the others are not delayed. One warning, until the tracker works again."""
         failures = self._failures[run_id] = self._failures.get(run_id, 0) + 1
         self._waiting[run_id] = None
+        self._unlooked.add(run_id)
         self._retry_at[run_id] = self._monotonic() + min(
             _LAST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2 ** min(failures - 1, 10)
         )
@@ -223,6 +234,7 @@ class TrackerFeed:
             log.info("tracker works again tracker=%s", self._tracker.kind)
 
     def _forget(self, run_id: str) -> None:
+        self._unlooked.discard(run_id)
         for known in (self._noted, self._first_seen, self._failures, self._retry_at):
             known.pop(run_id, None)
 

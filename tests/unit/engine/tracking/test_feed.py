@@ -243,6 +243,21 @@ async def test_each_checkpoint_is_sent_once(world: World) -> None:
     assert sent == [(1, f"tinker://{RUN}/weights/first"), (2, f"tinker://{RUN}/weights/second")]
 
 
+async def test_a_checkpoint_that_the_tracker_refused_is_sent_again(world: World) -> None:
+    tracker = Taking()
+    tracker.failures[RUN] = "refused"
+    feed = world.feed(tracker)
+    await world.add({"learning_rate": 1e-4})
+    await save(world.catalog, "first", step=1)
+    feed.note(RUN)
+    await feed.send_waiting()
+    tracker.failures.clear()
+    world.clock[0] += 3600.0
+    await feed.send_waiting()
+
+    assert [each.step for batch in tracker.batches for each in batch.checkpoints] == [1]
+
+
 async def test_a_removed_run_is_forgotten(world: World) -> None:
     tracker = Taking()
     feed = world.feed(tracker)
