@@ -58,6 +58,7 @@ class Serving:
     def __init__(self, data: Path) -> None:
         self.config = default_config(data)
         self.users = users_of({})
+        self.status = SimpleNamespace(tasks=list)
         self.refused_keys = NotedRefusals()
 
 
