@@ -122,3 +122,35 @@ async def test_a_server_without_keys_opens_without_signing_in(open_server: Serve
     assert (sign_in.status_code, sign_in.headers["location"]) == (303, "/console")
     assert foreign.status_code == 421
     assert_secured(foreign)
+
+
+@pytest.mark.parametrize(
+    ("path", "origin"), [("/console/sign-out", "http://localhost"), ("/console/sign-in", "http://x")]
+)
+async def test_a_change_is_refused_before_a_byte_of_its_body_is_read(served: Served, path: str, origin: str) -> None:
+    sent: list[dict[str, object]] = []
+
+    async def receive() -> dict[str, object]:
+        raise AssertionError("the body was read")
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"origin", origin.encode()), (b"content-length", b"10")]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+        "http_version": "1.1",
+        "server": ("localhost", 80),
+        "client": ("127.0.0.1", 1),
+        "headers": headers,
+        "state": {},
+    }
+    await served.app(scope, receive, send)  # type: ignore[arg-type]  # plain dictionaries
+
+    assert sent[0]["status"] == (401 if origin == "http://localhost" else 403)
