@@ -201,7 +201,9 @@ class _Tracing:
         exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_SECONDS)
         resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", _SERVICE)})
         resource = resource.merge(Resource({"chockstone.role": role, "process.pid": os.getpid()}))
-        self._provider: TracerProvider = TracerProvider(sampler=_sampler(config), resource=resource)
+        self._provider: TracerProvider = TracerProvider(
+            sampler=_sampler(config), resource=resource, shutdown_on_exit=False
+        )
         self._provider.add_span_processor(BatchSpanProcessor(_exporter(exporter, config.shown_endpoint)))
         self._tracer = self._provider.get_tracer(_SERVICE)
         self._context = context
