@@ -21,11 +21,13 @@ PATH = f"tinker://{RUN}/weights/a"
 CASES: Mapping[str, list[tuple[str, ExitCode]]] = {
     "serve": [("", ExitCode.USAGE), ("--model tiny={tmp}/none", ExitCode.USAGE), ("--port x", ExitCode.USAGE)],
     "train": [("", ExitCode.USAGE), ("--env nowhere:make --out {tmp}/o", ExitCode.USAGE)],
+    "watch": [("--once", ExitCode.UNREACHABLE), ("extra", ExitCode.USAGE)],
     "model make": [("{tmp}/m --size 9T", ExitCode.USAGE), ("/proc/none", ExitCode.USAGE)],
     "model pull": [("", ExitCode.USAGE)],  # others ask a hub
     "runs ls": [("", ExitCode.UNREACHABLE)],
     "runs show": [("", ExitCode.USAGE), (RUN, ExitCode.UNREACHABLE), ("a/b", ExitCode.USAGE)],
     "runs recoveries": [("", ExitCode.USAGE), (RUN, ExitCode.UNREACHABLE)],
+    "runs metrics": [("", ExitCode.USAGE), (RUN, ExitCode.UNREACHABLE), ("a/b", ExitCode.USAGE)],
     "runs rm": [("", ExitCode.USAGE), (f"{RUN} --yes", ExitCode.UNREACHABLE)],
     "checkpoints ls": [
         ("", ExitCode.UNREACHABLE),
