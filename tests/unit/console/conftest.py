@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -9,9 +9,20 @@ import httpx
 import pytest
 
 from chockstone.api.context import Context
+from chockstone.console import app as console_app
+from chockstone.console.playground.tokenizer_service import TokenizerService
 from support.api.users import KEYS, MODEL, User
 from support.page_visitor import PageVisitor
 from support.served import Served, serve_in_process
+
+
+@pytest.fixture(autouse=True)
+def tokenizers(monkeypatch: pytest.MonkeyPatch) -> Iterator[TokenizerService]:
+    """The tokenizers of each console, whose child process ends with the test."""
+    made = TokenizerService()
+    monkeypatch.setattr(console_app, "TokenizerService", lambda: made)
+    yield made
+    made.close()
 
 
 @pytest.fixture
