@@ -7,6 +7,9 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from chockstone.telemetry import tracing
+from chockstone.telemetry.tracing import TracingConfig
+from support.otlp_collector import collecting
 from unit.api.replica.conftest import Recorder, Start, answer, read
 
 KEY = b"X-API-Key: tml-of-ann\r\n"
@@ -308,6 +311,23 @@ async def test_the_trace_of_a_client_reaches_the_engine(start: Start) -> None:
     await replica.http.get("/api/v1/anything", headers={"traceparent": traceparent})
 
     assert engine.header("traceparent") == [traceparent.encode()]
+
+
+async def test_a_replica_that_traces_is_between_the_client_and_the_engine(start: Start) -> None:
+    engine = Recorder()
+    replica = await start(engine)
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+
+    with collecting() as collector:
+        await asyncio.to_thread(tracing.start, TracingConfig(collector.url), role="replica")
+        try:
+            await replica.http.get("/api/v1/anything", headers={"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"})
+        finally:
+            await asyncio.to_thread(tracing.stop)
+        [span] = [each for each in collector.spans if each.trace_id == trace_id]
+
+    assert (span.name, span.parent_id) == ("GET (forwarded)", "b7ad6b7169203331")
+    assert engine.header("traceparent") == [f"00-{trace_id}-{span.span_id}-01".encode()]
 
 
 async def test_a_replica_logs_its_own_failures_and_leaves_those_of_the_engine_to_it(
