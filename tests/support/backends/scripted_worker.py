@@ -68,6 +68,9 @@ match config["device"]:
 send({"event": "ready", "environment": {"life": life, "argv": sys.argv[1:], "config": config}})
 if config["device"] == "stuck":
     threading.Thread(target=beat, daemon=True).start()
+if config["device"] == "beats":
+    memory = {"resident_bytes": 7, "gpus": [{"name": "GPU", "used_bytes": 1, "total_bytes": 2}]}
+    send({"event": "beat", "turns": 3, "busy": False, "memory": memory})
 waiting = []
 while True:
     message, body = receive()

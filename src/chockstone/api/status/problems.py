@@ -7,6 +7,7 @@ every five seconds. ``since`` is when the problem began, where that is known, an
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from chockstone.engine.engine import Engine
 from chockstone.engine.runs.run import Held, Waiting
 from chockstone.wire.messages.operations.server import ProblemKind
 
+log = logging.getLogger(__name__)
 _FRESH_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 30.0  # between two looks that no one asked for, so that ``since`` is right
 _NAMED: Final = 20  # of each kind
@@ -91,7 +93,10 @@ class Problems:
         """Look now and then, for ever, so that it is known since when there is a problem."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            await self.current(None)
+            try:
+                await self.current(None)
+            except Exception as error:  # noqa: BLE001  # the next look may go better
+                log.warning("problems not looked for error=%s", error)
 
     def _dated(self, found: list[ServerProblem]) -> Iterator[ServerProblem]:
         seen = {each.key: self._first_seen.get(each.key, self._now()) for each in found[:_SEEN]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from chockstone.backends.channel import AsyncChannel
@@ -22,9 +23,10 @@ class LocalBackend(WorkerSupervisor):
         first: WorkerProcess | None = None,
         inherit: Sequence[int] = (),
         heartbeat_limits: HeartbeatLimits | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """``first`` is a worker that was spawned already; ``inherit`` are descriptors that each worker keeps open."""
-        super().__init__(on_lost=on_lost, on_fatal=on_fatal, heartbeat_limits=heartbeat_limits)
+        super().__init__(on_lost=on_lost, on_fatal=on_fatal, heartbeat_limits=heartbeat_limits, clock=clock)
         self._config = config
         self._command = command
         self._inherit = inherit

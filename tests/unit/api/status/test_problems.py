@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import timedelta
 
@@ -129,6 +130,25 @@ async def test_a_disk_that_fills_within_days_is_a_problem(context: Context, monk
     monkeypatch.setattr(context.status.disk, "forecast", lambda _: DiskForecast(1e6, 1000.0))
 
     assert await found(context) == {}
+
+
+async def test_it_keeps_looking_though_a_look_fails(
+    context: Context, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = asyncio.Semaphore(0)
+
+    async def fail(_: object) -> None:
+        looks.release()
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(problems, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(context.status.problems, "current", fail)
+    keeping = asyncio.create_task(context.status.problems.keep())
+    for _ in range(2):
+        await looks.acquire()
+    keeping.cancel()
+
+    assert "problems not looked for error=out of order" in caplog.text
 
 
 async def test_a_catalog_that_is_away_hides_no_other_problem(

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from chockstone.backends.protocol import PassReply, StepReply, WorkerLost
+from chockstone.backends.protocol import GpuMemory, PassReply, StepReply, WorkerLost, WorkerMemory
 from chockstone.backends.supervision import process, supervisor
 from chockstone.backends.supervision.heartbeat import HeartbeatLimits
 from chockstone.wire.failures import BadRequest, ServerFailure
@@ -97,6 +97,31 @@ async def test_a_worker_that_dies_fails_its_calls_and_is_started_again(rig: Rig)
         assert await echo(backend, a=1) == {"a": 1}
         assert backend.environment["life"] == 2
     assert rig.lost == ["the worker process ended with signal 9 (SIGKILL, sent manually or by the OOM killer)"]
+
+
+async def test_the_status_tells_phases_deaths_and_memory(rig: Rig) -> None:
+    clock = iter(range(100, 200))
+    async with rig.running("beats", clock=lambda: float(next(clock))) as backend:
+        starting = backend.status
+        await echo(backend)
+        while (ready := backend.status).memory.resident_bytes is None:
+            await asyncio.sleep(0.001)
+        with pytest.raises(WorkerLost):
+            await backend.optim_step("exit", {"code": 3})
+        while not (away := backend.status).deaths:
+            await asyncio.sleep(0)
+        await echo(backend)
+        again = backend.status
+    over = backend.status
+
+    assert (starting.phase, starting.deaths, starting.last_death) == ("starting", 0, None)
+    assert (ready.phase, ready.memory) == ("ready", WorkerMemory(7, (GpuMemory("GPU", 1, 2),)))
+    assert (away.phase, away.deaths, away.memory) == ("restarting", 1, WorkerMemory())
+    assert away.last_death == "the worker process ended with exit code 3"
+    assert (again.phase, again.deaths) == ("ready", 1)
+    assert over.phase == "stopped"
+    assert away.last_death_at is not None
+    assert starting.since < ready.since < away.since < away.last_death_at < again.since < over.since
 
 
 async def test_each_death_is_told_once_and_survived(rig: Rig) -> None:
