@@ -24,6 +24,7 @@ class AuditLog:
         self._now = now
         self._entries: list[AuditEvent] = []
         self._news = asyncio.Event()
+        self._writing = asyncio.Lock()
 
     def __call__(
         self,
@@ -50,11 +51,12 @@ class AuditLog:
 
     async def flush(self) -> bool:
         """Write the entries so far to the catalog; call it before reading the audit. Whether all are written."""
-        entries, self._entries = self._entries, []
-        try:
-            await self._catalog.audit.record_many(entries)
-        except CatalogError as error:
-            log.warning("audit not written entries=%d error=%s", len(entries), error)
-            self._entries = [*entries, *self._entries][-_KEPT:]
-            return False
-        return True
+        async with self._writing:  # entries that another flush is writing count, too
+            entries, self._entries = self._entries, []
+            try:
+                await self._catalog.audit.record_many(entries)
+            except CatalogError as error:
+                log.warning("audit not written entries=%d error=%s", len(entries), error)
+                self._entries = [*entries, *self._entries][-_KEPT:]
+                return False
+            return True

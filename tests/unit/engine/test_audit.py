@@ -42,6 +42,28 @@ async def test_noting_never_waits_and_the_catalog_hears_of_it_soon(audit: AuditL
     keeping.cancel()
 
 
+async def test_a_flush_waits_for_entries_that_another_one_writes(
+    audit: AuditLog, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, may_write = catalog.audit.record_many, asyncio.Event()
+
+    async def record_slowly(entries: Iterable[AuditEvent]) -> None:
+        await may_write.wait()
+        await record(list(entries))
+
+    monkeypatch.setattr(catalog.audit, "record_many", record_slowly)
+    audit("checkpoint_saved", owner="ann")
+    first = asyncio.create_task(audit.flush())
+    await asyncio.sleep(0)
+    second = asyncio.create_task(audit.flush())
+    done, _ = await asyncio.wait({second}, timeout=0.05)
+    may_write.set()
+    await asyncio.gather(first, second)
+
+    assert not done
+    assert await events(catalog) == ["checkpoint_saved"]
+
+
 async def test_a_catalog_that_fails_loses_nothing(
     audit: AuditLog, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
