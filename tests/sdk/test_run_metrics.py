@@ -60,6 +60,9 @@ def test_metrics_are_the_numbers_of_each_operation(live: LiveServer, service: ti
     run.forward(data, "cross_entropy").result()
 
     first, second, third = read(live, run.model_id)
+    with live.http() as http:
+        listed = http.get(f"runs/{run.model_id}").json()
+        for_sdk = http.get(f"training_runs/{run.model_id}").json()
 
     for each, loss in ((first, losses[0]), (second, losses[1])):
         assert each["values"]["loss:sum"] == loss
@@ -71,6 +74,7 @@ def test_metrics_are_the_numbers_of_each_operation(live: LiveServer, service: ti
     assert third["values"]["learning_rate"] == stepped["learning_rate"] == 1e-2
     assert third["values"]["grad_norm"] == stepped["grad_norm"] > 0
     assert first["at"] <= second["at"] <= third["at"]
+    assert listed["loss"] == for_sdk["last_loss"] == second["values"]["loss"], "lists show the loss of the curve"
 
 
 def test_kills_lose_no_point_and_repeat_none(

@@ -40,8 +40,8 @@ def ls(
 ) -> None:
     """List your runs with model, step, last loss, age and parent.
 
-    Newest first. STEP counts optimizer steps. LOSS is the metric loss:sum of the last forward_backward. FROM is
-    the run whose checkpoint was loaded into this run.
+    Newest first. STEP counts optimizer steps. LOSS is that of the last forward_backward, the mean over the weighted
+    tokens. FROM is the run whose checkpoint was loaded into this run.
 
     \b
     Example:

@@ -13,7 +13,7 @@ from chockstone.cli.output.reporting import reporting
 def watch(
     once: Annotated[bool, typer.Option("--once", help="Print the overview once and exit.")] = False,
     interval: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.5, max=3600.0, help="Interval between two questions, in seconds.")
+        float, typer.Option(metavar="SECONDS", min=0.5, max=3600.0, help="Interval between two updates, in seconds.")
     ] = 2.0,
     server: ServerUrl = SERVER,
     key: Key = KEY,

@@ -80,7 +80,7 @@ def _facts(run: Json, now: datetime) -> Iterator[tuple[str, str]]:
     if run.get("steps") is not None:
         yield "step", f"{run['steps']:,}"
     if loss := _loss(run):
-        yield "last loss", f"{loss} (loss:sum of the last forward_backward)"
+        yield "last loss", f"{loss} (mean over the weighted tokens of the last forward_backward)"
     if created := run.get("created_at"):
         yield "created", f"{format_time(parse_time(created))}, {_age(created, now)} ago"
     yield "last used", f"{format_time(used_at)}, {_age(run['last_request_time'], now)} ago"

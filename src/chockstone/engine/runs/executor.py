@@ -176,9 +176,11 @@ class Executor:
             )
         self._instruments.computed("forward_backward", reply.seconds)
         run.add_to_backlog(seconds=reply.seconds)
-        run.note_loss(reply.loss)
-        now = self._now().timestamp()
-        measured = None if reply.loss is None else Measurement(now, run.steps, _numbers_of(reply, reply.loss))
+        now, measured = self._now().timestamp(), None
+        if reply.loss is not None:
+            mean = reply.loss / reply.weight if reply.weight else reply.loss
+            run.note_loss(mean)
+            measured = Measurement(now, run.steps, _numbers_of(reply, mean, reply.loss))
         result = Result(reply.result, "pass")
         return OperationOutcome(result, tokens=reply.tokens, ended_at=int(now), measured=measured)
 
@@ -282,10 +284,9 @@ class Executor:
         return newest
 
 
-def _numbers_of(reply: PassReply, loss: float) -> dict[str, float]:
-    """For the history of the run: the mean loss per weighted token, if it is known, and all metrics of the result."""
-    mean = loss / reply.weight if reply.weight else loss
-    numbers = {"loss": mean, "loss:sum": loss, "tokens": reply.tokens, "seconds": reply.seconds}
+def _numbers_of(reply: PassReply, mean: float, total: float) -> dict[str, float]:
+    """For the history of the run: its loss, and all metrics of the result."""
+    numbers = {"loss": mean, "loss:sum": total, "tokens": reply.tokens, "seconds": reply.seconds}
     return plain_values({name: value for name, value in reply.metrics.items() if name != "tokens:sum"} | numbers)
 
 

@@ -298,9 +298,9 @@ class Run:
         """Its optimizer has made this many."""
         self.steps = steps
 
-    def note_loss(self, loss: float | None) -> None:
-        """``loss``: of a forward_backward; None of a pass without a gradient."""
-        self.last_loss = self.last_loss if loss is None else loss
+    def note_loss(self, loss: float) -> None:
+        """``loss``: of a forward_backward, the mean over the weighted tokens."""
+        self.last_loss = loss
 
     def note_parent(self, path: str) -> None:
         """A checkpoint of another run was loaded."""

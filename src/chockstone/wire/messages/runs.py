@@ -26,7 +26,7 @@ class TrainingRun(Response):
     state: Literal["active", "parked", "unloaded", "lost"] | None = None
     created_at: Timestamp | None = None
     steps: int | None = None  # of the optimizer
-    last_loss: float | None = None  # "loss:sum" of the last forward_backward
+    last_loss: float | None = None  # of the last forward_backward, mean over the weighted tokens
     parent: str | None = None  # path of the checkpoint of another run that was loaded last
 
 

@@ -41,7 +41,7 @@ class OperatedRun(Response):
     state: OperatedRunState
     waits_for: str | None = None  # why it is not ready
     step: int | None = None  # of the optimizer
-    loss: float | None = None  # "loss:sum" of the last forward_backward
+    loss: float | None = None  # of the last forward_backward, mean over the weighted tokens
     tokens: int | None = None  # that it trained
     created_at: Timestamp
     last_request_at: Timestamp
