@@ -4,6 +4,7 @@ from chockstone.api.context import Context
 from chockstone.console.pages.overview import PARTS
 from support.api.users import User
 from support.page_visitor import Markup, PageVisitor
+from support.served import Served
 
 
 async def test_a_server_without_runs_says_how_to_connect(ann: PageVisitor) -> None:
@@ -49,3 +50,10 @@ async def test_the_stream_sends_every_part_of_the_page(
 
     assert refused.status_code == 503
     assert names == set(PARTS)
+
+
+async def test_a_server_without_keys_names_a_key_that_works(open_server: Served) -> None:
+    async with PageVisitor(open_server.app) as visitor:
+        page = Markup((await visitor.open("/console")).text)
+
+    assert "export TINKER_API_KEY=tml-local" in page.text
