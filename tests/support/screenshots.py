@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
 THEMES: Final[tuple[Theme, ...]] = ("light", "dark")
 BUSY: Final = "[aria-busy=true], .htmx-request, [data-run-charts]:not([data-points])"
+PICTURE_WIDTH: Final = 1280
 MOST_BYTES: Final = 200_000  # of a picture in the documentation
 
 
@@ -127,12 +128,12 @@ def take_for_docs(browser: Browser, server: LiveServer, show: Showcase) -> None:
     """The pictures of README and tour: each page once, the Run page in both themes, small files."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     for theme in THEMES:
-        with Visitor(browser, server.url, size=(1280, 900), theme=theme, scale=1.5) as visitor:
+        with Visitor(browser, server.url, size=(PICTURE_WIDTH, 900), theme=theme, scale=1.5) as visitor:
             visitor.sign_in(ANN)
             for shot in shots(show):
                 if shot.height is None or (theme == "dark" and shot.name != "run"):
                     continue
-                visitor.page.set_viewport_size({"width": 1280, "height": shot.height})
+                visitor.page.set_viewport_size({"width": PICTURE_WIDTH, "height": shot.height})
                 page = visitor.open(shot.path)
                 shot.act(page)
                 settle(page)
@@ -143,12 +144,11 @@ def take_for_docs(browser: Browser, server: LiveServer, show: Showcase) -> None:
 
 
 def shrink(png: bytes) -> bytes:
-    """The picture in all its colours if it is small enough, else in fewer."""
+    """The picture with 256 colours or fewer, until it is small enough."""
     with Image.open(io.BytesIO(png)) as picture:
-        full = picture.convert("RGB")
-        for colours in (None, 256, 128, 64):
+        for colours in (256, 128, 64):
             small = io.BytesIO()
-            reduced = full if colours is None else full.quantize(colours, dither=Image.Dither.NONE)
+            reduced = picture.convert("RGB").quantize(colours, kmeans=2, dither=Image.Dither.NONE)
             reduced.save(small, "PNG", optimize=True)
             if small.tell() <= MOST_BYTES:
                 return small.getvalue()
