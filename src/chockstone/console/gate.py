@@ -1,7 +1,8 @@
 """The gate: decides by the header fields of a request whether the console answers it, before any body is read.
 
-A page needs the cookie of a session. A change also needs to come from a page of the console itself: by the browser's
-word (``Sec-Fetch-Site``, ``Origin``) and by the token of the session.
+A page needs the cookie of a session. Another site may link to a page and load nothing else: a server without keys asks
+for no cookie, so such a site could hold all of its event streams. A change also needs to come from a page of the
+console itself: by the browser's word (``Sec-Fetch-Site``, ``Origin``) and by the token of the session.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Gate:
         path, is_change = scope["path"], scope["method"] not in _READS
         if path.startswith(STATIC):
             return None
+        if not is_change and _is_foreign_read(scope):
+            raise HTTPException(403, "pages of another site may link to this console, and not load anything from it")
         if is_change and not self._is_own_page(scope):
             raise HTTPException(403, "the request did not come from a page of this console; open the console itself")
         if path == SIGN_IN:
@@ -145,6 +148,13 @@ def wants_page(scope: Scope) -> bool:
 
 def header_values(scope: Scope, wanted: bytes) -> list[str]:
     return [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
+
+
+def _is_foreign_read(scope: Scope) -> bool:
+    """Whether a page of another site loads this, other than by a link. Browsers say so to https and to loopback."""
+    is_foreign = any(site in ("cross-site", "same-site") for site in header_values(scope, b"sec-fetch-site"))
+    is_link = header_values(scope, b"sec-fetch-mode") == ["navigate"]
+    return is_foreign and not (is_link and header_values(scope, b"sec-fetch-dest") == ["document"])
 
 
 def _has_token(scope: Scope, session: BrowserSession) -> bool:

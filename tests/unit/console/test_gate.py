@@ -98,6 +98,22 @@ def test_a_change_from_another_site_is_refused_even_with_cookie_and_token(method
         assert status_of(gate, scope(path, method, **fields, cookie=cookie, x_console_token=token)) == 403
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize("path", ["/console", "/console/live/overview", "/console/sign-in"])
+def test_another_site_may_link_to_a_page_and_load_nothing(path: str, site: str) -> None:
+    gate = make_gate(keys={})
+
+    def read(mode: str, dest: str, *, method: str = "GET") -> int:
+        fields = {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": dest}
+        return status_of(gate, scope(path, method, **fields))
+
+    assert read("navigate", "document") == 200
+    assert read("no-cors", "empty") == read("no-cors", "image", method="HEAD") == 403
+    assert read("cors", "empty") == read("navigate", "iframe") == 403
+    assert status_of(gate, scope(path, **{"sec-fetch-site": site})) == 403
+    assert status_of(gate, scope(path, **{"sec-fetch-site": "none", "sec-fetch-mode": "navigate"})) == 200
+
+
 def test_a_browser_without_fetch_metadata_is_known_by_its_origin() -> None:
     gate = make_gate()
 
