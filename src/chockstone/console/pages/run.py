@@ -10,14 +10,15 @@ from typing import Annotated, Any, Final, Self
 
 import orjson
 from fastapi import APIRouter, Query, Request, Response
+from markupsafe import escape
 
 from chockstone.api.context import Context, ContextDep
-from chockstone.api.operations.run_metrics import read_metrics, to_csv, to_json
+from chockstone.api.operations.run_metrics import points_event, read_metrics, to_csv, to_json
 from chockstone.api.operations.runs import get_lineage, get_operated_run
 from chockstone.api.tinker.runs import list_recoveries
 from chockstone.api.users import Caller, CallerDep
 from chockstone.catalog import CheckpointRow
-from chockstone.console.live import LiveDep, Parts, event
+from chockstone.console.live import LiveDep, Parts
 from chockstone.console.views import Views, ViewsDep
 from chockstone.engine.history.points import HistoryPoint
 from chockstone.engine.history.step_history import StepHistory
@@ -105,7 +106,7 @@ async def follow(
     async def render() -> Parts:
         view = await look(context, caller, views, run_id)
         parts = {name: await views.piece(request, name, view=view) for name in PARTS}
-        return {**parts, "run_marks": orjson.dumps(marks_of(view)).decode()}
+        return {**parts, "run_marks": marks_part(view)}
 
     feed = PointFeed(context.engine.history, run_id, after=after)
     return live.stream(request, caller, render, key=("run", run_id), feed=feed)
@@ -148,17 +149,17 @@ class PointFeed:
         if self._is_behind:
             self._is_behind = False
             page = await self._history.read(self._run_id, after=self._after, max_points=_POINTS)
-            return self._event(page.points)
+            return await self._event(page.points)
         assert self._subscription is not None, "it is open inside its context"
         news = await self._subscription.next(timeout_seconds=timeout_seconds)
-        return None if news is None else self._event(news.points)
+        return None if news is None else await self._event(news.points)
 
-    def _event(self, points: Sequence[HistoryPoint]) -> bytes | None:
+    async def _event(self, points: Sequence[HistoryPoint]) -> bytes | None:
         fresh = [point for point in points if point.position > self._after]
         if not fresh:
             return None
         self._after = fresh[-1].position
-        return event("points", [point.to_json() for point in fresh], event_id=self._after)
+        return await points_event(fresh, self._after)
 
     def __enter__(self) -> Self:
         self._subscription = self._history.subscribe(self._run_id)
@@ -178,6 +179,11 @@ def marks_of(view: RunView) -> list[dict[str, Any]]:  # Any: plain JSON
         if row.kind == "weights"
     ]
     return [*crashes, *saves]
+
+
+def marks_part(view: RunView) -> str:
+    """The marks as markup, which the page's script puts in place as it is."""
+    return str(escape(orjson.dumps(marks_of(view)).decode()))
 
 
 def timings_of(points: Sequence[HistoryPoint]) -> list[StepTiming]:

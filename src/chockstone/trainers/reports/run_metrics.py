@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
@@ -23,7 +24,8 @@ log = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:-]{0,63}")
 _SERVER: Final = "server/"  # prefix of metrics that the server has already
 _SECONDS: Final = 5.0  # to wait for an answer
-_MAX_WAITING: Final = 1000  # points that wait for a server that is away, and as many as a request may have
+_MAX_WAITING: Final = 1000  # points that wait for a server that is away
+_MAX_SENT: Final = 250  # of them in one request, which may have 20,000 numbers
 _RETRIED: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
 
 Post = Callable[[bytes], None]
@@ -75,10 +77,12 @@ class RunMetrics:
             self._send()
 
     def _send(self) -> None:
-        if not self._waiting:
-            return
         try:
-            self._post(json.dumps({"points": list(self._waiting)}).encode())
+            while self._waiting:
+                points = list(islice(self._waiting, _MAX_SENT))
+                self._post(json.dumps({"points": points}).encode())
+                for _ in points:
+                    self._waiting.popleft()
         except HTTPError as error:
             if 300 <= error.code < 500 and error.code not in _RETRIED:
                 log.debug("the server takes no metrics of the trainer status=%d", error.code)
@@ -86,8 +90,6 @@ class RunMetrics:
                 self._waiting.clear()
         except OSError as error:  # it is away: the next step tries again
             log.debug("metrics of the trainer not sent error=%s", error)
-        else:
-            self._waiting.clear()
 
 
 class _NoRedirects(HTTPRedirectHandler):

@@ -14,8 +14,10 @@ import uvicorn
 
 from chockstone.api.context import Context
 from chockstone.api.operations import run_metrics
+from chockstone.engine.history.points import HistoryPoint
 from support.api.loopback_server import serving
 from support.api.users import KEYS, User, refusal
+from support.loop_gate import LoopGate
 from support.served import Served
 
 
@@ -316,6 +318,19 @@ async def test_a_long_history_comes_in_pages(
     await train(context, run_id, 8, 16)
     async with listening(served) as client, streaming(client, run_id, params={"max_seconds": 0}) as stream:
         assert [await stream.event() for _ in range(3)] == [(3, [1, 2, 3]), (4, [4]), None]
+
+
+async def test_encoding_many_numbers_leaves_the_loop_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {f"s{index}": index / 3 for index in range(58)}
+    points = [HistoryPoint(number, None, 1.0, number, "client", values) for number in range(1, 101)]
+    gate = LoopGate()
+    monkeypatch.setattr(run_metrics, "_points_to_json", gate.before(run_metrics._points_to_json))
+
+    async with gate.watch():
+        event = await run_metrics.points_event(points, 100)
+
+    assert event.startswith(b"id: 100\nevent: points\ndata: [")
+    assert json.loads(event.partition(b"data: ")[2]) == [point.to_json() for point in points]
 
 
 async def test_a_quiet_stream_shows_that_it_is_alive(

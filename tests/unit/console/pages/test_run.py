@@ -5,12 +5,15 @@ import csv
 import html
 import io
 import json
+from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import pytest
 
 from chockstone.api.context import Context
-from chockstone.console.pages.run import PARTS, PointFeed, flatten, timings_of
+from chockstone.console.pages.run import PARTS, PointFeed, RunView, flatten, marks_of, marks_part, timings_of
 from chockstone.engine.history.points import HistoryPoint, Measurement
+from chockstone.wire.messages.runs import Recovery
 from support.api.users import User
 from support.page_visitor import Markup, PageVisitor
 
@@ -68,6 +71,19 @@ async def test_metadata_and_names_are_text(ann: PageVisitor, users: dict[str, Us
 
     assert HOSTILE in page.text
     assert page.refused_by_policy() == []
+
+
+def test_marks_of_a_live_page_are_text() -> None:
+    now = datetime.now(UTC)
+    counts = {"replayed": 0, "redone": 0, "matched": 0, "mismatched": 0}
+    crash = Recovery(at=now, reason=HOSTILE, skipped=[], seconds=0.0, notes=[], **counts)
+    view = Mock(spec_set=RunView, recoveries=[crash], checkpoints=[])
+
+    markup = marks_part(view)
+
+    assert "<" not in markup
+    assert json.loads(html.unescape(markup)) == marks_of(view)
+    assert marks_of(view)[0]["label"] == HOSTILE
 
 
 async def test_points_come_as_json_and_csv(ann: PageVisitor, users: dict[str, User]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from chockstone.trainers.reports.reports import StepRecord
 from chockstone.trainers.reports.run_metrics import RunMetrics
+from chockstone.wire.messages.metrics import MAX_POSTED_VALUES, MAX_SERIES
 
 
 class Taken(BaseHTTPRequestHandler):
@@ -86,17 +87,23 @@ def test_a_server_that_is_away_gets_the_points_later() -> None:
 
 
 def test_points_for_a_server_that_stays_away_are_bounded() -> None:
-    sent: list[bytes] = []
+    sent: list[list[dict[str, Any]]] = []
+    is_away = True
 
-    def away(body: bytes) -> None:
-        sent.append(body)
-        raise ConnectionRefusedError
+    def post(body: bytes) -> None:
+        sent.append(json.loads(body)["points"])
+        if is_away:
+            raise ConnectionRefusedError
 
-    report = RunMetrics(away)
+    report = RunMetrics(post)
     for step in range(1, 1500):
         report.record(record(step))
+    sent.clear()
+    is_away = False
+    report.close()
 
-    assert len(json.loads(sent[-1])["points"]) == 1000
+    assert [each["step"] for points in sent for each in points] == [*range(500, 1500)]
+    assert max(map(len, sent)) * MAX_SERIES <= MAX_POSTED_VALUES  # the server takes each request
 
 
 @pytest.mark.parametrize("status", [404, 405, 401, 403, 422, 302])

@@ -37,3 +37,26 @@ def test_the_message_and_the_history_have_the_same_bounds() -> None:
     for point in ({"step": MAX_STEP + 1}, {"at": MAX_TIME + 1}, {"step": True}, {"values": {"a": True}}):
         with pytest.raises(ValidationError):
             post(**point)
+
+
+def test_a_request_has_a_bounded_count_of_numbers() -> None:
+    values = {f"s{index}": 0.5 for index in range(50)}
+    most = metrics.MAX_POSTED_VALUES // len(values)
+
+    assert len(PostMetricsRequest.model_validate({"points": [{"step": 1, "values": values}] * most}).points) == most
+    for points in ([{"step": 1, "values": values}] * (most + 1), [{"step": 1, "values": dict.fromkeys(range(30_000))}]):
+        with pytest.raises(ValidationError, match="send fewer points") as refused:
+            PostMetricsRequest.model_validate({"points": points})
+        assert refused.value.error_count() == 1  # and not one for each number
+
+
+@pytest.mark.parametrize("points", [None, 1, "x", {"a": {}}, [None], [[1]], [{"step": 1, "values": [1]}], [{}]])
+def test_what_is_no_list_of_points_is_refused(points: Any) -> None:
+    with pytest.raises(ValidationError):
+        PostMetricsRequest.model_validate({"points": points})
+
+
+@pytest.mark.parametrize("name", ["a\0", "\ud800"])
+def test_names_that_are_no_text_are_refused(name: str) -> None:
+    with pytest.raises(ValidationError):
+        post(values={name: 1.0})
