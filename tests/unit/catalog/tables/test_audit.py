@@ -76,3 +76,14 @@ async def test_entries_are_recorded_all_or_none(catalog: Catalog) -> None:
         await catalog.audit.record_many(entries)
 
     assert await events(catalog) == []
+
+
+async def test_rows_are_found_by_user_and_run(catalog: Catalog) -> None:
+    await catalog.audit.record("checkpoint_read", owner="ann", now=NOW, run_id="r", details={"by": "bob"})
+    await catalog.audit.record("checkpoint_saved", owner="ann", now=NOW, run_id="r")
+    await catalog.audit.record("checkpoint_saved", owner="bob", now=NOW, run_id="q")
+
+    assert [row.event for row in await catalog.audit.list(None, user="bob")] == ["checkpoint_read", "checkpoint_saved"]
+    assert [row.owner for row in await catalog.audit.list(None, user="bob", run_id="q")] == ["bob"]
+    assert [row.event for row in await catalog.audit.list("ann", user="bob")] == ["checkpoint_read"]
+    assert len(await catalog.audit.list(None, run_id="r")) == 2

@@ -464,3 +464,12 @@ async def test_a_save_that_lost_its_name_is_not_counted(catalog: Catalog) -> Non
         await catalog.checkpoints.commit(begun, size_bytes=1, now=NOW, use=use)
 
     assert await catalog.usage.list(None, start=after(hours=-1), end=after(hours=1)) == ()
+
+
+async def test_damaged_checkpoints_are_listed_newest_first_until_they_expire(catalog: Catalog) -> None:
+    saved = [await save(catalog, name) for name in ("a", "b", "c")]
+    gone = await save(catalog, "gone", expires_at=NOW)
+    for row in (*saved[1:], gone):
+        await catalog.checkpoints.mark_damaged(row.save_id, "block 3")
+
+    assert [row.name for row in await catalog.checkpoints.list_damaged(now=NOW, limit=10)] == ["c", "b"]

@@ -79,3 +79,18 @@ async def test_receipts_written_at_once_are_all_kept(catalog: Catalog) -> None:
 
     assert {row.replayed for row in kept} == set(range(20))
     assert {row.recovery_id for row in kept} == {row.recovery_id for row in added}
+
+
+async def test_recoveries_of_all_runs_are_found_newest_first(catalog: Catalog) -> None:
+    for number in range(3):
+        await catalog.recoveries.add(
+            run_id=f"s:train:{number}", owner="bob" if number else "ann", at=NOW, reason=str(number), mismatched=number
+        )
+
+    every = await catalog.recoveries.search(None, limit=10)
+
+    assert [row.reason for row in every] == ["2", "1", "0"]
+    assert await catalog.recoveries.search(None, before=every[0].recovery_id, limit=1) == every[1:2]
+    assert await catalog.recoveries.search("ann", limit=10) == every[2:]
+    assert await catalog.recoveries.search(None, run_id="s:train:1", limit=10) == every[1:2]
+    assert await catalog.recoveries.list_differing(since=NOW, limit=10) == every[:2]

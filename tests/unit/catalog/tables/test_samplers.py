@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from chockstone.catalog import Catalog, RowMissing, SamplerRow
-from support.catalog.making import NOW, make_sampler, make_session
+from support.catalog.making import NOW, after, make_sampler, make_session
 
 
 async def test_a_sampler_comes_back_as_it_was_made(catalog: Catalog) -> None:
@@ -91,3 +91,17 @@ async def test_an_archive_is_in_use_until_the_last_session_that_samples_from_it_
     assert later == {"shared"}
     assert await in_use() == set()
     assert await catalog.samplers.in_use([]) == set()
+
+
+async def test_samplers_of_unfinished_sessions_are_listed_in_pages(catalog: Catalog) -> None:
+    await make_session(catalog)
+    await make_session(catalog, "over")
+    made = [await make_sampler(catalog, seq_id=number, now=after(seconds=number // 2)) for number in range(4)]
+    await make_sampler(catalog, "over")
+    await catalog.sessions.finish("over", reason="success", detail=None, now=NOW)
+
+    first = await catalog.samplers.list_unfinished(None, limit=3)
+    second = await catalog.samplers.list_unfinished("local", after=first[-1].sampling_session_id, limit=3)
+
+    assert [*first, *second] == made[::-1]
+    assert await catalog.samplers.list_unfinished("ann", limit=3) == ()
