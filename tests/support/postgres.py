@@ -133,7 +133,8 @@ class PostgresServer:
         command += ["-keyout", str(key), "-out", str(certificate)]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
         if self._user is not None:
-            shutil.chown(key, self._user)
+            for path in (certificate, key):
+                shutil.chown(path, self._user)
         return certificate, key
 
     def log(self) -> str:
