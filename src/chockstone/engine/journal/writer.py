@@ -198,6 +198,7 @@ class JournalWriter:
     def _write(self, batch: list[JournalEntry]) -> None:
         written: list[JournalEntry] = []
         failure: str | None = None
+        place: Path | None = None  # of the failure
         started, synced_after = perf_counter(), None
         try:
             for entry in batch:
@@ -205,7 +206,7 @@ class JournalWriter:
                 entry.file.put(entry)
                 written.append(entry)
         except Exception as error:  # noqa: BLE001  # becomes the trouble
-            failure = _cause(error, batch[len(written)])
+            failure, place = _cause(error), batch[len(written)].file.path.parent
         if written:
             try:
                 if self.synced:
@@ -215,7 +216,7 @@ class JournalWriter:
                     synced_after = perf_counter() - begun
             except Exception as error:  # noqa: BLE001  # becomes the trouble
                 # The kernel may have dropped what it could not write, and another sync would not say so: write again.
-                failure = _cause(error, written[0])
+                failure, place = _cause(error), written[0].file.path.parent
                 for file in dict.fromkeys(entry.file for entry in written):
                     file.cut(file.size)
                 written = []
@@ -224,11 +225,11 @@ class JournalWriter:
                 _write_marks(written)
             except Exception as error:  # noqa: BLE001  # becomes the trouble
                 # The records stay: a mark of another journal may be written already, and is never ahead of its records.
-                failure = _cause(error, written[0])
+                failure, place = _cause(error), written[0].file.path.parent
                 written = []
         self._retry_at = monotonic() + RETRY_SECONDS
         self._measure(written, failure, seconds=perf_counter() - started, sync_seconds=synced_after)
-        self._say(failure)
+        self._say(failure, place)
         self._commit(written)
 
     def _measure(
@@ -264,14 +265,15 @@ class JournalWriter:
         if entries:
             self._on_loop(tell)
 
-    def _say(self, failure: str | None) -> None:
+    def _say(self, failure: str | None, place: Path | None = None) -> None:
+        """Only the log has the place, which names a run: the failure is shown to every user, and to probes."""
         if failure == self._failure:
             return
         self._failure = failure
         if failure is None:
             log.warning("journal is written again")
         else:
-            log.error("journal not written error=%s", failure)
+            log.error("journal not written error=%s path=%s", failure, place)
         self._on_loop(self._set_trouble, failure)
 
     def _set_trouble(self, failure: str | None) -> None:
@@ -286,10 +288,9 @@ def _write_marks(written: list[JournalEntry]) -> None:
             file.write(mark)
 
 
-def _cause(error: Exception, entry: JournalEntry) -> str:
+def _cause(error: Exception) -> str:
     if isinstance(error, OSError):
-        text = _CAUSES.get(error.errno or 0, error.strerror or repr(error))
-        return f"{text}: {str(entry.file.path.parent)!r}"
+        return _CAUSES.get(error.errno or 0, error.strerror or type(error).__name__)
     return str(error) or repr(error)
 
 
