@@ -129,9 +129,9 @@ class TokenizerService:
         """Raises TokenizerFailed."""
         if self._waiting >= MAX_WAITING:
             raise TokenizerFailed(f"{self._waiting} other texts wait for the tokenizer; try again in a moment")
-        line = await asyncio.to_thread(lambda: json.dumps(request).encode() + b"\n")
         self._waiting += 1
         try:
+            line = await asyncio.to_thread(lambda: json.dumps(request).encode() + b"\n")
             async with self._turns:
                 reply = await asyncio.to_thread(self._exchange, line)
         finally:

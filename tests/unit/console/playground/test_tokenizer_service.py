@@ -91,6 +91,16 @@ async def test_an_idle_child_is_ended_and_started_again_when_it_is_needed(model:
     service.close()
 
 
+async def test_requests_that_come_at_once_are_counted(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_service, "MAX_WAITING", 2)
+    service = TokenizerService()
+
+    found = await asyncio.gather(*(service.describe(model) for _ in range(5)), return_exceptions=True)
+
+    assert sum(isinstance(each, TokenizerFailed) for each in found) == 3
+    assert service._waiting == 0
+
+
 async def test_too_many_waiting_requests_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer_service, "MAX_WAITING", 0)
     service = TokenizerService()
