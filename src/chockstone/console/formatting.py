@@ -9,8 +9,9 @@ from typing import Final, Protocol
 
 from markupsafe import Markup
 
+from chockstone.wire.sizes import format_size
+
 MISSING: Final = "–"
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _THOUSANDS: Final = ("", "k", "M", "G", "T")
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -30,13 +31,8 @@ class NamedRun(Protocol):
 
 
 def size(size_bytes: float | None) -> str:
-    """``1.4 GiB``."""
-    if size_bytes is None:
-        return MISSING
-    value, unit = float(size_bytes), 0
-    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.0f} {_UNITS[unit]}" if unit == 0 or abs(value) >= 100 else f"{value:.1f} {_UNITS[unit]}"
+    """``1.4 GB``, as on the command line."""
+    return MISSING if size_bytes is None else format_size(round(size_bytes))
 
 
 def count(number: float | None) -> str:

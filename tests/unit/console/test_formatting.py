@@ -9,7 +9,7 @@ from chockstone.console import formatting
 
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
-    [(None, "–"), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (150 << 20, "150 MiB"), (3 << 40, "3.0 TiB")],
+    [(None, "–"), (0, "0 B"), (999.4, "999 B"), (1536, "1.5 kB"), (150_000_000, "150.0 MB"), (3e12, "3.0 TB")],
 )
 def test_sizes(size_bytes: float | None, text: str) -> None:
     assert formatting.size(size_bytes) == text

@@ -161,9 +161,15 @@ def _cells(run: RunLine, name: str) -> Sequence[str]:
 
 def _problems(overview: ServerOverview, width: int) -> Iterator[Text]:
     for problem in overview.server["problems"]:
-        yield Text(f"! {printable(problem['what'])}", style="bold red")
-        for line in textwrap.wrap(printable(problem["to_do"]), max(20, width - 2)):
+        for number, line in enumerate(_wrap(problem["what"], width)):
+            yield Text(f"{'  ' if number else '! '}{line}", style="bold red")
+        for line in _wrap(problem["to_do"], width):
             yield Text(f"  {line}")
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Lines that have room for two letters before them."""
+    return textwrap.wrap(printable(text), max(20, width - 2))
 
 
 def _recoveries(overview: ServerOverview, now: datetime) -> Iterator[Text]:

@@ -82,8 +82,10 @@ def _explain(error: Mapping[str, Any]) -> str:
     path = list(error["loc"])
     if path[:1] in (["body"], ["query"]):  # where FastAPI found it
         path = path[1:]
-    name = "".join(f"[{step}]" if isinstance(step, int) else f".{step:.80}" for step in path).lstrip(".")
-    name = redact_text(name) or "the body"
+    is_key = path[-1:] == ["[key]"]  # of a mapping: the key is the input
+    shown = path[:-2] if is_key else path
+    name = "".join(f"[{step}]" if isinstance(step, int) else f".{step:.80}" for step in shown).lstrip(".")
+    name = f"{'a key of ' if is_key else ''}{redact_text(name) or 'the body'}"
     context = error.get("ctx", {})
     if error["type"] == "missing":
         return f"{name} is missing."
@@ -102,8 +104,8 @@ def _explain(error: Mapping[str, Any]) -> str:
 
 def _requirement(message: str) -> str | None:
     """Of pydantic's "Input should be a valid string": "be a valid string". None: the message is no such rule."""
-    prefix = "Input should "
-    return message.removeprefix(prefix) if message.startswith(prefix) else None
+    subject, should, rule = message.partition(" should ")
+    return rule if should and subject in ("Input", "String") else None
 
 
 def _length_rule(error_type: str, context: Mapping[str, Any]) -> str:

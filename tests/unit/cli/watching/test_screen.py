@@ -92,6 +92,15 @@ def test_problems_say_what_to_do() -> None:
     assert "! the disk is full\n  delete checkpoints" in shown
 
 
+def test_a_long_problem_is_wrapped() -> None:
+    problem = {"what": "the worker ended with signal 9 " * 5, "to_do": "look in the log"}
+
+    shown = text(overview(run(), problems=[problem]), width=60)
+
+    assert " ".join(shown.split()).count("the worker ended with signal 9") == 5
+    assert "\n  look in the log" in shown
+
+
 def test_recoveries_are_listed_with_their_result() -> None:
     receipt = {
         "run_id": run().run_id,

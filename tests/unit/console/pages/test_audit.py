@@ -98,7 +98,7 @@ def test_details_are_shown_in_units_and_cut() -> None:
     assert dict(shown.details) == {
         "a": "x" * 300 + "…",
         "n": "12,345",
-        "size": "2.0 KiB",
+        "size": "2.0 kB",
         "expires after": "2 h",
         "purpose": "sample",
     }

@@ -38,7 +38,7 @@ async def test_the_page_shows_who_uses_what(ann: PageVisitor, root: PageVisitor,
     assert "bob" not in Markup(own.text).text
     assert not marked(own.text, "by-user")
     assert {"ann", "bob"} <= set(Markup(all_users.text).text.split())
-    assert "954 MiB" in own.text  # the quota
+    assert "1.0 GB" in own.text  # the quota
 
 
 async def test_an_empty_page_teaches(ann: PageVisitor) -> None:
@@ -192,7 +192,7 @@ async def test_markup_in_policies_stays_text(ann: PageVisitor, users: dict[str, 
     ("policy", "words"),
     [
         ({}, ("keep everything",)),
-        ({"keep_last": 3, "quota_bytes": 1 << 30}, ("keep the last 3", "quota 1.0 GiB")),
+        ({"keep_last": 3, "quota_bytes": 1 << 30}, ("keep the last 3", "quota 1.1 GB")),
         (
             {"keep_every": 1000, "ttl_seconds": 7200.0},
             ("keep every step divisible by 1,000", "remove after 2 h"),

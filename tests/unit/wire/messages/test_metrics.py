@@ -9,6 +9,7 @@ from chockstone.engine.history.points import MAX_STEP, MAX_TIME, is_name
 from chockstone.engine.history.run_history import MAX_NAMES
 from chockstone.wire.messages import metrics
 from chockstone.wire.messages.metrics import PostMetricsRequest
+from chockstone.wire.messages.schema import explain
 
 
 def post(**point: Any) -> PostMetricsRequest:
@@ -60,3 +61,12 @@ def test_what_is_no_list_of_points_is_refused(points: Any) -> None:
 def test_names_that_are_no_text_are_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         post(values={name: 1.0})
+
+
+def test_a_refused_name_is_explained() -> None:
+    with pytest.raises(ValidationError) as refused:
+        post(values={"rew ard": 1.0})
+
+    assert explain(refused.value.errors()) == (
+        "a key of points[0].values must match pattern '^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,63}$', not 'rew ard'."
+    )
