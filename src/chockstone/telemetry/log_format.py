@@ -23,7 +23,6 @@ from typing import Any, Final, Literal
 from chockstone.telemetry.origin import current_request_id
 
 LogFormat = Literal["text", "json"]
-FORMATS: Final = ("text", "json")
 LONGEST_MESSAGE: Final = 16_000  # characters; a stack of a held event loop may be long
 _LONGEST_FIELD: Final = 4_000
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"

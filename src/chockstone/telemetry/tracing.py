@@ -142,7 +142,7 @@ def start(config: TracingConfig, *, role: str) -> None:
         log.warning("traces not exported error=%s", error)
         return
     _SWITCH.tracing = _Tracing(config, role=role)
-    log.debug("traces exported endpoint=%s role=%s", config.shown_endpoint, role)
+    log.debug("tracing started endpoint=%s role=%s", config.shown_endpoint, role)
 
 
 def stop() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 
 MODEL = "tiny"
 KEYS = {"ann": "tml-of-ann", "bob": "tml-of-bob", "root": "tml-of-root"}
@@ -80,3 +83,17 @@ def refusal(answer: httpx.Response, code: int) -> str:
     detail = answer.json()["detail"]
     assert detail
     return str(detail)
+
+
+@asynccontextmanager
+async def users_of(app: FastAPI) -> AsyncIterator[dict[str, User]]:
+    """All users of a server that runs in this process, by name, each with their own key."""
+    async with AsyncExitStack() as stack:
+        made = {}
+        for user_id, key in KEYS.items():
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+            client = httpx.AsyncClient(
+                transport=transport, base_url="http://localhost/api/v1/", headers={"X-API-Key": key}, timeout=60
+            )
+            made[user_id] = User(user_id, await stack.enter_async_context(client))
+        yield made

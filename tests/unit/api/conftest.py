@@ -2,16 +2,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
-import httpx
 import pytest
 
 from chockstone.api.context import Context
 from chockstone.engine.config import StorageRules
 from chockstone.engine.ownership.data_directory import ARCHIVES
-from support.api.users import KEYS, MODEL, User
+from support.api.users import KEYS, MODEL, User, users_of
 from support.served import Served, serve_in_process
 
 
@@ -50,14 +48,7 @@ def context(served: Served) -> Context:
 
 @pytest.fixture
 async def users(served: Served) -> AsyncIterator[dict[str, User]]:
-    async with AsyncExitStack() as stack:
-        made = {}
-        for user_id, key in KEYS.items():
-            transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
-            client = httpx.AsyncClient(
-                transport=transport, base_url="http://localhost/api/v1/", headers={"X-API-Key": key}, timeout=60
-            )
-            made[user_id] = User(user_id, await stack.enter_async_context(client))
+    async with users_of(served.app) as made:
         yield made
 
 

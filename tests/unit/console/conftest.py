@@ -2,16 +2,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
-import httpx
 import pytest
 
 from chockstone.api.context import Context
 from chockstone.console import app as console_app
 from chockstone.console.playground.tokenizer_service import TokenizerService
-from support.api.users import KEYS, MODEL, User
+from support.api.users import KEYS, MODEL, User, users_of
 from support.page_visitor import PageVisitor
 from support.served import Served, serve_in_process
 
@@ -60,14 +58,7 @@ def context(served: Served) -> Context:
 @pytest.fixture
 async def users(served: Served) -> AsyncIterator[dict[str, User]]:
     """Scripts of each user, which train."""
-    async with AsyncExitStack() as stack:
-        made = {}
-        for user_id, key in KEYS.items():
-            transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
-            client = httpx.AsyncClient(
-                transport=transport, base_url="http://localhost/api/v1/", headers={"X-API-Key": key}, timeout=60
-            )
-            made[user_id] = User(user_id, await stack.enter_async_context(client))
+    async with users_of(served.app) as made:
         yield made
 
 

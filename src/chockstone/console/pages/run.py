@@ -65,7 +65,8 @@ class RunView:
 
     @property
     def settings(self) -> list[tuple[str, str]]:
-        return [*flatten(self.run.spec), *flatten(self.run.optimizer, "optimizer.")]
+        optimizer = {name: value for name, value in self.run.optimizer.items() if name != "type"}  # the spec has it
+        return [*flatten(self.run.spec), *flatten(optimizer, "optimizer.")]
 
 
 @routes.get("/runs/{run_id}")

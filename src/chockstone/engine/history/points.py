@@ -124,11 +124,11 @@ def merge(points: Sequence[HistoryPoint]) -> HistoryPoint:
     counts: dict[str, int] = {}
     for point in points:
         for name in point.values:
-            counts[name] = counts.get(name, 0) + point.counts.get(name, point.count)
+            counts[name] = counts.get(name, 0) + point.count_of(name)
     values = dict.fromkeys(counts, 0.0)
     for point in points:
         for name, value in point.values.items():
-            values[name] += value * (point.counts.get(name, point.count) / counts[name])
+            values[name] += value * (point.count_of(name) / counts[name])
     for name, extreme in ((LOSS_MIN, min), (LOSS_MAX, max)):
         found = [point.values.get(name, point.values.get(LOSS)) for point in points]
         if known := [value for value in found if value is not None]:
