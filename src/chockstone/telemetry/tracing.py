@@ -12,23 +12,24 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import Token
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from chockstone.extras import ExtraMissing, require
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
     from opentelemetry.sdk.trace.sampling import Sampler
-    from opentelemetry.trace import Span as OpenTelemetrySpan
     from opentelemetry.trace import SpanContext
 
 log = logging.getLogger(__name__)
@@ -187,137 +188,220 @@ def accept_traceparent(field: object) -> str | None:
     return field if isinstance(field, str) and _TRACEPARENT.fullmatch(field) else None
 
 
+class _Place(NamedTuple):
+    """A span as others see it: those of this process, and those of other processes that traces continue from."""
+
+    trace_id: int
+    span_id: int
+    is_sampled: bool
+    is_remote: bool = False
+
+
+_current: Final[ContextVar[_Place | None]] = ContextVar("chockstone_span", default=None)
+
+
 class _Tracing:
-    """OpenTelemetry, set up. Its imports are here, so that a process that does not trace loads none of it."""
+    """OpenTelemetry, set up. Its imports are here, so that a process that does not trace loads none of it.
+
+    Spans are recorded as plain values, and the thread that exports them makes them into those of OpenTelemetry. The
+    spans of its tracer take four times as long on the path of a request.
+    """
 
     def __init__(self, config: TracingConfig, *, role: str) -> None:
-        from opentelemetry import context, trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         endpoint = None if config.endpoint is None else config.endpoint.rstrip("/") + _TRACES
         exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_SECONDS)
         resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", _SERVICE)})
         resource = resource.merge(Resource({"chockstone.role": role, "process.pid": os.getpid()}))
-        self._provider: TracerProvider = TracerProvider(
-            sampler=_sampler(config), resource=resource, shutdown_on_exit=False
-        )
-        self._provider.add_span_processor(BatchSpanProcessor(_exporter(exporter, config.shown_endpoint)))
-        self._tracer = self._provider.get_tracer(_SERVICE)
-        self._context = context
-        self._trace = trace
+        self._sampler = _sampler(config)
+        self._batches = BatchSpanProcessor(_exporter(exporter, resource, config.shown_endpoint))
+        self._emit = cast("Callable[[_Recorded], None]", self._batches.on_end)  # its queue passes on what it is given
 
     def stop(self) -> None:
-        thread = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        thread = threading.Thread(target=self._batches.shutdown, name="traces", daemon=True)
         thread.start()
         thread.join(STOP_SECONDS)
 
     def part(self, name: str, attributes: Mapping[str, Attribute]) -> Span:
-        parent = self._trace.get_current_span().get_span_context()
-        if not parent.is_valid or not parent.trace_flags.sampled:
-            return NO_SPAN
-        return _Recorded(self, self._tracer.start_span(name, attributes=_attributes(attributes)))
+        parent = _current.get()
+        return NO_SPAN if parent is None or not parent.is_sampled else _Recorded(self, name, parent, attributes)
 
     def begin(self, name: str, attributes: Mapping[str, Attribute]) -> Span:
-        return _Recorded(self, self._tracer.start_span(name, attributes=_attributes(attributes)))
+        parent = _current.get()
+        if parent is not None:
+            return _Recorded(self, name, parent, attributes)
+        return self._first(name, None, attributes)
 
     def begin_request(self, name: str, traceparent: str | None, attributes: Mapping[str, Attribute]) -> Span:
-        return _Recorded(
-            self,
-            self._tracer.start_span(
-                name, self._remote(traceparent), kind=self._trace.SpanKind.SERVER, attributes=_attributes(attributes)
-            ),
-        )
-
-    def part_of(self, parent: OpenTelemetrySpan, name: str, attributes: Mapping[str, Attribute]) -> Span:
-        if not parent.get_span_context().trace_flags.sampled:
-            return NO_SPAN
-        within = self._trace.set_span_in_context(parent)
-        return _Recorded(self, self._tracer.start_span(name, within, attributes=_attributes(attributes)))
+        return self._first(name, _remote(traceparent), attributes, is_request=True)
 
     def traceparent(self) -> str | None:
-        current = self._trace.get_current_span().get_span_context()
-        if not current.is_valid:
+        current = _current.get()
+        if current is None:
             return None
-        return f"00-{current.trace_id:032x}-{current.span_id:016x}-{current.trace_flags:02x}"
+        return f"00-{current.trace_id:032x}-{current.span_id:016x}-{current.is_sampled:02x}"
 
     @contextmanager
     def continuing(self, traceparent: str | None) -> Iterator[None]:
-        token = self._context.attach(self._remote(traceparent))
+        token = _current.set(_remote(traceparent))
         try:
             yield
         finally:
-            self._context.detach(token)
+            _current.reset(token)
 
-    def attach(self, span: OpenTelemetrySpan) -> Token[Context]:
-        return self._context.attach(self._trace.set_span_in_context(span))
+    def emit(self, span: _Recorded) -> None:
+        self._emit(span)
 
-    def detach(self, token: Token[Context]) -> None:
-        self._context.detach(token)
+    def _first(
+        self, name: str, parent: _Place | None, attributes: Mapping[str, Attribute], *, is_request: bool = False
+    ) -> Span:
+        """The first span of a trace, or of a trace's part in this process. The sampler decides about all below it."""
+        trace_id = _new_id(128) if parent is None else parent.trace_id
+        is_sampled = self._is_sampled(name, trace_id, parent)
+        start = parent or _Place(trace_id, 0, is_sampled)
+        return _Recorded(self, name, start._replace(is_sampled=is_sampled), attributes, is_request=is_request)
 
-    def failed(self, reason: str) -> Any:  # Any: a Status
-        return self._trace.Status(self._trace.StatusCode.ERROR, reason)
+    def _is_sampled(self, name: str, trace_id: int, parent: _Place | None) -> bool:
+        from opentelemetry.context import Context
+        from opentelemetry.sdk.trace.sampling import Decision
+        from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
-    def _remote(self, traceparent: str | None) -> Context:
-        """A context whose current span is the one of another process, or none."""
-        if traceparent is None:
-            return self._context.Context()
-        _, trace_id, span_id, flags = traceparent.split("-")
-        remote: SpanContext = self._trace.SpanContext(
-            int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=self._trace.TraceFlags(int(flags, 16) & 1)
-        )
-        return self._trace.set_span_in_context(self._trace.NonRecordingSpan(remote), self._context.Context())
+        context = Context()
+        if parent is not None:
+            context = set_span_in_context(NonRecordingSpan(_span_context(parent)), context)
+        return self._sampler.should_sample(context, trace_id, name).decision is Decision.RECORD_AND_SAMPLE
+
+
+def _remote(traceparent: str | None) -> _Place | None:
+    """The span of another process; None if there is none."""
+    if traceparent is None:
+        return None
+    _, trace_id, span_id, flags = traceparent.split("-")
+    return _Place(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & 1), is_remote=True)
+
+
+def _new_id(bits: int) -> int:
+    """0 is not an id."""
+    return random.getrandbits(bits) or 1
+
+
+class _Sampled:
+    """Tells the queue of OpenTelemetry that a span is to be exported."""
+
+    class trace_flags:  # noqa: N801  # named as there
+        sampled = True
 
 
 class _Recorded:
-    """A span of OpenTelemetry."""
+    """A span of a trace, recorded if the trace is sampled."""
 
-    __slots__ = ("_span", "_token", "_tracing")
+    __slots__ = (
+        "_token",
+        "_tracing",
+        "attributes",
+        "end_ns",
+        "failure",
+        "is_request",
+        "name",
+        "parent",
+        "place",
+        "start_ns",
+    )
+    context: Final = _Sampled  # as BatchSpanProcessor reads it
 
-    def __init__(self, tracing: _Tracing, span: OpenTelemetrySpan) -> None:
+    def __init__(
+        self,
+        tracing: _Tracing,
+        name: str,
+        parent: _Place,
+        attributes: Mapping[str, Attribute],
+        *,
+        is_request: bool = False,
+    ) -> None:
+        """``parent``: its span id is 0 where a trace begins."""
         self._tracing = tracing
-        self._span = span
-        self._token: Token[Context] | None = None
+        self._token: Token[_Place | None] | None = None
+        self.name = name
+        self.parent = parent
+        self.place = _Place(parent.trace_id, _new_id(64), parent.is_sampled)
+        self.attributes = dict(attributes)
+        self.is_request = is_request
+        self.failure: str | None = None
+        self.start_ns = time.time_ns()
+        self.end_ns = 0
 
     def __enter__(self) -> Span:
-        self._token = self._tracing.attach(self._span)
+        self._token = _current.set(self.place)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._token is not None:
-            self._tracing.detach(self._token)
+            _current.reset(self._token)
         if error is not None:
             self.fail(f"{type(error).__name__}: {error}")
-        self._span.end()
+        self.end()
 
     def set(self, **attributes: Attribute) -> None:
-        for name, value in _attributes(attributes).items():
-            self._span.set_attribute(name, value)
+        self.attributes.update(attributes)
 
     def rename(self, name: str, /) -> None:
-        self._span.update_name(name)
+        self.name = name
 
     def fail(self, reason: str, /) -> None:
-        self._span.set_status(self._tracing.failed(reason[:500]))
+        self.failure = reason[:500]
 
     def end(self) -> None:
-        if self._span.is_recording():
-            self._span.end()
+        if not self.end_ns:
+            self.end_ns = time.time_ns()
+            if self.place.is_sampled:
+                self._tracing.emit(self)
 
     def part(self, name: str, /, **attributes: Attribute) -> Span:
-        return self._tracing.part_of(self._span, name, attributes)
+        return _Recorded(self._tracing, name, self.place, attributes) if self.place.is_sampled else NO_SPAN
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        token = self._tracing.attach(self._span)
+        token = _current.set(self.place)
         try:
             yield
         finally:
-            self._tracing.detach(token)
+            _current.reset(token)
+
+
+def _span_context(place: _Place) -> SpanContext:
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    return SpanContext(place.trace_id, place.span_id, place.is_remote, TraceFlags(int(place.is_sampled)))
+
+
+def _conversion(resource: Resource) -> Callable[[_Recorded], ReadableSpan]:
+    """Makes a span into what exporters of OpenTelemetry take."""
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    from opentelemetry.trace import SpanKind, Status, StatusCode
+
+    scope, no_failure = InstrumentationScope(_SERVICE), Status(StatusCode.UNSET)
+
+    def convert(span: _Recorded) -> ReadableSpan:
+        return ReadableSpan(
+            span.name,
+            context=_span_context(span.place),
+            parent=_span_context(span.parent) if span.parent.span_id else None,
+            resource=resource,
+            attributes=_attributes(span.attributes),
+            kind=SpanKind.SERVER if span.is_request else SpanKind.INTERNAL,
+            status=no_failure if span.failure is None else Status(StatusCode.ERROR, span.failure),
+            start_time=span.start_ns,
+            end_time=span.end_ns,
+            instrumentation_scope=scope,
+        )
+
+    return convert
 
 
 def _attributes(given: Mapping[str, Attribute]) -> dict[str, Attribute]:
@@ -349,11 +433,12 @@ class _Complaints(logging.Handler):
         self.last = record.getMessage()[:_LONGEST_COMPLAINT]
 
 
-def _exporter(inner: SpanExporter, endpoint: str) -> SpanExporter:
-    """``inner``, with one log line when it begins to fail and one when it works again."""
+def _exporter(inner: SpanExporter, resource: Resource, endpoint: str) -> SpanExporter:
+    """``inner`` for spans as we record them, with one log line when it begins to fail and one when it works again."""
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
     complaints = _Complaints()
+    convert = _conversion(resource)
     logger = logging.getLogger("opentelemetry")
     logger.propagate = False
     logger.handlers = [complaints]
@@ -363,7 +448,8 @@ def _exporter(inner: SpanExporter, endpoint: str) -> SpanExporter:
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             try:
-                result = inner.export(spans)
+                recorded = cast("Sequence[_Recorded]", spans)
+                result = inner.export([convert(each) for each in recorded])
             except Exception as error:  # noqa: BLE001  # logged; the next batch may go better
                 self._note(str(error) or type(error).__name__)
                 return SpanExportResult.FAILURE
