@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from chockstone.api.admission.browser import BrowserPages, is_page, json_refusal
 from chockstone.api.admission.hosts import Hosts, name_of
+from chockstone.api.admission.private_answers import kept_private
 from chockstone.api.admission.protocol import recognize_connection
 from chockstone.api.admission.refusals import RefusedKeys
 from chockstone.api.admission.uploads import UPLOAD, Uploads
@@ -71,7 +72,7 @@ class AdmissionMiddleware:
             return
         scope.setdefault("state", {})[UPLOAD] = upload
         try:
-            await self._app(scope, upload.receive, send)
+            await self._app(scope, upload.receive, send if caller is None else kept_private(send))
         finally:
             upload.close()
 
