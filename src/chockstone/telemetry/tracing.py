@@ -423,14 +423,17 @@ def _sampler(config: TracingConfig) -> Sampler:
 
 
 class _Complaints(logging.Handler):
-    """Takes the lines of OpenTelemetry out of the log, and keeps the last one: it repeats them for each batch."""
+    """Takes the lines of OpenTelemetry out of the log: it repeats them for each batch.
+
+    The first line about a batch has the cause, such as a refused connection. The last one says that it gave up.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.last = ""
+        self.first = ""  # about the batch that is exported now
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.last = record.getMessage()[:_LONGEST_COMPLAINT]
+        self.first = self.first or record.getMessage()[:_LONGEST_COMPLAINT]
 
 
 def _exporter(inner: SpanExporter, resource: Resource, endpoint: str) -> SpanExporter:
@@ -447,13 +450,14 @@ def _exporter(inner: SpanExporter, resource: Resource, endpoint: str) -> SpanExp
         is_failing = False
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            complaints.first = ""
             try:
                 recorded = cast("Sequence[_Recorded]", spans)
                 result = inner.export([convert(each) for each in recorded])
             except Exception as error:  # noqa: BLE001  # logged; the next batch may go better
                 self._note(str(error) or type(error).__name__)
                 return SpanExportResult.FAILURE
-            self._note(None if result is SpanExportResult.SUCCESS else complaints.last or "the collector refuses them")
+            self._note(None if result is SpanExportResult.SUCCESS else complaints.first or "the collector refuses them")
             return result
 
         def _note(self, failure: str | None) -> None:

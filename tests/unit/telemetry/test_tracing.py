@@ -136,6 +136,7 @@ def test_a_dead_collector_fails_nothing_and_is_one_warning(
 
     [said] = [record for record in caplog.records if "traces" in record.getMessage()]
     assert f"endpoint={gone.url} error=" in said.getMessage()
+    assert "refused" in said.getMessage()
     assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
 
 
