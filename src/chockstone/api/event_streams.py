@@ -52,9 +52,10 @@ class EventStreams:
                 del self._open[user_id]
 
 
-def encode_event(data: bytes, *, event: str, event_id: int) -> bytes:
+def encode_event(data: bytes, *, event: str, event_id: int | None = None) -> bytes:
     """``data`` is one line, such as JSON."""
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (event_id, event.encode(), data)
+    head = b"" if event_id is None else b"id: %d\n" % event_id
+    return b"%bevent: %b\ndata: %b\n\n" % (head, event.encode(), data)
 
 
 def stream_response(events: AsyncIterator[bytes]) -> StreamingResponse:

@@ -19,7 +19,7 @@ from fastapi import Depends, Request
 from fastapi.responses import StreamingResponse
 
 from chockstone.api.context import Context
-from chockstone.api.event_streams import PING, PING_SECONDS, stream_response
+from chockstone.api.event_streams import PING, PING_SECONDS, encode_event, stream_response
 from chockstone.api.users import Caller
 from chockstone.catalog import CatalogError, RowMissing
 from chockstone.console.gate import Gate
@@ -119,8 +119,7 @@ class Live:
 
 
 def event(name: str, data: object, *, event_id: int | None = None) -> bytes:
-    head = f"event: {name}\n" if event_id is None else f"id: {event_id}\nevent: {name}\n"
-    return head.encode() + b"data: " + orjson.dumps(data) + b"\n\n"
+    return encode_event(orjson.dumps(data), event=name, event_id=event_id)
 
 
 class _Pause:

@@ -8,6 +8,7 @@ from chockstone.engine.config import Busy
 
 def test_an_event_has_an_id_a_type_and_one_line_of_data() -> None:
     assert encode_event(b"[1]", event="points", event_id=7) == b"id: 7\nevent: points\ndata: [1]\n\n"
+    assert encode_event(b"{}", event="gone") == b"event: gone\ndata: {}\n\n"
 
 
 def test_a_user_may_open_so_many_streams() -> None:
