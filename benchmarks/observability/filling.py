@@ -78,5 +78,5 @@ async def _fill_histories(data: Path, run_ids: list[str], points: int) -> None:
                 Measurement(began + step, step, {"loss": 2.0 + math.cos(step / 50) / (1 + step / 500), "tokens": 512.0})
                 for step in range(first, min(points, first + 1000))
             ]
-            await history.record_client(run_id, measured)
+            await history.record_client(run_id, measured, owner="local")
     await history.stop()

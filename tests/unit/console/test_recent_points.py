@@ -16,9 +16,9 @@ def measured(first: int, count: int) -> list[Measurement]:
 async def test_the_newest_points_are_kept_and_extended(tmp_path: Path) -> None:
     history = StepHistory(tmp_path)
     recent = RecentPoints(history)
-    await history.record_client(RUN, measured(0, KEPT + 50))
+    await history.record_client(RUN, measured(0, KEPT + 50), owner="ann")
     first = await recent.of(RUN, seen=1)
-    await history.record_client(RUN, measured(KEPT + 50, 10))
+    await history.record_client(RUN, measured(KEPT + 50, 10), owner="ann")
 
     same = await recent.of(RUN, seen=1)
     more = await recent.of(RUN, seen=2)
@@ -34,6 +34,6 @@ async def test_a_run_without_points_is_looked_at_again(tmp_path: Path) -> None:
     recent = RecentPoints(history)
 
     assert await recent.of(RUN, seen=1) == []
-    await history.record_client(RUN, measured(0, 1))
+    await history.record_client(RUN, measured(0, 1), owner="ann")
     assert len(await recent.of(RUN, seen=1)) == 1
     await history.stop()

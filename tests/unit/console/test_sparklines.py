@@ -28,9 +28,9 @@ async def test_a_history_is_read_again_when_the_run_has_trained_further_and_some
     history = StepHistory(tmp_path)
     now = 0.0
     lines = Sparklines(history, monotonic=lambda: now)
-    await history.record_client("s:train:0", measured(3.0, 2.0))
+    await history.record_client("s:train:0", measured(3.0, 2.0), owner="ann")
     first = await lines.of("s:train:0", step=1)
-    await history.record_client("s:train:0", measured(1.0, 0.5))
+    await history.record_client("s:train:0", measured(1.0, 0.5), owner="ann")
 
     soon = await lines.of("s:train:0", step=2)
     now = 60.0

@@ -104,7 +104,8 @@ async def post_metrics(
     row = await context.run_row(run_id, caller)
     now = context.now().timestamp()
     measured = [Measurement(now if each.at is None else each.at, each.step, each.values) for each in body.points]
-    return PostMetricsResponse(cursor=await context.engine.history.record_client(row.run_id, measured))
+    cursor = await context.engine.history.record_client(row.run_id, measured, owner=row.owner)
+    return PostMetricsResponse(cursor=cursor)
 
 
 async def read_metrics(

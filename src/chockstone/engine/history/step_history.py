@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -31,6 +33,7 @@ DEFAULT_LIMIT: Final = 1000
 _WRITE_SECONDS: Final = 0.5  # after a point was recorded
 _RETRY_SECONDS: Final = 5.0  # after a write failed
 _MAX_WAITING_POSTS: Final = 8  # of one run
+_MAX_OWNERS_WAITING_POSTS: Final = 16  # of all runs of one owner, so that others have places
 _MAX_ALL_WAITING_POSTS: Final = 64  # of all runs: what a recovery archive waits for stays short
 
 
@@ -51,7 +54,8 @@ class StepHistory:
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._unwritten: dict[str, RunHistory] = {}
         self._news = asyncio.Event()
-        self._posts: dict[str, int] = {}  # that are being written, by run
+        self._posts: Counter[str] = Counter()  # that are being written, by run
+        self._owners_posts: Counter[str] = Counter()  # likewise, by owner
         self._subscriptions = Subscriptions()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="history")  # one: writes never crowd out other work
 
@@ -82,17 +86,12 @@ class StepHistory:
         if (point := history.add_server(sequence, measured)) is not None:
             self._note(history, [point])
 
-    async def record_client(self, run_id: str, measured: Sequence[Measurement]) -> int:
+    async def record_client(self, run_id: str, measured: Sequence[Measurement], *, owner: str) -> int:
         """Record points of a client; returns the cursor. On return they survive a killed server.
 
         Raises BadRequest when the run has too many series, and Busy when the disk does not keep up.
         """
-        if self._posts.get(run_id, 0) >= _MAX_WAITING_POSTS:
-            raise Busy(f"run {run_id!r} has {_MAX_WAITING_POSTS} requests with metrics waiting; wait for some to end")
-        if sum(self._posts.values()) >= _MAX_ALL_WAITING_POSTS:
-            raise Busy(f"{_MAX_ALL_WAITING_POSTS} requests with metrics are waiting; send yours again in a moment")
-        self._posts[run_id] = self._posts.get(run_id, 0) + 1
-        try:
+        with self._posting(run_id, owner):
             history = await self._opened(run_id)
             try:
                 points = history.add_client(measured)
@@ -104,10 +103,26 @@ class StepHistory:
             cursor = history.cursor
             await self._write(history, synced=False)
             return cursor
+
+    @contextmanager
+    def _posting(self, run_id: str, owner: str) -> Iterator[None]:
+        """Inside, one more request with metrics waits. Raises Busy."""
+        if self._posts[run_id] >= _MAX_WAITING_POSTS:
+            raise Busy(f"run {run_id!r} has {_MAX_WAITING_POSTS} requests with metrics waiting; wait for some to end")
+        if self._owners_posts[owner] >= _MAX_OWNERS_WAITING_POSTS:
+            raise Busy(f"{_MAX_OWNERS_WAITING_POSTS} requests of yours with metrics are waiting; wait for some to end")
+        if self._posts.total() >= _MAX_ALL_WAITING_POSTS:
+            raise Busy(f"{_MAX_ALL_WAITING_POSTS} requests with metrics are waiting; send yours again in a moment")
+        counted = ((self._posts, run_id), (self._owners_posts, owner))
+        for posts, key in counted:
+            posts[key] += 1
+        try:
+            yield
         finally:
-            self._posts[run_id] -= 1
-            if not self._posts[run_id]:
-                del self._posts[run_id]
+            for posts, key in counted:
+                posts[key] -= 1
+                if not posts[key]:
+                    del posts[key]
 
     async def read(
         self,

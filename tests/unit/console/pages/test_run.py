@@ -154,7 +154,9 @@ def test_settings_are_flat() -> None:
 
 async def test_the_history_of_a_client_is_not_timed(context: Context, users: dict[str, User]) -> None:
     run_id = await users["ann"].run()
-    await context.engine.history.record_client(run_id, [Measurement(1.0, 1, {"seconds": 9.0, "tokens": 1.0})])
+    await context.engine.history.record_client(
+        run_id, [Measurement(1.0, 1, {"seconds": 9.0, "tokens": 1.0})], owner="ann"
+    )
 
     points = (await context.engine.history.read(run_id)).points
 

@@ -83,7 +83,7 @@ async def test_pages_follow_a_cursor(history: StepHistory) -> None:
 
 async def test_only_the_series_that_are_asked_for(history: StepHistory) -> None:
     run = await trained(history, 2)
-    await history.record_client(RUN, [reward(2)])
+    await history.record_client(RUN, [reward(2)], owner="ann")
 
     page = await history.read(RUN, names=["reward"])
 
@@ -159,7 +159,7 @@ async def test_points_of_clients_are_in_the_file_when_they_are_acknowledged(
 ) -> None:
     run = await trained(history, 2)
 
-    cursor = await history.record_client(RUN, [reward(2), reward(3)])
+    cursor = await history.record_client(RUN, [reward(2), reward(3)], owner="ann")
 
     assert cursor == 4
     assert await positions(StepHistory(directory)) == [1, 2, 3, 4]
@@ -171,8 +171,8 @@ async def test_clients_report_to_runs_that_are_not_live(history: StepHistory, di
     await history.stop()
     later = StepHistory(directory)
 
-    assert await later.record_client(RUN, [reward(3)]) == 3
-    assert await later.record_client(RUN, [reward(4)]) == 4
+    assert await later.record_client(RUN, [reward(3)], owner="ann") == 3
+    assert await later.record_client(RUN, [reward(4)], owner="ann") == 4
 
     assert await positions(later) == [1, 2, 3, 4]
     run = await later.complete(RUN, [(1, loss(1)), (2, loss(2)), (3, loss(3))], birth="b", next_sequence=4)
@@ -182,23 +182,23 @@ async def test_clients_report_to_runs_that_are_not_live(history: StepHistory, di
 
 async def test_too_many_series_are_refused_with_nothing_recorded(history: StepHistory) -> None:
     with pytest.raises(BadRequest, match="more than 64 series"):
-        await history.record_client(RUN, [reward(1, f"series{index}") for index in range(65)])
+        await history.record_client(RUN, [reward(1, f"series{index}") for index in range(65)], owner="ann")
 
     assert await positions(history) == []
 
 
 async def test_too_many_waiting_reports_are_refused(history: StepHistory) -> None:
-    asked = [asyncio.ensure_future(history.record_client(RUN, [reward(step)])) for step in range(9)]
+    asked = [asyncio.ensure_future(history.record_client(RUN, [reward(step)], owner="ann")) for step in range(9)]
 
     found = await asyncio.gather(*asked, return_exceptions=True)
 
     assert sorted(each for each in found if isinstance(each, int)) == list(range(1, 9))
     assert [type(each) for each in found if not isinstance(each, int)] == [Busy]
-    assert await history.record_client(RUN, [reward(9)]) == 9
+    assert await history.record_client(RUN, [reward(9)], owner="ann") == 9
 
 
 async def test_reports_to_many_runs_are_bounded_too(history: StepHistory) -> None:
-    asked = [history.record_client(f"s:train:{number}", [reward(1)]) for number in range(70)]
+    asked = [history.record_client(f"s:train:{number}", [reward(1)], owner=f"user{number}") for number in range(70)]
 
     found = await asyncio.gather(*asked, return_exceptions=True)
 
@@ -206,10 +206,21 @@ async def test_reports_to_many_runs_are_bounded_too(history: StepHistory) -> Non
     assert sum(isinstance(each, Busy) for each in found) == 6
 
 
+async def test_one_owner_leaves_places_for_others(history: StepHistory) -> None:
+    asked = [history.record_client(f"s:train:{number}", [reward(1)], owner="mallory") for number in range(70)]
+    theirs = history.record_client(RUN, [reward(1)], owner="ann")
+
+    *found, cursor = await asyncio.gather(*asked, theirs, return_exceptions=True)
+
+    assert (found.count(1), sum(isinstance(each, Busy) for each in found)) == (16, 54)
+    assert cursor == 2
+    assert not history._posts and not history._owners_posts
+
+
 async def test_new_points_are_published(history: StepHistory) -> None:
     with history.subscribe(RUN) as of_run, history.subscribe(None) as of_all:
         run = await trained(history, 2)
-        await history.record_client(RUN, [reward(2)])
+        await history.record_client(RUN, [reward(2)], owner="ann")
 
         assert [point.position for point in (await anext(of_run)).points] == [1, 2, 3]
         assert (await anext(of_all)).run_id == RUN

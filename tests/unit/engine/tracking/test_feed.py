@@ -61,7 +61,9 @@ class World:
         )
 
     async def add(self, *values: dict[str, float], run_id: str = RUN) -> None:
-        await self.history.record_client(run_id, [Measurement(1_800_000_000.0, 1, each) for each in values])
+        await self.history.record_client(
+            run_id, [Measurement(1_800_000_000.0, 1, each) for each in values], owner="ann"
+        )
 
 
 @asynccontextmanager

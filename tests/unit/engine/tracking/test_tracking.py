@@ -30,7 +30,7 @@ def losses(home: Path) -> list[float]:
 
 
 async def record(history: StepHistory, *values: float) -> None:
-    await history.record_client(RUN, [Measurement(1_800_000_000.0, 1, {"loss": each}) for each in values])
+    await history.record_client(RUN, [Measurement(1_800_000_000.0, 1, {"loss": each}) for each in values], owner="ann")
 
 
 async def test_points_reach_the_tracker_and_the_next_server_continues(tmp_path: Path) -> None:
