@@ -70,3 +70,12 @@ def test_no_file_of_ours_names_another_host() -> None:
     for folder in ("css", "js"):
         for each in (FOLDER / folder).iterdir():
             assert not re.search(r"https?://|url\(['\"]?//", each.read_text()), each.name
+
+
+def test_the_dark_theme_is_the_same_by_choice_and_by_the_system() -> None:
+    text = (FOLDER / "css" / "tokens.css").read_text()
+    themes = re.findall(r":root(?:\[data-theme=\"dark\"\]|:not\(\[data-theme\]\)) \{(.*?)\}", text, re.DOTALL)
+
+    chosen, of_system = ([line.strip() for line in theme.strip().splitlines()] for theme in themes)
+
+    assert chosen == of_system and "color-scheme: dark;" in chosen
