@@ -24,7 +24,7 @@ from chockstone.console.forms import read_form
 from chockstone.console.pages.checkpoint_tree import make_tree
 from chockstone.console.pins import is_pinned, pin, unpin
 from chockstone.console.units import read_amount
-from chockstone.console.views import ViewsDep
+from chockstone.console.views import Views, ViewsDep
 from chockstone.wire.failures import BadRequest
 from chockstone.wire.messages.checkpoints import SetTtlRequest
 from chockstone.wire.messages.storage import UndeleteRequest
@@ -189,85 +189,103 @@ async def download(
     return RedirectResponse(answer.headers["Location"], 303, {"Cache-Control": "no-store"})
 
 
-@routes.post(_ONE + "/publish")
-async def publish(
+@dataclass(frozen=True, slots=True)
+class CheckpointAction:
+    """A request that changes one checkpoint."""
+
+    run_id: str
+    kind: str
+    name: str
+    request: Request
+    context: Context
+    caller: Caller
+    views: Views
+
+    async def own_row(self) -> CheckpointRow:
+        """Raises RowMissing for a checkpoint that the caller may not change."""
+        return await self.context.own_checkpoint(TinkerPath.of(self.run_id, self.kind, self.name), self.caller)
+
+    async def changed(self, notice: str) -> Response:
+        """The row of the list as it is now, opened, with the notice."""
+        path = TinkerPath.of(self.run_id, self.kind, self.name)
+        row = describe(self.context, self.caller, await _visible(self.context, self.caller, path))
+        return await self.views.part(self.request, "checkpoint_row", row=row, is_open=True, notice=notice)
+
+
+async def _action(
     run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep, views: ViewsDep
-) -> Response:
-    await api.publish(run_id, kind, name, context, caller)
-    return await _changed(request, context, caller, views, run_id, kind, name, "Published: every user can read it.")
+) -> CheckpointAction:
+    return CheckpointAction(run_id, kind, name, request, context, caller, views)
+
+
+ActionDep = Annotated[CheckpointAction, Depends(_action)]
+
+
+@routes.post(_ONE + "/publish")
+async def publish(action: ActionDep) -> Response:
+    await api.publish(action.run_id, action.kind, action.name, action.context, action.caller)
+    return await action.changed("Published: every user can read it.")
 
 
 @routes.post(_ONE + "/unpublish")
-async def unpublish(
-    run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep, views: ViewsDep
-) -> Response:
-    await api.unpublish(run_id, kind, name, context, caller)
-    return await _changed(request, context, caller, views, run_id, kind, name, "Private again.")
+async def unpublish(action: ActionDep) -> Response:
+    await api.unpublish(action.run_id, action.kind, action.name, action.context, action.caller)
+    return await action.changed("Private again.")
 
 
 @routes.post(_ONE + "/expire")
-async def expire(
-    run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep, views: ViewsDep
-) -> Response:
+async def expire(action: ActionDep) -> Response:
     """Fields ``amount`` and ``unit``; an empty amount removes the expiry."""
-    form = await read_form(request)
+    form = await read_form(action.request)
     seconds = read_amount(form, "amount", units="time")
     try:
         wanted = SetTtlRequest(ttl_seconds=None if seconds is None else round(seconds))
     except ValueError:
         raise BadRequest("an expiry is at least one second and at most some thousand years from now") from None
-    await api.set_ttl(run_id, kind, name, wanted, context, caller)
-    told = "Does not expire any more." if seconds is None else "Expiry set."
-    return await _changed(request, context, caller, views, run_id, kind, name, told)
+    await api.set_ttl(action.run_id, action.kind, action.name, wanted, action.context, action.caller)
+    return await action.changed("Does not expire any more." if seconds is None else "Expiry set.")
 
 
 @routes.post(_ONE + "/pin")
-async def pin_one(
-    run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep, views: ViewsDep
-) -> Response:
-    await pin(context, caller, await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller))
-    told = "Pinned: no retention rule removes it. The run has a policy of its own now."
-    return await _changed(request, context, caller, views, run_id, kind, name, told)
+async def pin_one(action: ActionDep) -> Response:
+    await pin(action.context, action.caller, await action.own_row())
+    return await action.changed("Pinned: no retention rule removes it. The run has a policy of its own now.")
 
 
 @routes.post(_ONE + "/unpin")
-async def unpin_one(
-    run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep, views: ViewsDep
-) -> Response:
-    await unpin(context, caller, await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller))
-    told = "Not pinned any more: retention rules apply."
-    return await _changed(request, context, caller, views, run_id, kind, name, told)
+async def unpin_one(action: ActionDep) -> Response:
+    await unpin(action.context, action.caller, await action.own_row())
+    return await action.changed("Not pinned any more: retention rules apply.")
 
 
 @routes.post(_ONE + "/verify")
-async def verify(
-    run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep, views: ViewsDep
-) -> Response:
-    found = await api.verify(run_id, kind, name, context, caller)
-    told = "Verified: every digest is right." if found.damage is None else f"Damaged: {found.damage}"
-    return await _changed(request, context, caller, views, run_id, kind, name, told)
+async def verify(action: ActionDep) -> Response:
+    found = await api.verify(action.run_id, action.kind, action.name, action.context, action.caller)
+    return await action.changed(
+        "Verified: every digest is right." if found.damage is None else f"Damaged: {found.damage}"
+    )
 
 
 @routes.post(_ONE + "/delete")
-async def delete(
-    run_id: str, kind: str, name: str, request: Request, context: ContextDep, caller: CallerDep, views: ViewsDep
-) -> Response:
+async def delete(action: ActionDep) -> Response:
     """Returns a row that says so, with an undo while the trash keeps the checkpoint."""
-    row = await context.own_checkpoint(TinkerPath.of(run_id, kind, name), caller)
-    await api.delete_checkpoint(run_id, kind, name, context, caller)
+    context, row = action.context, await action.own_row()
+    await api.delete_checkpoint(action.run_id, action.kind, action.name, context, action.caller)
     entry = await context.catalog.trash.find_save(row.save_id)
-    view = describe(context, caller, row)
-    return await views.part(request, "checkpoint_deleted", row=view, entry=entry, now=context.now())
+    view = describe(context, action.caller, row)
+    return await action.views.part(action.request, "checkpoint_deleted", row=view, entry=entry, now=context.now())
 
 
 @routes.post("/undo/{trash_id}")
 async def undo(trash_id: int, request: Request, context: ContextDep, caller: CallerDep, views: ViewsDep) -> Response:
     if not 0 <= trash_id < 2**63:
         raise RowMissing(f"trash entry {trash_id} is not yours or not there")
-    restored = await undelete(trash_id, UndeleteRequest(), context, caller)
-    path = TinkerPath.parse(restored.tinker_path)
-    told = "Undeleted." + (" Its expiry had passed and is removed." if restored.lost_expiry else "")
-    return await _changed(request, context, caller, views, path.run_id, path.kind, path.name, told)
+    undeleted = await undelete(trash_id, UndeleteRequest(), context, caller)
+    path = TinkerPath.parse(undeleted.tinker_path)
+    action = CheckpointAction(path.run_id, path.kind, path.name, request, context, caller, views)
+    return await action.changed(
+        "Undeleted." + (" Its expiry had passed and is removed." if undeleted.lost_expiry else "")
+    )
 
 
 async def find(context: Context, caller: Caller, wanted: CheckpointFilter, cursor: str | None) -> CheckpointList:
@@ -380,18 +398,3 @@ async def _visible(context: Context, caller: Caller, path: TinkerPath) -> Checkp
         if not context.is_admin(caller):
             raise
     return await context.catalog.checkpoints.get(path.run_id, path.kind.value, path.name, now=context.now())
-
-
-async def _changed(
-    request: Request,
-    context: Context,
-    caller: Caller,
-    views: ViewsDep,
-    run_id: str,
-    kind: str,
-    name: str,
-    notice: str,
-) -> Response:
-    row = await _visible(context, caller, TinkerPath.of(run_id, kind, name))
-    view = describe(context, caller, row)
-    return await views.part(request, "checkpoint_row", row=view, is_open=True, notice=notice)
