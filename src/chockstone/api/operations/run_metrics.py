@@ -102,6 +102,7 @@ async def post_metrics(
     """Add points of your own to a run of yours, such as the reward. Points survive a crash once this is answered."""
     context.refuse_when_stopping()
     row = await context.run_row(run_id, caller)
+    await _refuse_when_disk_is_full(context)
     now = context.now().timestamp()
     measured = [Measurement(now if each.at is None else each.at, each.step, each.values) for each in body.points]
     cursor = await context.engine.history.record_client(row.run_id, measured, owner=row.owner)
@@ -188,6 +189,14 @@ def _points_to_json(points: Sequence[HistoryPoint]) -> bytes:
 
 def _is_small(points: Sequence[HistoryPoint]) -> bool:
     return sum(1 + len(point.values) for point in points) <= _SMALL
+
+
+async def _refuse_when_disk_is_full(context: Context) -> None:
+    """No quota counts histories, and the journals of all users need the reserve. Raises Busy."""
+    disk = context.status.disk
+    with suppress(OSError):  # the write says so
+        if (await disk.look()).free_bytes < disk.reserve_bytes:
+            raise Busy("the disk has less free space than its reserve, so no metrics are kept; tell the operator")
 
 
 async def _check_readable(context: Context, caller: Caller, run_id: str) -> None:

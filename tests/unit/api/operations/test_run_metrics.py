@@ -206,6 +206,18 @@ async def test_numbers_that_are_not_finite_are_refused(ann: User, number: str) -
     assert (await read(ann, run_id))["points"] == []
 
 
+async def test_reports_leave_the_reserve_of_the_disk_alone(context: Context, ann: User) -> None:
+    run_id = await ann.run()
+    context.status.disk.reserve_bytes = 1 << 62
+
+    refused = await ann.http.post(f"training_runs/{run_id}/metrics", json=reported(0.5))
+    context.status.disk.reserve_bytes = 0
+    taken = await ann.http.post(f"training_runs/{run_id}/metrics", json=reported(0.5))
+
+    assert "less free space than its reserve" in refusal(refused, 429)
+    assert taken.json() == {"cursor": 1}
+
+
 async def test_a_million_points_are_refused(ann: User) -> None:
     run_id = await ann.run()
     body = '{"points": [' + ",".join(['{"step":1,"values":{"a":1}}'] * 1_000_000) + "]}"
