@@ -1,7 +1,7 @@
 """Feeds: keep one tracker up to date with the step history and the checkpoints of runs.
 
-A feed reads the history from the last point that its tracker took. It is told which runs have new points and reads them
-when the tracker is free, so that nothing queues up for a slow one.
+A feed reads the history from the last point that its tracker took. It gets the ids of runs with new points, and reads
+those runs when the tracker is free, so that nothing queues up for a slow one.
 """
 
 from __future__ import annotations
