@@ -16,7 +16,7 @@ import aiohttp
 import orjson
 from fastapi import HTTPException
 
-from chockstone.api.replica.engine_link import EngineAway, EngineLink
+from chockstone.api.replica.engine_link import EngineLink
 from chockstone.api.users import Caller, UserDirectory
 from chockstone.telemetry.origin import current_request_id
 
@@ -65,9 +65,9 @@ class ReplicaCallers:
             try:
                 content = orjson.loads(await answer.read())
             except (aiohttp.ClientError, OSError, orjson.JSONDecodeError) as error:
-                raise EngineAway(self._engine.url, error) from error
+                raise self._engine.away(error) from error
         if answer.status != 200:
             raise HTTPException(answer.status, content.get("detail"))
         if not isinstance(content, dict) or "name" not in content:
-            raise EngineAway(self._engine.url, ValueError("it is not a Chockstone server"))
+            raise self._engine.away(ValueError("it is not a Chockstone server"))
         return str(content["name"])

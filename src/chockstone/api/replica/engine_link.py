@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 from collections.abc import AsyncIterable, Sequence
@@ -13,6 +14,7 @@ from yarl import URL
 
 from chockstone.api.admission.limits import KEEP_ALIVE_SECONDS
 
+log = logging.getLogger(__name__)
 _CONNECT_SECONDS: Final = 5.0
 _SILENCE_MILLISECONDS: Final = 15_000  # without a TCP acknowledgement from the engine's machine
 _PROBE_SECONDS: Final = 5
@@ -21,11 +23,10 @@ _NOTHING_ADDED: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Typ
 
 
 class EngineAway(HTTPException):
-    """The engine does not answer. Clients retry, because the status is 503."""
+    """The engine does not answer. Clients retry, because the status is 503. Only the log has the engine's address."""
 
-    def __init__(self, url: str, error: BaseException) -> None:
-        reason = str(error) or type(error).__name__
-        super().__init__(503, f"the engine at {url!r} does not answer: {reason}", {"Retry-After": "1"})
+    def __init__(self) -> None:
+        super().__init__(503, "the engine does not answer this API replica; try again", {"Retry-After": "1"})
 
 
 class EngineLink:
@@ -33,6 +34,7 @@ class EngineLink:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._is_away = False  # at the last request
         self.via = f"1.1 chockstone-{secrets.token_hex(8)}"  # in every request, to detect a forwarding loop
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -62,7 +64,7 @@ class EngineLink:
         Raises EngineAway, also if ``body`` fails.
         """
         try:
-            return await self._session.request(
+            answer = await self._session.request(
                 method,
                 URL(self.url + target, encoded=True),
                 headers=[*headers, ("Via", self.via)],
@@ -71,7 +73,18 @@ class EngineLink:
                 skip_auto_headers=_NOTHING_ADDED,
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise EngineAway(self.url, error) from error
+            raise self.away(error) from error
+        if self._is_away:
+            self._is_away = False
+            log.info("engine reachable again url=%s", self.url)
+        return answer
+
+    def away(self, error: BaseException) -> EngineAway:
+        """To be raised. The first of several failures in a row is logged, with the engine's address."""
+        if not self._is_away:
+            self._is_away = True
+            log.warning("engine unreachable url=%s error=%s", self.url, str(error) or type(error).__name__)
+        return EngineAway()
 
     async def close(self) -> None:
         await self._session.close()

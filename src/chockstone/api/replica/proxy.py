@@ -38,7 +38,6 @@ class EngineProxy:
     def __init__(self, engine: EngineLink, *, stall_seconds: float = STALL_SECONDS) -> None:
         self._engine = engine
         self._stall_seconds = stall_seconds
-        self._is_away = False  # the engine, at the last request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -70,16 +69,10 @@ class EngineProxy:
                 headers=self._headers(scope),
                 body=body if body.is_there else None,
             )
-        except EngineAway as error:
+        except EngineAway:
             if body.failure is not None:
                 raise body.failure from None
-            if not self._is_away:
-                log.warning("engine unreachable url=%s detail=%s", self._engine.url, error.detail)
-            self._is_away = True
             raise
-        if self._is_away:
-            self._is_away = False
-            log.info("engine reachable again url=%s", self._engine.url)
         mark_forwarded(scope)
         try:
             await self._stream_back(answer, send)
