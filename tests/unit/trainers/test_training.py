@@ -17,7 +17,8 @@ import pytest
 
 from chockstone.checkpoints import Checkpointer
 from chockstone.trainers import Completion, FinalSaveFailed, Problem, RewardInvalid, saves
-from support.trainers.fakes import Digits, FakeServer, Ledger, mean, trainer
+from chockstone.trainers.rollouts.loader import ShuffledLoader
+from support.trainers.fakes import Digits, FakeServer, Ledger, config, mean, trainer
 
 Ending = asyncio.Task[Any]
 
@@ -214,26 +215,34 @@ async def test_an_error_ends_training_though_others_would_never_answer(
     assert await error_of(await start(tmp_path, ledger, staleness=3)) is boom
 
 
+class LateProblems(Digits):
+    """Has the problems of the first batch at once, and the others when it is allowed to; their rewards fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        loader = ShuffledLoader(len(self), seed=config().seed)
+        self._first = {loader.draw().index for _ in range(config().batch_size)}
+        self.allowed = threading.Event()
+
+    def problem(self, index: int) -> Problem:
+        if index not in self._first:
+            assert self.allowed.wait(60)
+        return super().problem(index)
+
+    def reward(self, problem: Problem, completion: Completion) -> float:
+        first = [Digits.problem(self, index) for index in self._first]
+        return mean(problem, completion) if problem in first else explode_as_a_user_would(problem, completion)
+
+
 async def test_a_generation_error_while_a_step_never_answers(
     server: FakeServer, ledger: Ledger, tmp_path: Path
 ) -> None:
     server.hold("forward_backward")
-    environment = Digits()
-    environment.judge = lambda problem, completion: (
-        explode_as_a_user_would(problem, completion)
-        if server.reached["forward_backward"]
-        else mean(problem, completion)
-    )
-    held = asyncio.Event()
-
-    async def pace(what: str) -> None:
-        if what == "sample" and server.reached["sample"] > 2:
-            await held.wait()
-
-    server.pace = pace
+    environment = LateProblems()
     task = await start(tmp_path, ledger, environment=environment)
+
     await server.until("forward_backward")
-    held.set()
+    environment.allowed.set()
 
     assert isinstance(await error_of(task), Boom)
 

@@ -313,7 +313,10 @@ async def test_the_trace_of_a_client_reaches_the_engine(start: Start) -> None:
     assert engine.header("traceparent") == [traceparent.encode()]
 
 
-async def test_a_replica_that_traces_is_between_the_client_and_the_engine(start: Start) -> None:
+async def test_a_replica_that_traces_is_between_the_client_and_the_engine(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")  # milliseconds between two exports
     engine = Recorder()
     replica = await start(engine)
     trace_id = "0af7651916cd43dd8448eb211c80319c"
@@ -322,9 +325,12 @@ async def test_a_replica_that_traces_is_between_the_client_and_the_engine(start:
         await asyncio.to_thread(tracing.start, TracingConfig(collector.url), role="replica")
         try:
             await replica.http.get("/api/v1/anything", headers={"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"})
+            spans = await asyncio.to_thread(  # the span ends after the client has its answer
+                collector.until, lambda spans: any(each.trace_id == trace_id for each in spans)
+            )
         finally:
             await asyncio.to_thread(tracing.stop)
-        [span] = [each for each in collector.spans if each.trace_id == trace_id]
+        [span] = [each for each in spans if each.trace_id == trace_id]
 
     assert (span.name, span.parent_id) == ("GET (forwarded)", "b7ad6b7169203331")
     assert engine.header("traceparent") == [f"00-{trace_id}-{span.span_id}-01".encode()]
