@@ -56,6 +56,11 @@ class TracingConfig:
         return self.endpoint is not None or any(os.environ.get(name) for name in _ENDPOINTS)
 
     @property
+    def records_all(self) -> bool:
+        """Whether each trace is recorded, other than those that a client leaves out."""
+        return self.ratio == 1.0 or (self.ratio is None and not os.environ.get(_SAMPLER))
+
+    @property
     def shown_endpoint(self) -> str:
         """For messages. A URL in a variable may hold a password, so it is not repeated."""
         return self.endpoint or next((name for name in _ENDPOINTS if os.environ.get(name)), "none")
@@ -216,7 +221,7 @@ class _Tracing:
         exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_SECONDS)
         resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", _SERVICE)})
         resource = resource.merge(Resource({"chockstone.role": role, "process.pid": os.getpid()}))
-        self._sampler = _sampler(config)
+        self._sampler = None if config.records_all else _sampler(config)
         self._batches = BatchSpanProcessor(_exporter(exporter, resource, config.shown_endpoint))
         self._emit = cast("Callable[[_Recorded], None]", self._batches.on_end)  # its queue passes on what it is given
 
@@ -265,6 +270,8 @@ class _Tracing:
         return _Recorded(self, name, start._replace(is_sampled=is_sampled), attributes, is_request=is_request)
 
     def _is_sampled(self, name: str, trace_id: int, parent: _Place | None) -> bool:
+        if self._sampler is None:
+            return parent is None or parent.is_sampled
         from opentelemetry.context import Context
         from opentelemetry.sdk.trace.sampling import Decision
         from opentelemetry.trace import NonRecordingSpan, set_span_in_context
@@ -383,15 +390,22 @@ def _conversion(resource: Resource) -> Callable[[_Recorded], ReadableSpan]:
     """Makes a span into what exporters of OpenTelemetry take."""
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-    from opentelemetry.trace import SpanKind, Status, StatusCode
+    from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-    scope, no_failure = InstrumentationScope(_SERVICE), Status(StatusCode.UNSET)
+    scope, no_failure, sampled = (
+        InstrumentationScope(_SERVICE),
+        Status(StatusCode.UNSET),
+        TraceFlags(TraceFlags.SAMPLED),
+    )
+
+    def place(found: _Place) -> SpanContext:
+        return SpanContext(found.trace_id, found.span_id, found.is_remote, sampled)
 
     def convert(span: _Recorded) -> ReadableSpan:
         return ReadableSpan(
             span.name,
-            context=_span_context(span.place),
-            parent=_span_context(span.parent) if span.parent.span_id else None,
+            context=place(span.place),
+            parent=place(span.parent) if span.parent.span_id else None,
             resource=resource,
             attributes=_attributes(span.attributes),
             kind=SpanKind.SERVER if span.is_request else SpanKind.INTERNAL,
