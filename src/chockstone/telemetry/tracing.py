@@ -40,6 +40,7 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_E
 _SAMPLER: Final = "OTEL_TRACES_SAMPLER"
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _SERVICE: Final = "chockstone"
+_EXPORTERS: Final = "opentelemetry.exporter"  # loggers that say why a batch was not exported
 _LONGEST_COMPLAINT: Final = 300  # characters
 _EXPORT_SECONDS: Final = 5.0  # for one batch, with its retries
 
@@ -447,6 +448,8 @@ class _Complaints(logging.Handler):
         self.first = ""  # about the batch that is exported now
 
     def emit(self, record: logging.LogRecord) -> None:
+        if not record.name.startswith(_EXPORTERS):
+            return  # that the queue is full is no reason: spans that do not fit are dropped
         self.first = self.first or record.getMessage()[:_LONGEST_COMPLAINT]
 
 
