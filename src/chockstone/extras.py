@@ -52,6 +52,12 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "tensorboard": ("tensorboardX",),
     "sdk": ("tinker",),
     "train": ("tinker", "matplotlib", "tensorboardX"),
+    "accelerate": ("torch", "accelerate"),
+    "hf-trainer": ("torch", "accelerate", "transformers"),
+    "lightning": ("torch", "lightning"),
+    "ray-train": ("torch", "ray"),
+    "torchtitan": ("torch", "torchtitan"),
+    "orbax": ("orbax.checkpoint",),
 }
 _NAMED: Final = 3  # packages that a message names
 

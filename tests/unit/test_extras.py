@@ -21,6 +21,7 @@ IMPORT_NAMES = {
     "mlflow-skinny": "mlflow",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
     "opentelemetry-sdk": "opentelemetry.sdk",
+    "orbax-checkpoint": "orbax.checkpoint",
     "protobuf": "google.protobuf",
     "pyjwt": "jwt",
 }
