@@ -60,7 +60,7 @@ def restore_state(
             raise
     for step in (*plan.destinations.copies, *plan.early, *plan.late):
         step()
-    parts = tuple(replace(part, detail=_describe(tree)) for part, tree in plan.parts)
+    parts = tuple(replace(part, detail=describe()) for part, describe in plan.parts)
     return Restored(parts, tuple(plan.missing), tuple(plan.unexpected))
 
 
@@ -101,7 +101,7 @@ class _Plan:
         self.destinations = RestoreDestinations(archive, mapping)
         self.early: list[Callable[[], object]] = []
         self.late: list[Callable[[], object]] = []  # random states: loading other things may draw
-        self.parts: list[tuple[RestoredPart, Any]] = []  # with the tree that was restored
+        self.parts: list[tuple[RestoredPart, Callable[[], str]]] = []  # with what describes it once it is restored
         self.missing: list[str] = []
         self.unexpected: list[str] = []
         self.wrong: list[str] = []
@@ -148,7 +148,8 @@ class _Plan:
             tree = self._fill(saved, live, path, exact=True)
             self.early.append(lambda: _assign(into, key, live, tree))
         what = type(tree if live is None else live).__name__
-        self.parts.append((RestoredPart(path, what, self._tensors, self._bytes), tree))
+        describe = (lambda: live.restored) if isinstance(live, RandomState) else (lambda: _describe(tree))
+        self.parts.append((RestoredPart(path, what, self._tensors, self._bytes), describe))
 
     def _place_sequence(self, saved: Any, live: Any, path: str) -> None:
         """Fit a list or tuple that holds live objects; each item is restored where it is."""
