@@ -221,7 +221,7 @@ class _Tracing:
         endpoint = None if config.endpoint is None else config.endpoint.rstrip("/") + _TRACES
         exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_SECONDS)
         resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", _SERVICE)})
-        resource = resource.merge(Resource({"chockstone.role": role, "process.pid": os.getpid()}))
+        resource = _by_identity(resource.merge(Resource({"chockstone.role": role, "process.pid": os.getpid()})))
         self._sampler = None if config.records_all else _sampler(config)
         self._batches = BatchSpanProcessor(_exporter(exporter, resource, config.shown_endpoint))
         self._emit = cast("Callable[[_Recorded], None]", self._batches.on_end)  # its queue passes on what it is given
@@ -385,6 +385,12 @@ def _span_context(place: _Place) -> SpanContext:
     from opentelemetry.trace import SpanContext, TraceFlags
 
     return SpanContext(place.trace_id, place.span_id, place.is_remote, TraceFlags(int(place.is_sampled)))
+
+
+def _by_identity(resource: Resource) -> Resource:
+    """The same, compared by identity. OpenTelemetry hashes it for each span, which encodes all of its attributes."""
+    kind = type("Resource", (type(resource),), {"__hash__": object.__hash__, "__eq__": object.__eq__})
+    return cast("Resource", kind(resource.attributes))
 
 
 def _conversion(resource: Resource) -> Callable[[_Recorded], ReadableSpan]:
