@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 FOR_ALL = {"extras"}  # files beside the rooms, which every room may import
 TORCH_AT_IMPORT = {"backends", "sampling"}  # rooms whose modules may import torch at the top
+TORCH_INTEGRATIONS = {"dcp"}  # packages of integrations that may do so, too: their platform is torch
 
 MAX_FILES: Final = 16  # of one folder, with its __init__.py
 
@@ -122,11 +123,15 @@ def test_the_engine_sees_of_backends_the_protocol_only() -> None:
     assert not {path: names for path, names in found.items() if set(names) - {"chockstone.backends.protocol"}}
 
 
+def may_import_torch(room: str, *inner: str) -> bool:
+    return room in TORCH_AT_IMPORT or (room == "integrations" and inner[0] in TORCH_INTEGRATIONS)
+
+
 def test_torch_is_imported_only_when_it_is_needed() -> None:
     importing = [path for path in modules() if "torch" in {n.split(".")[0] for n in imports(path, top_level_only=True)}]
 
     assert importing
-    assert not [shown(path) for path in importing if path.relative_to(SOURCE).parts[0] not in TORCH_AT_IMPORT]
+    assert not [shown(path) for path in importing if not may_import_torch(*path.relative_to(SOURCE).parts)]
 
 
 @pytest.mark.parametrize(

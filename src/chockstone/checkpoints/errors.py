@@ -34,17 +34,30 @@ CheckpointError
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class CheckpointError(Exception):
-    """Root of all errors that this library raises on purpose."""
+    """Root of all errors that this library raises on purpose. Each can be sent to another process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__.copy())
+
+
+def _rebuild(kind: type[CheckpointError], args: tuple[Any, ...], attributes: dict[str, Any]) -> CheckpointError:
+    """An error as it was: constructors differ, and some make their text themselves."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class UnstorableValue(CheckpointError, TypeError):
-    """A value in the state cannot be stored. ``path`` is where it stands in the tree."""
+    """A value in the state cannot be stored. ``path`` is where it stands in the tree, ``why`` the reason."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
         self.path = path
+        self.why = why
 
 
 class DamagedArchive(CheckpointError):

@@ -62,6 +62,32 @@ class Box(NamedTuple):
         return Box((self.offsets[0] + first, *self.offsets[1:]), (last - first, *self.sizes[1:]))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Boxes:
+    """This rank's boxes of a tensor that is sharded over the ranks: as Pieces, along any of its dimensions.
+
+        Boxes((10, 4), torch.float32, [((0, 2), right_half)])
+
+    Each part is a tensor of ``dtype`` with the dimensions of the whole, and the numbers say where its first element
+    stands. Every byte of a part stands before those of the next in the whole. The parts of all ranks together are the
+    whole, each element once. A rank may have none.
+    """
+
+    shape: tuple[int, ...]  # of the whole
+    dtype: torch.dtype
+    parts: Sequence[tuple[tuple[int, ...], torch.Tensor]]
+    is_flat: bool = False  # whether parts have one dimension, whatever the whole has
+
+    @property
+    def shards(self) -> TensorShards:
+        shape = (math.prod(self.shape),) if self.is_flat else self.shape
+        return TensorShards(shape, tuple(Box(offsets, tuple(tensor.shape)) for offsets, tensor in self.parts))
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor for _, tensor in self.parts)
+
+
 @dataclass(frozen=True, slots=True)
 class TensorShards:
     """The boxes of a tensor of ``shape`` that this process has, in rising order."""
@@ -85,7 +111,9 @@ def is_dtensor(value: object) -> bool:
 
 
 def shards_of(value: Any) -> TensorShards | None:  # Any: torch is not imported here
-    """The shards of a DTensor or of Pieces; None for a tensor that every process has whole."""
+    """The shards of a DTensor, of Pieces or of Boxes; None for a tensor that every process has whole."""
+    if isinstance(value, Boxes):
+        return value.shards
     if isinstance(value, Pieces):
         boxes = tuple(Box((first,), (tensor.numel(),)) for first, tensor in value.pieces)
         return TensorShards((math.prod(value.shape),), boxes)
@@ -102,6 +130,8 @@ def shards_of(value: Any) -> TensorShards | None:  # Any: torch is not imported 
 
 def local_tensors_of(value: Any) -> tuple[Any, ...]:
     """The tensors that hold the boxes, in their order."""
+    if isinstance(value, Boxes):
+        return value.tensors
     if isinstance(value, Pieces):
         return tuple(tensor for _, tensor in value.pieces)
     return (local_tensor_of(value),)
@@ -123,7 +153,7 @@ def address_of(value: Any) -> int:
     """
     if not math.prod(value.shape):
         return 0
-    if isinstance(value, Pieces):
+    if isinstance(value, Pieces | Boxes):
         return id(value)
     local = local_tensor_of(value)
     storage = local.untyped_storage()

@@ -26,6 +26,7 @@ from chockstone.checkpoints.errors import DamagedArchive, UnstorableValue
 from chockstone.checkpoints.format.dtypes import BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
 from chockstone.checkpoints.format.safetensors_header import RESERVED_KEY, is_shape
 from chockstone.checkpoints.format.shards import (
+    Boxes,
     Pieces,
     TensorShards,
     UnsupportedSharding,
@@ -56,7 +57,7 @@ class Leaf:
     key: str
     dtype: Dtype
     shape: tuple[int, ...]
-    value: Any  # Any: a torch tensor or a numpy array; a DTensor or Pieces, where it is divided among ranks
+    value: Any  # Any: a torch tensor or a numpy array; a DTensor, Pieces or Boxes, where it is divided among ranks
     aliases: tuple[str, ...] = ()  # other keys of the same group it stands for
     shards: TensorShards | None = None  # what of it this process has, where it is sharded
     local_tensors: tuple[Any, ...] = ()  # the tensors that hold the shards
@@ -112,6 +113,7 @@ class _Flattener:
             bytes: lambda value, _: {TAG: "bytes", "base64": base64.b64encode(value).decode("ascii")},
             np.ndarray: self._array,
             Pieces: self._divided,
+            Boxes: self._divided,
         }
         if (torch := sys.modules.get("torch")) is not None:  # not imported: no torch value can be here
             self.strided = torch.strided
@@ -244,7 +246,7 @@ class _Flattener:
         return self._refer(value, dtype, prefix, value.data_ptr(), value.stride())
 
     def _divided(self, value: Any, prefix: str) -> Json:
-        """A DTensor or Pieces. The archive stores the whole tensor."""
+        """A DTensor, Pieces or Boxes. The archive stores the whole tensor."""
         try:
             shards = shards_of(value)
         except UnsupportedSharding as error:
@@ -252,7 +254,7 @@ class _Flattener:
         parts, dtype = local_tensors_of(value), self.torch_dtypes.get(value.dtype)
         if dtype is None or any(part.layout is not self.strided or part.device.type == "meta" for part in parts):
             raise _Refused(f"<{type(value).__name__} of {value.dtype}> cannot be stored")
-        strides = () if type(value) is Pieces else value.stride()
+        strides = () if isinstance(value, Pieces | Boxes) else value.stride()
         reference = self._refer(value, dtype, prefix, address_of(value), strides)
         if (leaf := self.leaves[-1]).value is value:
             leaf.shards, leaf.local_tensors = shards, parts
@@ -287,7 +289,7 @@ class _Flattener:
             other = leaf.value
             if other is value:
                 return leaf
-            if Pieces in (type(other), type(value)):
+            if isinstance(other, Pieces | Boxes) or isinstance(value, Pieces | Boxes):
                 continue
             if type(other) is np.ndarray or type(value) is np.ndarray:
                 same = type(other) is type(value) and other.strides == strides

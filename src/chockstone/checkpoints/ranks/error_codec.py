@@ -14,7 +14,7 @@ _KINDS: dict[str, type[CheckpointError]] = {
     if isinstance(kind, type) and issubclass(kind, CheckpointError)
 }
 _FIELDS: dict[type[CheckpointError], tuple[str, ...]] = {
-    errors.UnstorableValue: ("path",),
+    errors.UnstorableValue: ("path", "why"),
     errors.DamagedArchive: ("touched",),
     errors.RestoreMismatch: ("missing", "unexpected"),
     errors.ResumeBlocked: ("verdict",),

@@ -81,8 +81,11 @@ class Peers:
         self._has_ended = False
 
     @classmethod
-    def connect(cls, *, timeout_seconds: float) -> Self | None:
-        """Connect to the other ranks of torch.distributed; None where there are none. All ranks must call it."""
+    def connect(cls, *, timeout_seconds: float, ranks: tuple[int, ...] | None = None) -> Self | None:
+        """Connect to the other ranks of torch.distributed; None where there are none. All ranks must call it.
+
+        ``ranks``: connect these alone, whatever the others do. Ranks of the connection are places in this list.
+        """
         found = rank_and_world_size()
         if found is None or found[1] == 1:
             return None
@@ -90,10 +93,15 @@ class Peers:
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
         rank, world_size = found
+        options: dict[str, Any] = {}
         arrivals = PrefixStore("chockstone/arrivals", _get_default_store())
+        if ranks is not None:
+            options = {"ranks": list(ranks), "use_local_synchronization": True}
+            arrivals = PrefixStore("/".join(map(str, ranks)), arrivals)
+            rank, world_size = ranks.index(rank), len(ranks)
         number = arrivals.add(str(rank), 1)
         try:
-            group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
+            group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds), **options)
         except RuntimeError as error:
             how = str(error)[:300]
             with suppress(RuntimeError):  # the process that serves the store may be gone, too
@@ -106,6 +114,11 @@ class Peers:
     @property
     def is_leader(self) -> bool:
         return self.rank == 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a rank is lost, so that no call can succeed any more."""
+        return self._is_over
 
     def gather_and_decide(
         self,

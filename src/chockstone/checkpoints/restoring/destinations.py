@@ -65,7 +65,7 @@ class RestoreDestinations:
         """Read ``tensor`` into a tensor of the target; of a sharded one, the shards of this process."""
         if (shards := shards_of(live)) is not None:
             for box, part in zip(shards.boxes, local_tensors_of(live), strict=False):  # no box: an empty part
-                self._use_box(box_runs(shards.shape, box, part.element_size()), part, tensor.offset)
+                self.use_box(box_runs(shards.shape, box, part.element_size()), part, tensor.offset)
             return
         if _is_plain(live):
             self.targets.append(ReadTarget(tensor.offset, _memory(live)))
@@ -79,7 +79,7 @@ class RestoreDestinations:
         self.targets.append(ReadTarget(tensor.offset, _memory(spare)))
         self.copies.append(lambda: live.detach().copy_(spare))
 
-    def _use_box(self, runs: Iterable[ByteRun], part: Any, offset: int) -> None:
+    def use_box(self, runs: Iterable[ByteRun], part: Any, offset: int) -> None:
         """Read these runs of a tensor that starts at ``offset`` into ``part``, one after the other."""
         place = part if _is_plain(part) else _spare(part)
         if place is not part:

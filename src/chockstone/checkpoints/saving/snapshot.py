@@ -20,7 +20,7 @@ from chockstone.checkpoints.errors import CheckpointError, SaveAbandoned, Unstor
 from chockstone.checkpoints.format.host_memory import Bytes, HostBuffer
 from chockstone.checkpoints.format.safetensors_header import SUFFIX, order_tensors, render_header
 from chockstone.checkpoints.format.tar import PAGE, round_up
-from chockstone.checkpoints.format.tree import MAX_STATE_BYTES, Leaf, flatten
+from chockstone.checkpoints.format.tree import MAX_STATE_BYTES, Leaf, Tree, flatten
 from chockstone.checkpoints.saving.copy_plan import CopyPlan, plan_copies
 
 Signature = tuple[object, ...]  # what decides where tensors go
@@ -109,7 +109,17 @@ class Snapshotter:
         world_size: int = 1,
     ) -> Snapshot:
         """Copy ``state``. On return the caller may change it; the snapshot does not refer to it."""
-        tree = flatten(state)
+        return self.take_tree(flatten(state), is_abandoned=is_abandoned, rank=rank, world_size=world_size)
+
+    def take_tree(
+        self,
+        tree: Tree,
+        *,
+        is_abandoned: Callable[[], bool] = lambda: False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Snapshot:
+        """As ``take``, of a state that is flattened already. All ranks give the same leaves in the same order."""
         leaves = tree.leaves
         signature: Signature = (rank, world_size, *(_facts(leaf) for leaf in leaves))
         if signature != self._signature:
