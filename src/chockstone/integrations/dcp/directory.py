@@ -245,15 +245,11 @@ def _load(name: str, item: memoryview) -> Any:
         return torch.load(io.BytesIO(item), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{name}: this value can only be read by running code that the directory brings along, which is refused: "
-            f"{_first_line(error)}. Save it again as numbers, strings, containers or tensors"
+            f"{name}: this value can only be read by running code that the directory brings along, which is refused. "
+            "Save it again as numbers, strings, containers or tensors"
         ) from error
     except (RuntimeError, EOFError, ValueError) as error:
-        raise DamagedArchive(f"{name}: its file cannot be read: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:300]
+        raise DamagedArchive(f"{name}: its file cannot be read: {type(error).__name__}: {str(error)[:300]}") from error
 
 
 def _put(state: dict[str, Any], path: tuple[str | int, ...], value: Any) -> None:

@@ -203,9 +203,7 @@ def _pack(path: Path, value: object) -> Json:
         tree = flatten({"value": value})
     except UnstorableValue as error:
         where = "".join(f".{part}" if isinstance(part, str) else f"[{part}]" for part in path)[1:]
-        raise UnstorableValue(
-            where + error.path.removeprefix("value"), str(error).removeprefix(f"{error.path}: ")
-        ) from None
+        raise UnstorableValue(where + error.path.removeprefix("value"), error.why) from None
     arrays = {}
     for leaf in tree.leaves:
         content = leaf.value
