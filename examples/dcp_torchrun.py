@@ -69,6 +69,7 @@ def main() -> None:
 
     distributed.init_process_group("gloo")  # on GPUs: "cpu:gloo,cuda:nccl"
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    saving_group = distributed.new_group(backend="gloo")  # saves in the background talk beside the training
 
     def say(text: str) -> None:
         if rank == 0:
@@ -107,7 +108,7 @@ def main() -> None:
             if saving is not None:
                 saving.result()  # the checkpoint before this one is durable, or this raises its error
             writer = ArchiveWriter(arguments.root, prefix="run", step=step, retention=keep, overwrite=True)
-            answer = dcp.async_save({"training": state}, storage_writer=writer)  # on all ranks
+            answer = dcp.async_save({"training": state}, storage_writer=writer, process_group=saving_group)
             saving = answer if isinstance(answer, Future) else answer.upload_completion
             saving.add_done_callback(report(step))
     if saving is not None:

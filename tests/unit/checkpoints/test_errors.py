@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 from chockstone.checkpoints import errors
 from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, SealMismatch, UnstorableValue
 
@@ -33,3 +35,15 @@ def test_errors_carry_what_a_handler_needs() -> None:
     assert UnstorableValue("model.lock", "cannot be stored").path == "model.lock"
     mismatch = SealMismatch(expected="a" * 64, found="b" * 64)
     assert (mismatch.expected, mismatch.found) == ("a" * 64, "b" * 64)
+
+
+def test_every_error_survives_the_way_to_another_process() -> None:
+    made = [UnstorableValue("model.lock", "cannot be stored"), SealMismatch(expected="a" * 64, found="b" * 64)]
+    made += [errors.AdmissionRefused("too large", needed_bytes=7), errors.RestoreMismatch("differs", missing=("a",))]
+    made += [kind("text") for kind in kinds() if kind not in {type(error) for error in made}]
+
+    for error in made:
+        sent = pickle.loads(pickle.dumps(error))
+        assert type(sent) is type(error)
+        assert str(sent) == str(error)
+        assert vars(sent) == vars(error)

@@ -21,6 +21,7 @@ from chockstone.checkpoints.format.shards import Box
 from chockstone.checkpoints.format.tree import TensorReference
 from chockstone.checkpoints.ranks.ranked_restore import RankedRestore
 from chockstone.checkpoints.reading.archive import Archive, Verify
+from chockstone.checkpoints.reading.listing import list_checkpoints
 from chockstone.checkpoints.restoring.destinations import RestoreDestinations
 from chockstone.checkpoints.restoring.receipt import Restored, RestoredPart, RestoreReceipt
 from chockstone.checkpoints.restoring.search import CheckpointSearch
@@ -68,6 +69,8 @@ class ArchiveReader(StorageReader):
         try:
             return str(self._search().load(lambda found: {"name": found, "contents": self._contents(found)})["name"])
         except CheckpointMissing:
+            if self._name is None and list_checkpoints(open_store(self._store), self.prefix):
+                raise  # all are of other kinds, which is no first start
             return None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -75,7 +78,11 @@ class ArchiveReader(StorageReader):
         if checkpoint_id is not None:
             self._name = str(checkpoint_id)
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002  # as DCP declares it
+    def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:  # Any: as DCP has it
+        """What the newest readable checkpoint holds. It is the same on all ranks, so it has no parameter ``kwargs``.
+
+        DCP would take that parameter as a sign of metadata of each rank, and try again with it after an error.
+        """
         self._planned = self._search().load(lambda found: {"contents": self._contents(found)})["contents"]
         assert self._planned is not None
         return self._planned.metadata()

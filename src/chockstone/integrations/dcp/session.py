@@ -18,6 +18,7 @@ from chockstone.checkpoints.ranks.peers import Peers
 from chockstone.checkpoints.ranks.ranked_save import RankedSaveCache
 from chockstone.checkpoints.saving.clock import Clock
 from chockstone.checkpoints.saving.snapshot import Snapshotter
+from chockstone.integrations.dcp.staging import free_stagers
 
 
 class RankPlan(NamedTuple):
@@ -87,7 +88,8 @@ def session_of(ranks: tuple[int, ...], *, timeout_seconds: float) -> RankSession
 
 
 def release_buffers() -> None:
-    """Free the host memory that the next save would reuse: as much as the state that was saved last."""
+    """Free the host memory that the next save would reuse: the size of the state, twice that after ``async_save``."""
+    free_stagers()
     with _lock:
         for session in _sessions.values():
             with session.lock:

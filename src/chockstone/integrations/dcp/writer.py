@@ -33,6 +33,7 @@ from chockstone.integrations.dcp.items import (
     single_tree,
 )
 from chockstone.integrations.dcp.session import RankPlan, RankSession, common_plan, own_rank, session_of
+from chockstone.integrations.dcp.staging import WriterStaging
 
 FACTS: Final = "dcp"  # the key in the manifest's metadata
 _STEP_NAME: Final = re.compile(r"step-(\d{1,18})\Z")
@@ -72,6 +73,7 @@ class ArchiveWriter(StorageWriter):
         self._options = options
         self._name = options.get("name")
         self._step = options.get("step")
+        self._staging = WriterStaging()
         self.saved: SavedCheckpoint | None = None  # the last one that this process saved
         if self._name is not None:
             self._take_name(self._name)
@@ -107,6 +109,20 @@ class ArchiveWriter(StorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Nothing is left to do: the ranks have committed the archive together."""
 
+    def stage(self, state_dict: dict[str, Any]) -> Any:  # Any: as DCP has it
+        """Copy the state for ``dcp.async_save``, which takes a writer that can stage as its stager."""
+        return self._staging.stage(state_dict)
+
+    @property
+    def should_synchronize_after_execute(self) -> bool:
+        return False
+
+    def synchronize_staging(self) -> None:
+        """Nothing to wait for: ``stage`` returns when the copy is made."""
+
+    def close(self) -> None:
+        """Nothing to close: host memory outlives the writer. ``release_buffers`` frees it."""
+
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta(checkpoint_id=self._name)
 
@@ -137,6 +153,7 @@ class ArchiveWriter(StorageWriter):
     def _job(self, session: RankSession, tree: Tree, own: RankItems, started: float) -> SaveJob:
         store = open_store(self._store)
         snapshot = session.snapshotter.take_tree(tree, rank=session.rank, world_size=session.world_size)
+        self._staging.end()
         place = (store.url, self.prefix)
         is_first = place not in session.seen_places
         session.seen_places.add(place)

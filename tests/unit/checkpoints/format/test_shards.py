@@ -5,6 +5,8 @@ import torch
 from chockstone.checkpoints import Pieces
 from chockstone.checkpoints.format.shards import (
     Box,
+    Boxes,
+    TensorShards,
     address_of,
     is_dtensor,
     is_sharded_alike,
@@ -34,6 +36,18 @@ def test_pieces_are_boxes_of_one_dimension() -> None:
     assert not shards.is_whole
     assert local_tensors_of(pieces) == (first, second)
     assert address_of(pieces) == id(pieces)
+
+
+def test_boxes_have_the_dimensions_of_the_whole_or_one() -> None:
+    right, row = torch.zeros(2, 3), torch.ones(4)
+
+    boxes = Boxes((2, 5), torch.float32, [((0, 2), right)])
+    flat = Boxes((2, 5), torch.float32, [((6,), row)], is_flat=True)
+
+    assert shards_of(boxes) == TensorShards((2, 5), (Box((0, 2), (2, 3)),))
+    assert local_tensors_of(boxes) == (right,)
+    assert shards_of(flat) == TensorShards((10,), (Box((6,), (4,)),))
+    assert address_of(boxes) == id(boxes)
 
 
 def test_rows_of_a_box_begin_at_its_own_offset() -> None:

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from chockstone.checkpoints import Archive, Checkpointer
-from chockstone.checkpoints.errors import DamagedArchive, RestoreMismatch
+from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, RestoreMismatch
 from chockstone.integrations.dcp import ArchiveReader, ArchiveWriter
 from support.rank_pool import RankPool
 
@@ -164,6 +164,9 @@ def test_a_first_start_is_told_apart_from_damage(tmp_path: Path) -> None:
 
     save_steps(tmp_path, 1)
     assert reader.latest() == "run/step-00000001"
+    with pytest.raises(CheckpointMissing, match="only of kind 'weights'"):
+        ArchiveReader(tmp_path, prefix="run", kind="other").latest()
+    assert ArchiveReader(tmp_path, prefix="run", name="step-00000009").latest() is None
 
     path = tmp_path / "run" / "step-00000001.tar"
     path.write_bytes(path.read_bytes()[:5000])

@@ -171,9 +171,11 @@ def test_a_writer_can_be_sent_to_another_process(tmp_path: Path) -> None:
 @pytest.fixture
 def world_of_one(tmp_path: Path) -> Any:
     from torch import distributed
+    from torch.distributed.checkpoint import _async_process_executor
 
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
     yield
+    _async_process_executor._CHECKPOINT_PROCESS = None  # its finalizer ends the process
     distributed.destroy_process_group()
 
 
