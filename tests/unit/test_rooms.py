@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 FOR_ALL = {"extras"}  # files beside the rooms, which every room may import
 TORCH_AT_IMPORT = {"backends", "sampling"}  # rooms whose modules may import torch at the top
-TORCH_INTEGRATIONS = {"dcp"}  # packages of integrations that may do so, too: their platform is torch
+TORCH_INTEGRATIONS = {"dcp", "hf_trainer"}  # packages of integrations that may do so, too: their platform is torch
 
 MAX_FILES: Final = 16  # of one folder, with its __init__.py
 
@@ -145,6 +145,8 @@ def test_torch_is_imported_only_when_it_is_needed() -> None:
         ("chockstone.trainers", {"torch", "tinker"}),
         ("chockstone.integrations.flyte.checkpointer", {"torch"}),
         ("chockstone.integrations.flyte.layouts", {"torch", "numpy", "flytekit"}),
+        ("chockstone.integrations.hf_trainer", {"torch", "transformers"}),
+        ("chockstone.integrations.hf_trainer.directory", {"transformers"}),
         ("chockstone.api.app", {"torch", "transformers", "alembic"}),
         ("chockstone.console.app", {"torch", "transformers", "tokenizers"}),
         ("chockstone.backends.protocol", {"torch", "numpy"}),
