@@ -49,6 +49,7 @@ CHECKPOINTS_ORDER: Final = [
     "restoring",
     "ranks",
     "file_archive",
+    "state_archive",
     "checkpointer",
     "resume",
 ]

@@ -13,6 +13,7 @@ CheckpointError
 ├── RestoreMismatch       archive and target do not fit; nothing was touched
 ├── RestoreFailed         an object refused its part of the state; the target is half restored
 ├── ExportRefused         the target of an export exists, or cannot be made
+├── ImportRefused         a checkpoint of another program is damaged, or holds what must not be read
 ├── SaveFailed            an earlier background save failed, and no caller has seen its error
 ├── SaveAbandoned         the save was cancelled before its commit; nothing is visible
 ├── RanksLost             processes that save or restore together lost one of them
@@ -115,6 +116,10 @@ class RestoreFailed(CheckpointError):
 
 class ExportRefused(CheckpointError):
     """The target of an export exists, or cannot be created."""
+
+
+class ImportRefused(CheckpointError):
+    """A checkpoint of another program is damaged, or holds what must not be read. Nothing was stored."""
 
 
 class SaveFailed(CheckpointError):

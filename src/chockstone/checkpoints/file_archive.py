@@ -19,7 +19,7 @@ from chockstone.checkpoints.format.layout import check_members
 from chockstone.checkpoints.format.manifest import Manifest
 from chockstone.checkpoints.reading.archive import Archive
 from chockstone.checkpoints.restoring.export import write_members
-from chockstone.checkpoints.saving.file_image import FileImage, SourceFile
+from chockstone.checkpoints.saving.file_image import FileImage, MemberSource, SourceFile
 from chockstone.checkpoints.saving.request import copy_metadata
 from chockstone.checkpoints.saving.writer import Write
 from chockstone.checkpoints.stores.posix import local_errors
@@ -39,13 +39,14 @@ class SavedFiles:
 def write_files(
     store: Store,
     name: str,
-    files: Mapping[str, Path | bytes],
+    files: Mapping[str, Path | bytes | MemberSource],
     *,
     kind: str = FILES,
     step: int | None = None,
     metadata: Mapping[str, Any] = _NONE,
     created_at: datetime,
     on_bytes: Callable[[int], None] = lambda _: None,
+    on_plan: Callable[[int], None] = lambda _: None,
     is_abandoned: Callable[[], bool] = lambda: False,
 ) -> SavedFiles:
     """Commit an archive of these files under a name that is not taken. Durable on return; nothing is
@@ -53,21 +54,19 @@ def write_files(
 
     Keys are the members' names. A path must be that of a regular file and not of a link: ``list_files``
     follows links in a folder. A file whose size, mtime or inode is not the same from
-    beginning to end is a ``CheckpointError``. ``on_bytes`` is called from several threads.
+    beginning to end is a ``CheckpointError``. ``on_plan`` is called once, with the size of the archive, before
+    its first byte is written, and may raise; ``on_bytes`` is called from several threads.
     """
     if why := check_members([(member, 0) for member in files]):
         raise CheckpointError(f"cannot save these files: {why}")
-    contents = {
-        member: SourceFile.look_at(content) if isinstance(content, Path) else bytes(content)
-        for member, content in files.items()
-    }
+    contents = {member: _source_of(content) for member, content in files.items()}
     sizes = [
-        (member, content.size if isinstance(content, SourceFile) else len(content))
-        for member, content in contents.items()
+        (member, len(content) if isinstance(content, bytes) else content.size) for member, content in contents.items()
     ]
     manifest = Manifest(kind, step, created_at, members=tuple(sizes), metadata=copy_metadata(metadata))
     manifest.check()
     image = FileImage(manifest, manifest.plan(), contents)
+    on_plan(image.layout.size)
     sink = store.begin(name, image.layout.size)
     try:
         write = Write(image, sink, on_bytes=on_bytes, is_abandoned=is_abandoned)
@@ -81,6 +80,12 @@ def write_files(
         sink.abort()
         raise
     return SavedFiles(name, image.layout.size, image.seal)
+
+
+def _source_of(content: Path | bytes | MemberSource) -> MemberSource | bytes:
+    if isinstance(content, Path):
+        return SourceFile.look_at(content)
+    return bytes(content) if isinstance(content, bytes | bytearray | memoryview) else content
 
 
 def list_files(directory: Path) -> dict[str, Path]:

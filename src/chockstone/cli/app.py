@@ -23,7 +23,9 @@ class Program(LazyGroup):
                 "watch", "Show live what a server does: runs, losses, queue, worker, disk and problems.", "watch"
             ),
             "runs": LazyCommand("runs", "List, show and delete the training runs of a server."),
-            "checkpoints": LazyCommand("checkpoints.group", "List, verify, export, share and delete checkpoints."),
+            "checkpoints": LazyCommand(
+                "checkpoints.group", "List, verify, import, export, share and delete checkpoints."
+            ),
             "resume": LazyCommand("resume", "Explain which checkpoint a training resumes from."),
         },
         "Disk space": {

@@ -9,7 +9,7 @@ import hashlib
 import random
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -69,6 +69,16 @@ def states_of_ranks(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [_decode({name: value[rank] for name, value in rows.items()}) for rank in range(len(rows["torch"]))]
 
 
+def join_ranks(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The inverse of ``states_of_ranks``: generators of each rank as a RandomState with ``per_rank`` restores them."""
+    require("torch", "the random state of each rank")
+    import torch
+
+    rows = [_encode(state) for state in states]
+    common = [name for name in rows[0] if all(name in row for row in rows)]
+    return {_ROWS: {name: torch.stack([row[name] for row in rows]) for name in common}}
+
+
 def _take() -> dict[str, Any]:
     state: dict[str, Any] = {"python": random.getstate(), "numpy": np.random.get_state()}
     if (torch := sys.modules.get("torch")) is not None:
@@ -99,21 +109,27 @@ def _take_rows() -> dict[str, Pieces]:
     require("torch", "the random state of each rank")
     import torch
 
-    _, words, kept_back = random.getstate()
-    name, keys, position, has_kept_back, normal = np.random.get_state()
+    state = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state().cpu()
+    rows = _encode(state)
+    rank, world_size = _position()
+    return {
+        each: Pieces((world_size, row.numel()), torch.uint8, [(rank * row.numel(), row)]) for each, row in rows.items()
+    }
+
+
+def _encode(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The generators of one rank as rows of bytes."""
+    _, words, kept_back = state["python"]
+    name, keys, position, has_kept_back, normal = state["numpy"]
     if name != "MT19937":
         raise UnstorableValue("numpy", f"the generator {name!r} cannot be stored for each rank, only 'MT19937'")
     rows = {
         "python": _row(_PYTHON.pack(*words, kept_back is not None, kept_back or 0.0)),
         "numpy": _row(_NUMPY.pack(*map(int, keys), position, has_kept_back, normal)),
-        "torch": torch.get_rng_state(),
     }
-    if torch.cuda.is_available():
-        rows["cuda"] = torch.cuda.get_rng_state().cpu()
-    rank, world_size = _position()
-    return {
-        each: Pieces((world_size, row.numel()), torch.uint8, [(rank * row.numel(), row)]) for each, row in rows.items()
-    }
+    return rows | {name: state[name] for name in ("torch", "cuda") if name in state}
 
 
 def _decode(rows: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from chockstone.checkpoints.errors import CheckpointError
 from chockstone.checkpoints.format.host_memory import Bytes, allocate
@@ -28,6 +28,19 @@ from chockstone.checkpoints.saving.image import render_ends
 from chockstone.checkpoints.stores.posix import local_errors
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class MemberSource(Protocol):
+    """The bytes of a member, read when they are written."""
+
+    @property
+    def size(self) -> int: ...
+
+    def read_into(self, start: int, target: memoryview) -> None:
+        """Fill ``target`` with the bytes from ``start`` on. Called from several threads."""
+
+    def check(self) -> None:
+        """Raise if the bytes have changed since the save began. Called before the commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +100,9 @@ class SourceFile:
 
 
 class FileImage:
-    """All bytes of one archive of files, and of contents that are in memory anyway."""
+    """All bytes of one archive of files, of other sources, and of contents that are in memory anyway."""
 
-    def __init__(self, manifest: Manifest, layout: Layout, files: Mapping[str, SourceFile | bytes]) -> None:
+    def __init__(self, manifest: Manifest, layout: Layout, files: Mapping[str, MemberSource | bytes]) -> None:
         self.manifest = manifest
         self.layout = layout
         self.tail_start = layout.body_end // PAGE * PAGE
@@ -122,7 +135,7 @@ class FileImage:
     def check_unchanged(self) -> None:
         """Raise if any of the files has changed since the save began."""
         for content in self._files.values():
-            if isinstance(content, SourceFile):
+            if not isinstance(content, bytes):
                 content.check()
 
     def _members(self, start: int, end: int) -> Iterator[Member]:
@@ -135,10 +148,10 @@ class FileImage:
             return
         content = self._files[member.name]
         target = chunk[first - start : last - start]
-        if isinstance(content, SourceFile):
-            content.read_into(first - member.offset, target)
-        else:
+        if isinstance(content, bytes):
             target[:] = memoryview(content)[first - member.offset : last - member.offset]
+        else:
+            content.read_into(first - member.offset, target)
 
     def _buffer(self, size: int) -> memoryview:
         """Memory of this thread, kept from chunk to chunk: touching fresh pages costs more than reading."""

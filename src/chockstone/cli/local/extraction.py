@@ -1,15 +1,20 @@
-"""Extracts an archive into a directory, or merges its adapter into a base model (``export``)."""
+"""Extracts an archive into a directory, converts it, or merges its adapter into a base model (``export``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chockstone.checkpoints.restoring.export import choose_members, export_members
 from chockstone.cli.local.targets import CommandTarget
 from chockstone.cli.output.formatting import format_count, format_size, printable
 from chockstone.cli.output.terminal import bytes_bar, print_json, print_line
 from chockstone.extras import require
+
+if TYPE_CHECKING:
+    from chockstone.integrations.formats.exporting import TargetFormat
 
 
 def export_target(target: CommandTarget, directory: str, *, members: list[str], as_json: bool) -> None:
@@ -46,6 +51,42 @@ def merge_target(target: CommandTarget, directory: str, *, base: str, as_json: b
         f"{printable(base)} with the adapter folded in: {format_count(len(files), 'file')}, {total}, "
         f"in {printable(directory)}"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What ``--to`` and its options ask for."""
+
+    to: TargetFormat
+    part: str | None = None
+    shard_bytes: int | None = None
+
+
+def convert_target(target: CommandTarget, place: str, conversion: Conversion, *, as_json: bool) -> None:
+    """Write the state of the checkpoint as files that another program reads."""
+    require("torch", f"an export to {conversion.to}")
+    from chockstone.integrations.formats.exporting import SHARD_BYTES, export_checkpoint  # late: brings numpy
+
+    with target.open() as archive, bytes_bar(target.name, archive.size) as on_bytes:
+        exported = export_checkpoint(
+            archive,
+            Path(place),
+            conversion.to,
+            part=conversion.part,
+            shard_bytes=conversion.shard_bytes or SHARD_BYTES,
+            on_bytes=on_bytes,
+        )
+    if as_json:
+        entries = [{"name": name, "size_bytes": size_bytes} for name, size_bytes in exported.files]
+        document = {"name": target.name, "path": str(Path(place).absolute()), "to": conversion.to, "files": entries}
+        print_json({**document, "notes": exported.notes})
+        return
+    for name, size_bytes in exported.files:
+        print_line(f"{format_size(size_bytes):>10}  {printable(name)}")
+    for note in exported.notes:
+        print_line(printable(note))
+    total = format_size(sum(size_bytes for _, size_bytes in exported.files))
+    print_line(f"{format_count(len(exported.files), 'file')}, {total}, verified, in {printable(place)}")
 
 
 def _files(directory: Path) -> Iterator[Path]:

@@ -62,11 +62,11 @@ def finish(exit_code: int) -> None:
 
 
 def _exit_code(error: Exception) -> int:
-    from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, InvalidName, StoreError
+    from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, ImportRefused, InvalidName, StoreError
 
     if isinstance(error, CommandFailed):
         return error.exit_code
-    if isinstance(error, DamagedArchive | CheckpointMissing):
+    if isinstance(error, DamagedArchive | CheckpointMissing | ImportRefused):
         return ExitCode.FAILED
     if isinstance(error, StoreError) and not isinstance(error, InvalidName):
         return ExitCode.UNREACHABLE

@@ -50,6 +50,12 @@ CASES: Mapping[str, list[tuple[str, ExitCode]]] = {
     ],
     "checkpoints export": [("{tmp} none {tmp}/o", ExitCode.FAILED), (f"{PATH} {{tmp}}/o", ExitCode.UNREACHABLE)],
     "checkpoints download": [(f"{PATH} {{tmp}}/f.tar", ExitCode.UNREACHABLE), ("{tmp} f", ExitCode.USAGE)],
+    "checkpoints import": [
+        ("{tmp} {tmp}/s", ExitCode.FAILED),
+        ("{tmp}/none {tmp}/s", ExitCode.FAILED),
+        ("{tmp}", ExitCode.USAGE),
+        ("{tmp} {tmp}/s --all --name a", ExitCode.USAGE),
+    ],
     "checkpoints rm": [
         ("", ExitCode.USAGE),
         ("{tmp} none --yes", ExitCode.FAILED),

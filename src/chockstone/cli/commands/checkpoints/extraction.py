@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,8 +15,14 @@ from chockstone.cli.commands.options import (
     Key,
     PathWord,
     ServerUrl,
+    parsed,
 )
 from chockstone.cli.output.reporting import reporting
+
+if TYPE_CHECKING:
+    from chockstone.cli.local.extraction import Conversion
+
+ExportTarget = Literal["files", "torch", "safetensors", "dcp"]
 
 
 def export(
@@ -26,7 +32,20 @@ def export(
     ],
     directory: Annotated[
         str | None,
-        typer.Argument(metavar="DIRECTORY", help="Directory to create; it must not exist. Always the last argument."),
+        typer.Argument(
+            metavar="DIRECTORY",
+            help="Directory, or file for --to torch, to create; it must not exist. Always the last argument.",
+        ),
+    ] = None,
+    to: Annotated[
+        ExportTarget, typer.Option("--to", metavar="FORMAT", help="Write files, torch, safetensors or dcp.")
+    ] = "files",
+    part: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Key of the model for --to safetensors.  [default: model]")
+    ] = None,
+    shard_size: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Largest file of --to safetensors in a directory.  [default: 5GB]"),
     ] = None,
     member: Annotated[
         list[str] | None, typer.Option(metavar="NAME|PATTERN", help="Member to extract (repeatable).  [default: all]")
@@ -42,11 +61,15 @@ def export(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Extract a checkpoint into a new directory, verified.
+    """Extract or convert a checkpoint into new files, verified.
 
     The directory appears complete and durable at the end, or not at all. The archive of a server is
     downloaded first, beside the directory; after an interruption the same command resumes the download.
     `tar xf` extracts an archive as well, without verification.
+
+    --to torch writes one file that torch.load(weights_only=True) opens. --to safetensors writes the model: one
+    file if the name ends in .safetensors, otherwise a directory, with an index if it needs several files.
+    --to dcp writes a directory that torch.distributed.checkpoint loads. `import` reads all of them.
 
     \b
     Examples:
@@ -56,6 +79,8 @@ def export(
       chockstone checkpoints export /data/checkpoints run-1/s100 ./adapter \\
           --member '*.safetensors'
       chockstone checkpoints export ./step-00000100.tar ./unpacked
+      chockstone checkpoints export /data/checkpoints run-1/s100 ./s.pt --to torch
+      chockstone checkpoints export ./step-00000100.tar ./dcp --to dcp
     """
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.remote.addresses import find_readable, is_address
@@ -63,6 +88,8 @@ def export(
         if merge != (base is not None):
             raise typer.BadParameter("--merge and --base DIRECTORY need each other", param_hint="--merge")
         refuse(merge and member, "--member", "selects files of a checkpoint; a merged model is written as a whole")
+        refuse(to != "files" and (merge or member), "--merge or --member", f"cannot be combined with --to {to}")
+        conversion = _read_conversion(to, part, shard_size)
         if is_address(where):
             from chockstone.cli.remote.archives import export_served
             from chockstone.cli.remote.client import connect
@@ -70,16 +97,31 @@ def export(
             refuse(directory, repr(directory), "is one argument too many: write the path and the directory")
             asked = connect(server, key)
             path = find_readable(asked, where)
-            export_served(asked, path, name, members=member or [], base=base, as_json=as_json)
+            export_served(asked, path, name, members=member or [], base=base, conversion=conversion, as_json=as_json)
             return
-        from chockstone.cli.local.extraction import export_target, merge_target
+        from chockstone.cli.local.extraction import convert_target, export_target, merge_target
         from chockstone.cli.local.targets import find_one
 
         target = find_one(where, None if directory is None else name)
-        if base is not None:
+        if conversion is not None:
+            convert_target(target, directory or name, conversion, as_json=as_json)
+        elif base is not None:
             merge_target(target, directory or name, base=base, as_json=as_json)
         else:
             export_target(target, directory or name, members=member or [], as_json=as_json)
+
+
+def _read_conversion(to: ExportTarget, part: str | None, shard_size: str | None) -> Conversion | None:
+    """What --to and its options ask for; None extracts the members."""
+    from chockstone.cli.local.extraction import Conversion
+    from chockstone.cli.output.formatting import parse_size
+
+    if to != "safetensors":
+        refuse(part, "--part", "is for --to safetensors; the other formats hold the whole state")
+        refuse(shard_size, "--shard-size", "is for --to safetensors")
+    if to == "files":
+        return None
+    return Conversion(to, part, None if shard_size is None else parsed(parse_size, shard_size, "--shard-size"))
 
 
 def download(

@@ -22,10 +22,15 @@ class CheckpointCommands(LazyGroup):
         },
         "Copy to this machine": {
             "export": LazyCommand(
-                "checkpoints.extraction", "Extract a checkpoint into a new directory, verified.", "export"
+                "checkpoints.extraction", "Extract or convert a checkpoint into new files, verified.", "export"
             ),
             "download": LazyCommand(
                 "checkpoints.extraction", "Download a checkpoint of a server as one archive, verified.", "download"
+            ),
+        },
+        "Move from other programs": {
+            "import": LazyCommand(
+                "checkpoints.conversion", "Store a checkpoint of another program as an archive.", "import_"
             ),
         },
         "Delete": {
@@ -50,7 +55,7 @@ commands = typer.Typer(
 
 @commands.callback()
 def checkpoints() -> None:
-    """List, verify, export, share and delete checkpoints.
+    """List, verify, import, export, share and delete checkpoints.
 
     The commands work on a server or on a store. They ask a server if no STORE is given, or if a
     PATH tinker://RUN/KIND/NAME is given: the server of --server or TINKER_BASE_URL, with the API key of
