@@ -162,7 +162,8 @@ class TrainerCheckpoints:
         return self._handle
 
     def load_best_model(self, trainer: Trainer) -> None:
-        """Restore the model of the best checkpoint. Waits for running saves."""
+        """Restore the model of the best checkpoint, which may be the one that is being written: waits for it."""
+        self.wait()
         name = self._name_of(trainer.state.best_global_step or 0)
         model = plain_model(trainer)
         parts = model_targets(model, in_place=trainer.is_fsdp_enabled)
@@ -239,7 +240,7 @@ class TrainerCheckpoints:
         if self._retention is not None:
             return replace(self._retention, pinned=self._retention.pinned | pinned)
         limit = trainer.args.save_total_limit
-        if limit is None or limit <= 0:
+        if limit is None or limit <= 0 or trainer.args.process_index > 0:  # rank 0 removes
             return None
         newest = sorted({*self._names(), self._name_of(trainer.state.global_step)})[-limit:]
         return Retention(keep_last=limit if pinned <= set(newest) else max(1, limit - 1), pinned=pinned)

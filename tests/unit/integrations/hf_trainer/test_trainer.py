@@ -157,6 +157,30 @@ def test_save_total_limit_and_the_best_model_join(tmp_path: Path) -> None:
     assert kept.metrics["eval_score"] == 0.2
 
 
+def test_the_last_checkpoint_may_be_the_best_one(tmp_path: Path) -> None:
+    def score(_: Any) -> dict[str, float]:
+        return {"score": float(trainer.state.global_step % 3)}
+
+    trainer = tiny_trainer(
+        tmp_path / "output",
+        max_steps=3,
+        save_strategy="best",
+        eval_steps=1,
+        eval_strategy="steps",
+        load_best_model_at_end=True,
+        metric_for_best_model="score",
+        greater_is_better=True,
+        compute_metrics=score,
+    )
+    checkpoints = attach(trainer, tmp_path / "store", bytes_per_second=200_000)  # so that the last save takes a second
+    trainer.train()
+
+    assert steps_in(tmp_path / "store") == [1, 2]
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "store" / "step-00000002.tar")
+    assert checkpoints.last_save is not None
+    assert checkpoints.last_save.done()
+
+
 def test_a_retention_policy_replaces_save_total_limit(tmp_path: Path) -> None:
     trainer = tiny_trainer(tmp_path / "output", save_steps=1, save_total_limit=1)
     attach(trainer, tmp_path / "store", retention=Retention(keep_last=1, keep_every=3))
