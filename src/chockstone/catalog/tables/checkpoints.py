@@ -14,10 +14,10 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import and_, bindparam, delete, func, or_, select, true, update
+from sqlalchemy import Select, and_, bindparam, delete, func, or_, select, true, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 from sqlalchemy.sql.elements import ColumnElement
 
 from chockstone.catalog import schema as tables
@@ -134,18 +134,13 @@ class CheckpointTable:
         purged at once if that is None. ``CheckpointRowExists`` if another checkpoint took the name meanwhile: the
         caller must then call ``fail``.
         """
-        publication = (
-            update(tables.checkpoints)
-            .where(_CHECKPOINTS.save_id == save.save_id, _CHECKPOINTS.state == "pending")
-            .values(state="ready", size_bytes=size_bytes, seal=seal)
-            .returning(*CHECKPOINT_ROWS.columns)
-        )
+        given = {"given_save_id": save.save_id, "given_size_bytes": size_bytes, "given_seal": seal}
 
         async def publish(connection: AsyncConnection) -> CheckpointRow | None:
-            published = CHECKPOINT_ROWS.only((await connection.execute(publication)).all())
+            published = CHECKPOINT_ROWS.only((await connection.execute(_publication(), given)).all())
             if published is not None and use is not None:
-                project = select(tables.sessions.c.project_id).where(tables.sessions.c.session_id == use.session_id)
-                project_id = (await connection.execute(project)).scalar()
+                session = {"given_session_id": use.session_id}
+                project_id = (await connection.execute(_project_of_session(), session)).scalar()
                 await add_uses(connection, [replace(use, project_id=project_id)], is_sqlite=self._database.is_sqlite)
             return published
 
@@ -470,6 +465,24 @@ def _creation(overwrite: bool) -> ReturningInsert[Any]:  # Any: of a checkpoint'
     same_name = [tables.checkpoints.c[column] == given[column] for column in ("run_id", "kind", "name")]
     taken = select(_CHECKPOINTS.save_id).where(*same_name, is_published(), in_the_way).exists()
     return insertion(given, unless=taken).returning(*CHECKPOINT_ROWS.columns)
+
+
+@cache
+def _publication() -> ReturningUpdate[Any]:  # Any: of a checkpoint's columns
+    """The UPDATE that publishes a pending save, with parameters ``given_…``. Cached, as ``_creation`` is."""
+    given = {column: bindparam(f"given_{column}", type_=_CHECKPOINTS[column].type) for column in ("size_bytes", "seal")}
+    return (
+        update(tables.checkpoints)
+        .where(_CHECKPOINTS.save_id == bindparam("given_save_id"), _CHECKPOINTS.state == "pending")
+        .values(state="ready", **given)
+        .returning(*CHECKPOINT_ROWS.columns)
+    )
+
+
+@cache
+def _project_of_session() -> Select[Any]:  # Any: one column
+    sessions = tables.sessions.c
+    return select(sessions.project_id).where(sessions.session_id == bindparam("given_session_id"))
 
 
 def _named(run_id: str, kind: CheckpointKind, name: str) -> tuple[ColumnElement[bool], ...]:

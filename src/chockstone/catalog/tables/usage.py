@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from typing import Final, Literal
 
 from sqlalchemy import delete, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from chockstone.catalog import schema as tables
@@ -118,7 +120,13 @@ async def add_uses(connection: AsyncConnection, uses: Iterable[Use], *, is_sqlit
     # Always in the same order, so that two transactions do not deadlock.
     rows = [dict(zip((*_KEY, "amount"), (*key, sums[key]), strict=True)) for key in sorted(sums, key=repr)]
     if rows:
-        await connection.execute(upsertion(tables.usage, is_sqlite=is_sqlite, add=("amount",)), rows)
+        await connection.execute(_addition(is_sqlite), rows)
+
+
+@cache
+def _addition(is_sqlite: bool) -> sqlite.Insert | postgresql.Insert:
+    """The upsert of amounts. Cached: building it takes longer than running it."""
+    return upsertion(tables.usage, is_sqlite=is_sqlite, add=("amount",))
 
 
 async def _move_positions(
