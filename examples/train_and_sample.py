@@ -71,12 +71,12 @@ class Server:
         return time.monotonic() - started
 
     def kill(self) -> None:
-        """Send SIGKILL to the server and to its worker."""
+        """Send SIGKILL to the server, to its worker and to the spare worker."""
         if self._process is None or self._process.poll() is not None:
             return
-        worker = self._worker()
+        workers = self._workers()
         self._process.kill()
-        _kill(worker)
+        _kill(workers)
         self._process.wait()
 
     def kill_server(self) -> None:
@@ -86,10 +86,11 @@ class Server:
         self._process.wait()
 
     def kill_worker(self) -> None:
-        """Send SIGKILL to the worker only. The server starts another one."""
-        _kill(self._worker())
+        """Send SIGKILL to the worker only. Its spare replaces it, or the server starts another one."""
+        _kill(self._workers()[:1])
 
-    def _worker(self) -> list[int]:
+    def _workers(self) -> list[int]:
+        """Process ids of the worker and its spare, the oldest first."""
         assert self._process is not None
         return [*map(int, Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split())]
 

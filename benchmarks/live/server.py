@@ -119,17 +119,36 @@ class LiveServer:
 
     def worker(self) -> psutil.Process:
         """The process that computes."""
-        workers = [child for child in self.process.children() if "chockstone.backends.worker.main" in child.cmdline()]
-        if len(workers) != 1:
-            raise ServerFailed(f"the server has {len(workers)} workers instead of one; see {str(self._log)!r}")
+        workers = self._workers()
+        if not workers:
+            raise ServerFailed(f"the server has no worker; see {str(self._log)!r}")
         return workers[0]
+
+    def spare(self) -> psutil.Process | None:
+        """The process that waits to replace the worker; None: it is not there yet."""
+        return next(iter(self._workers()[1:]), None)
+
+    def wait_for_spare(self) -> psutil.Process:
+        """Wait until the spare has imported everything: it uses no more CPU time then."""
+        deadline, used = time.monotonic() + START_SECONDS, -1.0
+        while True:
+            spare = self.spare()
+            now = 0.0 if spare is None else sum(spare.cpu_times()[:2])
+            if spare is not None and now == used and now > 0:
+                return spare
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"the server has no spare worker; see {str(self._log)!r}")
+            used = now
+            time.sleep(0.5)
+
+    def _workers(self) -> list[psutil.Process]:
+        """The worker, then its spare: a spare is started when its worker is ready."""
+        children = [each for each in self.process.children() if "chockstone.backends.worker.main" in each.cmdline()]
+        return sorted(children, key=lambda child: child.create_time())
 
     def worker_memory_bytes(self) -> int:
         """The worker's proportional share (PSS) of the memory it has mapped."""
-        for line in Path(f"/proc/{self.worker().pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-        raise RuntimeError("/proc/…/smaps_rollup has no Pss line")
+        return memory_bytes(self.worker())
 
     def _wait_for_address(self, process: subprocess.Popen[bytes]) -> str:
         deadline = time.monotonic() + START_SECONDS
@@ -143,6 +162,14 @@ class LiveServer:
             raise ServerFailed(f"the server answers healthz with {status}")
         connection.close()
         return found[1]
+
+
+def memory_bytes(process: psutil.Process) -> int:
+    """The process's proportional share (PSS) of the memory it has mapped."""
+    for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/…/smaps_rollup has no Pss line")
 
 
 def connect(url: str) -> http.client.HTTPConnection:

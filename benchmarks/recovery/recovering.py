@@ -1,4 +1,4 @@
-"""Recovering: a server is killed in the middle of a run's training, and started again until the run answers.
+"""Recovering: a worker is killed in the middle of a run's training, then its server, until the run answers again.
 
 The run has a recovery archive, and twenty optimizer steps since. What the recovery did is read from its receipt.
 """
@@ -13,16 +13,20 @@ from typing import Any
 from benchmarks.harness.context import Context
 from benchmarks.harness.rounds import Metrics, Rows, Series
 from benchmarks.live.client import RANK, batch_of, new_run, session, step
+from benchmarks.live.models import Model
+from benchmarks.live.server import memory_bytes
 from benchmarks.recovery.scale import LARGE, REPLAYED_STEPS
 from benchmarks.recovery.setup import Setup, new_server
 from benchmarks.recovery.wire import Wire
 from benchmarks.server.starting import IMPORTS, import_seconds
 
-OURS = "killed, and started again"
+OURS = "server killed, and started again"
+WORKER = "worker killed, and replaced by its spare"
+SPARE = "the spare worker that waits"
 ORIGINAL = "the steps that are replayed, when they were new"
 
 _ARCHIVED_STEPS = REPLAYED_STEPS + 5  # then a recovery archive is taken, and no other before the kill
-_FLAGS = (f"--recovery-steps={_ARCHIVED_STEPS}", "--recovery-replay=30d")
+_FLAGS = (f"--recovery-steps={_ARCHIVED_STEPS}", "--recovery-replay=30d", "--spare-worker=1s")
 _LATER = 1_000_000  # a sequence number that the SDK does not reach
 
 
@@ -34,18 +38,17 @@ def measure_recovery(context: Context, setup: Setup) -> Rows:
     batch = setup.scale.large.batch
     steps = f"{REPLAYED_STEPS} steps of {batch} to replay"
     context.describe(f"{setup.models[LARGE].title} model, rank {RANK}, {steps}")
-    rows = {OURS: Series(), ORIGINAL: Series(), IMPORTS: Series()}
+    rows = {name: Series() for name in (OURS, WORKER, SPARE, ORIGINAL, IMPORTS)}
     for number in range(setup.scale.recoveries):
-        recovery, original = _recover(context, setup, number)
-        rows[OURS].add(recovery)
-        rows[ORIGINAL].add({"seconds": original})
+        for name, metrics in _recover(context, setup, number).items():
+            rows[name].add(metrics)
         rows[IMPORTS].add({"seconds": import_seconds()})
     rows[OURS].note = f"{2 * REPLAYED_STEPS} operations replayed on a recovery archive, each with the same bits"
     return rows
 
 
-def _recover(context: Context, setup: Setup, number: int) -> tuple[Metrics, float]:
-    """Returns what was measured of the recovery, and the seconds that the replayed steps took at first."""
+def _recover(context: Context, setup: Setup, number: int) -> dict[str, Metrics]:
+    """Returns what was measured of both recoveries and of the spare, and how long the replayed steps took at first."""
     scale, model = setup.scale, setup.models[LARGE]
     batch = batch_of(model.draw(scale.large.sequences, scale.large.tokens + 1, seed=6))
     with new_server(context, model, f"server-{number}", *_FLAGS) as server, session(server.url) as service:
@@ -56,26 +59,48 @@ def _recover(context: Context, setup: Setup, number: int) -> tuple[Metrics, floa
             began = perf_counter()
             step(run, batch)
             step_seconds.append(perf_counter() - began)
-        context.say(f"recovery {number + 1} of {scale.recoveries}: killed")
-        server.kill()
+        original = REPLAYED_STEPS * median(step_seconds[-REPLAYED_STEPS:])
 
+        context.say(f"recovery {number + 1} of {scale.recoveries}: worker killed")
+        spare_bytes = memory_bytes(server.wait_for_spare())
+        worker, wire = server.worker(), Wire(server.url)
+        began = perf_counter()
+        worker.kill()
+        worker.wait()
+        replaced = _answered(wire, run.model_id, model, began, count=1)
+
+        context.say(f"recovery {number + 1} of {scale.recoveries}: server killed")
+        server.wait_for_spare()  # else it would take time of the next server
+        server.kill()
         began = perf_counter()
         server.start()
         answers = perf_counter() - began
-        wire = Wire(server.url)
-        wire.forward(run.model_id, model.draw(1, 9, seed=7), seq_id=_LATER)
-        recovered = perf_counter() - began
-        receipt = _receipt(wire, run.model_id)
-    original = REPLAYED_STEPS * median(step_seconds[-REPLAYED_STEPS:])
-    replay = receipt["seconds"]
-    metrics = {"answers": answers, "replay": replay, "seconds": recovered, "besides": recovered - replay}
-    return metrics | {"against_original": replay / original}, original
+        restarted = _answered(Wire(server.url), run.model_id, model, began, count=2)
+    share = {"against_original": restarted["replay"] / original}
+    return {
+        OURS: restarted | share | {"answers": answers},
+        WORKER: replaced,
+        SPARE: {"memory": float(spare_bytes)},
+        ORIGINAL: {"seconds": original},
+    }
 
 
-def _receipt(wire: Wire, run_id: str) -> Mapping[str, Any]:  # Any: JSON
-    """Raises NotExact."""
-    [receipt] = wire.get(f"training_runs/{run_id}/recoveries")["recoveries"]
-    wanted = {"replayed": 2 * REPLAYED_STEPS, "matched": 2 * REPLAYED_STEPS, "mismatched": 0}
+def _answered(wire: Wire, run_id: str, model: Model, began: float, *, count: int) -> Metrics:
+    """Wait for the run to answer. It has been recovered ``count`` times by then."""
+    wire.forward(run_id, model.draw(1, 9, seed=7), seq_id=_LATER + count)
+    seconds = perf_counter() - began
+    replay = _receipt(wire, run_id, count=count)["seconds"]
+    return {"seconds": seconds, "replay": replay, "besides": seconds - replay}
+
+
+def _receipt(wire: Wire, run_id: str, *, count: int) -> Mapping[str, Any]:  # Any: JSON
+    """Of the newest recovery. Raises NotExact."""
+    receipts = wire.get(f"training_runs/{run_id}/recoveries")["recoveries"]
+    if len(receipts) != count:
+        raise NotExact(f"wanted {count} recoveries, and there were {len(receipts)}")
+    receipt = max(receipts, key=lambda each: str(each["at"]))
+    operations = 2 * REPLAYED_STEPS + count - 1  # those after an earlier recovery included
+    wanted = {"replayed": operations, "matched": operations, "mismatched": 0}
     if receipt["archive"] is None or any(receipt[name] != value for name, value in wanted.items()):
         raise NotExact(f"wanted {wanted} on a recovery archive, and the receipt says {receipt}")
     found: Mapping[str, Any] = receipt

@@ -93,14 +93,22 @@ RECOVERY = Measure(
         Column("answers", "API answers", precise_seconds),
         Column("replay", "replay", precise_seconds),
         Column("besides", "besides that", precise_seconds),
+        Column("memory", "memory", megabytes),
     ),
-    ours=(recovering.OURS,),
+    ours=(recovering.OURS, recovering.WORKER),
     panel=Bars("seconds"),
     aims=(
         at_most("from start until the API answers", median(recovering.OURS, "answers"), 5.0, seconds),
         at_most(
             "until the run answers, besides its replay",
             median(recovering.OURS, "besides"),
+            5.0,
+            seconds,
+            counts=Counts.FULL,
+        ),
+        at_most(
+            "the same after a crash of the worker",
+            median(recovering.WORKER, "besides"),
             5.0,
             seconds,
             counts=Counts.FULL,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from faults.crashes import OFTEN, Client, Heard, Killer, RestartedServer, assert_same
+from faults.crashes import OFTEN, Client, Heard, Killer, RestartedServer, assert_same, until
 from faults.doubling_proxy import DoublingProxy
 from sdk.recoveries import recoveries
-from support.live import LiveServer
+from support.live import LiveServer, is_alive
 
 Undisturbed = Callable[..., Heard]
 Serve = Callable[..., RestartedServer]
@@ -102,6 +104,31 @@ def test_a_few_kills_change_no_bit(serve: Serve, undisturbed: Undisturbed, tmp_p
     kills = sweep(serve(*OFTEN), undisturbed(*TRAINING), tmp_path, plan=["both", "server in recovery"], seed=1)
 
     assert kills == 4
+
+
+def test_a_spare_worker_takes_over_without_a_changed_bit_and_ends_with_its_server(
+    serve: Serve, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    expected = undisturbed(*TRAINING)
+    server = serve(*OFTEN, "--spare-worker=1s")
+    [worker] = server.workers()
+    until(lambda: len(server.workers()) == 2, "a spare waits")
+    [spare] = set(server.workers()) - {worker}
+    client = Client(server, tmp_path, *TRAINING)
+    client.wait_for(expected.count // 2)
+
+    os.kill(worker, signal.SIGKILL)
+    heard = client.result(with_usage=True)
+
+    assert_same(heard, expected)
+    assert heard.used == expected.used
+    assert sum(receipt["mismatched"] for receipt in recoveries(server, heard)) == 0
+    assert f"spare worker promoted pid={spare}" in server.log()
+    until(lambda: spare in server.workers() and len(server.workers()) == 2, "another spare waits")
+    family = server.workers()
+    server.hold()
+    server.kill_server()
+    until(lambda: not any(map(is_alive, family)), "worker and spare have ended with their server")
 
 
 @pytest.mark.soak

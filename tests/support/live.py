@@ -88,7 +88,7 @@ class LiveServer:
         self.key = key
         self.url = ""
         self._port = 0  # any free one the first time, and then the same
-        self._flags = [f"--threads={threads}", *flags]
+        self._flags = [f"--threads={threads}", "--spare-worker=off", *flags]  # a spare takes seconds of a core
         self._process: subprocess.Popen[bytes] | None = None
         self._family: list[int] = []  # its children, when it was last told to stop
         self._log = home / "server.log"

@@ -29,6 +29,7 @@ class ServerConfig:
     max_body_bytes: int
     max_sequences: int
     tokens_per_micro_batch: int  # 0: what suits the device
+    spare_seconds: float | None  # that a worker is ready before a spare is started; None: no spare
     limits: EngineLimits
     durability: Durability
     storage: StorageRules

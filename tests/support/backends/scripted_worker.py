@@ -28,6 +28,11 @@ import json, os, socket, struct, sys, threading, time
 sock = socket.socket(fileno=int(sys.argv[-1]))
 file = sock.makefile("rb")
 config = json.loads(os.environ["CHOCKSTONE_WORKER"])
+if config["is_spare"]:
+    if not sock.recv(1):
+        sys.exit(0)
+    if config["device"] == "dies when promoted":
+        sys.exit(8)
 lives = config["store"] + "/lives"
 with open(lives, "a") as record:
     record.write("x")
@@ -65,7 +70,7 @@ match config["device"]:
         sys.exit(7)
     case "slow":
         time.sleep(0.1)
-send({"event": "ready", "environment": {"life": life, "argv": sys.argv[1:], "config": config}})
+send({"event": "ready", "environment": {"life": life, "pid": os.getpid(), "argv": sys.argv[1:], "config": config}})
 if config["device"] == "stuck":
     threading.Thread(target=beat, daemon=True).start()
 if config["device"] == "beats":

@@ -240,7 +240,14 @@ def _backend(
     settings, first, inherit = prepared.worker_config, prepared.worker, [prepared.claim.lock]
     if config.backend == "ray":
         return RayBackend(ray_plan(config), settings, on_lost=on_lost, on_fatal=on_fatal, first=first, inherit=inherit)
-    return LocalBackend(settings, on_lost=on_lost, on_fatal=on_fatal, first=first, inherit=inherit)
+    return LocalBackend(
+        settings,
+        on_lost=on_lost,
+        on_fatal=on_fatal,
+        first=first,
+        inherit=inherit,
+        spare_seconds=config.spare_seconds,
+    )
 
 
 async def _with_sampler(config: ServerConfig, backend: WorkerSupervisor, storage: ArchiveStorage) -> Worker:

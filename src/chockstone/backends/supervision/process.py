@@ -22,6 +22,7 @@ from chockstone.telemetry.log_format import LogFormat, configure_logging
 # -P: do not import modules from the directory that the server was started in. The last argument, which ``spawn`` adds,
 # is the descriptor of a socket.
 COMMAND: Final = (sys.executable, "-P", "-m", "chockstone.backends.worker.main")
+PROMOTION: Final = b"\x01"  # what a spare waits for, ahead of the first message of its channel
 MODEL_ENVIRONMENT: Final[Mapping[str, str]] = {  # environment variables with which models are loaded
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -45,6 +46,7 @@ class WorkerConfig:
     log_format: LogFormat = "text"
     otlp_endpoint: str | None = None
     trace_ratio: float | None = None
+    is_spare: bool = False  # it waits for PROMOTION before it loads models
 
 
 def begin_telemetry(config: WorkerConfig, *, role: str) -> None:

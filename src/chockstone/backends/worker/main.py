@@ -1,7 +1,8 @@
 """The worker process: holds the models. It ends when the server that started it ends.
 
 A restarted server must not find an old worker that still writes to the same store. A worker may be killed at any
-moment: an archive is either committed or not visible.
+moment: an archive is either committed or not visible. A spare worker imports everything, and loads the models when the
+server promotes it.
 """
 
 from __future__ import annotations
@@ -28,16 +29,19 @@ def main() -> None:
     _die_with_server(sock)
     os.nice(_NICENESS)
     choice = limit_instruction_sets()
-    with quick_imports(), hidden_packages("scipy"):
+    with quick_imports(), hidden_packages("scipy", "accelerate"):
         import orjson
         import torch
 
         from chockstone.backends.channel import BlockingChannel
         from chockstone.backends.supervision.process import WorkerConfig, begin_telemetry
+        from chockstone.backends.worker.promotion import wait_for_promotion
         from chockstone.backends.worker.service import WorkerService
         from chockstone.backends.worker.spinning import spinning_only_where_alone
 
     config = WorkerConfig(**orjson.loads(os.environ.pop("CHOCKSTONE_WORKER")))
+    if config.is_spare and not wait_for_promotion(sock, config.models.values()):
+        _end()
     begin_telemetry(config, role="worker")
     report_choice(choice)
     if config.threads:

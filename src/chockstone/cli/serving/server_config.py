@@ -23,6 +23,7 @@ def server_config(settings: Settings) -> ServerConfig:
         max_body_bytes=limits.max_body_bytes,
         max_sequences=limits.max_sequences,
         tokens_per_micro_batch=limits.tokens_per_micro_batch,
+        spare_seconds=recovery.spare_worker or None,
         limits=EngineLimits(
             operations_per_run=limits.max_queued_operations,
             samples=limits.max_queued_samples,

@@ -124,6 +124,11 @@ class RecoverySettings:
         whole_number(1, 2**31), 200, "Maximum number of optimizer steps between recovery archives."
     )
     recovery_replay: float = setting(duration(), 30.0, "Maximum computing time to replay after a crash.")
+    spare_worker: float = setting(
+        duration(may_be_off=True),
+        10.0,
+        "Start a spare worker (about 300 MB, without models) when a worker was ready for this long; off disables it.",
+    )
     park_after: float = setting(duration(), 1800.0, "Unload a run to disk after this long without client activity.")
     session_timeout: float = setting(
         duration(), 30 * 86_400.0, "End a session after this long without client activity."

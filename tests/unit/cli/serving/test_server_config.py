@@ -39,14 +39,16 @@ def test_what_runs_survive_reaches_the_server_and_stands_in_the_banner(started: 
     words = ["--recovery-steps", "7", "--recovery-replay", "90s", "--park-after", "5m", "--session-timeout", "2d"]
 
     synced = serve("--model", "tiny", "--journal", "synced", *words)
-    plain, off = serve("--model", "tiny"), serve("--model", "tiny", "--journal", "off")
+    plain, off = serve("--model", "tiny"), serve("--model", "tiny", "--journal", "off", "--spare-worker", "off")
 
     assert started[0].durability == Durability("synced", 7, 90.0)
     assert (started[0].limits.park_seconds, started[0].limits.forget_seconds) == (300.0, 172_800.0)
     assert "journal: synced; runs survive" in synced.stdout
     assert (started[1].durability, started[1].limits) == (Durability(), EngineLimits())
+    assert started[1].spare_seconds == 10.0
     assert "journal: on; runs survive a crash of this process or its worker\n" in plain.stdout
     assert (started[2].durability.journal, "journal: off; runs are lost when" in off.stdout) == ("off", True)
+    assert started[2].spare_seconds is None
 
 
 def test_a_metric_may_have_a_colon_where_the_mode_is_written(started: list[ServerConfig]) -> None:

@@ -52,7 +52,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
         "journal": "synced",
         "on_journal_loss": "continue",
         **dict.fromkeys(("checkpoint_ttl", "trash", "sweep_interval", "scrub_interval"), "17h"),
-        **dict.fromkeys(("recovery_replay", "park_after", "session_timeout"), "17h"),
+        **dict.fromkeys(("recovery_replay", "spare_worker", "park_after", "session_timeout"), "17h"),
         **dict.fromkeys(("user_quota", "run_quota"), "17GiB"),
         "database": "postgresql://ann:secret@db/x",
         "store": "s3://bucket/prefix",
@@ -82,7 +82,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
         17, 17, ("loss", "max", 17), hours, gib, gib, 17, hours, hours, scrub_rate=17, scrub_interval=hours
     )
     assert from_file.traces == TraceSettings("http://collector:4318", 0.17)
-    assert from_file.recovery == RecoverySettings("synced", "continue", 17, hours, hours, hours)
+    assert from_file.recovery == RecoverySettings("synced", "continue", 17, hours, hours, hours, hours)
 
 
 def test_rules_can_be_switched_off_over_another_source(tmp_path: Path) -> None:
