@@ -12,7 +12,7 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -63,8 +63,18 @@ class UserDirectory:
         self._now = now
         self._users: dict[str, str] = {}  # by digest of the key
         self._marks: dict[str, str] = {}  # by the mark of the key, which tokens carry
+        self._reading = asyncio.Lock()
         self.is_open = not (self._configured or keys_required)  # no key was ever created: accept any
         self._take(self._configured)
+
+    async def refresh(self, read: Callable[[], Awaitable[Iterable[StoredKey]]]) -> None:
+        """Replace the catalog's keys by those that ``read`` returns.
+
+        Reads take turns: keys that were read before a change never replace those that were read after it. So a key that
+        was revoked before this was called is refused from the return on.
+        """
+        async with self._reading:
+            self.reload(await read())
 
     def reload(self, stored: Iterable[StoredKey]) -> None:
         """Replace the catalog's keys; the configured ones stay.
@@ -153,7 +163,7 @@ async def follow_keys(users: UserDirectory, catalog: Catalog, *, remember: Calla
     is_away = False
     while True:
         try:
-            users.reload(await catalog.keys.list())
+            await users.refresh(catalog.keys.list)
             if not users.is_open:
                 await asyncio.to_thread(remember)
         except Exception as error:  # noqa: BLE001  # the loop must survive: a key that is revoked later must be refused

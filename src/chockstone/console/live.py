@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Protocol, Self
 
@@ -19,11 +18,10 @@ from fastapi import Depends, Request
 from fastapi.responses import StreamingResponse
 
 from chockstone.api.context import Context
-from chockstone.api.event_streams import PING, PING_SECONDS, encode_event, stream_response
+from chockstone.api.event_streams import PING, PING_SECONDS, encode_event
 from chockstone.api.users import Caller
 from chockstone.catalog import CatalogError, RowMissing
 from chockstone.console.gate import Gate
-from chockstone.engine.config import Busy
 
 log = logging.getLogger(__name__)
 INTERVAL_SECONDS: Final = 2.0
@@ -71,17 +69,15 @@ class Live:
         ``key``: streams of a caller with the same key show the same. Raises Busy when too many streams are open.
         """
         self._context.refuse_when_stopping()
-        self._context.event_streams.refuse_when_full(caller.user_id)
-        return stream_response(self._events(request, caller, render, (caller.user_id, key), feed or _Pause()))
+        events = self._events(request, render, (caller.user_id, key), feed or _Pause())
+        return self._context.event_streams.open(caller.user_id, events)
 
-    async def _events(
-        self, request: Request, caller: Caller, render: Render, key: Hashable, feed: LiveFeed
-    ) -> AsyncIterator[bytes]:
+    async def _events(self, request: Request, render: Render, key: Hashable, feed: LiveFeed) -> AsyncIterator[bytes]:
         """Until the server stops, the session ends, or what the page shows is deleted."""
         sent: dict[str, str] = {}
         due = last_sent = self._monotonic()
         end = due + _LONGEST_SECONDS
-        with suppress(Busy), self._context.event_streams.opened(caller.user_id), feed:
+        with feed:
             while not self._context.engine.is_stopping and self._gate.is_current(request) and not feed.has_ended:
                 now = self._monotonic()
                 if now >= end:

@@ -10,7 +10,7 @@ import pytest
 from fastapi import HTTPException
 
 from chockstone.api import users as module
-from chockstone.api.users import Caller, UserDirectory, follow_keys
+from chockstone.api.users import Caller, StoredKey, UserDirectory, follow_keys
 from chockstone.catalog import Catalog, CatalogUnavailable
 from chockstone.catalog.tables.users import KeyRow
 from chockstone.engine.ownership.api_keys import digest_of
@@ -193,3 +193,24 @@ def test_where_keys_are_required_nobody_is_let_in_before_there_is_one() -> None:
     with pytest.raises(HTTPException) as refusal:
         users.identify("tml-any")
     assert refusal.value.status_code == 401
+
+
+async def test_keys_that_were_read_before_a_revocation_do_not_replace_those_read_after_it() -> None:
+    users = make_users()
+    valid, revoked = [stored("bob", "tml-of-bob")], [stored("bob", "tml-of-bob", revoked=True)]
+    may_answer = asyncio.Event()
+
+    async def read_early() -> list[StoredKey]:
+        await may_answer.wait()
+        return valid
+
+    async def read_late() -> list[StoredKey]:
+        return revoked
+
+    early = asyncio.create_task(users.refresh(read_early))
+    await asyncio.sleep(0)  # it has begun to read
+    late = asyncio.create_task(users.refresh(read_late))
+    may_answer.set()
+    await asyncio.gather(early, late)
+
+    assert _is_refused(users, "tml-of-bob")

@@ -66,7 +66,6 @@ async def test_a_part_is_sent_at_first_and_whenever_it_has_changed(
     await events.aclose()  # type: ignore[attr-defined]  # a generator
 
     assert found == [("parts", {"same": "<p>", "number": "1"}), ("parts", {"number": "2"})]
-    assert len(context.event_streams) == 0
 
 
 async def test_pages_of_the_same_key_share_a_rendering_and_others_do_not(
@@ -112,7 +111,7 @@ async def test_a_stream_ends_with_the_session_the_server_and_the_thing_it_shows(
     assert [text async for text in revoked] == []
 
     context.engine.shutdown.begin()
-    stopping = live._events(request_of_ann, CALLER, render, "y", module._Pause())
+    stopping = live._events(request_of_ann, render, "y", module._Pause())
     assert [text async for text in stopping] == []
 
 

@@ -69,7 +69,7 @@ async def create_key(
     row = await context.catalog.keys.add(
         request.user_id, made.digest, hint=made.hint, note=request.note, now=context.now()
     )
-    context.users.reload([*keys, row])
+    await context.users.refresh(context.catalog.keys.list)
     context.engine.audit("key_created", owner=row.user_id, details=_details(row, by=caller.user_id))
     log.info("key created key=%d user=%s by=%s", row.key_id, row.user_id, caller.user_id)
     try:
@@ -99,7 +99,7 @@ async def revoke_key(
     row, now = keys.get(key_id), context.now()
     if row is None or not await context.catalog.keys.revoke(key_id, now=now):
         raise RowMissing(f"there is no valid key {key_id}; list the keys")
-    context.users.reload(await context.catalog.keys.list())
+    await context.users.refresh(context.catalog.keys.list)
     context.engine.audit("key_revoked", owner=row.user_id, details=_details(row, by=caller.user_id))
     log.info("key revoked key=%d user=%s by=%s", row.key_id, row.user_id, caller.user_id)
     return RevokeKeyResponse(key_id=row.key_id, user_id=row.user_id, revoked_at=now)

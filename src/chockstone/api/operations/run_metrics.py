@@ -15,7 +15,7 @@ from fastapi import Response as HttpResponse
 from fastapi.responses import StreamingResponse
 
 from chockstone.api.context import Context, ContextDep
-from chockstone.api.event_streams import PING, PING_SECONDS, encode_event, stream_response
+from chockstone.api.event_streams import PING, PING_SECONDS, encode_event
 from chockstone.api.routes import Routes
 from chockstone.api.users import Caller, CallerDep
 from chockstone.engine.config import Busy
@@ -87,12 +87,11 @@ async def stream_metrics(
     which replaces ``after``. A stream ends when its reader falls behind, and when the server stops.
     """
     context.refuse_when_stopping()
+    wanted = _parse_names(names)
     await _check_readable(context, caller, run_id)
-    context.event_streams.refuse_when_full(caller.user_id)
     if last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit():
         after = min(int(last_event_id), 2**53 - 1)
-    events = _events(context, caller, run_id, after, _parse_names(names), max_seconds)
-    return stream_response(events)
+    return context.event_streams.open(caller.user_id, _events(context, caller, run_id, after, wanted, max_seconds))
 
 
 @routes.post("/{run_id}/metrics", summary="Add points to the metrics of a run")
@@ -147,11 +146,7 @@ async def _events(
 ) -> AsyncIterator[bytes]:
     history, loop = context.engine.history, asyncio.get_running_loop()
     ends_at = loop.time() + max_seconds
-    with (
-        suppress(Busy),  # others were faster; the client connects again
-        context.event_streams.opened(caller.user_id),
-        history.subscribe(run_id, max_waiting=_STREAM_WAITING) as subscription,
-    ):
+    with history.subscribe(run_id, max_waiting=_STREAM_WAITING) as subscription:
         has_more = True
         while has_more:  # what was recorded before the subscription
             page = await history.read(run_id, after=cursor, limit=_STREAM_PAGE, names=names)

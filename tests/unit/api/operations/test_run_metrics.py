@@ -5,7 +5,7 @@ import csv
 import io
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
@@ -420,3 +420,20 @@ async def test_a_user_may_open_so_many_streams(served: Served, context: Context,
                 await asyncio.sleep(0.001)
         async with streaming(client, run_id) as stream:
             assert await stream.event() == (1, [1])
+
+
+async def test_of_streams_opened_at_the_same_moment_those_too_many_are_refused_with_the_reason(
+    served: Served, context: Context, ann: User
+) -> None:
+    context.event_streams._max_per_user = 2
+    run_id = await ann.run()
+    async with listening(served) as client, AsyncExitStack() as stack:
+
+        async def connect() -> httpx.Response:
+            return await stack.enter_async_context(client.stream("GET", f"training_runs/{run_id}/metrics/stream"))
+
+        answers = await asyncio.gather(*(connect() for _ in range(8)))
+        refused = [(await answer.aread()).decode() for answer in answers if answer.status_code == 429]
+
+        assert sorted(answer.status_code for answer in answers) == [200] * 2 + [429] * 6
+        assert all("2 event streams of yours are open" in text for text in refused)
