@@ -93,22 +93,26 @@ class Peers:
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
         rank, world_size = found
-        options: dict[str, Any] = {}
+        timeout = timedelta(seconds=timeout_seconds)
         arrivals = PrefixStore("chockstone/arrivals", _get_default_store())
         if ranks is not None:
-            options = {"ranks": list(ranks), "use_local_synchronization": True}
             arrivals = PrefixStore("/".join(map(str, ranks)), arrivals)
             rank, world_size = ranks.index(rank), len(ranks)
         number = arrivals.add(str(rank), 1)
+        store = PrefixStore(f"connection {number}", arrivals)
+        group: Any  # as torch.distributed has it
         try:
-            group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds), **options)
+            if ranks is None:
+                group = distributed.new_group(backend="gloo", timeout=timeout)
+                store = PrefixStore(f"chockstone/{group.group_name}", _get_default_store())
+            else:  # not by new_group: its names differ between ranks that are in different numbers of groups
+                group = distributed.ProcessGroupGloo(PrefixStore("gloo", store), rank, world_size, timeout)
         except RuntimeError as error:
             how = str(error)[:300]
             with suppress(RuntimeError):  # the process that serves the store may be gone, too
                 missing = [other for other in range(world_size) if arrivals.add(str(other), 0) < number]
                 how = "; ".join(f"rank {other}: it did not come in {timeout_seconds:g} s" for other in missing) or how
             raise RanksLost(f"rank {rank} of {world_size} did not find the others. {how}. {_ADVICE}") from error
-        store = PrefixStore(f"chockstone/{group.group_name}", _get_default_store())
         return cls(rank, world_size, group=group, store=store, timeout_seconds=timeout_seconds)
 
     @property

@@ -120,6 +120,40 @@ def test_a_subgroup_and_a_single_rank_save_by_themselves(tmp_path: Path, ranks: 
     assert Checkpointer(tmp_path).load(name="alone").keys() == {"alone"}
 
 
+def save_on_a_part_of_the_ranks(rank: int, store: str) -> None:
+    from torch import distributed
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Replicate, Shard, zeros
+
+    mesh = DeviceMesh("cpu", [0, 2])
+    state: dict[str, Any] = {
+        "sharded": zeros(6, device_mesh=mesh, placements=[Shard(0)]),
+        "replicated": zeros(3, device_mesh=mesh, placements=[Replicate()]),
+        "extra": {"number": 1, "tensor": torch.ones(1)},
+    }
+    if rank != 1:
+        state["sharded"].to_local().fill_(rank + 1.0)
+        state["replicated"].to_local().fill_(7.0)
+    dcp.save(state, storage_writer=ArchiveWriter(store, name="part"))
+    for tensor in (state["sharded"], state["replicated"], state["extra"]["tensor"]):
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        local.zero_()
+    dcp.load(state, storage_reader=ArchiveReader(store, name="part"))
+    if rank != 1:
+        assert torch.equal(state["sharded"].to_local(), torch.full((3,), rank + 1.0))
+        assert torch.equal(state["replicated"].to_local(), torch.full((3,), 7.0))
+    assert torch.equal(state["extra"]["tensor"], torch.ones(1))
+    distributed.barrier()
+
+
+def test_tensors_of_a_part_of_the_ranks_are_saved_by_them(tmp_path: Path, ranks: RankPool) -> None:
+    ranks.run(3, save_on_a_part_of_the_ranks, str(tmp_path))
+
+    loaded = Checkpointer(tmp_path).load(name="part")
+    assert loaded["sharded"].tolist() == [1.0, 1.0, 1.0, 3.0, 3.0, 3.0]
+    assert loaded["replicated"].tolist() == [7.0, 7.0, 7.0]
+
+
 def save_what_differs(rank: int, store: str) -> list[str]:
     """Saves that fail on one rank, and one that does not after them. Returns the errors."""
     from torch.distributed.checkpoint.api import CheckpointException
