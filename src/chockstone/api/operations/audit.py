@@ -33,7 +33,10 @@ async def audit(
     run: Annotated[str | None, Query(max_length=255, description="id of a run")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000, description="the newest ones")] = 10_000,
 ) -> AuditResponse:
-    """The caller's entries, or for admins those of all users; oldest first."""
+    """The caller's entries, or for admins those of all users; oldest first.
+
+    ``user`` chooses among these: a caller who is no admin finds what that user did to the caller's own things.
+    """
     await context.engine.audit.flush()
     rows = await context.catalog.audit.list(
         context.scope_of(caller), day=day, prefix=_PREFIXES[event_type], user=user, run_id=run, limit=limit

@@ -32,9 +32,25 @@ async def test_users_see_their_own_entries_and_admins_see_all(
     assert own in all_seen.text
     assert theirs in all_seen.text
     assert Markup(seen.text).refused_by_policy() == []
-    assert (await ann.open("/console/audit?user=bob")).status_code == 403
     assert theirs in (await root.open("/console/audit?user=bob")).text
     assert own not in (await root.open("/console/audit?user=bob")).text
+
+
+async def test_users_find_what_another_user_did_to_their_things_as_the_api_does(
+    ann: PageVisitor, users: dict[str, User]
+) -> None:
+    run_id = await users["ann"].run()
+    await users["ann"].save(run_id, "shared")
+    theirs = await users["bob"].save(await users["bob"].run(), "theirs")
+    await users["ann"].http.post(f"training_runs/{run_id}/checkpoints/weights/shared/publish")
+    await users["bob"].http.get(f"training_runs/{run_id}/checkpoints/weights/shared/archive")
+
+    page = await ann.open("/console/audit?user=bob")
+    listed = (await users["ann"].http.get("audit", params={"user": "bob"})).json()["entries"]
+
+    assert events(page) == [entry["event"] for entry in listed] == ["checkpoint_read"]
+    assert theirs not in page.text
+    assert "No entry matches" in (await ann.open("/console/audit?user=nobody")).text
 
 
 async def test_an_empty_audit_teaches_what_is_recorded(ann: PageVisitor) -> None:
