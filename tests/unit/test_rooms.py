@@ -33,7 +33,12 @@ ALLOWED: dict[str, set[str]] = {
 }
 FOR_ALL = {"extras"}  # files beside the rooms, which every room may import
 TORCH_AT_IMPORT = {"backends", "sampling"}  # rooms whose modules may import torch at the top
-TORCH_INTEGRATIONS = {"dcp", "hf_trainer"}  # packages of integrations that may do so, too: their platform is torch
+TORCH_INTEGRATIONS = {
+    "accelerate",
+    "dcp",
+    "hf_trainer",
+    "lightning",
+}  # packages of integrations that may
 
 MAX_FILES: Final = 16  # of one folder, with its __init__.py
 

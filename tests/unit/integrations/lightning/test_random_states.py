@@ -1,0 +1,54 @@
+"""Random states: restored when a checkpoint is loaded, and once more inside an epoch."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from chockstone.checkpoints import RandomState
+from chockstone.integrations.lightning import ArchiveCheckpointIO, RandomStates, newest_checkpoint
+from support.integrations.lightning_runs import PositionedBatches, RecordingModule, make_trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # what Lightning says about every resumed run
+
+
+def fit(root: Path, steps: int, callbacks: list[Any]) -> RecordingModule:
+    checkpoint = ModelCheckpoint(root, every_n_train_steps=2, save_top_k=-1)
+    plugins = [ArchiveCheckpointIO()]
+    trainer = make_trainer(root, checkpoint=checkpoint, plugins=plugins, callbacks=callbacks, max_steps=steps)
+    model = RecordingModule()
+    trainer.fit(model, PositionedBatches(), ckpt_path=newest_checkpoint(root))
+    return model
+
+
+def test_the_generators_of_python_and_torch_continue(tmp_path: Path) -> None:
+    fit(tmp_path, 2, [RandomStates()])
+    rows = ArchiveCheckpointIO().load_checkpoint(tmp_path)["random_states"]
+    RandomState().load_state_dict(rows)
+    expected = random.random(), torch.rand(1)
+    drawn: list[Any] = []
+
+    class Draw(RandomStates):
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            super().on_train_start(trainer, pl_module)
+            drawn.extend([random.random(), torch.rand(1)])
+
+    random.seed(0)
+    fit(tmp_path, 3, [Draw()])
+
+    assert tuple(drawn) == expected
+
+
+def test_a_checkpoint_without_random_states_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fit(tmp_path, 2, [])
+
+    with caplog.at_level(logging.WARNING, "chockstone"):
+        fit(tmp_path, 3, [RandomStates()])
+
+    assert "random states are not in the checkpoint" in caplog.text
