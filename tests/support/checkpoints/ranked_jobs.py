@@ -203,6 +203,18 @@ def save_and_part(rank: int, where: Path) -> str:
     return ending(handle.exception())
 
 
+def close_twice(rank: int, where: Path) -> bool:
+    """Whether the world of the training still works after that."""
+    checkpointer = open_checkpointer(where)
+    checkpointer.save(divided_state(whole_state()), step=1).result()
+    checkpointer.close()
+    checkpointer.close()
+    if not distributed.is_initialized():
+        return False
+    distributed.barrier()
+    return True
+
+
 def save_newer(rank: int, where: Path) -> None:
     with open_checkpointer(where) as checkpointer:
         checkpointer.save(divided_state(whole_state()), step=2).result()

@@ -182,9 +182,11 @@ class Peers:
         return not self._is_cut_off and not self._lost.keys() & incoming.keys()
 
     def close(self) -> None:
-        """Disconnect. Ranks that still wait for this one count it as lost."""
+        """Disconnect. Ranks that still wait for this one count it as lost. Harmless when called twice."""
         import torch.distributed as distributed
 
+        if self._group is None:
+            return  # torch would take no group for the world of the training
         self._lost[self.rank] = "it is closed"
         self._is_cut_off = self._is_over = True
         if distributed.is_initialized():

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -8,6 +10,9 @@ from chockstone.checkpoints.errors import DigestMismatch, SaveFailed
 from chockstone.checkpoints.ranks.error_codec import encode_error
 from chockstone.checkpoints.ranks.peers import PeerFailed, is_gloo_timeout, poll_seconds
 from support.checkpoints.gloo import errors_of_gloo
+
+if TYPE_CHECKING:
+    from support.rank_pool import RankPool
 
 
 def test_the_errors_of_gloo_are_told_apart() -> None:
@@ -54,3 +59,9 @@ def test_ranks_poll_less_often_the_longer_they_wait() -> None:
     assert poll_seconds(now) == pytest.approx(0.005)
     assert 0.1 < poll_seconds(now - 10) < 0.4
     assert poll_seconds(now - 1000) == 1.0
+
+
+def test_closing_twice_leaves_the_process_group_of_the_training_alone(ranks: RankPool, tmp_path: Path) -> None:
+    from support.checkpoints import ranked_jobs  # late: it imports torch
+
+    assert ranks.run(2, ranked_jobs.close_twice, tmp_path) == [True, True]
