@@ -55,8 +55,9 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "accelerate": ("torch", "accelerate"),
     "hf-trainer": ("torch", "accelerate", "transformers"),
     "lightning": ("torch", "lightning"),
-    "ray-train": ("torch", "ray"),
+    "ray-train": ("torch", "ray", "pandas", "pyarrow"),
     "torchtitan": ("torch", "torchtitan"),
+    "jax": ("jax", "ml_dtypes"),
     "orbax": ("orbax.checkpoint",),
 }
 _NAMED: Final = 3  # packages that a message names

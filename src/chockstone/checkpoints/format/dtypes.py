@@ -15,7 +15,7 @@ class Dtype:
     stored: str  # what the safetensors header says
     itemsize: int
     torch_name: str
-    numpy_name: str | None  # None: numpy has no such type
+    numpy_name: str | None  # None: numpy itself has no such type
 
 
 _TABLE = (
@@ -46,7 +46,11 @@ _TABLE = (
 
 BY_NAME: dict[str, Dtype] = {row[0]: Dtype(*row) for row in _TABLE}
 BY_TORCH_NAME: dict[str, Dtype] = {dtype.torch_name: dtype for dtype in BY_NAME.values()}
+# Types that numpy gets from the package ml_dtypes, which calls them as torch does.
+ML_DTYPES = frozenset(
+    ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "float8_e5m2fnuz", "float8_e4m3fnuz")
+)
 BY_NUMPY_NAME: dict[str, Dtype] = {
     dtype.numpy_name: dtype for dtype in BY_NAME.values() if dtype.numpy_name is not None
-}
+} | {name: BY_TORCH_NAME[name] for name in ML_DTYPES}
 STORED_ITEMSIZE: dict[str, int] = {dtype.stored: BY_NAME[dtype.stored].itemsize for dtype in BY_NAME.values()}

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from chockstone.checkpoints.format.dtypes import BY_NAME, BY_NUMPY_NAME, BY_TORCH_NAME, STORED_ITEMSIZE, Dtype
+from chockstone.checkpoints.format.dtypes import (
+    BY_NAME,
+    BY_NUMPY_NAME,
+    BY_TORCH_NAME,
+    ML_DTYPES,
+    STORED_ITEMSIZE,
+    Dtype,
+)
 
 
 @pytest.mark.parametrize("dtype", BY_NAME.values(), ids=lambda dtype: dtype.name)
@@ -22,3 +29,12 @@ def test_types_that_safetensors_does_not_know_are_stored_as_bytes() -> None:
 
     assert all(BY_NAME[name].stored == "U8" for name in unknown)
     assert STORED_ITEMSIZE["U8"] == 1
+
+
+def test_types_of_ml_dtypes_are_numpy_types_by_the_name_that_torch_has() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+
+    for name in ML_DTYPES:
+        assert np.dtype(getattr(ml_dtypes, name)).name == name
+        assert BY_NUMPY_NAME[name] is BY_TORCH_NAME[name]
+        assert np.dtype(getattr(ml_dtypes, name)).itemsize == BY_NUMPY_NAME[name].itemsize
