@@ -7,12 +7,14 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from chockstone.backends.training.micro_batches import TOKENS_ON_CPU, TOKENS_ON_GPU
+from chockstone.extras import is_installed
 from support.live import LiveServer
 from support.loopback_s3 import make_bucket, s3_server, set_environment
 
@@ -41,6 +43,13 @@ def server(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
         yield live
 
 
+@pytest.fixture
+def short_directory() -> Iterator[str]:
+    """Ray makes sockets in it, whose paths must be short."""
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as directory:
+        yield directory
+
+
 @pytest.mark.parametrize("page", with_code(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_on_the_page_runs(
     page: Path, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -52,13 +61,25 @@ def test_the_code_on_the_page_runs(
         monkeypatch.setenv("TINKER_BASE_URL", live.url)
         monkeypatch.setenv("TINKER_API_KEY", live.key)
 
+    if "import jax" in code and not is_installed("jax"):
+        pytest.skip("needs jax: pip install 'chockstone[jax]'")
+    if "import ray" in code:
+        temporary = request.getfixturevalue("short_directory")
+        for name, value in {
+            "RAY_TMPDIR": temporary,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "disabled",
+        }.items():
+            monkeypatch.setenv(name, value)
+
     program = ["-c", code]
+    warnings = "default" if "import ray" in code else "error"  # Ray warns of settings of its own
     if "import flytekit" in code or "from flytekit" in code:  # which reads the source of its tasks
         (tmp_path / "page.py").write_text(code)
         program = ["page.py"]
     for _ in range(2 if page.name == "README.md" else 1):  # a reader runs it twice
         done = subprocess.run(
-            [sys.executable, "-W", "error", *program],
+            [sys.executable, "-W", warnings, *program],
             cwd=tmp_path,
             capture_output=True,
             text=True,
