@@ -7,6 +7,11 @@ tree, so they come back exactly.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chockstone.extras import require
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +59,14 @@ BY_NUMPY_NAME: dict[str, Dtype] = {
     dtype.numpy_name: dtype for dtype in BY_NAME.values() if dtype.numpy_name is not None
 } | {name: BY_TORCH_NAME[name] for name in ML_DTYPES}
 STORED_ITEMSIZE: dict[str, int] = {dtype.stored: BY_NAME[dtype.stored].itemsize for dtype in BY_NAME.values()}
+
+
+def numpy_dtype(dtype: Dtype, key: str) -> np.dtype[Any]:
+    """The numpy type of the array ``key``. Raises ExtraMissing for a type of ml_dtypes where that is not installed."""
+    if dtype.numpy_name is not None:
+        return np.dtype(dtype.numpy_name)
+    require("jax", f"array {key!r} of {dtype.torch_name}", packages=["ml_dtypes"])
+    import ml_dtypes
+
+    made: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype.torch_name))
+    return made

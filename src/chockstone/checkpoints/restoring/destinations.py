@@ -11,7 +11,7 @@ import numpy as np
 
 from chockstone.checkpoints.errors import DamagedArchive
 from chockstone.checkpoints.format.byte_runs import ByteRun, box_runs
-from chockstone.checkpoints.format.dtypes import BY_NAME, BY_NUMPY_NAME, BY_TORCH_NAME, ML_DTYPES, Dtype
+from chockstone.checkpoints.format.dtypes import BY_NAME, BY_NUMPY_NAME, BY_TORCH_NAME, ML_DTYPES, Dtype, numpy_dtype
 from chockstone.checkpoints.format.host_memory import Bytes
 from chockstone.checkpoints.format.safetensors_header import SUFFIX
 from chockstone.checkpoints.format.shards import Pieces, local_tensors_of, shards_of
@@ -100,7 +100,7 @@ class RestoreDestinations:
     def _make(self, reference: TensorReference, tensor: ArchiveTensor, dtype: Dtype, shape: tuple[int, ...]) -> Any:
         if reference.form == "numpy.scalar":  # immutable, so it is read at once
             content = self._archive.read_range(tensor.offset, tensor.entry.size)
-            return np.frombuffer(content, dtype=_numpy_dtype(dtype, reference.key))[0]
+            return np.frombuffer(content, dtype=numpy_dtype(dtype, reference.key))[0]
         made: Any
         mapped = self._map(tensor, dtype)
         if reference.form == "torch":
@@ -112,8 +112,8 @@ class RestoreDestinations:
             made = torch.empty(shape, dtype=getattr(torch, dtype.torch_name))
         else:
             if mapped is not None:
-                return mapped.view(_numpy_dtype(dtype, reference.key)).reshape(shape)
-            made = np.empty(shape, dtype=_numpy_dtype(dtype, reference.key))
+                return mapped.view(numpy_dtype(dtype, reference.key)).reshape(shape)
+            made = np.empty(shape, dtype=numpy_dtype(dtype, reference.key))
         self.targets.append(ReadTarget(tensor.offset, _memory(made)))
         return made
 
@@ -124,16 +124,6 @@ class RestoreDestinations:
             return None
         self.spans.append((offset, size))
         return self._mapping.memory[offset : offset + size]
-
-
-def _numpy_dtype(dtype: Dtype, key: str) -> np.dtype[Any]:
-    if dtype.numpy_name is not None:
-        return np.dtype(dtype.numpy_name)
-    require("jax", f"array {key!r} of {dtype.torch_name}", packages=["ml_dtypes"])
-    import ml_dtypes
-
-    made: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype.torch_name))
-    return made
 
 
 def _is_plain(live: Any) -> bool:

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 
 from chockstone.checkpoints.errors import SaveFailed, UnstorableValue
 from chockstone.checkpoints.format.byte_runs import box_runs
-from chockstone.checkpoints.format.dtypes import BY_NAME
+from chockstone.checkpoints.format.dtypes import BY_NAME, numpy_dtype
 from chockstone.checkpoints.format.shards import Box, Boxes, TensorShards
 from chockstone.checkpoints.format.tree import Json, Leaf, TensorReference, Tree, flatten, unflatten
 
@@ -220,7 +220,7 @@ def _unpack(packed: Json) -> object:
         if reference.form == "torch":
             dtype = getattr(torch, BY_NAME[name].torch_name)
             return torch.from_numpy(memory).view(dtype).view(shape) if len(memory) else torch.empty(shape, dtype=dtype)
-        found = memory.view(np.dtype(BY_NAME[name].numpy_name)).reshape(shape)
+        found = memory.view(numpy_dtype(BY_NAME[name], reference.key)).reshape(shape)
         return found[()] if reference.form == "numpy.scalar" else found
 
     return unflatten(packed["skeleton"], array)["value"]

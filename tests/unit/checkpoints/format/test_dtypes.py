@@ -11,6 +11,7 @@ from chockstone.checkpoints.format.dtypes import (
     ML_DTYPES,
     STORED_ITEMSIZE,
     Dtype,
+    numpy_dtype,
 )
 
 
@@ -36,5 +37,6 @@ def test_types_of_ml_dtypes_are_numpy_types_by_the_name_that_torch_has() -> None
 
     for name in ML_DTYPES:
         assert np.dtype(getattr(ml_dtypes, name)).name == name
+        assert numpy_dtype(BY_NUMPY_NAME[name], "x") == np.dtype(getattr(ml_dtypes, name))
         assert BY_NUMPY_NAME[name] is BY_TORCH_NAME[name]
         assert np.dtype(getattr(ml_dtypes, name)).itemsize == BY_NUMPY_NAME[name].itemsize
