@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 from chockstone.wire.failures import BadRequest
 
 T = TypeVar("T")
 MAX_RANK: Final = 4096
 ALPHA: Final = 32.0  # lora_alpha of every LoRA run: its update is scaled by ALPHA / rank
+ActivationCheckpointing = Literal["auto", "on", "off"]
 OPTIMIZERS: Final = ("adamw", "sgd")
 
 

@@ -28,6 +28,7 @@ from chockstone.backends.export.base_files import BaseFiles
 from chockstone.backends.fsdp.full_weights import ShardedWeights
 from chockstone.backends.fsdp.model_shards import ModelShards
 from chockstone.backends.fsdp.restore_templates import make_restore_template
+from chockstone.backends.run_spec import ActivationCheckpointing
 from chockstone.backends.training.base_model import (
     BaseModel,
     HeldModel,
@@ -45,7 +46,13 @@ _BACKBONE: Final = "pass_through_backbone"
 
 
 def load_sharded_base(
-    name: str, directory: str | Path, *, device: str, dtype: str, process_group: ProcessGroup
+    name: str,
+    directory: str | Path,
+    *,
+    device: str,
+    dtype: str,
+    activation_checkpointing: ActivationCheckpointing = "auto",
+    process_group: ProcessGroup,
 ) -> BaseModel:
     """Like ``load_base_model``; called by all processes of the group, and raises the same ServerFailure in all."""
     directory = Path(directory)
@@ -71,7 +78,9 @@ def load_sharded_base(
         restore_template=lambda archive: make_restore_template(archive, shards),
         architecture=type(model).__name__.removeprefix("FSDP"),
     )
-    return prepare_base_model(name, directory, model, tokenizer, holding=holding)
+    return prepare_base_model(
+        name, directory, model, tokenizer, holding=holding, activation_checkpointing=activation_checkpointing
+    )
 
 
 def _make_empty(

@@ -16,6 +16,7 @@ from typing import Final
 
 import orjson
 
+from chockstone.backends.run_spec import ActivationCheckpointing
 from chockstone.telemetry import tracing
 from chockstone.telemetry.log_format import LogFormat, configure_logging
 
@@ -42,6 +43,7 @@ class WorkerConfig:
     threads: int = 0  # 0: the number of cores
     max_sequences: int = 256
     tokens_per_micro_batch: int = 0  # 0: chosen for the device
+    activation_checkpointing: ActivationCheckpointing = "auto"
     log_level: str = "info"
     log_format: LogFormat = "text"
     otlp_endpoint: str | None = None

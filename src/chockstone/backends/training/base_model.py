@@ -16,6 +16,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from chockstone.backends.export.model_files import check_weights
+from chockstone.backends.run_spec import ActivationCheckpointing
+from chockstone.backends.training.activations import Activations
 from chockstone.backends.training.full import FullWeights, OwnWeights
 from chockstone.backends.training.lora import AdaptableLinear, make_adaptable
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
@@ -69,6 +71,7 @@ class BaseModel:
     process_group: ProcessGroup
     computing: Callable[[], AbstractContextManager[None]]
     restore_template: RestoreTemplate | None
+    activations: Activations
 
     def limited(self, max_context: int | None) -> BaseModel:
         """The same model with a lower limit on the length of inputs."""
@@ -81,12 +84,28 @@ class BaseModel:
         hidden_BTD: torch.Tensor = self.backbone(input_ids=tokens_BT, use_cache=False).last_hidden_state
         return hidden_BTD
 
+    def trained_states(self, tokens_BT: torch.Tensor) -> torch.Tensor:
+        """``hidden_states`` of a micro-batch. Its layers keep their activations, or are computed again."""
+
+        def measured(tokens: int) -> torch.Tensor:
+            return self.hidden_states(torch.zeros(1, tokens, dtype=tokens_BT.dtype, device=tokens_BT.device))
+
+        with self.activations.kept_or_recomputed(*tokens_BT.shape, device=self.device, measured=measured):
+            return self.hidden_states(tokens_BT)
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[..., V], float32."""
         return self.finish(self.head(hidden)).float()
 
 
-def load_base_model(name: str, directory: str | Path, *, device: str = "cpu", dtype: str = "auto") -> BaseModel:
+def load_base_model(
+    name: str,
+    directory: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: str = "auto",
+    activation_checkpointing: ActivationCheckpointing = "auto",
+) -> BaseModel:
     """Read a model from local files; never runs code that comes with it. Raises ServerFailure if it is unusable."""
     directory = Path(directory)
     check_directory(name, directory)
@@ -112,7 +131,8 @@ def load_base_model(name: str, directory: str | Path, *, device: str = "cpu", dt
             f"model {name!r}: the files in {str(directory)!r} do not have the weights that its config.json describes; "
             f"{missing[0]!r} is missing or of another shape."
         )
-    return prepare_base_model(name, directory, torch.nn.Module.to(model, place), tokenizer)
+    placed = torch.nn.Module.to(model, place)
+    return prepare_base_model(name, directory, placed, tokenizer, activation_checkpointing=activation_checkpointing)
 
 
 def check_directory(name: str, directory: Path) -> None:
@@ -138,6 +158,7 @@ def prepare_base_model(
     tokenizer: PreTrainedTokenizerBase,
     *,
     holding: HeldModel | None = None,
+    activation_checkpointing: ActivationCheckpointing = "auto",
 ) -> BaseModel:
     """Freeze ``model`` and make its linear layers adaptable, in place. ``holding`` None: one process has all of it."""
     holding = holding or HeldModel(model.base_model, lambda: FullWeights(model, device=model.device))
@@ -169,9 +190,15 @@ def prepare_base_model(
         process_group=holding.process_group,
         computing=holding.computing,
         restore_template=holding.restore_template,
+        activations=Activations(model, mode=_explicit(activation_checkpointing, holding.process_group)),
     )
     _verify(base)
     return base
+
+
+def _explicit(mode: ActivationCheckpointing, process_group: ProcessGroup) -> ActivationCheckpointing:
+    """What "auto" means: a sharded model is not measured, because all of its processes would have to take part."""
+    return "off" if mode == "auto" and process_group.size > 1 else mode
 
 
 def choose_device(device: str) -> str:

@@ -78,7 +78,7 @@ def _run_micro_batch(
 
 def _join_collectives(base: BaseModel, example: Example) -> None:
     """Run the layers without an example of our own: the other processes need our shards of the weights."""
-    hidden_BTD = base.hidden_states(example.tokens_N[None, :1].to(base.device))
+    hidden_BTD = base.trained_states(example.tokens_N[None, :1].to(base.device))
     base.process_group.raise_together(None)
     if hidden_BTD.requires_grad:
         torch.autograd.backward(hidden_BTD, torch.zeros_like(hidden_BTD))
@@ -100,7 +100,7 @@ class _Batch:
 
     def hidden_states(self) -> torch.Tensor:
         tokens_BT = pad_sequence([example.tokens_N for example in self.examples], batch_first=True)
-        hidden_BTD = self.base.hidden_states(tokens_BT.to(self.base.device))
+        hidden_BTD = self.base.trained_states(tokens_BT.to(self.base.device))
         if min(self.lengths) == tokens_BT.shape[1]:
             return hidden_BTD.flatten(0, 1)
         return torch.cat([hidden_TD[:length] for hidden_TD, length in zip(hidden_BTD, self.lengths, strict=True)])

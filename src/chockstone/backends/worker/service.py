@@ -169,7 +169,13 @@ class WorkerService:
         device = choose_device(self._config.device)
         for name, directory in self._config.models.items():
             with report_loading(name) as loaded:
-                base = self._load_base(name, directory, device=device, dtype=self._config.dtype)
+                base = self._load_base(
+                    name,
+                    directory,
+                    device=device,
+                    dtype=self._config.dtype,
+                    activation_checkpointing=self._config.activation_checkpointing,
+                )
                 loaded(base)
             self._bases[name] = base
             self._sampled[name] = SampledModel(

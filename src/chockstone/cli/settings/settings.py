@@ -39,6 +39,7 @@ from chockstone.cli.settings.values import (
 from chockstone.engine.ownership.data_directory import DATABASE
 from chockstone.trackers.tracker import TrackerKind
 
+ActivationCheckpointing = Literal["auto", "on", "off"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -72,6 +73,11 @@ class LimitSettings:
         whole_number(0, 2**40),
         0,
         "Maximum number of tokens in a micro-batch, which bounds memory; 0 is chosen by device.",
+    )
+    activation_checkpointing: ActivationCheckpointing = setting(
+        choice(ActivationCheckpointing),
+        "auto",
+        "Compute activations again in the backward pass instead of keeping them; auto: if they need much memory.",
     )
 
 

@@ -152,6 +152,27 @@ def hold_no_more_than_a_share(*, directory: str) -> dict[str, int]:
     return {"held": held, "whole": sum(weight.numel() for weight in alone.model.parameters())}
 
 
+def recompute_activations(*, directory: str, rank: int) -> bool:
+    """Whether activation checkpointing gives the same bits, over two steps with unequal shares."""
+    found = []
+    for mode in ("off", "on"):
+        base = load_sharded_base(
+            *("tiny", directory),
+            device="cpu",
+            dtype="auto",
+            activation_checkpointing=mode,
+            process_group=DistributedProcessGroup(None),
+        )
+        run = TrainedRun(base, RunSpec(rank=rank, seed=1))
+        results = []
+        for count in (3, 2):
+            results.append(apply(run, batch(count, "cross_entropy", seed=count), "cross_entropy", budget=40))
+            run.optim_step(OptimStep(family="adamw", learning_rate=0.01))
+        logprobs = [array.tobytes() for result in results for array in result.logprobs]
+        found.append((logprobs, {name: bytes(weight.numpy()) for name, weight in weights_of(run).items()}))
+    return found[0] == found[1]
+
+
 def load(*, directory: str) -> str:
     try:
         load_sharded_base("tiny", directory, device="cpu", dtype="auto", process_group=DistributedProcessGroup(None))

@@ -68,3 +68,8 @@ def test_any_number_of_processes_follows_one_through_anything(
 @pytest.mark.parametrize("rank", [4, 0])
 def test_a_model_of_half_precision_is_trained_alike(pair: Pool, tied: str, rank: int) -> None:
     assert max(pair.run("follow_in_half_precision", directory=tied, rank=rank)) <= 2e-2
+
+
+@pytest.mark.parametrize("rank", [4, 0])
+def test_activation_checkpointing_changes_no_bit(pair: Pool, untied: str, rank: int) -> None:
+    assert pair.run("recompute_activations", directory=untied, rank=rank) == [True, True]

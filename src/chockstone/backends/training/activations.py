@@ -1,0 +1,172 @@
+"""Activations: what the forward pass keeps for the backward pass, and activation checkpointing, which keeps less.
+
+With activation checkpointing a decoder layer keeps its input only, and the backward pass computes the layer again. The
+results have the same bits, so each process decides for each micro-batch by itself, and a replay may decide otherwise.
+
+How much a model keeps is measured on three short sequences, when the first micro-batch is trained. All architectures of
+transformers are measured alike; no formula knows their layers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from chockstone.backends.run_spec import ActivationCheckpointing
+
+log = logging.getLogger(__name__)
+SHARE: Final = 0.5  # of the free memory that activations may take before they are computed twice instead
+_LENGTHS: Final = (8, 16, 32)  # tokens of the measured sequences
+_MEMORY: Final = Path("/proc/meminfo")
+_GROUP: Final = Path("/sys/fs/cgroup")
+Measured = Callable[[int], object]  # runs a forward pass, with gradients, over one sequence of so many tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationBytes:
+    """What the layers keep for one sequence: a part per token, and attention that keeps its scores a part per pair."""
+
+    per_token: float
+    per_pair: float
+
+    def total(self, sequences: int, tokens: int) -> float:
+        """``tokens`` of each sequence, padding included."""
+        return sequences * tokens * (self.per_token + self.per_pair * tokens)
+
+
+class _RecomputedLayer(nn.Module):
+    """Comes before the class of a layer. A class, not a wrapper: copies of the model then have layers of their own."""
+
+    recomputes: bool
+
+    def forward(self, *values: Any, **named: Any) -> Any:  # Any: each architecture has its own arguments
+        if not (self.recomputes and torch.is_grad_enabled()):
+            return super().forward(*values, **named)
+        return checkpoint(super().forward, *values, use_reentrant=False, preserve_rng_state=False, **named)
+
+
+class Activations:
+    """Decides for each micro-batch whether the layers of a model keep their activations."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        mode: ActivationCheckpointing = "auto",
+        free_bytes: Callable[[torch.device], int | None] | None = None,
+    ) -> None:
+        """Changes the classes of the model's layers, in place. Layers inside of layers are left alone."""
+        self._mode = mode
+        self._free_bytes = free_bytes or free_memory
+        self._layers = [_make_recomputable(layer) for layer in _outer_layers(model)]
+        self._kept: ActivationBytes | None = None
+
+    @contextmanager
+    def kept_or_recomputed(
+        self, sequences: int, tokens: int, *, device: torch.device, measured: Measured
+    ) -> Iterator[None]:
+        """Surrounds the forward pass of one micro-batch."""
+        recomputes = self._decide(sequences, tokens, device, measured)
+        _set(self._layers, recomputes=recomputes)
+        try:
+            yield
+        finally:
+            _set(self._layers, recomputes=False)
+
+    def kept_bytes(self, measured: Measured) -> ActivationBytes:
+        """Measured at the first call."""
+        if self._kept is None:
+            self._kept = _fit({tokens: _count_kept(measured, tokens) for tokens in _LENGTHS})
+            log.debug("activations measured bytes_per_token=%.0f bytes_per_pair=%.2f", *astuple(self._kept))
+        return self._kept
+
+    def _decide(self, sequences: int, tokens: int, device: torch.device, measured: Measured) -> bool:
+        if not self._layers or self._mode == "off" or not torch.is_grad_enabled():
+            return False
+        if self._mode == "on":
+            return True
+        free_bytes = self._free_bytes(device)
+        return free_bytes is not None and self.kept_bytes(measured).total(sequences, tokens) > SHARE * free_bytes
+
+
+def free_memory(device: torch.device) -> int | None:
+    """What this process may still allocate, in bytes; None where the system does not say."""
+    if device.type == "cuda":
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        return free_bytes + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    limits = [_available_bytes(_MEMORY), _group_bytes(_GROUP)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _available_bytes(path: Path) -> int | None:
+    try:
+        lines = path.read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+
+
+def _group_bytes(directory: Path) -> int | None:
+    """What is left of the limit of a container."""
+    try:
+        limit, used = (int((directory / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # "max": no limit
+        return None
+    return max(0, limit - used)
+
+
+def _outer_layers(model: nn.Module) -> list[nn.Module]:
+    """Layers that transformers can recompute: those of the decoder."""
+    found: list[nn.Module] = []
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        if isinstance(module, GradientCheckpointingLayer):
+            found.append(module)
+        else:
+            waiting += module.children()
+    return found
+
+
+def _make_recomputable(layer: nn.Module) -> _RecomputedLayer:
+    if not isinstance(layer, _RecomputedLayer):
+        kind = type(layer)
+        layer.__class__ = type(kind.__name__, (_RecomputedLayer, kind), {"__module__": kind.__module__})
+    layer.recomputes = False
+    return layer  # type: ignore[return-value]  # the checker does not follow the change of class
+
+
+def _set(layers: list[_RecomputedLayer], *, recomputes: bool) -> None:
+    for layer in layers:
+        layer.recomputes = recomputes
+
+
+def _count_kept(measured: Measured, tokens: int) -> int:
+    """Bytes of all tensors that the backward pass would need, weights included."""
+    kept: dict[int, int] = {}  # by address: tensors that share memory count once
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        measured(tokens)
+    return sum(kept.values())
+
+
+def _fit(kept: Mapping[int, int]) -> ActivationBytes:
+    """From the bytes of three lengths. What does not depend on the length, such as weights, falls out."""
+    (a, at_a), (b, at_b), (c, at_c) = sorted(kept.items())
+    first, second = (at_b - at_a) / (b - a), (at_c - at_b) / (c - b)
+    per_pair = max(0.0, (second - first) / (c - a))
+    return ActivationBytes(second - per_pair * (b + c), per_pair)
