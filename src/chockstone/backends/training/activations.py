@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import nn
@@ -141,8 +141,9 @@ def _make_recomputable(layer: nn.Module) -> _RecomputedLayer:
     if not isinstance(layer, _RecomputedLayer):
         kind = type(layer)
         layer.__class__ = type(kind.__name__, (_RecomputedLayer, kind), {"__module__": kind.__module__})
-    layer.recomputes = False
-    return layer  # type: ignore[return-value]  # the checker does not follow the change of class
+    recomputed = cast("_RecomputedLayer", layer)
+    recomputed.recomputes = False
+    return recomputed
 
 
 def _set(layers: list[_RecomputedLayer], *, recomputes: bool) -> None:

@@ -38,6 +38,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
         "models": "a=./a,./b",
         "host": "localhost",
         "data": "elsewhere",
+        "activation_checkpointing": "on",
         "device": "cuda",
         "dtype": "bfloat16",
         "log_level": "debug",
