@@ -20,7 +20,7 @@ from chockstone.checkpoints.format.tree import STATE
 from chockstone.checkpoints.reading.archive import Archive
 from chockstone.checkpoints.restoring.restore import load_state
 
-TargetFormat = Literal["torch", "safetensors", "dcp"]
+TargetFormat = Literal["torch", "safetensors", "dcp", "hf"]
 SHARD_BYTES: Final = 5_000_000_000
 
 
@@ -50,6 +50,11 @@ def export_checkpoint(
         raise ExportRefused(f"{str(target)!r} exists already; name a path that does not, or remove it first")
     if STATE not in archive.members:
         raise ExportRefused("the archive holds files and no state; export it with --to files")
+    if to == "hf":
+        from chockstone.integrations.hf_trainer.directory import export_hf_directory
+
+        export_hf_directory(archive, target)
+        return ExportedFiles(_files(target))
     state = load_state(archive)
     notes: tuple[str, ...] = ()
     if to == "torch":

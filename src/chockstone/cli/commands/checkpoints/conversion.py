@@ -58,7 +58,8 @@ def import_(
     with 1.
 
     The archive holds the keys that SOURCE has: `Checkpointer.restore` finds them under these names. A module's
-    state dict is stored as `model`.
+    state dict is stored as `model`. Checkpoints of the Trainer are stored as its adapter saves them, so that a run
+    resumes from them.
 
     \b
     Examples:

@@ -22,7 +22,7 @@ from chockstone.cli.output.reporting import reporting
 if TYPE_CHECKING:
     from chockstone.cli.local.extraction import Conversion
 
-ExportTarget = Literal["files", "torch", "safetensors", "dcp"]
+ExportTarget = Literal["files", "torch", "safetensors", "dcp", "hf"]
 
 
 def export(
@@ -38,7 +38,7 @@ def export(
         ),
     ] = None,
     to: Annotated[
-        ExportTarget, typer.Option("--to", metavar="FORMAT", help="Write files, torch, safetensors or dcp.")
+        ExportTarget, typer.Option("--to", metavar="FORMAT", help="Write files, torch, safetensors, dcp or hf.")
     ] = "files",
     part: Annotated[
         str | None, typer.Option(metavar="KEY", help="Key of the model for --to safetensors.  [default: model]")
@@ -69,7 +69,8 @@ def export(
 
     --to torch writes one file that torch.load(weights_only=True) opens. --to safetensors writes the model: one
     file if the name ends in .safetensors, otherwise a directory, with an index if it needs several files.
-    --to dcp writes a directory that torch.distributed.checkpoint loads. `import` reads all of them.
+    --to dcp writes a directory that torch.distributed.checkpoint loads. --to hf writes a checkpoint-N
+    directory, from which a Hugging Face Trainer resumes. `import` reads all of them.
 
     \b
     Examples:
