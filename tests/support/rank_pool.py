@@ -22,6 +22,7 @@ _PRELOADED = [  # once for all: what a DTensor imports when it is first used tak
     "torch.distributed.fsdp",
     "chockstone.checkpoints",
 ]
+_DIED = (False, "died")
 Job = Callable[..., Any]
 
 
@@ -56,11 +57,15 @@ class RankPool:
             process.start()
             theirs.close()
             self._ranks.append((process, ours))
-        pipes = [pipe for _, pipe in self._ranks[:world_size]][:: -1 if is_turned else 1]
+        used = self._ranks[:world_size][:: -1 if is_turned else 1]
         with tempfile.TemporaryDirectory() as place:
-            for rank, pipe in enumerate(pipes):
+            for rank, (_, pipe) in enumerate(used):
                 pipe.send((rank, world_size, str(Path(place) / "meeting"), job, arguments))
-            return [_outcome(pipe) for pipe in pipes]
+            outcomes = [_outcome(pipe) for _, pipe in used]
+        for (process, _), outcome in zip(used, outcomes, strict=True):
+            if outcome == _DIED:
+                process.join()  # its pipe is closed before it counts as dead, and the next job must not go to it
+        return outcomes
 
     def close(self) -> None:
         for process, pipe in self._ranks:
@@ -77,7 +82,7 @@ def _outcome(pipe: Connection) -> tuple[bool, Any]:
             outcome: tuple[bool, Any] = pipe.recv()
             return outcome
     except EOFError:
-        return False, "died"
+        return _DIED
     return False, f"said nothing for {_JOB_SECONDS} s"
 
 
