@@ -26,11 +26,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The place of the run, after it."""
     place = tmp_path_factory.mktemp("ray")
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as temporary:  # names are short there
-        environment = os.environ | {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2", "RAY_USAGE_STATS_ENABLED": "0"}
+        environment = os.environ | {
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_TMPDIR": temporary,
+            "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+            "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "200",  # two workers import torch
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
         done = subprocess.run(
             [sys.executable, "-m", "support.integrations.ray_training", str(place)],
             cwd=Path(__file__).parents[3],
-            env={**environment, "RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": temporary},
+            env=environment,
             capture_output=True,
             text=True,
             timeout=240,
