@@ -488,9 +488,9 @@ def _states(found: _Corpus) -> None:
     }.items():
         node(label, _SIZED, {**REFERENCE, **lie})
     node(
-        "numpy-bf16",
-        "calls tensor 'w' of 'model.safetensors' a numpy BF16",
-        {**REFERENCE, "dtype": "BF16", "shape": [4], "as": "numpy"},
+        "numpy-c32",
+        "calls tensor 'w' of 'model.safetensors' a numpy C32",
+        {**REFERENCE, "dtype": "C32", "shape": [2], "as": "numpy"},
     )
     refused = f"{_SENSELESS}|{_SIZED}"
     node("dtype-list", refused, {**REFERENCE, "dtype": ["F32"]})

@@ -29,6 +29,7 @@ from support.checkpoints.damage import flip
 
 _STOP_AT: Final = "TRAINING_STOPS_AT_STEP"
 _STOPPED: Final = "training waits to be killed"
+_TESTS: Final = Path(__file__).parents[1]  # scripts import what is in ``support``, too
 
 
 def report(step: int, loss: float) -> None:
@@ -86,7 +87,7 @@ def run_training(
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, **(environment or {}), _STOP_AT: _spell(kill_at_step)},
+            env={**_with_support(), **(environment or {}), _STOP_AT: _spell(kill_at_step)},
         )
         assert process.stdout is not None
         with process:
@@ -104,6 +105,7 @@ class ScriptForks:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=_with_support(),
         )
 
     def run(
@@ -145,6 +147,12 @@ def flip_bit(archive: Path) -> None:
         largest = max(opened.all_tensors(), key=lambda tensor: tensor.entry.size)
         middle = largest.offset + largest.entry.size // 2
     flip(archive, middle)
+
+
+def _with_support() -> dict[str, str]:
+    """The environment of a process that can import ``support``: pytest adds it to its own path only."""
+    paths = [str(_TESTS), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def _spell(step: int | None) -> str:
