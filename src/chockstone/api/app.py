@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 from fastapi import APIRouter, FastAPI
+from starlette.routing import BaseRoute
 
 import chockstone
 from chockstone.api import errors
@@ -14,8 +16,8 @@ from chockstone.api.admission.hosts import Hosts
 from chockstone.api.admission.limits import UploadLimits
 from chockstone.api.admission.uploads import Uploads
 from chockstone.api.context import Context
+from chockstone.api.documentation import pages
 from chockstone.api.documentation.openapi import DESCRIPTION, OpenApiDocument
-from chockstone.api.documentation.pages import documentation_routes
 from chockstone.api.downloads import routes as downloads
 from chockstone.api.operations import (
     audit,
@@ -57,6 +59,17 @@ RESOURCES: Final = (
 )
 
 
+@cache
+def _shared_routes() -> tuple[BaseRoute, ...]:
+    """The routes of every app in this process. FastAPI analyses them once, which takes longer than to make an app."""
+    shared = APIRouter()
+    for resource in RESOURCES:
+        shared.include_router(resource.routes, prefix="/api/v1")
+    shared.include_router(metrics.routes)
+    shared.include_router(pages.routes)
+    return tuple(shared.routes)
+
+
 def create_app(context: Context, *, uploads: Uploads | None = None, console: BrowserPages | None = None) -> FastAPI:
     app = FastAPI(
         title="Chockstone",
@@ -67,15 +80,10 @@ def create_app(context: Context, *, uploads: Uploads | None = None, console: Bro
     )
     app.state.context = context
     app.state.metrics_page = metrics.MetricsPage(context.instruments, metric_facts.FactReader(context).read)
-    routes = APIRouter(prefix="/api/v1")
-    for resource in RESOURCES:
-        routes.include_router(resource.routes)
-    app.include_router(routes)
-    app.include_router(metrics.routes)
-    documentation = documentation_routes(
+    app.state.documentation = pages.Documentation(
         OpenApiDocument(app), public_url=context.config.public_url, has_console=console is not None
     )
-    app.include_router(documentation)
+    app.router.routes.extend(_shared_routes())
     if console is not None:
         app.router.routes.append(PagesRoute(console))
     app.add_middleware(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
 from typing import Final
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import APIRouter, FastAPI, HTTPException, Request
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from chockstone.api.admission.browser import PREFIX
@@ -38,6 +40,15 @@ from chockstone.console.views import Views
 PAGES: Final = (sign_in, overview, runs, run, compare, checkpoints, storage, playground, samplers, users, audit, doctor)
 
 
+@cache
+def _shared_routes() -> tuple[BaseRoute, ...]:
+    """The routes of every console in this process. FastAPI analyses them once."""
+    shared = APIRouter()
+    for routes in (*(page.routes for page in PAGES), static_files().routes()):
+        shared.include_router(routes, prefix=PREFIX)
+    return tuple(shared.routes)
+
+
 class Console:
     """The ``BrowserPages`` of the API."""
 
@@ -56,8 +67,7 @@ class Console:
         app.state.tokenizers = TokenizerService()
         app.state.playground = PlaygroundSampling(context)
         app.state.live = Live(context, self._gate)
-        for routes in (*(page.routes for page in PAGES), static.routes()):
-            app.include_router(routes, prefix=PREFIX)
+        app.router.routes.extend(_shared_routes())
         errors.install(app, self._views)
         self.app: ASGIApp = SecurityHeaders(app)
 

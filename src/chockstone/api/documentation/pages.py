@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from string import Template
@@ -32,30 +33,37 @@ _CONSOLE_LINK: Final = f'''<p class="open"><a href="{PREFIX.removeprefix("/")}">
 _ASSETS: Final = {"viewer.js": "text/javascript", "style.css": "text/css"}
 
 
-def documentation_routes(document: OpenApiDocument, *, public_url: str | None, has_console: bool = False) -> APIRouter:
-    """``public_url``: the URL that clients use; None: the one that each request was sent to."""
-    routes = APIRouter(include_in_schema=False)
+routes = APIRouter(include_in_schema=False)
 
-    @routes.api_route("/", methods=["GET", "HEAD"])
-    async def front_page(request: Request) -> Response:
-        url = (public_url or str(request.base_url)).rstrip("/")
-        headers = {**_HEADERS, "Vary": "Accept"}
-        if "text/html" in request.headers.get("accept", ""):
-            return Response(_front_page(url, has_console=has_console), media_type="text/html", headers=headers)
-        return JSONResponse(describe_server(url, has_console=has_console), headers=headers)
 
-    @routes.get("/docs")
-    async def viewer() -> Response:
-        return Response(_asset("viewer.html"), media_type="text/html", headers=_HEADERS)
+@dataclass(frozen=True, slots=True)
+class Documentation:
+    """What the pages of one app show. The app has it as ``app.state.documentation``."""
 
-    for name, media_type in _ASSETS.items():
-        routes.add_api_route(f"/docs/{name}", _asset_route(name, media_type), methods=["GET"])
+    document: OpenApiDocument
+    public_url: str | None  # the URL that clients use; None: the one that each request was sent to
+    has_console: bool = False
 
-    @routes.get("/openapi.json")
-    async def openapi() -> Response:
-        return Response(await document.encoded(), media_type="application/json")
 
-    return routes
+@routes.api_route("/", methods=["GET", "HEAD"])
+async def front_page(request: Request) -> Response:
+    shown: Documentation = request.app.state.documentation
+    url = (shown.public_url or str(request.base_url)).rstrip("/")
+    headers = {**_HEADERS, "Vary": "Accept"}
+    if "text/html" in request.headers.get("accept", ""):
+        return Response(_front_page(url, has_console=shown.has_console), media_type="text/html", headers=headers)
+    return JSONResponse(describe_server(url, has_console=shown.has_console), headers=headers)
+
+
+@routes.get("/docs")
+async def viewer() -> Response:
+    return Response(_asset("viewer.html"), media_type="text/html", headers=_HEADERS)
+
+
+@routes.get("/openapi.json")
+async def openapi(request: Request) -> Response:
+    shown: Documentation = request.app.state.documentation
+    return Response(await shown.document.encoded(), media_type="application/json")
 
 
 def describe_server(url: str, *, has_console: bool = False) -> dict[str, object]:
@@ -87,6 +95,10 @@ def _asset_route(name: str, media_type: str) -> Callable[[], Awaitable[Response]
         return Response(_asset(name), media_type=media_type, headers=_HEADERS)
 
     return asset
+
+
+for _name, _media_type in _ASSETS.items():
+    routes.add_api_route(f"/docs/{_name}", _asset_route(_name, _media_type), methods=["GET"])
 
 
 @cache
