@@ -134,7 +134,7 @@ COMPUTE_SECONDS: Final = _operations.counter(
     {"operation": ("forward_backward", "optim_step")},
 )
 QUEUED_OPERATIONS: Final = _operations.gauge(
-    "queued_operations", "Operations that wait behind earlier operations of their run."
+    "queued_operations", "Operations of runs that have no result yet, waiting or running."
 )
 QUEUED_SAMPLES: Final = _operations.gauge("queued_samples", "Sampling requests that have no result yet.")
 QUEUED_BYTES: Final = _operations.gauge("queued_bytes", "Bodies of the requests that wait, in bytes.")

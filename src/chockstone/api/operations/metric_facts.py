@@ -15,6 +15,7 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from chockstone.api.context import Context
+from chockstone.api.status.queue_load import queue_load
 from chockstone.api.status.run_states import count_by_state
 from chockstone.backends.protocol import SamplerStatus
 from chockstone.catalog import CatalogError
@@ -83,12 +84,11 @@ async def _in_time(source: Awaitable[list[Metric]]) -> list[Metric] | None:
 
 
 def _queues(engine: Engine, now: float) -> Iterator[Metric]:
-    runs = list(engine.runs)
-    oldest = min((next(iter(run.under_way.values())) for run in runs if run.under_way), default=now)
-    yield _one(declared.QUEUED_OPERATIONS, sum(run.lane.waiting for run in runs))
-    yield _one(declared.QUEUED_SAMPLES, engine.sampling.waiting)
+    runs, load = list(engine.runs), queue_load(engine, None, now=now)
+    yield _one(declared.QUEUED_OPERATIONS, load.operations)
+    yield _one(declared.QUEUED_SAMPLES, load.samples)
     yield _one(declared.QUEUED_BYTES, engine.queued_bytes)
-    yield _one(declared.OLDEST_WAIT, max(now - oldest, 0.0))
+    yield _one(declared.OLDEST_WAIT, load.oldest_wait_seconds or 0.0)
     yield _one(declared.REPLAY_SECONDS, max((run.backlog.seconds for run in runs), default=0.0))
     yield _one(declared.JOURNAL_BYTES, sum(run.journal.size_bytes for run in runs))
 

@@ -10,6 +10,7 @@ from chockstone.api.context import Context, ContextDep
 from chockstone.api.routes import Routes
 from chockstone.api.status.effective_settings import effective_settings
 from chockstone.api.status.problems import ServerProblem
+from chockstone.api.status.queue_load import queue_load
 from chockstone.api.status.run_states import count_by_state
 from chockstone.api.users import CallerDep
 from chockstone.wire.messages.operations.server import (
@@ -118,13 +119,8 @@ def _journal(context: Context, owner: str | None) -> JournalReport:
 
 
 def _queue(context: Context, owner: str | None) -> QueueReport:
-    waiting = [run.under_way for run in context.engine.runs if owner in (None, run.owner)]
-    oldest = min((since for each in waiting for since in each.values()), default=None)
-    return QueueReport(
-        operations=sum(map(len, waiting)),
-        samples=context.engine.sampling.count_waiting(owner),
-        oldest_wait_seconds=None if oldest is None else time.monotonic() - oldest,
-    )
+    load = queue_load(context.engine, owner, now=time.monotonic())
+    return QueueReport(operations=load.operations, samples=load.samples, oldest_wait_seconds=load.oldest_wait_seconds)
 
 
 def _problem(found: ServerProblem) -> ProblemReport:

@@ -67,7 +67,9 @@ async def test_a_worker_that_is_away_makes_the_server_unready(served: Served, co
     assert found["chockstone_ready"] == 0
 
 
-async def test_a_waiting_operation_has_an_age(served: Served, context: Context, ann: User) -> None:
+async def test_operations_without_a_result_have_an_age_and_are_counted_as_the_server_page_does(
+    served: Served, context: Context, ann: User, root: User
+) -> None:
     run_id = await ann.run()
     served.backend.hold("optim_step")
     await ann.http.post("optim_step", json=step(run_id, 2))
@@ -75,11 +77,13 @@ async def test_a_waiting_operation_has_an_age(served: Served, context: Context, 
     now = time.monotonic() + 60
 
     facts = await FactReader(context, monotonic=lambda: now).read()
+    shown = (await root.http.get("server")).json()
     served.backend.let_everything_go()
 
     found = series_of(context.instruments.render(facts))
     assert 60 <= found["chockstone_oldest_wait_seconds"] < 120
-    assert found["chockstone_queued_operations"] == 1
+    assert found["chockstone_queued_operations"] == shown["queue"]["operations"] == 2, "one runs, and one waits"
+    assert found["chockstone_queued_samples"] == shown["queue"]["samples"] == 0
     assert found['chockstone_runs{state="ready"}'] == 1
 
 
