@@ -17,6 +17,10 @@ from typing import Final
 from chockstone.telemetry.origin import working_for
 
 log = logging.getLogger(__name__)
+_REFUSED: Final = "request failed route=%r status=%d owner=%s client=%s request=%s reason=%r"
+_FAILED_LATER: Final = "request failed route=%r category=%s owner=%s client=%s request=%s reason=%r"
+_MORE_REFUSED: Final = "requests failed route=%r status=%d owner=%s client=%s more=%d last_reason=%r"
+_MORE_FAILED_LATER: Final = "requests failed route=%r category=%s owner=%s client=%s more=%d last_reason=%r"
 INTERVAL_SECONDS: Final = 60.0
 IN_FULL: Final = 5  # of one kind in one interval
 KINDS: Final = 50  # of all users in one interval; further ones are counted as one
@@ -28,7 +32,7 @@ _LONGEST_TEXT: Final = 500
 @dataclass(frozen=True, slots=True)
 class RequestFailure:
     route: str  # such as ``POST /save_weights``, or the name of an operation that was accepted and failed later
-    status: str  # of HTTP, or the category of the failure
+    status: int | str  # of HTTP; text: the category of the failure of an operation
     reason: str = field(compare=False)
     owner: str = "-"  # "-": a caller without a valid key
     client: str = "-"  # address
@@ -62,11 +66,10 @@ class FailureLog:
         self._counts[failed] = count  # with the newest reason
         if count <= IN_FULL:
             log.warning(
-                "request failed route=%r status=%s owner=%s client=%s request=%s reason=%r",
-                *map(
-                    _one_line,
-                    (failed.route, failed.status, failed.owner, failed.client, failed.request_id, failed.reason),
-                ),
+                _REFUSED if isinstance(failed.status, int) else _FAILED_LATER,
+                *_facts(failed),
+                _one_line(failed.request_id),
+                _one_line(failed.reason),
             )
 
     def _has_room(self, failed: RequestFailure) -> bool:
@@ -96,13 +99,19 @@ def _report(counts: Mapping[RequestFailure, int], others: int) -> None:
     for failed, count in counts.items():
         if count > IN_FULL:
             log.warning(
-                "requests failed route=%r status=%s owner=%s client=%s more=%d last_reason=%r",
-                *map(_one_line, (failed.route, failed.status, failed.owner, failed.client)),
+                _MORE_REFUSED if isinstance(failed.status, int) else _MORE_FAILED_LATER,
+                *_facts(failed),
                 count - IN_FULL,
                 _one_line(failed.reason),
             )
     if others:
         log.warning("requests failed of further kinds count=%d", others)
+
+
+def _facts(failed: RequestFailure) -> tuple[str, int | str, str, str]:
+    """A number stays a number, for logs in JSON."""
+    status = failed.status if isinstance(failed.status, int) else _one_line(failed.status)
+    return _one_line(failed.route), status, _one_line(failed.owner), _one_line(failed.client)
 
 
 def _one_line(text: str) -> str:

@@ -12,8 +12,9 @@ from chockstone.engine.failure_log import (
     FailureLog,
     RequestFailure,
 )
+from chockstone.telemetry.log_format import fields_of
 
-FAILED = RequestFailure("POST /save_weights", "400", "the name is taken", owner="ann", client="10.0.0.1")
+FAILED = RequestFailure("POST /save_weights", 400, "the name is taken", owner="ann", client="10.0.0.1")
 
 
 class Clock:
@@ -45,6 +46,23 @@ def test_a_failure_is_one_warning_with_all_that_is_known(
         "request failed route='POST /save_weights' status=400 owner=ann client=10.0.0.1 request=s:train:0:1 "
         "reason='the name is taken'"
     )
+
+
+def test_the_status_of_http_is_a_number_and_a_category_has_a_field_of_its_own(
+    failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(IN_FULL + 1):
+        failures.record(FAILED)
+        failures.record(replace(FAILED, route="save", status="user"))
+    clock.seconds = 61.0
+    failures.report_due()
+
+    logged = [fields_of(record) for record in caplog.records]
+    refused = [fields for fields in logged if fields["route"] == FAILED.route]
+    later = [fields for fields in logged if fields["route"] == "save"]
+    assert len(refused) == len(later) == IN_FULL + 1
+    assert all(fields["status"] == 400 and "category" not in fields for fields in refused)
+    assert all(fields["category"] == "user" and "status" not in fields for fields in later)
 
 
 def test_a_flood_of_one_kind_is_counted_and_told_once_at_the_end_of_the_interval(
@@ -89,7 +107,7 @@ def test_callers_without_a_key_have_few_kinds_and_hide_no_failure_of_a_user(
     failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(1000):
-        failures.record(RequestFailure(f"GET /{number % 7}", "401", "no key", client=f"10.0.0.{number}"))
+        failures.record(RequestFailure(f"GET /{number % 7}", 401, "no key", client=f"10.0.0.{number}"))
     assert len(caplog.messages) == KINDS_WITHOUT_KEY
 
     for number in range(KINDS):

@@ -94,7 +94,7 @@ def _is_quiet(scope: Scope, status: int) -> bool:
 def _describe(scope: Scope, status: int, reason: str) -> RequestFailure:
     return RequestFailure(
         route=f"{method_of(scope)} {route_of(scope)}",
-        status=str(status),
+        status=status,
         reason=reason,
         owner=owner_of(scope),
         client=client_of(scope),

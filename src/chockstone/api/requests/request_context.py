@@ -13,7 +13,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chockstone.api.requests.request_facts import UNKNOWN, client_of, fields_of, method_of, owner_of, route_of
+from chockstone.api.requests.request_facts import client_of, fields_of, method_of, owner_of, route_of
 from chockstone.telemetry import tracing
 from chockstone.telemetry.origin import accept_request_id, working_for
 
@@ -22,6 +22,7 @@ REQUEST_ID: Final = b"x-request-id"
 TRACEPARENT: Final = b"traceparent"
 _UNTRACED: Final = re.compile(r"/metrics|/api/v1/(healthz|readyz|session_heartbeat)")  # asked for again and again
 _POLLS: Final = re.compile(r"/api/v1/retrieve_futures?")  # one or more for each operation
+_NO_ANSWER: Final = 499  # the client left before there was one, as in the metrics
 
 
 class RequestContext:
@@ -71,8 +72,8 @@ class _Answer:
             span.fail(str(self._status or "the request ended without an answer"))
         if log.isEnabledFor(logging.DEBUG):
             log.debug(
-                "request finished route=%r status=%s seconds=%.4f bytes=%d owner=%s client=%s",
-                *(route, self._status or UNKNOWN, time.perf_counter() - self._started),
+                "request finished route=%r status=%d seconds=%.4f bytes=%d owner=%s client=%s",
+                *(route, self._status or _NO_ANSWER, time.perf_counter() - self._started),
                 *(self._bytes, owner_of(scope), client_of(scope)),
             )
 

@@ -37,7 +37,7 @@ async def test_an_accepted_request_that_fails_later_is_one_warning_with_its_id(
     told = await ann.outcome("save_weights", {"model_id": run_id, "seq_id": 90, "path": "a"})
 
     [said] = warnings_of(caplog)
-    assert said.startswith("request failed route='save' status=user owner=ann client=- request=")
+    assert said.startswith("request failed route='save' category=user owner=ann client=- request=")
     assert f":train:1:90 reason={told['error']!r}" in said
 
 
