@@ -36,7 +36,8 @@ class ServerConfig:
     durability: Durability
     storage: StorageRules
     admins: frozenset[str]  # users who may see and change what belongs to all users
-    public_url: str | None  # URL that clients use, if a proxy is in front of the server
+    console: bool  # whether the web console is served
+    public_url: str | None  # URL| None  # URL that clients use, if a proxy is in front of the server
     track: tuple[TrackerKind, ...]  # experiment trackers that get the step history
     log_level: str
     log_format: LogFormat

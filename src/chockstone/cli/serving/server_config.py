@@ -40,6 +40,7 @@ def server_config(settings: Settings) -> ServerConfig:
         ),
         storage=_storage_rules(settings.storage),
         admins=settings.admins,
+        console=settings.console,
         public_url=settings.public_url,
         track=settings.track,
         log_level=settings.log_level,

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import orjson
 
 from chockstone.api.status.effective_settings import effective_settings
+from chockstone.cli.settings.settings import Settings
 from support.api.server_configs import default_config
 
 
@@ -28,6 +30,7 @@ def test_settings_are_shown_without_secrets(tmp_path: Path) -> None:
     assert shown["admins"] == ["ann", "root"]
     assert shown["models"] == {"tiny": str(tmp_path / "model")}
     assert shown["durability"]["journal"] == "on"
+    assert shown["console"] is True
     assert shown["storage"]["reserve_bytes"] == config.storage.reserve_bytes
     assert shown["database"] == "postgresql://chockstone:***@db/chockstone"
 
@@ -37,3 +40,11 @@ def test_defaults_that_are_derived_are_shown_as_they_take_effect(tmp_path: Path)
 
     assert shown["database"] == f"sqlite:///{tmp_path}/catalog.sqlite3"
     assert shown["store"] == str(tmp_path / "checkpoints")
+
+
+def test_every_setting_of_a_server_is_shown(tmp_path: Path) -> None:
+    shown = effective_settings(default_config(tmp_path))
+
+    groups = {"limits", "recovery", "storage", "traces", "deployment"}  # whose parts have other names
+    missing = {each.name for each in fields(Settings)} - groups - set(shown) - {"keys", "sources"}
+    assert not missing
