@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -24,7 +25,8 @@ from chockstone.wire.messages.operations.server import ProblemKind
 log = logging.getLogger(__name__)
 _FRESH_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 30.0  # between two looks that no one asked for, so that ``since`` is right
-_NAMED: Final = 20  # of each kind
+_NAMED: Final = 20  # of each kind and owner; admins see so many of each kind
+_READ: Final = 2000  # of each kind
 _RECENT: Final = timedelta(days=7)
 _RECENT_DEATH: Final = timedelta(hours=1)
 _OVERDUE: Final = timedelta(hours=1)
@@ -85,9 +87,12 @@ class Problems:
 
     async def current(self, owner: str | None) -> tuple[ServerProblem, ...]:
         """The server's and this user's; all users' when ``owner`` is None. Each has its ``since``."""
-        found = [*self._of_server(await self._readiness.reasons()), *await self._of_disk()]
-        found += [*self._of_runs(), *await self._in_catalog()]
-        return tuple(each for each in self._dated(found) if owner is None or each.owner in (None, owner))
+        found = [*self._of_server(await self._readiness.reasons()), *await self._of_disk(), *self._of_runs()]
+        stored = await self._in_catalog()
+        dated = list(self._dated([*found, *stored]))
+        if owner is None:
+            return (*dated[: len(found)], *_first_of_each_kind(dated[len(found) :]))
+        return tuple(each for each in dated if each.owner in (None, owner))
 
     async def keep(self) -> None:
         """Look now and then, for ever, so that it is known since when there is a problem."""
@@ -168,7 +173,7 @@ class Problems:
 
     async def _read_catalog(self) -> AsyncIterator[ServerProblem]:
         catalog, now = self._engine.catalog, self._now()
-        for run in await catalog.run_search.list_lost(since=now - _RECENT, limit=_NAMED):
+        for run in await catalog.run_search.list_lost(since=now - _RECENT, per_owner=_NAMED, limit=_READ):
             yield ServerProblem(
                 "run_lost",
                 _sentence(f"run {run.run_id!r} is lost: {run.failure or 'the server could not recover it'}"),
@@ -177,7 +182,7 @@ class Problems:
                 run.owner,
                 run.run_id,
             )
-        for recovery in await catalog.recoveries.list_differing(since=now - _RECENT, limit=_NAMED):
+        for recovery in await catalog.recoveries.list_differing(since=now - _RECENT, per_owner=_NAMED, limit=_READ):
             lost = f" and {recovery.lost} acknowledged operations were lost" if recovery.lost else ""
             yield ServerProblem(
                 "recovery_differs",
@@ -188,7 +193,7 @@ class Problems:
                 recovery.owner,
                 recovery.run_id,
             )
-        for row in await catalog.checkpoints.list_damaged(now=now, limit=_NAMED):
+        for row in await catalog.checkpoints.list_damaged(now=now, per_owner=_NAMED, limit=_READ):
             yield ServerProblem(
                 "checkpoints_damaged",
                 _sentence(f"checkpoint {row.path!r} is damaged: {row.damage}"),
@@ -209,6 +214,14 @@ class Problems:
                 each.checkpoint.run_id,
                 each.path,
             )
+
+
+def _first_of_each_kind(found: Iterable[ServerProblem]) -> Iterator[ServerProblem]:
+    counts: Counter[str] = Counter()
+    for each in found:
+        counts[each.kind] += 1
+        if counts[each.kind] <= _NAMED:
+            yield each
 
 
 def _sentence(text: str) -> str:

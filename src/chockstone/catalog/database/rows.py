@@ -95,6 +95,22 @@ class RowMapper(Generic[R]):
         [[total_count]] = await database.read(count)
         return Page((), total_count)  # past the last page
 
+    async def read_newest_of_each(
+        self, database: Database, group: str, newest: str, *where: ColumnElement[bool], count: int, limit: int
+    ) -> tuple[R, ...]:
+        """Of the rows with one value of the column ``group`` the ``count`` newest, and the ``limit`` newest of these.
+
+        Newest first, by the column ``newest``. So the rows of one group cannot crowd out those of another.
+        """
+        keys = self._table.primary_key
+        order = (self._table.c[newest].desc(), *keys)
+        place = func.row_number().over(partition_by=self._table.c[group], order_by=order)
+        ranked = select(*self.columns, place.label("place_in_group")).where(*where).subquery("ranked")
+        query = select(*self.columns_of(ranked)).where(ranked.c.place_in_group <= count)
+        return await self.read(
+            database, query.order_by(ranked.c[newest].desc(), *(ranked.c[key.name] for key in keys)).limit(limit)
+        )
+
     async def change(self, database: Database, *where: ColumnElement[bool], **values: object) -> R | None:
         """The row as changed; None if there is none."""
         change = update(self._table).where(*where).values(**values).returning(*self.columns)

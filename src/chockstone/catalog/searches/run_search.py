@@ -108,12 +108,12 @@ class RunSearch:
         found: dict[RunState, int] = dict(await self._database.read(query))  # type: ignore[arg-type]  # rows are pairs
         return found
 
-    async def list_lost(self, *, since: datetime, limit: int) -> tuple[RunRow, ...]:
-        """Lost runs that had trained and were used since then, the last used first."""
-        has_trained = or_(_RUNS.steps > 0, _RUNS.tokens > 0)
-        query = select(*_ROWS.columns).where(_RUNS.state == "lost", _RUNS.last_request_at >= since, has_trained)
-        newest = query.order_by(_RUNS.last_request_at.desc(), _RUNS.run_id).limit(limit)
-        return await _ROWS.read(self._database, newest)
+    async def list_lost(self, *, since: datetime, per_owner: int, limit: int) -> tuple[RunRow, ...]:
+        """Lost runs that had trained and were used since then, the last used first; of each owner the last used."""
+        where = (_RUNS.state == "lost", _RUNS.last_request_at >= since, or_(_RUNS.steps > 0, _RUNS.tokens > 0))
+        return await _ROWS.read_newest_of_each(
+            self._database, "owner", "last_request_at", *where, count=per_owner, limit=limit
+        )
 
     async def list_children(self, run_ids: Sequence[str], *, owner: str | None, limit: int) -> tuple[RunRow, ...]:
         """Runs that were made from a checkpoint of one of these runs, oldest first; of all users when None."""

@@ -357,10 +357,12 @@ class CheckpointTable:
             self._database, query.order_by(known_good_at, _CHECKPOINTS.save_id).limit(limit)
         )
 
-    async def list_damaged(self, *, now: datetime, limit: int) -> tuple[CheckpointRow, ...]:
-        """Checkpoints that are marked as damaged and not expired, newest first."""
-        query = select(*CHECKPOINT_ROWS.columns).where(_CHECKPOINTS.state == "damaged", is_visible(now))
-        return await CHECKPOINT_ROWS.read(self._database, query.order_by(_CHECKPOINTS.save_id.desc()).limit(limit))
+    async def list_damaged(self, *, now: datetime, per_owner: int, limit: int) -> tuple[CheckpointRow, ...]:
+        """Checkpoints that are marked as damaged and not expired, newest first; of each owner the newest."""
+        where = (_CHECKPOINTS.state == "damaged", is_visible(now))
+        return await CHECKPOINT_ROWS.read_newest_of_each(
+            self._database, "owner", "save_id", *where, count=per_owner, limit=limit
+        )
 
     async def iterate(self, page: int = 1000) -> AsyncIterator[CheckpointRow]:
         """Every row, pending and expired ones too, in the order of their saves; reads a page at a time."""

@@ -104,11 +104,12 @@ class RecoveryTable:
             query = query.where(_RECOVERIES.recovery_id < before)
         return await _ROWS.read(self._database, query)
 
-    async def list_differing(self, *, since: datetime, limit: int) -> tuple[RecoveryRow, ...]:
-        """Recoveries since then that gave other numbers or lost operations, newest first."""
-        differs = or_(_RECOVERIES.mismatched > 0, _RECOVERIES.lost > 0)
-        query = select(*_ROWS.columns).where(differs, _RECOVERIES.at >= since)
-        return await _ROWS.read(self._database, query.order_by(_RECOVERIES.recovery_id.desc()).limit(limit))
+    async def list_differing(self, *, since: datetime, per_owner: int, limit: int) -> tuple[RecoveryRow, ...]:
+        """Recoveries since then that gave other numbers or lost operations, newest first; of each owner the newest."""
+        where = (or_(_RECOVERIES.mismatched > 0, _RECOVERIES.lost > 0), _RECOVERIES.at >= since)
+        return await _ROWS.read_newest_of_each(
+            self._database, "owner", "recovery_id", *where, count=per_owner, limit=limit
+        )
 
     async def list(self, run_id: str, *, limit: int = KEPT) -> tuple[RecoveryRow, ...]:
         """Newest first."""

@@ -161,3 +161,20 @@ async def test_a_catalog_that_is_away_hides_no_other_problem(
     served.backend.environment["models"] = {}
 
     assert set(await found(context)) == {"model_not_loaded"}
+
+
+async def test_the_problems_of_one_user_do_not_crowd_out_those_of_another(
+    context: Context, ann: User, bob: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(problems, "_NAMED", 2)
+    runs = {"ann": await ann.run(), "bob": await bob.run()}
+    for number, owner in enumerate(("ann", "bob", "bob", "bob")):
+        await context.catalog.recoveries.add(
+            run_id=runs[owner], owner=owner, at=context.now(), reason="signal 9", replayed=number, mismatched=1
+        )
+
+    own, others, every = [await context.status.problems.current(owner) for owner in ("ann", "bob", None)]
+
+    assert [each.owner for each in own] == ["ann"]
+    assert [each.owner for each in others] == ["bob", "bob"]
+    assert every == others, "admins see the newest of all users"

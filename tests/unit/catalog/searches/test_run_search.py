@@ -123,8 +123,11 @@ async def test_lost_runs_that_had_trained_are_listed_for_a_while(catalog: Catalo
         await catalog.runs.set_state(run_id, "lost", failure="gone")
     await catalog.runs.record_progress({runs[0]: RunProgress(4), runs[1]: RunProgress(None, None, None, 9)})
 
-    assert [row.run_id for row in await catalog.run_search.list_lost(since=NOW, limit=10)] == [runs[1], runs[0]]
-    assert await catalog.run_search.list_lost(since=after(minutes=5), limit=10) == ()
+    assert [row.run_id for row in await catalog.run_search.list_lost(since=NOW, per_owner=10, limit=10)] == [
+        runs[1],
+        runs[0],
+    ]
+    assert await catalog.run_search.list_lost(since=after(minutes=5), per_owner=10, limit=10) == ()
 
 
 async def test_children_are_found_by_the_run_of_their_parent(catalog: Catalog) -> None:

@@ -472,4 +472,4 @@ async def test_damaged_checkpoints_are_listed_newest_first_until_they_expire(cat
     for row in (*saved[1:], gone):
         await catalog.checkpoints.mark_damaged(row.save_id, "block 3")
 
-    assert [row.name for row in await catalog.checkpoints.list_damaged(now=NOW, limit=10)] == ["c", "b"]
+    assert [row.name for row in await catalog.checkpoints.list_damaged(now=NOW, per_owner=10, limit=10)] == ["c", "b"]

@@ -93,4 +93,14 @@ async def test_recoveries_of_all_runs_are_found_newest_first(catalog: Catalog) -
     assert await catalog.recoveries.search(None, before=every[0].recovery_id, limit=1) == every[1:2]
     assert await catalog.recoveries.search("ann", limit=10) == every[2:]
     assert await catalog.recoveries.search(None, run_id="s:train:1", limit=10) == every[1:2]
-    assert await catalog.recoveries.list_differing(since=NOW, limit=10) == every[:2]
+    assert await catalog.recoveries.list_differing(since=NOW, per_owner=10, limit=10) == every[:2]
+
+
+async def test_the_recoveries_of_one_owner_do_not_crowd_out_those_of_another(catalog: Catalog) -> None:
+    for number, owner in enumerate(("ann", "bob", "bob", "bob")):
+        await catalog.recoveries.add(run_id=f"s:train:{number}", owner=owner, at=NOW, reason=str(number), mismatched=1)
+
+    found = await catalog.recoveries.list_differing(since=NOW, per_owner=2, limit=10)
+
+    assert [row.reason for row in found] == ["3", "2", "0"]
+    assert await catalog.recoveries.list_differing(since=NOW, per_owner=2, limit=1) == found[:1]
