@@ -36,6 +36,10 @@ class Presence:
         """For how long this process has not heard of a session, however its wall clock was set."""
         return self._monotonic() - self._heard.get(session_id, self._started)
 
+    def has_heard(self, session_id: str) -> bool:
+        """Whether this process has heard of an unfinished session."""
+        return session_id in self._heard
+
     def forget_session(self, session_id: str) -> None:
         """The session is finished."""
         self._heard.pop(session_id, None)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from typing import Final
 
-from chockstone.catalog import Catalog
+from chockstone.catalog import Catalog, SessionRow
 from chockstone.engine.background import BackgroundTasks
 from chockstone.engine.config import EngineLimits
 from chockstone.engine.custom_losses import CustomLosses
@@ -17,6 +18,7 @@ from chockstone.engine.samples.sampler_end import SamplerEnd
 from chockstone.engine.storage.checkpoints import CheckpointLifecycle
 
 log = logging.getLogger(__name__)
+SERVER_SDK: Final = "console"  # version of the SDK in sessions that the server itself opens, and that end with it
 
 
 class SessionEnd:
@@ -60,7 +62,7 @@ class SessionEnd:
         self._background.start(self._free(session_id))
 
     async def end_silent(self) -> None:
-        """Park the runs of silent clients, and finish sessions that were silent for very long."""
+        """Park the runs of silent clients, and finish sessions of clients that are gone."""
         await self._presence.flush()
         now = self._now()
         unfinished = {session.session_id: session for session in await self._catalog.sessions.list_unfinished()}
@@ -68,6 +70,12 @@ class SessionEnd:
         for session_id in {run.session_id for run in self._runs} - busy - set(unfinished):
             await self.finish(session_id)  # the run was created while its session ended
         for session in unfinished.values():
+            if self._is_left_over(session):
+                log.info("session ended that an earlier server had opened session=%s", session.session_id)
+                detail = "the server that had opened it ended before it did"
+                await self._catalog.sessions.finish(session.session_id, reason="interrupted", detail=detail, now=now)
+                await self.finish(session.session_id)
+                continue
             if session.session_id in busy:
                 continue
             silent = min(
@@ -81,6 +89,11 @@ class SessionEnd:
                 await self.finish(session.session_id)
             elif silent >= self._limits.park_seconds:
                 await self._core.park_session(session.session_id)
+
+    def _is_left_over(self, session: SessionRow) -> bool:
+        """Whether a server that was killed opened the session for itself: no client will come back to it."""
+        is_older = session.created_at < self._started_at and not self._presence.has_heard(session.session_id)
+        return session.sdk_version == SERVER_SDK and is_older
 
     async def _free(self, session_id: str) -> None:
         await self._core.end_session(session_id)  # its runs may open sampling sessions until then

@@ -9,6 +9,7 @@ from chockstone.catalog import Catalog, LossRow
 from chockstone.engine.config import EngineLimits
 from chockstone.engine.engine import Engine
 from chockstone.engine.samples.sampling import SamplerSource
+from chockstone.engine.session_end import SERVER_SDK
 from support.engine.fake_backend import FakeBackend
 from support.engine.making import NOW, RUN, Start, answer, live_run, made_run, make_run, result_of, settle_down, until
 
@@ -164,3 +165,19 @@ async def test_remembering_a_sample_of_many_sequences_costs_no_more_than_one_of_
     assert again.sequence_ids == first.sequence_ids
     assert len(set(first.sequence_ids)) == 4096
     assert not any(isinstance(getattr(again, name), tuple) for name in again.__slots__)
+
+
+async def test_a_session_that_a_killed_server_had_opened_for_itself_ends(start: Start, catalog: Catalog) -> None:
+    for session_id, sdk_version in (("left", SERVER_SDK), ("script", "0.36.0")):
+        await catalog.sessions.create(session_id, owner="local", sdk_version=sdk_version, now=NOW)
+    ended: list[str] = []
+    engine = await start(clock=lambda: LATER, on_session_end=ended.append)
+    await catalog.sessions.create("own", owner="local", sdk_version=SERVER_SDK, now=LATER)
+    engine.presence.saw_session("own")
+
+    await engine.sessions.end_silent()
+
+    row = await catalog.sessions.get("left")
+    assert (row.finish_reason, ended) == ("interrupted", ["left"])
+    assert not (await catalog.sessions.get("own")).is_finished, "its sample runs"
+    assert not (await catalog.sessions.get("script")).is_finished, "its client may come back"

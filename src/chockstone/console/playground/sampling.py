@@ -1,7 +1,7 @@
 """Playground samples: one prompt through the engine's sampling path, in a session of its own.
 
-The session is created for the sample and finished after it. A sample whose page is left is cancelled: the response
-that carries it is closed, and its generator with it.
+The session is created for the sample and finished after it. If the server is killed meanwhile, the next server finishes
+it. A sample whose page is left is cancelled: the response that carries it is closed, and its generator with it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from chockstone.catalog import CatalogError
 from chockstone.engine.config import Busy
 from chockstone.engine.futures import Result
 from chockstone.engine.journal.writer import Stalled
+from chockstone.engine.session_end import SERVER_SDK
 from chockstone.wire.codecs import messages_pb2 as pb
 from chockstone.wire.codecs.sample_result import NO_LOGPROB
 from chockstone.wire.failures import Failure, RequestError
@@ -32,7 +33,6 @@ from chockstone.wire.messages.sessions import CreateSessionRequest, FinishReason
 
 log = logging.getLogger(__name__)
 ALTERNATIVES: Final = 5
-_SDK_VERSION: Final = "console"
 _LOOK_SECONDS: Final = 2.0  # between two reports of a sample that waits
 
 
@@ -132,7 +132,7 @@ class PlaygroundSampling:
                 await self._finish(caller, session_id, reason)
 
     async def _open_session(self, caller: Caller) -> str:
-        request = CreateSessionRequest(sdk_version=_SDK_VERSION, tags=["playground"], display_name="Playground")
+        request = CreateSessionRequest(sdk_version=SERVER_SDK, tags=["playground"], display_name="Playground")
         return (await create_session(request, self._context, caller)).session_id
 
     async def _submit(self, caller: Caller, order: SampleOrder, session_id: str) -> str:
