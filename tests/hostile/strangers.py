@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import numpy as np
@@ -13,6 +14,7 @@ from chockstone.wire.codecs import messages_pb2 as pb
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 TOKENS = list(range(10, 30))
+PATIENCE_SECONDS: Final = 200.0  # for a result; less than the time limit of a test, so that an assertion fails
 
 
 def check_refusal(answer: httpx.Response) -> str:
@@ -25,10 +27,11 @@ def check_refusal(answer: httpx.Response) -> str:
 
 
 def retrieve(http: httpx.Client, request_id: str) -> httpx.Response:
-    """The result of a request, waited for as long as clients would."""
+    """The result of a request, waited for as clients would; fails if there is none in time."""
     headers = {"Accept": PROTOBUF["Content-Type"]}
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while (answer := http.post("retrieve_future", json={"request_id": request_id}, headers=headers)).status_code == 408:
-        pass
+        assert time.monotonic() < deadline, f"request {request_id!r} has no result in {PATIENCE_SECONDS:.0f} s"
     return answer
 
 

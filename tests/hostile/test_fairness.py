@@ -12,7 +12,7 @@ import pytest
 import tinker
 from tinker import types
 
-from hostile.strangers import Stranger, retrieve
+from hostile.strangers import PATIENCE_SECONDS, Stranger, retrieve
 from sdk.making import MODEL
 from support.live import LiveServer
 
@@ -85,7 +85,7 @@ def test_sixteen_small_clients_wait_for_no_sample_of_one_who_floods(
     params = types.SamplingParams(max_tokens=4, stop=[])
 
     asked = [sampler.sample(types.ModelInput.from_ints([5, 6, 7]), 2, params) for sampler in samplers]
-    lengths = [len(sequence.tokens) for each in asked for sequence in each.result().sequences]
+    lengths = [len(sequence.tokens) for each in asked for sequence in each.result(timeout=PATIENCE_SECONDS).sequences]
 
     assert lengths == [4] * 2 * SMALL
     assert "status code 429" not in caplog.text, "there was room for each at the first attempt"
