@@ -59,7 +59,7 @@ def reachable(path: Path) -> frozenset[Path]:
 @cache
 def missing_in(path: Path) -> frozenset[str]:
     """The packages that a file imports, or requires when it is imported, and a plain install lacks."""
-    calls = [node.value for node in ast.parse(path.read_text()).body if isinstance(node, ast.Expr)]
+    calls = [node.value for node in _parsed(path).body if isinstance(node, ast.Expr)]
     required = {
         ast.unparse(call) for call in calls if isinstance(call, ast.Call) and ast.unparse(call.func) == "require"
     }
@@ -70,7 +70,12 @@ def missing_in(path: Path) -> frozenset[str]:
 def imports(path: Path) -> frozenset[str]:
     """The modules that a file imports: when it is imported; of a test also when it runs."""
     everywhere = path.name.startswith("test_")
-    return frozenset(_imports(ast.parse(path.read_text()), everywhere=everywhere))
+    return frozenset(_imports(_parsed(path), everywhere=everywhere))
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def _imports(node: ast.AST, *, everywhere: bool) -> Iterator[str]:
@@ -86,16 +91,15 @@ def _imports(node: ast.AST, *, everywhere: bool) -> Iterator[str]:
             yield from _imports(child, everywhere=everywhere)
 
 
-def files_of(module: str) -> Iterator[Path]:
+@cache
+def files_of(module: str) -> tuple[Path, ...]:
     """The files that are run when a module of ours is imported."""
     parts = module.split(".")
     if parts[0] not in ROOTS:
-        return
-    for count in range(1, len(parts) + 1):
-        place = ROOTS[parts[0]].joinpath(*parts[:count])
-        for path in (place / "__init__.py", place.with_suffix(".py")):
-            if path.is_file():
-                yield path
+        return ()
+    places = [ROOTS[parts[0]].joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
+    paths = [path for place in places for path in (place / "__init__.py", place.with_suffix(".py"))]
+    return tuple(path for path in paths if path.is_file())
 
 
 def find_python(version: str) -> str | None:

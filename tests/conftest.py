@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def _limit_instruction_sets() -> None:
     limit_instruction_sets()
 
 
+_FROZEN = 100_000
 if is_installed("torch"):  # it is not where `make light` runs the tests of the plain install
     _limit_instruction_sets()
 settings.register_profile("busy machine", deadline=None)  # an example may take any time beside other work
@@ -30,6 +32,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     from support.live import shared_models  # late: most tests need no server
 
     return shared_models(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_collections() -> None:
+    """Leave libraries and test modules out of garbage collections: they are millions of objects, and all stay."""
+    if gc.get_freeze_count() < _FROZEN:  # at the first test, and after a test that has unfrozen them
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -412,9 +412,9 @@ def killed(data: Path, scenario: Scenario, step: int) -> list[int]:
     return said
 
 
-def sweep(data: Path, scenario: Scenario) -> int:
-    """Kill at every step; how many there are."""
-    for step in range(1, MOST_STEPS):
+def sweep(data: Path, scenario: Scenario, stride: int) -> int:
+    """Kill at every step, or at each ``stride``-th; how many kills there were before the operation was complete."""
+    for step in range(1, MOST_STEPS, stride):
         said = killed(data, scenario, step)
         allowed = [scenario.after] if said else [scenario.before, scenario.after]
         for recover in (restart_and_fix, fix):
@@ -422,15 +422,15 @@ def sweep(data: Path, scenario: Scenario) -> int:
             told = "after it was acknowledged" if said else f"before step {step}"
             assert world in allowed, f"killed {told}, {recover.__name__}: {world} is none of {allowed}"
         if said and said[0] < step:
-            return step - 1
+            return step // stride
     raise AssertionError(f"the operation takes more than {MOST_STEPS} steps")
 
 
-def main(home: Path, name: str) -> None:
+def main(home: Path, name: str, stride: int) -> None:
     prepare_imports()
-    steps = sweep(home / "data", SCENARIOS[name])
+    steps = sweep(home / "data", SCENARIOS[name], stride)
     print(f"{name}: killed at {steps} steps")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

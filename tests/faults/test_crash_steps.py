@@ -17,7 +17,7 @@ def run(home: Path, *arguments: object, place: S3Place | None = None) -> int:
     return int(run_script("crash_sweep.py", home, *arguments, place=place).split()[0])
 
 
-@pytest.mark.parametrize("first", [1, 8])
+@pytest.mark.parametrize("first", [pytest.param(1, marks=pytest.mark.soak), 8])
 def test_killed_before_a_step(tmp_path: Path, first: int) -> None:
     assert run(tmp_path, "every", first, STRIDE) > 8
 

@@ -18,7 +18,7 @@ def sweep(directory: Path, *, rounds: int, seed: int) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_fifty_kills_lose_nothing_that_was_acknowledged(seed: int, tmp_path: Path) -> None:
     report = sweep(tmp_path, rounds=50, seed=seed)
 

@@ -199,7 +199,28 @@ def _database_for(home: str) -> str:  # whoever comes back to a directory finds 
 
 
 def catalog_url(home: Path) -> str:
-    return database_for(home) or f"sqlite:///{home}/catalog.sqlite3"
+    """Of the catalog of a server at ``home``. A new SQLite file has its tables, which take long to make."""
+    if (elsewhere := database_for(home)) is not None:
+        return elsewhere
+    file = home / "catalog.sqlite3"
+    if not file.exists():
+        file.touch(mode=0o600)
+        file.write_bytes(_empty_catalog())
+    return f"sqlite:///{file}"
+
+
+@cache
+def _empty_catalog() -> bytes:
+    from sqlalchemy import create_engine  # late: environments of older clients have no catalog
+
+    from chockstone.catalog.database.upgrade import _create
+
+    with tempfile.TemporaryDirectory() as folder:
+        engine = create_engine(f"sqlite:///{folder}/catalog.sqlite3")
+        with engine.begin() as connection:
+            _create(connection)
+        engine.dispose()
+        return Path(folder, "catalog.sqlite3").read_bytes()
 
 
 @cache

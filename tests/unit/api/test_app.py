@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import gc
+from pathlib import Path
+from weakref import ReferenceType, ref
+
+from fastapi import FastAPI
+
 from support.api.users import User
-from support.served import Served
+from support.served import Served, serve_in_process
 
 
 async def test_every_path_but_that_of_the_metrics_is_below_one_prefix(served: Served) -> None:
@@ -22,3 +28,15 @@ async def test_nulls_are_left_out_of_answers(ann: User) -> None:
 
     assert answer["sampler_ids"] == []
     assert None not in answer.values()
+
+
+async def test_an_app_that_nobody_uses_is_freed(tmp_path: Path, models: dict[str, Path]) -> None:
+    async def use_one() -> ReferenceType[FastAPI]:
+        async with serve_in_process(tmp_path, models) as served:
+            assert (await served.http.get("healthz")).is_success
+            return ref(served.app)
+
+    used = await use_one()
+    gc.collect()
+
+    assert used() is None
