@@ -32,8 +32,8 @@ class ShardedModule(RecordingModule):
 class RankBatches(PositionedBatches):
     """Each rank has batches of its own, from a generator that the ranks advance differently."""
 
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        for batch in super().__iter__():
+    def _batches(self) -> Iterator[torch.Tensor]:
+        for batch in super()._batches():
             torch.rand(1 + distributed.get_rank())
             yield batch
 

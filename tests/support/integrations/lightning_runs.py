@@ -24,6 +24,10 @@ class PositionedBatches:
         return self.count
 
     def __iter__(self) -> Iterator[torch.Tensor]:
+        torch.rand(1)  # as a DataLoader draws the seed of its workers
+        return self._batches()
+
+    def _batches(self) -> Iterator[torch.Tensor]:
         self.position %= self.count
         while self.position < self.count:
             self.position += 1

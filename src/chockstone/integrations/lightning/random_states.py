@@ -25,9 +25,9 @@ _ROWS: Final = "rows"  # below it: per generator a tensor with one row of bytes 
 class RandomStates(Callback):
     """Saves the generators of Python, numpy, torch and CUDA of each rank, and restores them when ``fit`` resumes.
 
-    Two moments matter. Before training starts Lightning makes the iterator over the data, which may draw a seed: so the
-    generators are restored as soon as the checkpoint is loaded. A run that resumes inside an epoch had made that
-    iterator before it was saved: so there they are restored again, after the iterator is made.
+    Lightning makes iterators over the data before training starts, and each may draw a seed. So the generators are
+    restored after that. A run that resumes at the end of an epoch then makes its iterator again, as a run left alone
+    does at this point. A run that resumes inside an epoch had made its iterator before it was saved.
     """
 
     def __init__(self) -> None:
@@ -43,22 +43,20 @@ class RandomStates(Callback):
         checkpoint[KEY] = {_ROWS: rows}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.state.fn != "fit":
+            return
         self._saved = checkpoint.get(KEY)
         if self._saved is None:
             log.warning("random states are not in the checkpoint: add RandomStates() to the callbacks that save")
-        self._restore()
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._restore()  # the setup of a strategy may have drawn
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        loop = trainer.fit_loop
-        if loop.restarted_mid_epoch and not loop.epoch_loop.batch_progress.is_last_batch:
-            self._restore()
+        if self._saved is None:
+            return
+        random = RandomState(per_rank=True)
+        random.load_state_dict(self._saved)
+        log.info("random states restored: %s", random.restored)
         self._saved = None
-
-    def _restore(self) -> None:
-        if self._saved is not None:
-            random = RandomState(per_rank=True)
-            random.load_state_dict(self._saved)
-            log.info("random states restored: %s", random.restored)
+        loop = trainer.fit_loop
+        is_inside = loop.restarted_mid_epoch and not loop.epoch_loop.batch_progress.is_last_batch
+        if not is_inside and loop._data_fetcher is not None:
+            iter(loop._data_fetcher)

@@ -8,6 +8,7 @@ import lightning.pytorch
 import pytest
 import pytorch_lightning
 import torch
+from lightning.fabric import Fabric
 from torch.utils.data import DataLoader
 
 from chockstone.extras import ExtraMissing
@@ -61,3 +62,20 @@ def test_without_lightning_the_error_names_the_extra(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(ExtraMissing, match=r"chockstone\[lightning\]"):
         packages.require_lightning("this test")
+
+
+def test_fabric_saves_and_loads_through_the_plugin(tmp_path: Path) -> None:
+    io = ArchiveCheckpointIO()
+    fabric = Fabric(accelerator="cpu", devices=1, plugins=[io])
+    layer = torch.nn.Linear(2, 2)
+    model, optimizer = fabric.setup(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
+    weight = layer.weight.detach().clone()
+
+    fabric.save(tmp_path / "a.ckpt", {"model": model, "optimizer": optimizer, "step": 3})
+    torch.nn.init.zeros_(layer.weight)
+    state = {"model": model, "optimizer": optimizer, "step": 0}
+    fabric.load(tmp_path / "a.ckpt", state)  # waits for the save
+    io.teardown()
+
+    assert state["step"] == 3
+    assert torch.equal(layer.weight, weight)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
 
 from chockstone.checkpoints import RandomState
 from chockstone.integrations.lightning import ArchiveCheckpointIO, RandomStates, newest_checkpoint
@@ -43,6 +44,27 @@ def test_the_generators_of_python_and_torch_continue(tmp_path: Path) -> None:
     fit(tmp_path, 3, [Draw()])
 
     assert tuple(drawn) == expected
+
+
+def test_a_shuffled_loader_continues_after_an_epoch_as_if_left_alone(tmp_path: Path) -> None:
+    def train(root: Path, epochs: int, seed: int) -> dict[int, float]:
+        torch.manual_seed(seed)
+        checkpoint = ModelCheckpoint(root, save_top_k=-1)
+        plugins = [ArchiveCheckpointIO()]
+        trainer = make_trainer(
+            root, checkpoint=checkpoint, plugins=plugins, callbacks=[RandomStates()], max_epochs=epochs
+        )
+        model = RecordingModule()
+        loader = DataLoader(torch.arange(48.0).reshape(12, 4).cos(), batch_size=2, shuffle=True)
+        trainer.fit(model, loader, ckpt_path=newest_checkpoint(root))
+        return model.losses
+
+    alone = train(tmp_path / "alone", 3, seed=1)
+    train(tmp_path / "run", 1, seed=1)
+
+    resumed = train(tmp_path / "run", 3, seed=2)
+
+    assert resumed == {step: loss for step, loss in alone.items() if step > 6}
 
 
 def test_a_checkpoint_without_random_states_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
