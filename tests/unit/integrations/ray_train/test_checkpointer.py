@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=280,
         )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     return place
