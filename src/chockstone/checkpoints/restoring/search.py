@@ -6,6 +6,7 @@ Damaged checkpoints are read twice, then skipped and named in the result. See ``
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -17,8 +18,10 @@ from chockstone.checkpoints.errors import (
     RestoreFailed,
     UnsupportedArchive,
 )
+from chockstone.checkpoints.reading.archive import Archive
 from chockstone.checkpoints.reading.listing import list_checkpoints
-from chockstone.checkpoints.restoring.receipt import RestoreReceipt, SkippedCandidate
+from chockstone.checkpoints.reading.reader import verify_archive
+from chockstone.checkpoints.restoring.receipt import Restored, RestoreReceipt, SkippedCandidate
 from chockstone.checkpoints.restoring.verdicts import Verdict
 from chockstone.checkpoints.restoring.walk_back import Ending, WalkBack
 from chockstone.checkpoints.stores.store import Store
@@ -73,6 +76,18 @@ class CheckpointSearch:
             log.info("first start: no checkpoint to restore place=%s kind=%s", self._place, self._kind)
             return None
         raise self._none_left(walk)
+
+    def verify(self) -> RestoreReceipt | None:
+        """As ``restore``, of the newest checkpoint of which every block is sound. Nothing is restored."""
+        started = time.perf_counter()
+
+        def attempt(name: str) -> RestoreReceipt:
+            with Archive(self._store.open(name)) as archive:
+                verify_archive(archive)
+                seconds = time.perf_counter() - started
+                return RestoreReceipt.of(archive, Restored((), (), ()), name=name, url=self._store.url, seconds=seconds)
+
+        return self.restore(attempt)
 
     def load(self, attempt: Callable[[str], dict[str, Any]]) -> dict[str, Any]:  # Any: a state
         """The state of the newest checkpoint that ``attempt`` loads; it is called with the full name."""

@@ -5,25 +5,28 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from dataclasses import replace
 from typing import Any, Final
 
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, broadcast_object_list
 
 from chockstone.checkpoints import Checkpointer, RandomState, RestoreReceipt, SaveHandle
 from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing, SaveFailed
+from chockstone.checkpoints.restoring.receipt import SkippedCandidate
+from chockstone.checkpoints.restoring.search import CheckpointSearch
 from chockstone.integrations.accelerate.loaders import LoaderState
 from chockstone.integrations.accelerate.places import (
     CheckpointPlace,
     delete_oldest,
     is_foreign,
-    newest_good,
     numbered,
     place_of,
 )
 
 log = logging.getLogger(__name__)
 _UNSUPPORTED: Final = {DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM, DistributedType.XLA}
+_KIND: Final = "weights"
 _MAP_LOCATIONS: Final = (None, "cpu", "on_device")
 
 
@@ -81,7 +84,7 @@ class ArchiveAccelerator(Accelerator):  # type: ignore[misc]  # accelerate has n
         and the receipt names the skipped ones. Without ``input_dir`` it is the folder of
         ``automatic_checkpoint_naming``, and numbering continues after its highest number; None is returned if that
         folder has no checkpoint yet: a first start. A directory that Accelerate itself wrote is loaded as Accelerate
-        does, and None is returned.
+        does, and None is returned; so is the newest one of a folder that holds no other checkpoints.
 
         ``strict=False`` takes what fits. ``map_location`` makes no difference: tensors are restored where they are.
         """
@@ -94,9 +97,7 @@ class ArchiveAccelerator(Accelerator):  # type: ignore[misc]  # accelerate has n
         self._refuse_unsupported()
         strict = bool(options.get("strict", True))
         if input_dir is None:
-            receipt = self._restore_newest(self._automatic_folder(), strict=strict)
-            self.project_configuration.iteration = max(numbered(self._automatic_folder()), default=-1) + 1
-            return receipt
+            return self._load_automatic(load_kwargs, strict=strict, **options)
         place = place_of(input_dir)
         if place.has_archive():
             return self._restore(place.store, place, strict=strict)
@@ -150,14 +151,42 @@ class ArchiveAccelerator(Accelerator):  # type: ignore[misc]  # accelerate has n
             log.log(logging.WARNING if receipt.skipped else logging.INFO, "%s", receipt)
         return receipt
 
+    def _load_automatic(
+        self, load_kwargs: dict[str, Any] | None, *, strict: bool, **options: Any
+    ) -> RestoreReceipt | None:
+        folder = self._automatic_folder()
+        places = numbered(folder)
+        receipt = self._restore_newest(folder, strict=strict)
+        if receipt is None and places and is_foreign(places[max(places)].path):  # the run began without archives
+            super().load_state(places[max(places)].path, load_kwargs, **options)
+        self.project_configuration.iteration = max(places, default=-1) + 1
+        return receipt
+
     def _restore_newest(self, folder: str, *, strict: bool) -> RestoreReceipt | None:
         if not self._load_model_state_pre_hook:
             return self._restore(folder, None, strict=strict)
-        checkpointer = self._checkpointer(folder)
-        checkpointer.wait()
-        name = newest_good(checkpointer)  # hooks need to know its directory before the restore
-        place = None if name is None else CheckpointPlace(folder, name.rpartition("/")[0])
-        return None if place is None else self._restore(folder, place, strict=strict)
+        name, skipped, steps_lost = self._choose(folder)  # hooks need to know its directory before the restore
+        if name is None:
+            return None
+        directory = name.rpartition("/")[0]
+        place = CheckpointPlace(folder, directory) if directory else place_of(folder)  # the folder is a checkpoint
+        receipt = self._restore(place.store, place, strict=strict)
+        return receipt and replace(receipt, skipped=skipped, steps_lost=steps_lost)
+
+    def _choose(self, folder: str) -> tuple[str | None, tuple[SkippedCandidate, ...], int | None]:
+        """The newest good checkpoint, or None at a first start. Rank 0 looks, and all ranks take the same one."""
+        found: list[Any] = [None]  # Any: a receipt, its absence, or an error
+        if self.is_main_process:
+            checkpointer = self._checkpointer(folder)
+            checkpointer.wait()
+            try:
+                found = [CheckpointSearch(checkpointer.store, checkpointer.prefix, kind=_KIND, name=None).verify()]
+            except CheckpointError as error:
+                found = [error]
+        broadcast_object_list(found)
+        if isinstance(found[0], CheckpointError):
+            raise found[0]
+        return (None, (), None) if found[0] is None else (found[0].name, found[0].skipped, found[0].steps_lost)
 
     def _call_save_hooks(self, place: CheckpointPlace) -> list[Any]:
         """The states of the models, without those that a hook takes out of the list because it saves them itself."""

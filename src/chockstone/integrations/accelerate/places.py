@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chockstone.checkpoints import Checkpointer
-from chockstone.checkpoints.errors import DamagedArchive, ForeignArchive
 from chockstone.checkpoints.stores.store import SUFFIX
 
 log = logging.getLogger(__name__)
@@ -84,15 +82,3 @@ def delete_oldest(folder: str, *, keep: int) -> None:
             log.warning("checkpoint not deleted path=%s error=%s", place.path, error)
         else:
             log.info("checkpoint deleted path=%s reason=total_limit", place.path)
-
-
-def newest_good(checkpointer: Checkpointer) -> str | None:
-    """The name of the newest checkpoint that is not damaged; None if there is none. Reads every byte of it."""
-    for checkpoint in reversed(checkpointer.checkpoints()):
-        try:
-            checkpointer.verify(checkpoint.name)
-        except (DamagedArchive, ForeignArchive) as error:
-            log.warning("checkpoint skipped name=%s damage=%s", checkpoint.name, error)
-        else:
-            return checkpoint.name
-    return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +20,9 @@ from typing import Any, Final, NamedTuple
 from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 
-from chockstone.checkpoints import Archive, Checkpointer, RandomState, RestoreReceipt, verify_archive
+from chockstone.checkpoints import Checkpointer, RandomState, RestoreReceipt
 from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing
-from chockstone.checkpoints.restoring.receipt import Restored, SkippedCandidate
+from chockstone.checkpoints.restoring.receipt import SkippedCandidate
 from chockstone.checkpoints.restoring.search import CheckpointSearch
 from chockstone.integrations.hf_trainer.parts import (
     OPTIMIZER,
@@ -133,18 +132,10 @@ class ResumedCheckpoint:
 
     def _verified(self) -> _Chosen:
         """The newest archive of which every block is sound."""
-        started = time.perf_counter()
-        store = self._checkpointer.store
-
-        def verify(name: str) -> RestoreReceipt:
-            with Archive(store.open(name)) as archive:
-                verify_archive(archive)
-                seconds = time.perf_counter() - started
-                return RestoreReceipt.of(archive, Restored((), (), ()), name=name, url=store.url, seconds=seconds)
-
-        search = CheckpointSearch(store, self._checkpointer.prefix, kind=_KIND, name=self._name)
+        checkpointer = self._checkpointer
+        search = CheckpointSearch(checkpointer.store, checkpointer.prefix, kind=_KIND, name=self._name)
         try:
-            receipt = search.restore(verify)
+            receipt = search.verify()
         except CheckpointError as error:
             return _Chosen(error=str(error))
         if receipt is None:

@@ -24,7 +24,7 @@ else:
     CheckpointIO = object  # it is registered with every Lightning that is installed, and inherits from none
 
 _RESUMED: Final = re.compile(r"(last|hpc_ckpt_)")  # files that stand for the newest state, not for a certain one
-_HPC: Final = "hpc_ckpt_"  # saved when a cluster is about to end the job
+HPC: Final = "hpc_ckpt_"  # saved when a cluster is about to end the job
 
 MapLocation = Callable[[Any, str], Any] | torch.device | str | dict[str, str] | None  # Any: a storage of torch
 
@@ -66,7 +66,7 @@ class ArchiveCheckpointIO(CheckpointIO):
             raise TypeError(f"{type(self).__name__} takes no storage_options; give options to its constructor")
         target = local_path(path)
         handle = self._files.save(checkpoint, target)
-        if not self._background or target.name.startswith(_HPC):
+        if not self._background or target.name.startswith(HPC):
             handle.result()
 
     def load_checkpoint(

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from chockstone.integrations.lightning.checkpoint_io import is_resumed, local_path
+from chockstone.integrations.lightning.checkpoint_io import HPC, is_resumed, local_path
 from chockstone.integrations.lightning.files import ArchiveFiles
 from chockstone.integrations.lightning.packages import take
 
@@ -53,7 +53,13 @@ class ShardedArchives:
         if storage_options is not None:
             raise TypeError(f"{type(self).__name__} takes no storage_options; give options to its constructor")
         path = local_path(self.broadcast(os.fspath(filepath)))  # type: ignore[attr-defined]  # the strategy's
-        self._files.save(checkpoint, path)
+        handle = self._files.save(checkpoint, path)
+        if path.name.startswith(HPC):
+            handle.result()  # the job may end right after this
+
+    def wait(self) -> None:
+        """Return when all saves so far are durable or have failed."""
+        self._files.wait()
 
     def load_checkpoint(
         self, checkpoint_path: str | os.PathLike[str], weights_only: bool | None = None

@@ -16,6 +16,7 @@ from chockstone.checkpoints.errors import (
     DigestMismatch,
     UnsupportedArchive,
 )
+from chockstone.checkpoints.restoring.search import CheckpointSearch
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.store import ArchiveSource, StoreEntry
 from support.checkpoints.damage import first_tensor, flip, save_three
@@ -43,6 +44,18 @@ def test_a_foreign_tar_in_the_directory_is_walked_past(tmp_path: Path) -> None:
             tar.add(__file__)
 
         assert checkpointer.load()["x"][0] == 2.0
+
+
+def test_the_newest_sound_checkpoint_is_found_without_a_restore(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        assert CheckpointSearch(checkpointer.store, "", kind="weights", name=None).verify() is None
+        save_three(checkpointer)
+        flip(tmp_path / "step-00000002.tar", first_tensor(checkpointer, "step-00000002"))
+
+        found = CheckpointSearch(checkpointer.store, "", kind="weights", name=None).verify()
+
+    assert found is not None
+    assert (found.name, [skip.name for skip in found.skipped]) == ("step-00000001", ["step-00000002"])
 
 
 def test_damaged_checkpoints_are_walked_past_and_named(tmp_path: Path) -> None:

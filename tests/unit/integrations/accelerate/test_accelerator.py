@@ -163,6 +163,40 @@ def test_a_directory_of_accelerate_still_loads(tmp_path: Path) -> None:
     assert loop.counter.count == 6
 
 
+def test_a_run_that_began_with_accelerate_continues_from_its_newest_directory(tmp_path: Path) -> None:
+    old = Loop(tmp_path, kind=Accelerator)
+    for _ in range(2):
+        old.epoch()
+        old.accelerator.save_state()
+
+    loop = Loop(tmp_path, seed=4)
+
+    assert loop.accelerator.load_state() is None
+    assert loop.counter.count == 12
+    assert loop.accelerator.save_state().endswith("checkpoint_2")
+
+
+@pytest.mark.parametrize("good", [1, 0])
+def test_a_hook_does_not_hide_damage(tmp_path: Path, good: int) -> None:
+    loop = Loop(tmp_path)
+    directories: list[str] = []
+    loop.accelerator.register_load_state_pre_hook(lambda models, directory: directories.append(directory))
+    for _ in range(good + 1):
+        loop.accelerator.save_state()
+    loop.accelerator.wait_for_saves()
+    newest = archive(tmp_path, good)
+    os.truncate(newest, newest.stat().st_size - 1)
+
+    if good:
+        receipt = loop.accelerator.load_state()
+
+        assert [skip.name for skip in receipt.skipped] == ["checkpoint_1/state"]
+        assert directories == [str(tmp_path / "checkpoints" / "checkpoint_0")]
+    else:
+        with pytest.raises(DamagedArchive, match="checkpoint_0/state"):
+            loop.accelerator.load_state()
+
+
 def test_a_failed_save_is_raised_by_the_next_and_by_the_end(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
     (tmp_path / "checkpoints").write_text("a file where the folder should be")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from chockstone.integrations.accelerate.places import (
     CheckpointPlace,
     delete_oldest,
     is_foreign,
-    newest_good,
     numbered,
     place_of,
 )
@@ -48,17 +46,6 @@ def test_the_oldest_are_deleted_by_number_and_incomplete_ones_do_not_count(tmp_p
     assert list(numbered(str(tmp_path))) == [10, 11, 12]
     assert (tmp_path / "other" / "state.tar").is_file()
     assert numbered(str(tmp_path / "never made")) == {}
-
-
-def test_the_newest_good_one_is_found_past_damage(tmp_path: Path) -> None:
-    save(tmp_path, "a", "b")
-    damaged = tmp_path / "b" / "state.tar"
-    os.truncate(damaged, damaged.stat().st_size - 1)
-
-    with Checkpointer(tmp_path) as checkpointer:
-        assert newest_good(checkpointer) == "a/state"
-    with Checkpointer(tmp_path / "empty") as checkpointer:
-        assert newest_good(checkpointer) is None
 
 
 def test_directories_of_accelerate_are_recognised(tmp_path: Path) -> None:
