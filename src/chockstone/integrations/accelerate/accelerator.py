@@ -91,7 +91,7 @@ class ArchiveAccelerator(Accelerator):  # type: ignore[misc]  # accelerate has n
         self.wait_for_saves()
         if options.get("map_location") not in _MAP_LOCATIONS:
             raise TypeError("Unsupported optimizer map location passed: choose None, 'cpu' or 'on_device'")
-        if input_dir is not None and is_foreign(input_dir):
+        if input_dir is not None and is_foreign(input_dir) and not place_of(input_dir).has_archive():
             super().load_state(os.fspath(input_dir), load_kwargs, **options)
             return None
         self._refuse_unsupported()

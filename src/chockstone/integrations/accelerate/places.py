@@ -73,8 +73,12 @@ def numbered(folder: str) -> dict[int, CheckpointPlace]:
 
 
 def delete_oldest(folder: str, *, keep: int) -> None:
-    """Delete all but the ``keep`` highest-numbered checkpoints. Directories without an archive do not count."""
+    """Delete all but the ``keep`` checkpoints that were saved last, whatever their numbers: a run may have begun anew.
+
+    Directories without an archive do not count.
+    """
     places = [place for place in numbered(folder).values() if place.has_archive()]
+    places.sort(key=lambda place: os.stat(f"{place.path}/{ARCHIVE}{SUFFIX}").st_mtime_ns)
     for place in places[: max(0, len(places) - max(1, keep))]:
         try:
             shutil.rmtree(Path(place.path))

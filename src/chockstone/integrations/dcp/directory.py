@@ -7,14 +7,17 @@ is read by an unpickler that knows DCP's own metadata classes and nothing else. 
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import mmap
+import os
 import pickle
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, Final, NamedTuple
 
 import torch
 from torch.distributed.checkpoint import filesystem, metadata
@@ -23,7 +26,8 @@ from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, Forei
 from chockstone.integrations.dcp.torch_zip import map_tensor
 
 METADATA: Final = ".metadata"
-MAX_METADATA_BYTES: Final = 4 * 1024**3
+MAX_METADATA_BYTES: Final = 256 * 1024**2
+_DEEP: Final = (MemoryError, OverflowError, RecursionError)  # from a pickle that nests or names too much
 _LAYOUTS: Final = {"torch.strided": torch.strided, "torch.sparse_coo": torch.sparse_coo}
 
 
@@ -69,16 +73,16 @@ class _Facts(NamedTuple):
 
 def _read_metadata(directory: Path) -> _Facts:
     try:
-        with (directory / METADATA).open("rb") as file:
+        with _open(directory / METADATA) as file:
             found = _MetadataUnpickler(io.BytesIO(file.read(MAX_METADATA_BYTES))).load()
     except (FileNotFoundError, NotADirectoryError):
         raise ForeignArchive(
             f"{str(directory)!r} is not a directory of torch.distributed.checkpoint: it has no file {METADATA!r}. Give "
             "the directory that dcp.save wrote to"
         ) from None
-    except pickle.UnpicklingError as error:
+    except (pickle.UnpicklingError, OSError) as error:
         raise ForeignArchive(f"{str(directory / METADATA)!r} cannot be read: {error}") from error
-    except (AttributeError, EOFError, ImportError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, EOFError, ImportError, IndexError, KeyError, *_DEEP, TypeError, ValueError) as error:
         raise DamagedArchive(f"{str(directory / METADATA)!r} is damaged: {type(error).__name__}: {error}") from error
     try:
         return _check(found)
@@ -105,11 +109,17 @@ def _check(found: Any) -> _Facts:
     for index, info in dict(found.storage_data).items():
         if getattr(info, "transform_descriptors", None):
             raise ValueError(f"{index.fqn!r:.100} was written through an extension; load it with dcp.load instead")
-        if PurePosixPath(info.relative_path).name != info.relative_path or min(info.offset, info.length) < 0:
+        if not _is_file_name(info.relative_path) or not (type(info.offset) is type(info.length) is int):
+            raise ValueError(f"{index.fqn!r:.100} is said to be in {info.relative_path!r:.100}, outside the directory")
+        if min(info.offset, info.length) < 0:
             raise ValueError(f"{index.fqn!r:.100} is said to be in {info.relative_path!r:.100}, outside the directory")
         offsets = None if index.offset is None else tuple(index.offset)
         places[index.fqn, offsets] = _Place(info.relative_path, info.offset, info.length)
     return _Facts(entries, paths, places)
+
+
+def _is_file_name(path: object) -> bool:
+    return isinstance(path, str) and path not in ("", ".", "..") and not {"/", "\0"} & set(path)
 
 
 def _check_chunks(name: str, shape: tuple[int, ...], chunks: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
@@ -119,20 +129,40 @@ def _check_chunks(name: str, shape: tuple[int, ...], chunks: list[tuple[tuple[in
             raise ValueError(f"a chunk of {name!r:.100} is not in its tensor of shape {list(shape)}")
     if sum(math.prod(sizes) for _, sizes in chunks) != math.prod(shape):
         raise ValueError(f"the chunks of {name!r:.100} are not the whole tensor of shape {list(shape)}")
+    if len({offsets for offsets, sizes in chunks if math.prod(sizes)}) != sum(1 for _, s in chunks if math.prod(s)):
+        raise ValueError(f"two chunks of {name!r:.100} are in the same place")
 
 
-class _MetadataUnpickler(pickle.Unpickler):
-    """Knows the classes that DCP's metadata consists of. Any other name raises UnpicklingError."""
+class _MetadataUnpickler(pickle._Unpickler):
+    """Knows the classes that DCP's metadata consists of. Any other name raises UnpicklingError.
+
+    In Python, not C: a hostile pickle could set attributes of a class, which all code would see, and name a place in
+    the memo that takes all memory.
+    """
+
+    stack: list[Any]  # Any: of values that are being built
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # Any: methods, by the number of their opcode
+
+    def load_build(self) -> None:
+        if type(self.stack[-2]) not in _BUILT:
+            raise pickle.UnpicklingError(f"it sets attributes of {self.stack[-2]!r:.100}, which is no metadata")
+        super().load_build()  # type: ignore[misc]  # the checker takes it for the unpickler in C
+
+    dispatch[pickle.BUILD[0]] = load_build
 
     def find_class(self, module: str, name: str) -> Any:  # Any: a class or a function
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
             return found
         if module.startswith("pathlib") and name in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"):
-            return PurePosixPath  # the directory's own path, which is not used
+            return _no_path
         known = _KNOWN.get((module, name))
         if known is None:
             raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is no part of DCP's metadata")
         return known
+
+
+def _no_path(*_parts: str) -> None:
+    """The directory's own path, which is not used."""
 
 
 def _layout(name: str) -> torch.layout:
@@ -146,6 +176,7 @@ def _memory_format(kind: type, name: str) -> Any:
     return metadata._MEM_FORMAT_ENCODING[name]
 
 
+_ENUM: Final = metadata._MEM_FORMAT_ENCODING
 _METADATA_MODULE: Final = "torch.distributed.checkpoint.metadata"
 _FORMER_MODULE: Final = "torch.distributed._shard.sharded_tensor.metadata"  # until torch 2.2
 _KNOWN: Final[Mapping[tuple[str, str], Any]] = {
@@ -163,6 +194,13 @@ _KNOWN: Final[Mapping[tuple[str, str], Any]] = {
     ("builtins", "set"): set,
     ("builtins", "frozenset"): frozenset,
 }
+
+
+_BUILT: Final = frozenset(
+    kind
+    for kind in _KNOWN.values()
+    if isinstance(kind, type) and kind.__module__.startswith("torch.distributed.") and kind is not _ENUM
+)
 
 
 class _Files:
@@ -191,11 +229,22 @@ class _Files:
 
     def _map(self, name: str, file_name: str) -> memoryview:
         try:
-            with (self._directory / file_name).open("rb") as file:
+            with _open(self._directory / file_name) as file:
                 size = file.seek(0, io.SEEK_END)
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b"")
         except FileNotFoundError:
             raise DamagedArchive(f"{name}: the file {file_name!r} is missing in {str(self._directory)!r}") from None
+        except OSError as error:
+            raise DamagedArchive(f"{name}: the file {file_name!r} cannot be read: {error.strerror}") from error
+
+
+def _open(path: Path) -> BinaryIO:
+    """A regular file, and no link to one elsewhere."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return os.fdopen(descriptor, "rb")
 
 
 def _read(name: str, entry: Any, facts: _Facts, files: _Files) -> Any:
@@ -232,7 +281,7 @@ def _assemble(
         if sizes == shape:
             return part.detach()
         if whole is None:
-            whole = torch.empty(shape, dtype=dtype)
+            whole = torch.zeros(shape, dtype=dtype)  # not what was in memory, if chunks overlap
         target = whole
         for dimension, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
             target = target.narrow(dimension, offset, size)

@@ -69,6 +69,8 @@ def _move_adapters(partial: Path, weights: list[str]) -> None:
     """Adapters other than "default" have a directory of their own."""
     for member in weights:
         adapter = member.removesuffix(SUFFIX).partition(f"{_ADAPTER}.")[2]
+        if adapter in (".", ".."):
+            raise ExportRefused(f"the archive has an adapter of the name {adapter!r}, which is no name of a directory")
         if adapter:
             (partial / adapter).mkdir(exist_ok=True)
             os.rename(partial / member, partial / adapter / f"{_ADAPTER}{SUFFIX}")

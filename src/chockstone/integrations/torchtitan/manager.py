@@ -43,7 +43,7 @@ class ChockstoneCheckpointManager(CheckpointManager):  # type: ignore[misc]  # t
         into host memory, which is pinned where there is CUDA."""
 
         rank_timeout_seconds: float = 300.0
-        """How long a rank may be silent during a save or a load before the others give it up."""
+        """Seconds that a rank may send nothing during a save or a load before the other ranks raise an error."""
 
     def __init__(self, config: Config, **parts: Any) -> None:
         """``parts``: what torchtitan's trainer passes to its own manager."""
@@ -71,6 +71,7 @@ class ChockstoneCheckpointManager(CheckpointManager):  # type: ignore[misc]  # t
             super().dcp_save(state_dict, checkpoint_id, AsyncMode.DISABLED, enable_garbage_collection, to_hf=True)
             return None
         step = _step_of(checkpoint_id)
+        self._damaged.pop(step, None)  # it is replaced
         model, others = self._divide(state_dict)
         if DATALOADER in others:
             others[DATALOADER] = gather_positions(others[DATALOADER], group=self.pg)
@@ -170,10 +171,22 @@ class ChockstoneCheckpointManager(CheckpointManager):  # type: ignore[misc]  # t
             ended.set_exception(error)
             return
         try:
-            super()._purge_stale_checkpoints()
+            self._delete_old_steps()
         except Exception as problem:  # noqa: BLE001  # the checkpoint is durable, whatever happens to older ones
             log.warning("old checkpoints not deleted folder=%s error=%r", self.folder, problem)
         ended.set_result(None)
+
+    def _delete_old_steps(self) -> None:
+        """Keep the ``keep_latest_k`` steps that were saved last, which need not have the highest numbers.
+
+        After a walk back, damaged steps have higher numbers than the new ones. They neither count nor are deleted.
+        """
+        if not self._should_purge():
+            return
+        found = [_ARCHIVE_OF_STEP.match(each.name) for each in self._checkpointer.checkpoints() if each.manifest]
+        steps = [int(each[1]) for each in found if each and int(each[1]) not in self._damaged]  # oldest first
+        for step in steps[: -self.keep_latest_k]:
+            self.purge_queue.put(self._create_checkpoint_id(step))
 
 
 def _step_of(checkpoint_id: str) -> int:

@@ -176,6 +176,18 @@ def test_a_run_that_began_with_accelerate_continues_from_its_newest_directory(tm
     assert loop.accelerator.save_state().endswith("checkpoint_2")
 
 
+def test_an_archive_beside_old_files_of_accelerate_is_what_is_loaded(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, automatic_checkpoint_naming=False)
+    loop.counter.count = 5
+    loop.accelerator.save_state(tmp_path / "mine")
+    loop.accelerator.wait_for_saves()
+    (tmp_path / "mine" / "random_states_0.pkl").touch()
+    loop.counter.count = 6
+
+    assert loop.accelerator.load_state(tmp_path / "mine") is not None
+    assert loop.counter.count == 5
+
+
 @pytest.mark.parametrize("good", [1, 0])
 def test_a_hook_does_not_hide_damage(tmp_path: Path, good: int) -> None:
     loop = Loop(tmp_path)

@@ -48,6 +48,14 @@ def test_the_oldest_are_deleted_by_number_and_incomplete_ones_do_not_count(tmp_p
     assert numbered(str(tmp_path / "never made")) == {}
 
 
+def test_a_checkpoint_that_was_just_saved_is_not_the_oldest_because_of_its_number(tmp_path: Path) -> None:
+    save(tmp_path, "checkpoint_8", "checkpoint_9", "checkpoint_0")
+
+    delete_oldest(str(tmp_path), keep=2)
+
+    assert list(numbered(str(tmp_path))) == [0, 9]
+
+
 def test_directories_of_accelerate_are_recognised(tmp_path: Path) -> None:
     assert not is_foreign(tmp_path)
     (tmp_path / "random_states_0.pkl").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,30 @@ def test_metadata_that_names_other_classes_is_refused_and_not_run(tmp_path: Path
     with pytest.raises(ForeignArchive, match="no part of DCP's metadata"):
         read_dcp_directory(tmp_path)
     assert not (tmp_path / "sprung").exists()
+
+
+def test_metadata_cannot_set_attributes_of_a_class(tmp_path: Path) -> None:
+    dcp.save(sample_state(), checkpoint_id=tmp_path / "dcp", no_dist=True)
+    before = dict(vars(Metadata))
+    name = b"ctorch.distributed.checkpoint.metadata\nMetadata\n"
+    (tmp_path / "dcp" / ".metadata").write_bytes(name + pickle.dumps((None, {"evil": 1}), 0)[:-1] + b"b.")
+
+    with pytest.raises(ForeignArchive, match="sets attributes"):
+        read_dcp_directory(tmp_path / "dcp")
+    assert dict(vars(Metadata)).keys() == before.keys()
+
+
+def test_links_and_pipes_are_not_read(tmp_path: Path) -> None:
+    dcp.save({"x": torch.ones(3)}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    data = next((tmp_path / "dcp").glob("*.distcp"))
+    data.rename(tmp_path / "elsewhere")
+    data.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DamagedArchive, match="cannot be read"):
+        read_dcp_directory(tmp_path / "dcp")
+    data.unlink()
+    os.mkfifo(data)
+    with pytest.raises(DamagedArchive, match="not a regular file"):
+        read_dcp_directory(tmp_path / "dcp")
 
 
 def test_a_pickled_value_is_refused_by_its_name_and_not_run(tmp_path: Path) -> None:

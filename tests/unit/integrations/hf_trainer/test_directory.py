@@ -55,6 +55,18 @@ def test_peft_and_an_ordinary_trainer_take_the_directory_of_an_adapter(tmp_path:
     assert losses_of(ordinary) == losses_of(alone)
 
 
+def test_an_adapter_cannot_replace_a_file_beside_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "adapter_model.safetensors").write_text("mine")
+    with Checkpointer(tmp_path / "store") as checkpointer:
+        checkpointer.save({"adapter_model...": {"w": torch.ones(3)}, "trainer_state": {}}, step=1).result()
+
+    with Archive(checkpointer.store.open("step-00000001")) as archive, pytest.raises(ExportRefused):
+        export_hf_directory(archive, tmp_path / "out")
+
+    assert (tmp_path / "adapter_model.safetensors").read_text() == "mine"
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_archive_without_a_model_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     with Checkpointer(tmp_path / "store") as checkpointer:
         checkpointer.save({"numbers": torch.ones(3)}, step=1).result()

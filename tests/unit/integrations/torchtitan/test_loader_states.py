@@ -8,6 +8,7 @@ need_extra("torchtitan")
 
 import subprocess  # noqa: E402
 import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 # In a process of its own: torchdata warns when it is imported.
 CODE = """
@@ -34,6 +35,8 @@ move_to(None, None)
 
 
 def test_a_position_travels_as_plain_values_and_moves_another_loader_there() -> None:
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", CODE], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CODE], capture_output=True, text=True, cwd=Path(__file__).parents[3]
+    )
 
     assert done.returncode == 0, done.stderr
