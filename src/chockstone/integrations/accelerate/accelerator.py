@@ -224,7 +224,7 @@ class ArchiveAccelerator(Accelerator):  # type: ignore[misc]  # accelerate has n
         return self._checkpointers[store]
 
     def _delete_oldest(self, save: SaveHandle) -> None:
-        """Apply ``total_limit`` after a save. The thread that wrote it calls this, and whoever waits for saves."""
+        """Apply ``total_limit`` after a save. Called by the thread that wrote it, and by ``wait_for_saves``."""
         limit = self.project_configuration.total_limit
         is_automatic = self.project_configuration.automatic_checkpoint_naming
         if is_automatic and limit is not None and self.is_main_process and save.exception() is None:

@@ -1,7 +1,7 @@
 """Positions of data loaders. Each rank of torchtitan has a loader; an archive holds the positions of all of them.
 
 torchtitan's loader pickles its position. It is unpickled where it was made, before a save, and pickled again where it
-is loaded, so that no archive holds a pickle: whoever can write to the storage cannot run code in the training.
+is loaded, so that no archive holds a pickle: a user who can write to the storage cannot run code in the training.
 """
 
 from __future__ import annotations
