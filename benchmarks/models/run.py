@@ -1,0 +1,127 @@
+"""The models benchmark: ``python benchmarks/models/run.py --help``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __package__ in (None, ""):  # the repository goes on the path, and this directory comes off it
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from benchmarks.harness.aims import Aim, Counts, at_least, at_most, ratio
+from benchmarks.harness.benchmark import Benchmark
+from benchmarks.harness.command import Help
+from benchmarks.harness.measure import Against, Column, Measure, against
+from benchmarks.harness.plot import Bars
+from benchmarks.harness.units import count, duration, megabytes, times
+from benchmarks.models import checkpointing, memory, training
+from benchmarks.models.scale import LENGTHS, QUICK
+from benchmarks.models.setup import set_up
+
+EPILOG = """\
+With --quick the model has 1M parameters and sequences are short: figures are printed with a ~ and fail the run only if
+they could not be measured at all.
+"""
+
+RATE = training.RATE
+
+
+def of_length(length: int) -> Counts:
+    """Quick runs do not have the longer sequences."""
+    return Counts.FULL if length in QUICK.lengths else Counts.FULL_ONLY
+
+
+def speed(length: int) -> Aim:
+    return at_least(
+        f"{length:,} tokens, tokens/s against PEFT + transformers",
+        ratio(RATE, training.row(length, training.OURS), training.row(length, training.PEFT)),
+        1.0,
+        times,
+        counts=of_length(length),
+    )
+
+
+def peak(length: int) -> Aim:
+    return at_most(
+        f"{length:,} tokens, peak memory against PEFT + transformers",
+        ratio(memory.PEAK, training.row(length, training.OURS), training.row(length, training.PEFT)),
+        1.0,
+        times,
+        counts=of_length(length),
+    )
+
+
+TRAINING = Measure(
+    "training",
+    "Training, by length",
+    training.measure_training,
+    columns=(Column(RATE, "tokens/s", count, spread=True, against=(Against("PEFT", training.peft_row),)),),
+    panel=Bars(RATE),
+    ours=tuple(training.row(length, training.OURS) for length in LENGTHS),
+    aims=tuple(map(speed, LENGTHS)),
+    counts=Counts.FULL,
+)
+
+MEMORY = Measure(
+    "memory",
+    "Peak memory of a step, by length",
+    memory.measure_memory,
+    columns=(
+        Column(memory.PEAK, "growth at the peak", megabytes, against=(Against("PEFT", training.peft_row),)),
+        Column("seconds", "the step", duration),
+    ),
+    panel=Bars(memory.PEAK),
+    ours=tuple(training.row(n, who) for n in LENGTHS for who in (training.OURS, memory.RECOMPUTED)),
+    aims=tuple(map(peak, LENGTHS)),
+    counts=Counts.FULL,
+)
+
+CHECKPOINTING = Measure(
+    "checkpointing",
+    "Activation checkpointing",
+    checkpointing.measure_checkpointing,
+    columns=(
+        Column(memory.PEAK, "growth at the peak", megabytes, against=(against("kept", checkpointing.KEPT),)),
+        Column("seconds", "the step", duration, spread=True, against=(against("kept", checkpointing.KEPT),)),
+    ),
+    panel=Bars(memory.PEAK),
+    ours=(checkpointing.RECOMPUTED,),
+    aims=(
+        at_most(
+            "peak memory with activation checkpointing against without",
+            ratio(memory.PEAK, checkpointing.RECOMPUTED, checkpointing.KEPT),
+            1 / 3,
+            times,
+        ),
+        at_most(
+            "time with activation checkpointing against without",
+            ratio("seconds", checkpointing.RECOMPUTED, checkpointing.KEPT),
+            1.35,
+            times,
+        ),
+        at_most(
+            "peak memory of 8 times the tokens with activation checkpointing, against without",
+            ratio(memory.PEAK, checkpointing.RECOMPUTED, checkpointing.SHORT),
+            1.0,
+            times,
+        ),
+    ),
+    counts=Counts.FULL,
+)
+
+BENCHMARK = Benchmark(
+    folder=Path(__file__).resolve().parent,
+    title="Models",
+    help=Help(
+        about="What training costs in time and memory, in one process, beside PEFT and transformers.",
+        quick="less than a minute: a small model, short sequences",
+        disk="2 GB",
+        epilog=EPILOG,
+    ),
+    measures=(TRAINING, MEMORY, CHECKPOINTING),
+    set_up=set_up,
+    packages=("chockstone", "torch", "transformers", "peft", "trl"),
+)
+
+if __name__ == "__main__":
+    sys.exit(BENCHMARK.main())
