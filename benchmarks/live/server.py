@@ -59,6 +59,10 @@ class LiveServer:
         return self._home / "data"
 
     @property
+    def log(self) -> Path:
+        return self._log
+
+    @property
     def checkpoints(self) -> Path:
         return self.data / "checkpoints"
 

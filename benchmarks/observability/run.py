@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
+from statistics import stdev
 
 if __package__ in (None, ""):  # the repository goes on the path, and this directory comes off it
     sys.path[0] = str(Path(__file__).resolve().parents[2])
@@ -30,10 +32,11 @@ fail the run only if they could not be measured at all.
 
 
 def noise_or(bound: float) -> Value:
-    """What two turns that do the same differ by, and at least ``bound``."""
+    """Two standard errors of the difference between turns that do the same, and at least ``bound``."""
 
     def value(rows: Rows) -> float:
-        return max(bound, abs(median(costing.AGAIN, "share")(rows) or 0.0))
+        shares = rows[costing.AGAIN].samples.get("share", []) if costing.AGAIN in rows else []
+        return max(bound, 2 * stdev(shares) / math.sqrt(len(shares))) if len(shares) > 1 else bound
 
     return value
 

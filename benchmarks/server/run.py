@@ -8,20 +8,19 @@ from pathlib import Path
 if __package__ in (None, ""):  # the repository goes on the path, and this directory comes off it
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from benchmarks.harness.aims import Counts, at_least, at_most, median, paired_ratio, ratio
+from benchmarks.harness.aims import Counts, at_least, at_most, median, ratio
 from benchmarks.harness.benchmark import Benchmark
 from benchmarks.harness.command import Help
 from benchmarks.harness.measure import Against, Column, Measure, against
 from benchmarks.harness.plot import Bars
 from benchmarks.harness.rounds import Rows
-from benchmarks.harness.units import count, duration, megabytes, milliseconds, seconds, times
+from benchmarks.harness.units import count, duration, megabytes, milliseconds, percent, seconds, times
 from benchmarks.server import answering, memory, neighbour, sampling, sharing, starting, stepping, threads, training
-from benchmarks.server.scale import FULL
 from benchmarks.server.setup import set_up
 
 MEMORY_TOLERANCE = 0.10  # of what a run is due: the allocator rounds, and the run's Python objects are small but there
 LEFT_BESIDE_A_NEIGHBOUR = 0.40  # of the speed alone: four fifths of the fair share, which is a half
-LEFT_ALONE = 0.98
+LOST_ALONE = 0.02  # of the speed without neighbours
 OF_THE_BETTER = 0.85  # what the default number of threads may cost against the better of one and all
 
 RATE = "tokens_per_second"
@@ -168,7 +167,10 @@ NEIGHBOUR = Measure(
     "neighbour",
     "Beside a neighbour that takes half of the cores",
     neighbour.measure_neighbour,
-    columns=tokens_per_second(Against("alone", neighbour.alone)),
+    columns=(
+        Column(RATE, "tokens/s", count, spread=True, against=(Against("alone", neighbour.alone),)),
+        Column(neighbour.ASLEEP, "asleep early", percent, spread=True),
+    ),
     aims=(
         *(
             at_least(
@@ -181,16 +183,11 @@ NEIGHBOUR = Measure(
             for setting in (neighbour.BESIDE, neighbour.PINNED)
         ),
         *(
-            at_least(
-                f"{workload}, tokens/s alone against threads that always spin",
-                paired_ratio(
-                    RATE,
-                    neighbour.row(workload, neighbour.ALONE),
-                    neighbour.row(workload, neighbour.SPINNING),
-                    group=FULL.spinning_rounds,
-                ),
-                LEFT_ALONE,
-                times,
+            at_most(
+                f"{workload}, speed lost alone by threads that sleep early",
+                neighbour.lost_alone(workload),
+                LOST_ALONE,
+                percent,
                 counts=Counts.FULL_ONLY,
             )
             for workload in neighbour.WORKLOADS

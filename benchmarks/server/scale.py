@@ -31,9 +31,9 @@ class Scale:
     further_runs: int  # whose memory is measured
     neighbour_rounds: int
     neighbour_seconds: float  # of one turn
+    alone_rounds: int  # without a neighbour, of each workload
     spinning_starts: int  # of two new servers; an even number, so that each of them starts first as often
     spinning_rounds: int  # with each two servers
-    compares_spinning: bool  # with a second server whose threads always spin
     thread_rounds: int
 
 
@@ -58,9 +58,9 @@ FULL = Scale(
     further_runs=3,
     neighbour_rounds=15,
     neighbour_seconds=1.0,
-    spinning_starts=10,
-    spinning_rounds=8,
-    compares_spinning=True,
+    alone_rounds=60,
+    spinning_starts=4,
+    spinning_rounds=6,
     thread_rounds=15,
 )
 
@@ -85,9 +85,9 @@ QUICK = Scale(
     further_runs=1,
     neighbour_rounds=2,
     neighbour_seconds=0.4,
+    alone_rounds=2,
     spinning_starts=0,
     spinning_rounds=0,
-    compares_spinning=False,
     thread_rounds=2,
 )
 

@@ -27,9 +27,10 @@ VARIABLES: Final = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # with which a user ov
 _LIBRARY: Final = "libgomp.so.1"
 _TASKS: Final = Path("/proc/self/task")
 _INTERVAL_SECONDS: Final = 0.1
-_IN_THE_WAY: Final = 0.35  # share of the last second in which a thread was ready to run and did not; alone up to 0.30
-_WINDOW_SECONDS: Final = 1.0  # the API uses a core for moments, which is no reason to sleep
-_FREE: Final = 0.08
+_WINDOW_SECONDS: Final = 1.0  # for averages: client and API use a core for moments, which is no reason to sleep
+# Share of the last second in which a thread was ready to run and did not. Client and API alone cause a part of it.
+_IN_THE_WAY: Final = 0.40  # for threads that spin: measured up to 0.28 alone, 0.39 to 0.58 beside a neighbour
+_FREE: Final = 0.21  # for threads that sleep early: measured up to 0.18 alone, 0.24 to 0.47 beside a neighbour
 _AT_WORK: Final = 0.2  # share of the time; a thread that hardly ran tells nothing
 _QUIET_SECONDS: Final = 1.0  # before it spins again
 _LONGEST_QUIET_SECONDS: Final = 60.0
@@ -64,24 +65,23 @@ class Rule:
         """``changes`` of each thread within ``seconds``."""
         waited = max((change.waited for change in changes), default=0.0) / seconds
         ran = max((change.ran for change in changes), default=0.0) / seconds
+        self._since += seconds
+        if self.sleeps and ran < _AT_WORK:
+            return True
+        self._waited += (waited - self._waited) * min(1.0, seconds / _WINDOW_SECONDS)
         if self.sleeps:
-            self._consider_spinning(waited, ran, seconds)
-        else:
-            self._since += seconds
-            self._waited += (waited - self._waited) * min(1.0, seconds / _WINDOW_SECONDS)
-            if self._waited >= _IN_THE_WAY:
-                too_early = self._since < _SOON_SECONDS
-                self._needed_quiet = (
-                    min(2 * self._needed_quiet, _LONGEST_QUIET_SECONDS) if too_early else _QUIET_SECONDS
-                )
-                self.sleeps, self._quiet = True, 0.0
+            self._consider_spinning(seconds)
+        elif self._waited >= _IN_THE_WAY:
+            self._sleep()
         return self.sleeps
 
-    def _consider_spinning(self, waited: float, ran: float, seconds: float) -> None:
-        if waited > _FREE:
-            self._quiet = 0.0
-        elif ran >= _AT_WORK:
-            self._quiet += seconds
+    def _sleep(self) -> None:
+        too_early = self._since < _SOON_SECONDS
+        self._needed_quiet = min(2 * self._needed_quiet, _LONGEST_QUIET_SECONDS) if too_early else _QUIET_SECONDS
+        self.sleeps, self._quiet = True, 0.0
+
+    def _consider_spinning(self, seconds: float) -> None:
+        self._quiet = self._quiet + seconds if self._waited <= _FREE else 0.0
         if self._quiet >= self._needed_quiet:
             self.sleeps, self._since, self._waited = False, 0.0, 0.0
 
