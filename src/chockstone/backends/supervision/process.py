@@ -93,7 +93,8 @@ def spawn(
     """Spawn a process with a channel to it. Raises OSError.
 
     The descriptor of the channel is added to the command. Settings travel in the environment, so that they do not show
-    in the command line.
+    in the command line. The process stays in the session of the caller: Linux shares the cores between sessions before
+    it looks at priorities (sched_autogroup), so a process of another session cannot give way to this one.
     """
     ours, theirs = socket.socketpair()
     with theirs:
@@ -102,7 +103,7 @@ def spawn(
                 [*command, str(theirs.fileno())],
                 pass_fds=[theirs.fileno(), *inherit],
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in the terminal is for the server to handle
+                process_group=0,  # Ctrl-C in the terminal is for the server to handle
                 env=environment,
             )
         except OSError:

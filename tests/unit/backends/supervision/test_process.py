@@ -52,6 +52,15 @@ def test_a_worker_gets_its_settings_in_the_environment() -> None:
     assert worker.process.wait(30) == 5
 
 
+def test_a_process_can_give_way_to_its_server_and_gets_no_signals_of_the_terminal() -> None:
+    process = started(leave_seconds=30)
+
+    assert os.getsid(process.process.pid) == os.getsid(0), "priorities count inside of a session only"
+    assert os.getpgid(process.process.pid) == process.process.pid
+
+    process.end()
+
+
 def test_a_process_that_ends_in_time_is_not_killed() -> None:
     process = started(leave_seconds=30)
 
