@@ -19,9 +19,16 @@ def _limit_instruction_sets() -> None:
     limit_instruction_sets()
 
 
+def _fork_programs() -> None:
+    from support.forking import install
+
+    install()
+
+
 _FROZEN = 100_000
 if is_installed("torch"):  # it is not where `make light` runs the tests of the plain install
     _limit_instruction_sets()
+    _fork_programs()
 settings.register_profile("busy machine", deadline=None)  # an example may take any time beside other work
 settings.load_profile("busy machine")
 

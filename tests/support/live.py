@@ -15,13 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 import httpx
 
+from support.forking import executed, is_zygote
 from support.postgres import database_for, shared_postgres
 from support.stores import IS_S3, S3Place, open_place, place_in, shared_endpoint
 
@@ -67,7 +68,8 @@ class LiveServer:
 
     ``flags`` are added to the command line, for instance ``"--key", "ann=tml-ann"``. Archives are in the data
     unless ``place`` names another, or the environment has all of them in a bucket; so is the catalog unless
-    ``database`` is a URL, or the environment has all of them on PostgreSQL.
+    ``database`` is a URL, or the environment has all of them on PostgreSQL. ``is_executed``: as users start it, for
+    what a fork cannot show.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class LiveServer:
         threads: int = 1,
         place: S3Place | None = None,
         database: str | None = None,
+        is_executed: bool = False,
     ) -> None:
         self.models = dict(models)
         self.place = place_in(shared_endpoint()) if place is None and IS_S3 else place
@@ -86,6 +89,7 @@ class LiveServer:
         self.data = home / "data"
         self.database = database or database_for(self.data)
         self.key = key
+        self.is_executed = is_executed
         self.url = ""
         self._port = 0  # any free one the first time, and then the same
         self._flags = [f"--threads={threads}", "--spare-worker=off", *flags]  # a spare takes seconds of a core
@@ -154,7 +158,7 @@ class LiveServer:
     def launch(self) -> subprocess.Popen[bytes]:
         """The process, not yet known to answer."""
         self.home.mkdir(parents=True, exist_ok=True)
-        with open(self._log, "ab") as log:
+        with open(self._log, "ab") as log, executed() if self.is_executed else nullcontext():
             self._process = subprocess.Popen(
                 self.command(), stdout=log, stderr=log, cwd=self.home, env=self.environment()
             )
@@ -198,7 +202,7 @@ class LiveServer:
 
     def workers(self) -> list[int]:
         """Process ids of its worker: one, unless it is just being restarted."""
-        return [pid for pid in descendants(self.pid) if is_alive(pid)]
+        return [pid for pid in descendants(self.pid) if is_alive(pid) and not is_zygote(pid)]
 
     def kill(self) -> None:
         """At once, and the worker with it."""
