@@ -7,6 +7,7 @@ moment. The zygote forks twice and lets the first child end, by which the second
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -107,7 +108,7 @@ class Zygote:
         for limit, values in zip(_LIMITS, request["limits"], strict=True):
             resource.setrlimit(limit, values)
         _place_descriptors(descriptors, [0, 1, 2, *request["passed"]])
-        sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]  # it is a text stream
+        _open_streams()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -153,6 +154,35 @@ def _place_descriptors(descriptors: Sequence[int], numbers: Sequence[int]) -> No
     _close_all_but(numbers)
 
 
+def _open_streams() -> None:
+    """The zygote's own were opened on something else."""
+    for number, (name, mode, buffering) in enumerate((("stdin", "r", -1), ("stdout", "w", -1), ("stderr", "w", 1))):
+        before = getattr(sys, name)
+        stream = open(  # noqa: SIM115  # as long as the process
+            number, mode, buffering=buffering, encoding=before.encoding, errors=before.errors, closefd=False
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _run(module: str) -> None:
+    """As ``python -m`` does. Does not take the modules apart at the end, which takes as long as a command."""
+    warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)  # on purpose
+    code: object = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # private; waits for threads
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit((code or 0) & 0xFF)
+
+
 def _show_command(command: Sequence[str]) -> None:
     """Have ``ps`` and ``/proc`` show it, in the place of the zygote's own, which has an argument to be written over."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -177,9 +207,7 @@ def main() -> None:
 
     environ = dict(os.environ)
     programs.import_programs()
-    module = Zygote(environ, path).serve(socket.socket(fileno=int(sys.argv[1])))
-    warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)  # on purpose
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    _run(Zygote(environ, path).serve(socket.socket(fileno=int(sys.argv[1]))))
 
 
 if __name__ == "__main__":
