@@ -48,7 +48,7 @@ def test_a_damaged_file_is_named_and_nothing_is_started(models: dict[str, Path],
 
 def test_modules_beside_the_user_are_not_the_workers(models: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit('imported the wrong one')")
-    with LiveServer(models, tmp_path) as server, server.http() as http:
+    with LiveServer(models, tmp_path, is_executed=True) as server, server.http() as http:
         assert Stranger.meet(http).loss() > 0
 
 
