@@ -1,4 +1,4 @@
-"""Tracing: spans of OpenTelemetry, exported by OTLP over HTTP. The only file that imports OpenTelemetry.
+"""Tracing: spans of OpenTelemetry. ``trace_export`` sends them; no other file imports OpenTelemetry.
 
 While tracing is off, nothing is imported and ``span`` returns one shared object that does nothing. While it is on, a
 thread exports finished spans in batches; its queue is bounded, and spans that do not fit are dropped. A collector that
@@ -16,33 +16,26 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from chockstone.extras import ExtraMissing, require
+from chockstone.telemetry.trace_export import Attribute, SpanPlace, make_exporter
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
     from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import SpanContext
 
 log = logging.getLogger(__name__)
-Attribute = str | int | float | bool
 STOP_SECONDS: Final = 1.0  # for the last spans, when the process ends
 _TRACES: Final = "/v1/traces"
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _SAMPLER: Final = "OTEL_TRACES_SAMPLER"
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-_SERVICE: Final = "chockstone"
-_EXPORTERS: Final = "opentelemetry.exporter"  # loggers that say why a batch was not exported
-_LONGEST_COMPLAINT: Final = 300  # characters
-_EXPORT_SECONDS: Final = 5.0  # for one batch, with its retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,16 +187,7 @@ def accept_traceparent(field: object) -> str | None:
     return field if isinstance(field, str) and _TRACEPARENT.fullmatch(field) else None
 
 
-class _Place(NamedTuple):
-    """A span as others see it: those of this process, and those of other processes that traces continue from."""
-
-    trace_id: int
-    span_id: int
-    is_sampled: bool
-    is_remote: bool = False
-
-
-_current: Final[ContextVar[_Place | None]] = ContextVar("chockstone_span", default=None)
+_current: Final[ContextVar[SpanPlace | None]] = ContextVar("chockstone_span", default=None)
 
 
 class _Tracing:
@@ -214,16 +198,11 @@ class _Tracing:
     """
 
     def __init__(self, config: TracingConfig, *, role: str) -> None:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         endpoint = None if config.endpoint is None else config.endpoint.rstrip("/") + _TRACES
-        exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_SECONDS)
-        resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", _SERVICE)})
-        resource = _by_identity(resource.merge(Resource({"chockstone.role": role, "process.pid": os.getpid()})))
         self._sampler = None if config.records_all else _sampler(config)
-        self._batches = BatchSpanProcessor(_exporter(exporter, resource, config.shown_endpoint))
+        self._batches = BatchSpanProcessor(make_exporter(endpoint, role=role, shown_endpoint=config.shown_endpoint))
         self._emit = cast("Callable[[_Recorded], None]", self._batches.on_end)  # its queue passes on what it is given
 
     def stop(self) -> None:
@@ -262,15 +241,15 @@ class _Tracing:
         self._emit(span)
 
     def _first(
-        self, name: str, parent: _Place | None, attributes: Mapping[str, Attribute], *, is_request: bool = False
+        self, name: str, parent: SpanPlace | None, attributes: Mapping[str, Attribute], *, is_request: bool = False
     ) -> Span:
         """The first span of a trace, or of a trace's part in this process. The sampler decides about all below it."""
         trace_id = _new_id(128) if parent is None else parent.trace_id
         is_sampled = self._is_sampled(name, trace_id, parent)
-        start = parent or _Place(trace_id, 0, is_sampled)
+        start = parent or SpanPlace(trace_id, 0, is_sampled)
         return _Recorded(self, name, start._replace(is_sampled=is_sampled), attributes, is_request=is_request)
 
-    def _is_sampled(self, name: str, trace_id: int, parent: _Place | None) -> bool:
+    def _is_sampled(self, name: str, trace_id: int, parent: SpanPlace | None) -> bool:
         if self._sampler is None:
             return parent is None or parent.is_sampled
         from opentelemetry.context import Context
@@ -283,12 +262,12 @@ class _Tracing:
         return self._sampler.should_sample(context, trace_id, name).decision is Decision.RECORD_AND_SAMPLE
 
 
-def _remote(traceparent: str | None) -> _Place | None:
+def _remote(traceparent: str | None) -> SpanPlace | None:
     """The span of another process; None if there is none."""
     if traceparent is None:
         return None
     _, trace_id, span_id, flags = traceparent.split("-")
-    return _Place(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & 1), is_remote=True)
+    return SpanPlace(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & 1), is_remote=True)
 
 
 def _new_id(bits: int) -> int:
@@ -324,17 +303,17 @@ class _Recorded:
         self,
         tracing: _Tracing,
         name: str,
-        parent: _Place,
+        parent: SpanPlace,
         attributes: Mapping[str, Attribute],
         *,
         is_request: bool = False,
     ) -> None:
         """``parent``: its span id is 0 where a trace begins."""
         self._tracing = tracing
-        self._token: Token[_Place | None] | None = None
+        self._token: Token[SpanPlace | None] | None = None
         self.name = name
         self.parent = parent
-        self.place = _Place(parent.trace_id, _new_id(64), parent.is_sampled)
+        self.place = SpanPlace(parent.trace_id, _new_id(64), parent.is_sampled)
         self.attributes = dict(attributes)
         self.is_request = is_request
         self.failure: str | None = None
@@ -381,53 +360,10 @@ class _Recorded:
             _current.reset(token)
 
 
-def _span_context(place: _Place) -> SpanContext:
+def _span_context(place: SpanPlace) -> SpanContext:
     from opentelemetry.trace import SpanContext, TraceFlags
 
     return SpanContext(place.trace_id, place.span_id, place.is_remote, TraceFlags(int(place.is_sampled)))
-
-
-def _by_identity(resource: Resource) -> Resource:
-    """The same, compared by identity. OpenTelemetry hashes it for each span, which encodes all of its attributes."""
-    kind = type("Resource", (type(resource),), {"__hash__": object.__hash__, "__eq__": object.__eq__})
-    return cast("Resource", kind(resource.attributes))
-
-
-def _conversion(resource: Resource) -> Callable[[_Recorded], ReadableSpan]:
-    """Makes a span into what exporters of OpenTelemetry take."""
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-    from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
-
-    scope, no_failure, sampled = (
-        InstrumentationScope(_SERVICE),
-        Status(StatusCode.UNSET),
-        TraceFlags(TraceFlags.SAMPLED),
-    )
-
-    def place(found: _Place) -> SpanContext:
-        return SpanContext(found.trace_id, found.span_id, found.is_remote, sampled)
-
-    def convert(span: _Recorded) -> ReadableSpan:
-        return ReadableSpan(
-            span.name,
-            context=place(span.place),
-            parent=place(span.parent) if span.parent.span_id else None,
-            resource=resource,
-            attributes=_attributes(span.attributes),
-            kind=SpanKind.SERVER if span.is_request else SpanKind.INTERNAL,
-            status=no_failure if span.failure is None else Status(StatusCode.ERROR, span.failure),
-            start_time=span.start_ns,
-            end_time=span.end_ns,
-            instrumentation_scope=scope,
-        )
-
-    return convert
-
-
-def _attributes(given: Mapping[str, Attribute]) -> dict[str, Attribute]:
-    """Names of our own begin with our name."""
-    return {name if "." in name else f"{_SERVICE}.{name}": value for name, value in given.items()}
 
 
 def _sampler(config: TracingConfig) -> Sampler:
@@ -441,63 +377,3 @@ def _sampler(config: TracingConfig) -> Sampler:
         return sampling._get_from_env_or_default()
     ratio = sampling.TraceIdRatioBased(1.0 if config.ratio is None else config.ratio)
     return sampling.ParentBased(root=ratio, remote_parent_sampled=ratio)
-
-
-class _Complaints(logging.Handler):
-    """Takes the lines of OpenTelemetry out of the log: it repeats them for each batch.
-
-    The first line about a batch has the cause, such as a refused connection. The last one says that it gave up.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.first = ""  # about the batch that is exported now
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not record.name.startswith(_EXPORTERS):
-            return  # that the queue is full is no reason: spans that do not fit are dropped
-        self.first = self.first or record.getMessage()[:_LONGEST_COMPLAINT]
-
-
-def _exporter(inner: SpanExporter, resource: Resource, endpoint: str) -> SpanExporter:
-    """``inner`` for spans as we record them, with one log line when it begins to fail and one when it works again."""
-    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-
-    complaints = _Complaints()
-    convert = _conversion(resource)
-    logger = logging.getLogger("opentelemetry")
-    logger.propagate = False
-    logger.handlers = [complaints]
-
-    class Exporter(SpanExporter):
-        is_failing = False
-
-        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            complaints.first = ""
-            try:
-                recorded = cast("Sequence[_Recorded]", spans)
-                result = inner.export([convert(each) for each in recorded])
-            except Exception as error:  # noqa: BLE001  # logged; the next batch may go better
-                self._note(str(error) or type(error).__name__)
-                return SpanExportResult.FAILURE
-            self._note(None if result is SpanExportResult.SUCCESS else complaints.first or "the collector refuses them")
-            return result
-
-        def _note(self, failure: str | None) -> None:
-            if failure is not None and not self.is_failing:
-                log.warning(
-                    "traces not exported, and dropped until the collector answers endpoint=%s error=%r",
-                    endpoint,
-                    failure,
-                )
-            if failure is None and self.is_failing:
-                log.info("traces are exported again endpoint=%s", endpoint)
-            self.is_failing = failure is not None
-
-        def shutdown(self) -> None:
-            inner.shutdown()
-
-        def force_flush(self, timeout_millis: int = 30_000) -> bool:
-            return inner.force_flush(timeout_millis)
-
-    return Exporter()
