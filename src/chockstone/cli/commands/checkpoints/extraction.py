@@ -24,38 +24,46 @@ if TYPE_CHECKING:
 
 ExportTarget = Literal["files", "torch", "safetensors", "dcp", "hf"]
 
+Where = Annotated[str, typer.Argument(metavar="STORE|FILE|PATH", help="Store, archive file, or tinker://… path.")]
+NameOrDirectory = Annotated[
+    str, typer.Argument(metavar="NAME|DIRECTORY", help="Name of the checkpoint in STORE; otherwise DIRECTORY.")
+]
+NewDirectory = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DIRECTORY",
+        help="Directory, or file for --to torch, to create; it must not exist. Always the last argument.",
+    ),
+]
+To = Annotated[ExportTarget, typer.Option("--to", metavar="FORMAT", help="Write files, torch, safetensors, dcp or hf.")]
+Part = Annotated[
+    str | None, typer.Option(metavar="KEY", help="Key of the model for --to safetensors.  [default: model]")
+]
+ShardSize = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Largest file of --to safetensors in a directory.  [default: 5GB]"),
+]
+Members = Annotated[
+    list[str] | None, typer.Option(metavar="NAME|PATTERN", help="Member to extract (repeatable).  [default: all]")
+]
+Merge = Annotated[
+    bool, typer.Option("--merge", help="Merge the adapter into its base model, and write the merged model.")
+]
+Base = Annotated[
+    str | None, typer.Option(metavar="DIRECTORY", help="Hugging Face directory of the base model for --merge.")
+]
+
 
 def export(
-    where: Annotated[str, typer.Argument(metavar="STORE|FILE|PATH", help="Store, archive file, or tinker://… path.")],
-    name: Annotated[
-        str, typer.Argument(metavar="NAME|DIRECTORY", help="Name of the checkpoint in STORE; otherwise DIRECTORY.")
-    ],
-    directory: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="DIRECTORY",
-            help="Directory, or file for --to torch, to create; it must not exist. Always the last argument.",
-        ),
-    ] = None,
-    to: Annotated[
-        ExportTarget, typer.Option("--to", metavar="FORMAT", help="Write files, torch, safetensors, dcp or hf.")
-    ] = "files",
-    part: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Key of the model for --to safetensors.  [default: model]")
-    ] = None,
-    shard_size: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Largest file of --to safetensors in a directory.  [default: 5GB]"),
-    ] = None,
-    member: Annotated[
-        list[str] | None, typer.Option(metavar="NAME|PATTERN", help="Member to extract (repeatable).  [default: all]")
-    ] = None,
-    merge: Annotated[
-        bool, typer.Option("--merge", help="Merge the adapter into its base model, and write the merged model.")
-    ] = False,
-    base: Annotated[
-        str | None, typer.Option(metavar="DIRECTORY", help="Hugging Face directory of the base model for --merge.")
-    ] = None,
+    where: Where,
+    name: NameOrDirectory,
+    directory: NewDirectory = None,
+    to: To = "files",
+    part: Part = None,
+    shard_size: ShardSize = None,
+    member: Members = None,
+    merge: Merge = False,
+    base: Base = None,
     server: ServerUrl = SERVER,
     key: Key = KEY,
     as_json: AsJson = False,
@@ -84,32 +92,47 @@ def export(
       chockstone checkpoints export ./step-00000100.tar ./dcp --to dcp
     """
     with reporting(as_json=as_json, debug=debug):
-        from chockstone.cli.remote.addresses import find_readable, is_address
+        from chockstone.cli.remote.addresses import is_address
 
         if merge != (base is not None):
             raise typer.BadParameter("--merge and --base DIRECTORY need each other", param_hint="--merge")
         refuse(merge and member, "--member", "selects files of a checkpoint; a merged model is written as a whole")
         refuse(to != "files" and (merge or member), "--merge or --member", f"cannot be combined with --to {to}")
         conversion = _read_conversion(to, part, shard_size)
-        if is_address(where):
-            from chockstone.cli.remote.archives import export_served
-            from chockstone.cli.remote.client import connect
-
-            refuse(directory, repr(directory), "is one argument too many: write the path and the directory")
-            asked = connect(server, key)
-            path = find_readable(asked, where)
-            export_served(asked, path, name, members=member or [], base=base, conversion=conversion, as_json=as_json)
+        if not is_address(where):
+            _export_here(where, name, directory, member or [], base, conversion, as_json=as_json)
             return
-        from chockstone.cli.local.extraction import convert_target, export_target, merge_target
-        from chockstone.cli.local.targets import find_one
+        from chockstone.cli.remote.addresses import find_readable
+        from chockstone.cli.remote.archives import export_served
+        from chockstone.cli.remote.client import connect
 
-        target = find_one(where, None if directory is None else name)
-        if conversion is not None:
-            convert_target(target, directory or name, conversion, as_json=as_json)
-        elif base is not None:
-            merge_target(target, directory or name, base=base, as_json=as_json)
-        else:
-            export_target(target, directory or name, members=member or [], as_json=as_json)
+        refuse(directory, repr(directory), "is one argument too many: write the path and the directory")
+        asked = connect(server, key)
+        path = find_readable(asked, where)
+        export_served(asked, path, name, members=member or [], base=base, conversion=conversion, as_json=as_json)
+
+
+def _export_here(
+    where: str,
+    name: str,
+    directory: str | None,
+    members: list[str],
+    base: str | None,
+    conversion: Conversion | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Write a checkpoint of a store or a file of this machine."""
+    from chockstone.cli.local.extraction import convert_target, export_target, merge_target
+    from chockstone.cli.local.targets import find_one
+
+    target = find_one(where, None if directory is None else name)
+    if conversion is not None:
+        convert_target(target, directory or name, conversion, as_json=as_json)
+    elif base is not None:
+        merge_target(target, directory or name, base=base, as_json=as_json)
+    else:
+        export_target(target, directory or name, members=members, as_json=as_json)
 
 
 def _read_conversion(to: ExportTarget, part: str | None, shard_size: str | None) -> Conversion | None:
