@@ -10,16 +10,18 @@ import random
 import struct
 import sys
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any, Final
 
 import numpy as np
 
-from chockstone.checkpoints.errors import UnstorableValue
+from chockstone.checkpoints.errors import RestoreFailed, UnstorableValue
 from chockstone.checkpoints.format.shards import Pieces
 from chockstone.extras import require
 
 _ROWS: Final = "rows"  # the key below which the states of all ranks stand
 _PYTHON: Final = struct.Struct("<625I?d")  # words and position; whether a normal number is kept back, and which
+_NUMPY_WORDS: Final = 624
 _NUMPY: Final = struct.Struct("<624Iiid")  # words, position; whether a normal number is kept back, and which
 
 
@@ -89,6 +91,7 @@ def _take() -> dict[str, Any]:
 
 
 def _set(state: Mapping[str, Any]) -> None:
+    _check_numpy(state["numpy"])
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     if "torch" in state:
@@ -102,6 +105,24 @@ def _set(state: Mapping[str, Any]) -> None:
             torch.cuda.set_rng_state(state["cuda"])
         else:
             torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def _check_numpy(state: Any) -> None:
+    """Raise RestoreFailed for a state that numpy would take and then read outside of its memory."""
+    match state:
+        case ("MT19937", keys, position, kept_back, _):
+            words = np.shape(keys)
+        case _:
+            return  # numpy refuses other generators
+    try:
+        is_sound = words == (_NUMPY_WORDS,) and 0 <= index(position) <= _NUMPY_WORDS and index(kept_back) in (0, 1)
+    except TypeError:
+        is_sound = False
+    if not is_sound:
+        raise RestoreFailed(
+            f"the random state of numpy in the checkpoint is not one: {list(words)} words, position {position!r:.40}. "
+            "Restore another checkpoint, or leave out the RandomState"
+        )
 
 
 def _take_rows() -> dict[str, Pieces]:
