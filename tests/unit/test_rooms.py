@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "telemetry": set(),
     "wire": set(),
 }
-FOR_ALL = {"extras"}  # files beside the rooms, which every room may import
+FOR_ALL = {"extras", "lazy_names"}  # files beside the rooms, which every room may import
 TORCH_AT_IMPORT = {"backends", "sampling"}  # rooms whose modules may import torch at the top
 TORCH_INTEGRATIONS = {
     "accelerate",

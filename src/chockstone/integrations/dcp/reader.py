@@ -26,6 +26,7 @@ from chockstone.checkpoints.restoring.destinations import RestoreDestinations
 from chockstone.checkpoints.restoring.receipt import Restored, RestoredPart, RestoreReceipt
 from chockstone.checkpoints.restoring.search import CheckpointSearch
 from chockstone.checkpoints.stores.store import Store, check_name, open_store
+from chockstone.integrations.checkpointer_options import RANK_TIMEOUT_SECONDS
 from chockstone.integrations.dcp.contents import ArchiveContents, StoredTensor, replace_leaves
 from chockstone.integrations.dcp.session import RankPlan, common_plan, own_rank, session_of
 from chockstone.integrations.dcp.writer import FACTS, ArchiveWriter
@@ -50,7 +51,7 @@ class ArchiveReader(StorageReader):
         prefix: str = "",
         kind: str = "weights",
         verify: Verify = "full",
-        rank_timeout_seconds: float = 300.0,
+        rank_timeout_seconds: float = RANK_TIMEOUT_SECONDS,
     ) -> None:
         """``store``, ``prefix`` and ``name``: as of the writer. ``dcp.load(…, checkpoint_id=…)`` also names one."""
         if prefix:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import time
@@ -24,6 +25,7 @@ from chockstone.checkpoints.saving.handle import SavedCheckpoint, SaveHandle
 from chockstone.checkpoints.saving.job import SaveJob
 from chockstone.checkpoints.saving.request import SaveOptions, SaveRequest, make_request
 from chockstone.checkpoints.stores.store import Store, check_name, open_store
+from chockstone.integrations.checkpointer_options import RANK_TIMEOUT_SECONDS
 from chockstone.integrations.dcp.items import (
     RankItems,
     collect_items,
@@ -55,20 +57,23 @@ class ArchiveWriter(StorageWriter):
         *,
         prefix: str = "",
         retention: Retention | None = None,
-        rank_timeout_seconds: float = 300.0,
+        bytes_per_second: float | None = None,
+        rank_timeout_seconds: float = RANK_TIMEOUT_SECONDS,
         **options: Unpack[SaveOptions],
     ) -> None:
         """``store``: a directory, or the URL of an object store. ``prefix``: the folder of this run in the store.
 
         ``options`` are those of ``Checkpointer.save``: ``step``, ``name``, ``metrics``, ``metadata``, ``overwrite`` and
         more. ``dcp.save(…, checkpoint_id="step-00000200")`` gives another name; a name of this form also sets the step.
-        A rank that sends nothing for ``rank_timeout_seconds`` counts as lost.
+        ``bytes_per_second``: rate limit of writes. A rank that sends nothing for
+        ``rank_timeout_seconds`` counts as lost.
         """
         if prefix:
             check_name(prefix)
         self._store = store
         self.prefix = prefix
         self.retention = retention
+        self._bytes_per_second = bytes_per_second or math.inf
         self._rank_timeout_seconds = rank_timeout_seconds
         self._options = options
         self._name = options.get("name")
@@ -168,6 +173,7 @@ class ArchiveWriter(StorageWriter):
             SaveHandle(request.name),
             blocked_seconds=time.perf_counter() - started,
             is_first=is_first,
+            bytes_per_second=self._bytes_per_second,
         )
 
     def _request(self, own: RankItems) -> SaveRequest:

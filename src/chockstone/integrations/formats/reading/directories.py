@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from chockstone.checkpoints.errors import CheckpointError, ImportRefused
+from chockstone.checkpoints.errors import ImportRefused
 from chockstone.checkpoints.format.layout import COMMIT, MANIFEST
 from chockstone.checkpoints.format.tree import STATE
-from chockstone.extras import require
+from chockstone.integrations.formats.reading.dcp_directory import METADATA, read_state
+from chockstone.integrations.formats.reading.dcp_directory import SUFFIX as SHARD_SUFFIX
 from chockstone.integrations.formats.reading.foreign_checkpoint import ForeignCheckpoint, LeftOut
 from chockstone.integrations.formats.reading.mapped_files import SourceDirectory
 from chockstone.integrations.formats.reading.parts import account, find_step, find_step_in_name
@@ -19,7 +20,6 @@ from chockstone.integrations.formats.reading.single_files import MODEL
 from chockstone.integrations.formats.reading.type_notes import NOTES, apply_notes
 
 SAFETENSORS: Final = ".safetensors"
-DCP_METADATA: Final = ".metadata"
 _PLAIN_SUFFIXES: Final = (".json", ".jinja", ".md", ".model", ".tiktoken", ".txt")
 _MAX_FILE_BYTES: Final = 256 * 1024**2
 _RESERVED: Final = (STATE, MANIFEST, COMMIT)
@@ -76,31 +76,21 @@ def take_files(directory: SourceDirectory, used: Iterable[str]) -> tuple[dict[st
 
 def read_dcp(directory: SourceDirectory) -> ForeignCheckpoint:
     """A directory of ``dcp.save``: its nested state, assembled from the shards of all ranks."""
-    require("torch", f"the import of {directory.name!r}")
-    from chockstone.integrations.dcp.directory import read_dcp_directory
-
-    shards = [name for name in directory.names if name.endswith(".distcp")]
-    for name in (DCP_METADATA, *shards):
-        directory.open(name)  # refuses links; its check tells changes
-    try:
-        state = read_dcp_directory(directory.path)
-    except ImportRefused:
-        raise
-    except CheckpointError as error:
-        raise ImportRefused(f"{directory.name!r} cannot be imported: {error}") from error
+    shards = [name for name in directory.names if name.endswith(SHARD_SUFFIX)]
+    state = read_state(directory)
     if NOTES in directory:
         state = apply_notes(directory.open(NOTES).content(), state, name=directory.name)
     else:
         state = {key: _with_numbers(value) for key, value in state.items()}
-    left = [name for name in directory.names if name not in (DCP_METADATA, NOTES, *shards)]
+    left = [name for name in directory.names if name not in (METADATA, NOTES, *shards)]
     step, step_source = find_step(state)
     if step is None:
         step, step_source = find_step_in_name(directory.name)
     return ForeignCheckpoint(
         "dcp",
-        f"{DCP_METADATA} beside {len(shards)} .distcp files",
+        f"{METADATA} beside {len(shards)} {SHARD_SUFFIX} files",
         state,
-        account(state, "*.distcp"),
+        account(state, f"*{SHARD_SUFFIX}"),
         tuple(LeftOut(name, "not part of DCP's state; import it by itself") for name in left),
         step=step,
         step_source=step_source,

@@ -52,6 +52,14 @@ class StateLimits:
             self._count(converted)
         return converted
 
+    def claim(self, size_bytes: int) -> None:
+        """Raise ImportRefused if tensors of so many bytes are too many for this source. Call it before they exist."""
+        if size_bytes > self._max_bytes:
+            raise ImportRefused(
+                f"the tensors of {self._name!r} claim more than {self._max_bytes:,} bytes, {_MAX_FACTOR} times what "
+                "the file holds: they repeat the same elements. Clone expanded tensors before you save them"
+            )
+
     def _items(self, value: dict[Any, Any], convert: Callable[[Any], Any], depth: int) -> dict[Any, Any]:
         return {key: self.rebuild(item, convert, depth + 1) for key, item in value.items()}
 
@@ -75,11 +83,7 @@ class StateLimits:
                 return
             self._seen.add(view)
         self._bytes += itemsize * math.prod(value.shape)
-        if self._bytes > self._max_bytes:
-            raise ImportRefused(
-                f"the tensors of {self._name!r} claim more than {self._max_bytes:,} bytes, {_MAX_FACTOR} times what "
-                "the file holds: they repeat the same elements. Clone expanded tensors before you save them"
-            )
+        self.claim(self._bytes)
 
 
 def _strided() -> Any:

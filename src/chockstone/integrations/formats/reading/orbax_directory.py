@@ -7,6 +7,7 @@ compresses them, so they cannot be mapped.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from chockstone.integrations.formats.reading.mapped_files import SourceDirectory
 from chockstone.integrations.formats.reading.parts import account, find_step, find_step_in_name
 
 TREE_METADATA: Final = "_METADATA"  # of one tree
+_LARGEST_ITEM: Final = 16  # bytes
 STEP_METADATA: Final = "_CHECKPOINT_METADATA"  # of a step, which may hold several trees
 
 
@@ -34,7 +36,7 @@ def read_orbax(directory: SourceDirectory) -> ForeignCheckpoint:
     limits = StateLimits(directory.name, size_bytes)
     state: dict[str, Any] = {}
     for name, path in trees.items():
-        tree = limits.rebuild(_restore(directory.name, path), _plain)
+        tree = limits.rebuild(_restore(directory.name, path, limits), _plain)
         if name:
             state[name] = tree
         else:
@@ -88,8 +90,8 @@ def _check_files(path: Path) -> int:
     return size_bytes
 
 
-def _restore(name: str, path: Path) -> Any:
-    """The tree at ``path`` with numpy arrays as leaves."""
+def _restore(name: str, path: Path, limits: StateLimits) -> Any:
+    """The tree at ``path`` with numpy arrays as leaves. ``limits`` judges their sizes before the arrays are made."""
     with _quiet():
         import jax
         import orbax.checkpoint as orbax  # type: ignore[import-untyped]  # it has no types
@@ -97,13 +99,27 @@ def _restore(name: str, path: Path) -> Any:
         try:
             with orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
                 tree = checkpointer.metadata(path).item_metadata.tree
+                _check_sizes(jax.tree.leaves(tree), limits)
                 wanted = jax.tree.map(lambda _: orbax.RestoreArgs(restore_type=np.ndarray), tree)
                 return checkpointer.restore(path, args=orbax.args.PyTreeRestore(restore_args=wanted))
+        except ImportRefused:
+            raise
         except Exception as error:  # orbax and tensorstore raise many kinds; kept as the cause
             raise ImportRefused(
                 f"orbax cannot read {name!r}: {type(error).__name__}: {str(error)[:200]}. Copy the checkpoint again, "
                 "or import an older one"
             ) from error
+
+
+def _check_sizes(leaves: list[Any], limits: StateLimits) -> None:
+    """Raise ImportRefused if the arrays, or a chunk of one, are too large for the files that they are said to be in."""
+    total = 0
+    for leaf in leaves:
+        shape = getattr(leaf, "shape", None) or ()
+        chunk = getattr(getattr(leaf, "storage", None), "chunk_shape", None) or ()
+        itemsize = getattr(getattr(leaf, "dtype", None), "itemsize", _LARGEST_ITEM)
+        total += itemsize * math.prod(shape)
+        limits.claim(max(total, itemsize * math.prod(chunk)))
 
 
 def _plain(value: Any) -> Any:

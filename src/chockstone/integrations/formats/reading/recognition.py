@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Final, get_args
 
 from chockstone.checkpoints.errors import ImportRefused
-from chockstone.integrations.formats.reading.directories import DCP_METADATA, read_dcp, read_safetensors_directory
+from chockstone.integrations.formats.pickles.torch_zip import ZIP_MAGIC
+from chockstone.integrations.formats.reading.dcp_directory import METADATA
+from chockstone.integrations.formats.reading.directories import read_dcp, read_safetensors_directory
 from chockstone.integrations.formats.reading.foreign_checkpoint import ForeignCheckpoint, FormatName
 from chockstone.integrations.formats.reading.hf_directory import ADAPTER, TRAINER_STATE, read_hf
 from chockstone.integrations.formats.reading.mapped_files import MappedFile, SourceDirectory, resolve
@@ -16,7 +18,7 @@ from chockstone.integrations.formats.reading.orbax_directory import is_orbax, re
 from chockstone.integrations.formats.reading.parts import find_step_in_name
 from chockstone.integrations.formats.reading.safetensors_files import is_safetensors
 from chockstone.integrations.formats.reading.single_files import read_lightning, read_one_safetensors, read_torch
-from chockstone.integrations.formats.reading.torch_file import LEGACY_MAGIC, ZIP_MAGIC, is_torch_zip
+from chockstone.integrations.formats.reading.torch_file import LEGACY_MAGIC, is_torch_zip
 
 FORMATS: Final = get_args(FormatName)
 _SUFFIXES: Final = (".ckpt", ".pt", ".pth", ".bin", ".safetensors")
@@ -96,7 +98,7 @@ def _recognise_file(file: MappedFile) -> FormatName:
 
 
 def _recognise_directory(directory: SourceDirectory) -> FormatName:
-    if DCP_METADATA in directory:
+    if METADATA in directory:
         return "dcp"
     if TRAINER_STATE in directory or f"{ADAPTER}.safetensors" in directory:
         return "hf"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,18 @@ def test_links_and_damage_are_refused(saved: Path, tmp_path: Path) -> None:
     for name, complaint in {"linked": "is a link", "damaged": "orbax cannot read"}.items():
         with pytest.raises(ImportRefused, match=complaint):
             read_orbax(SourceDirectory(tmp_path / name))
+
+
+@pytest.mark.parametrize("chunk", [1 << 40, 3])
+def test_arrays_that_claim_more_than_the_files_hold_are_refused_before_they_are_made(
+    tmp_path: Path, chunk: int
+) -> None:
+    """A chunk that was never written reads as zeros, so a few bytes of metadata could stand for terabytes."""
+    with orbax.Checkpointer(orbax.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
+        checkpointer.save(tmp_path / "tree", args=orbax.args.PyTreeSave({"w": np.zeros(3, np.float32)}))
+    array = tmp_path / "tree/w/.zarray"
+    described = json.loads(array.read_text())
+    array.write_text(json.dumps({**described, "shape": [1 << 40], "chunks": [chunk]}))
+
+    with pytest.raises(ImportRefused, match="claim more than"):
+        read_orbax(SourceDirectory(tmp_path / "tree"))

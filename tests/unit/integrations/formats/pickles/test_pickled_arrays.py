@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chockstone.checkpoints.errors import ImportRefused
-from chockstone.integrations.formats.reading.pickled_arrays import (
+from chockstone.integrations.formats.pickles.pickled_arrays import (
     PickledArray,
     PickledDtype,
     PickledScalar,

@@ -7,6 +7,7 @@ they were given, and make an array only of plain numbers whose bytes have the ri
 from __future__ import annotations
 
 import math
+from reprlib import repr as short_repr
 from typing import Any, Final
 
 import numpy as np
@@ -14,40 +15,35 @@ import numpy as np
 from chockstone.checkpoints.errors import ImportRefused
 from chockstone.checkpoints.format.dtypes import BY_NUMPY_NAME
 from chockstone.checkpoints.format.safetensors_header import is_shape
+from chockstone.integrations.formats.pickles.unpickler import StandIn
 
 _ENDIAN: Final = ("<", "=", "|")
 
 
-class PickledDtype:
+class PickledDtype(StandIn):
     """``numpy.dtype(code, align, copy)`` with its state."""
 
     def __init__(self, code: object = "", *_: object) -> None:
         self.code = code
-        self.order: object = "="
-
-    def __setstate__(self, state: Any) -> None:  # Any: from a pickle
-        self.order = state[1]
+        self.state: Any = (0, "=")  # Any: from a pickle
 
     def resolve(self) -> np.dtype[Any]:
         try:
-            if not isinstance(self.code, str) or len(self.code) > 3 or self.order not in _ENDIAN:
+            if not isinstance(self.code, str) or len(self.code) > 3 or self.state[1] not in _ENDIAN:
                 raise TypeError("not a plain number of this machine's byte order")
             dtype = np.dtype(self.code)
-        except TypeError as error:
-            raise _refused(f"{self.code!r:.40}, {error}") from None
+        except (IndexError, TypeError) as error:
+            raise _refused(f"{short_repr(self.code)}, {error}") from None
         if dtype.name not in BY_NUMPY_NAME or not dtype.isnative:
             raise _refused(dtype.name)
         return dtype
 
 
-class PickledArray:
+class PickledArray(StandIn):
     """``numpy.ndarray`` with its state."""
 
-    def __init__(self) -> None:
-        self.state: Any = None
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
+    def __init__(self, *_: object) -> None:
+        """Takes the arguments of numpy's ``_reconstruct(ndarray, (0,), b'b')``; the state follows."""
 
     def resolve(self) -> np.ndarray[Any, Any]:
         try:
@@ -55,10 +51,10 @@ class PickledArray:
         except (TypeError, ValueError):
             raise _refused("no state") from None
         if not (isinstance(shape, tuple) and is_shape(shape) and isinstance(dtype, PickledDtype)):
-            raise _refused(f"shape {shape!r:.80}")
+            raise _refused(f"shape {short_repr(shape)}")
         element = dtype.resolve()
         if not isinstance(content, bytes) or len(content) != element.itemsize * math.prod(shape):
-            raise _refused(f"{shape!r:.80} of {element.name}, with another number of bytes")
+            raise _refused(f"{short_repr(shape)} of {element.name}, with another number of bytes")
         flat = np.frombuffer(bytearray(content), dtype=element)
         return flat.reshape(shape, order="F" if is_fortran else "C")
 
@@ -80,17 +76,12 @@ class PickledScalar:
         return scalar
 
 
-def reconstruct(*_: object) -> PickledArray:
-    """Called as numpy's ``_reconstruct(ndarray, (0,), b'b')``; the state follows."""
-    return PickledArray()
-
-
 # By the names that pickles of numpy 1 and 2 have for them.
 STAND_INS: Final[dict[str, Any]] = {
     "numpy.dtype": PickledDtype,
     "numpy.ndarray": PickledArray,
-    "numpy.core.multiarray._reconstruct": reconstruct,
-    "numpy._core.multiarray._reconstruct": reconstruct,
+    "numpy.core.multiarray._reconstruct": PickledArray,
+    "numpy._core.multiarray._reconstruct": PickledArray,
     "numpy.core.multiarray.scalar": PickledScalar,
     "numpy._core.multiarray.scalar": PickledScalar,
 }
