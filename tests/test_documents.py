@@ -63,7 +63,8 @@ def test_the_code_on_the_page_runs(
 
     if "import jax" in code and not is_installed("jax"):
         pytest.skip("needs jax: pip install 'chockstone[jax]'")
-    if "import ray" in code:
+    uses_ray = "import ray" in code or "ray_train" in code
+    if uses_ray:
         temporary = request.getfixturevalue("short_directory")
         for name, value in {
             "RAY_TMPDIR": temporary,
@@ -73,7 +74,7 @@ def test_the_code_on_the_page_runs(
             monkeypatch.setenv(name, value)
 
     program = ["-c", code]
-    warnings = "default" if "import ray" in code else "error"  # Ray warns of settings of its own
+    warnings = "default" if uses_ray else "error"  # Ray warns of settings of its own
     if "import flytekit" in code or "from flytekit" in code:  # which reads the source of its tasks
         (tmp_path / "page.py").write_text(code)
         program = ["page.py"]

@@ -126,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=Path)
     parser.add_argument("--kind", choices=["full", "lora", "sft", "fsdp"], default="full")
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=8)
     asked = parser.parse_args()
     changes: dict[str, Any] = {"max_steps": asked.steps}
     if asked.kind == "fsdp":

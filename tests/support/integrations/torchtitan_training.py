@@ -47,7 +47,7 @@ class Training:
         from torchtitan.components.dataloader import ParallelAwareDataloader
         from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
 
-        from chockstone.integrations.torchtitan import ChockstoneCheckpointManager
+        from chockstone.integrations.torchtitan import ArchiveCheckpointManager
 
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
@@ -59,7 +59,7 @@ class Training:
         )
         self.loader = ParallelAwareDataloader(Numbers(rank), rank, 2, batch_size=2)
         self.step = 0
-        manager = CheckpointManager if own_manager else ChockstoneCheckpointManager
+        manager = CheckpointManager if own_manager else ArchiveCheckpointManager
         config = manager.Config(
             enable=True, interval=2, last_save_model_only=settings.pop("last_save_model_only", False), **settings
         )

@@ -7,20 +7,13 @@
 Knows Accelerate, torch and the checkpoint library. Names are imported on first use.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from chockstone.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from chockstone.integrations.accelerate.accelerator import ArchiveAccelerator
 
 __all__ = ["ArchiveAccelerator"]
 
-
-def __getattr__(name: str) -> Any:  # Any: a class
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from chockstone.extras import require
-
-    require("accelerate", __name__)
-    from chockstone.integrations.accelerate.accelerator import ArchiveAccelerator
-
-    return ArchiveAccelerator
+__getattr__ = lazy_names(__name__, {"ArchiveAccelerator": "accelerator"}, needs="accelerate")

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from dataclasses import replace
 from typing import Any, Final
 
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, broadcast_object_list
+from accelerate.utils import DistributedType
 
-from chockstone.checkpoints import Checkpointer, RandomState, RestoreReceipt, SaveHandle
-from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing, SaveFailed
-from chockstone.checkpoints.restoring.receipt import SkippedCandidate
-from chockstone.checkpoints.restoring.search import CheckpointSearch
+from chockstone.checkpoints import Admission, Checkpointer, RandomState, RestoreReceipt
+from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing
 from chockstone.integrations.accelerate.loaders import LoaderState
 from chockstone.integrations.accelerate.places import (
     CheckpointPlace,
@@ -23,10 +20,12 @@ from chockstone.integrations.accelerate.places import (
     numbered,
     place_of,
 )
+from chockstone.integrations.accelerate.rank_0 import choose_newest
+from chockstone.integrations.background_saves import BackgroundSaves
+from chockstone.integrations.checkpointer_options import RANK_TIMEOUT_SECONDS, CheckpointerOptions
 
 log = logging.getLogger(__name__)
 _UNSUPPORTED: Final = {DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM, DistributedType.XLA}
-_KIND: Final = "weights"
 _MAP_LOCATIONS: Final = (None, "cpu", "on_device")
 
 
@@ -37,14 +36,25 @@ class ArchiveAccelerator(Accelerator):  # type: ignore[misc]  # accelerate has n
     raised by the next ``save_state`` or by ``end_training``. All ranks call these methods, and write one archive.
     """
 
-    def __init__(self, *args: Any, buffers: int = 1, bytes_per_second: float | None = None, **options: Any) -> None:
-        """Takes what ``Accelerator`` takes. ``buffers``, ``bytes_per_second``: as of ``Checkpointer``."""
+    def __init__(
+        self,
+        *args: Any,
+        admission: Admission | None = None,
+        buffers: int = 1,
+        bytes_per_second: float | None = None,
+        rank_timeout_seconds: float = RANK_TIMEOUT_SECONDS,
+        **options: Any,
+    ) -> None:
+        """Takes what ``Accelerator`` takes, and the options of ``Checkpointer`` that are named here."""
         super().__init__(*args, **options)
-        self._buffers = buffers
-        self._bytes_per_second = bytes_per_second
+        self._options: CheckpointerOptions = {
+            "admission": admission,
+            "buffers": buffers,
+            "bytes_per_second": bytes_per_second,
+            "rank_timeout_seconds": rank_timeout_seconds,
+        }
         self._checkpointers: dict[str, Checkpointer] = {}  # by store
-        self._saves: list[SaveHandle] = []
-        self._deleting = threading.Lock()
+        self._saves = BackgroundSaves()
 
     def save_state(
         self, output_dir: str | os.PathLike[str] | None = None, safe_serialization: bool = True, **options: Any
@@ -58,7 +68,7 @@ class ArchiveAccelerator(Accelerator):  # type: ignore[misc]  # accelerate has n
         del safe_serialization
         if options:
             raise TypeError(f"save_state() of ArchiveAccelerator does not take {', '.join(map(repr, options))}")
-        self._raise_failed()
+        self._saves.raise_failed()
         self._refuse_unsupported()
         is_automatic = self.project_configuration.automatic_checkpoint_naming
         place = self._next_place() if is_automatic else _required(output_dir)
@@ -66,9 +76,7 @@ class ArchiveAccelerator(Accelerator):  # type: ignore[misc]  # accelerate has n
         handle = self._checkpointer(place.store).save(
             state, name=place.name, step=self.save_iteration if is_automatic else None, overwrite=not is_automatic
         )
-        self._saves.append(handle)
-        if is_automatic:
-            handle.add_done_callback(self._delete_oldest)
+        self._saves.add(handle, place.path, then=self._delete_oldest if is_automatic else None)
         self.project_configuration.iteration += 1
         return place.path
 
@@ -88,7 +96,7 @@ class ArchiveAccelerator(Accelerator):  # type: ignore[misc]  # accelerate has n
 
         ``strict=False`` takes what fits. ``map_location`` makes no difference: tensors are restored where they are.
         """
-        self.wait_for_saves()
+        self._saves.wait()
         if options.get("map_location") not in _MAP_LOCATIONS:
             raise TypeError("Unsupported optimizer map location passed: choose None, 'cpu' or 'on_device'")
         if input_dir is not None and is_foreign(input_dir) and not place_of(input_dir).has_archive():
@@ -110,20 +118,18 @@ class ArchiveAccelerator(Accelerator):  # type: ignore[misc]  # accelerate has n
         return receipt
 
     def wait_for_saves(self) -> None:
-        """Return when all saves so far are durable or have failed."""
-        for checkpointer in self._checkpointers.values():
-            checkpointer.wait()
-        for save in self._saves:
-            self._delete_oldest(save)
+        """Return when all saves so far are durable. Raises SaveFailed if one failed."""
+        self._saves.wait()
+        self._saves.raise_failed()
 
     def end_training(self) -> None:
         """Wait for the last save, then end trackers and the process group. Raises SaveFailed if a save failed."""
         checkpointers, self._checkpointers = self._checkpointers, {}
         for checkpointer in checkpointers.values():
             checkpointer.close()
-        self.wait_for_saves()
+        self._saves.wait()
         super().end_training()
-        self._raise_failed()
+        self._saves.raise_failed()
 
     def _live(self) -> dict[str, Any]:
         """All but the models: live objects, to save and to restore into."""
@@ -165,28 +171,14 @@ class ArchiveAccelerator(Accelerator):  # type: ignore[misc]  # accelerate has n
     def _restore_newest(self, folder: str, *, strict: bool) -> RestoreReceipt | None:
         if not self._load_model_state_pre_hook:
             return self._restore(folder, None, strict=strict)
-        name, skipped, steps_lost = self._choose(folder)  # hooks need to know its directory before the restore
-        if name is None:
+        self._saves.wait()
+        chosen = choose_newest(self._checkpointer(folder))  # hooks need to know its directory before the restore
+        if chosen is None:
             return None
-        directory = name.rpartition("/")[0]
+        directory = chosen.name.rpartition("/")[0]
         place = CheckpointPlace(folder, directory) if directory else place_of(folder)  # the folder is a checkpoint
         receipt = self._restore(place.store, place, strict=strict)
-        return receipt and replace(receipt, skipped=skipped, steps_lost=steps_lost)
-
-    def _choose(self, folder: str) -> tuple[str | None, tuple[SkippedCandidate, ...], int | None]:
-        """The newest good checkpoint, or None at a first start. Rank 0 looks, and all ranks take the same one."""
-        found: list[Any] = [None]  # Any: a receipt, its absence, or an error
-        if self.is_main_process:
-            checkpointer = self._checkpointer(folder)
-            checkpointer.wait()
-            try:
-                found = [CheckpointSearch(checkpointer.store, checkpointer.prefix, kind=_KIND, name=None).verify()]
-            except CheckpointError as error:
-                found = [error]
-        broadcast_object_list(found)
-        if isinstance(found[0], CheckpointError):
-            raise found[0]
-        return (None, (), None) if found[0] is None else (found[0].name, found[0].skipped, found[0].steps_lost)
+        return receipt and replace(receipt, skipped=chosen.skipped, steps_lost=chosen.steps_lost)
 
     def _call_save_hooks(self, place: CheckpointPlace) -> list[Any]:
         """The states of the models, without those that a hook takes out of the list because it saves them itself."""
@@ -218,25 +210,14 @@ class ArchiveAccelerator(Accelerator):  # type: ignore[misc]  # accelerate has n
 
     def _checkpointer(self, store: str) -> Checkpointer:
         if store not in self._checkpointers:
-            self._checkpointers[store] = Checkpointer(
-                store, buffers=self._buffers, bytes_per_second=self._bytes_per_second
-            )
+            self._checkpointers[store] = Checkpointer(store, **self._options)
         return self._checkpointers[store]
 
-    def _delete_oldest(self, save: SaveHandle) -> None:
-        """Apply ``total_limit`` after a save. Called by the thread that wrote it, and by ``wait_for_saves``."""
+    def _delete_oldest(self) -> None:
+        """Apply ``total_limit``, when a save is durable."""
         limit = self.project_configuration.total_limit
-        is_automatic = self.project_configuration.automatic_checkpoint_naming
-        if is_automatic and limit is not None and self.is_main_process and save.exception() is None:
-            with self._deleting:
-                delete_oldest(self._automatic_folder(), keep=limit)
-
-    def _raise_failed(self) -> None:
-        ended = [save for save in self._saves if save.done()]
-        self._saves = [save for save in self._saves if save not in ended]
-        for save in ended:
-            if (error := save.exception()) is not None:
-                raise SaveFailed(f"the save of checkpoint {save.name!r} failed: {error}") from error
+        if limit is not None and self.is_main_process:
+            delete_oldest(self._automatic_folder(), keep=limit)
 
     def _refuse_unsupported(self) -> None:
         kind = self.distributed_type

@@ -4,7 +4,9 @@ Uses flytekit and the checkpoint library. The names below are imported on first 
 importable without flytekit.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from chockstone.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from chockstone.integrations.flyte.checkpointer import FlyteCheckpoint, Options
@@ -13,23 +15,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FlyteCheckpoint", "FreshStart", "FlytekitChanged", "Options", "checkpoint", "install", "resumable"]
 
-_HOMES = {
-    "FlyteCheckpoint": "checkpointer",
-    "Options": "checkpointer",
-    "FreshStart": "errors",
-    "FlytekitChanged": "errors",
-    "checkpoint": "switch",
-    "install": "switch",
-    "resumable": "switch",
-}
-
-
-def __getattr__(name: str) -> Any:  # Any: whatever is asked for
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    from chockstone.extras import require
-
-    require("flyte", __name__)
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "FlyteCheckpoint": "checkpointer",
+        "Options": "checkpointer",
+        "FreshStart": "errors",
+        "FlytekitChanged": "errors",
+        "checkpoint": "switch",
+        "install": "switch",
+        "resumable": "switch",
+    },
+    needs="flyte",
+)

@@ -4,7 +4,9 @@ Use ``checkpoint()`` instead of ``flyte.ctx().checkpoint``, or ``@resumable`` be
 when one of the names is used: flyte itself loads this package, see ``switch.install_if_asked``.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from chockstone.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from chockstone.integrations.flyte2.checkpointer import Flyte2Checkpoint
@@ -22,20 +24,17 @@ __all__ = [
     "resumable",
 ]
 
-_HOMES = {
-    "Flyte2Checkpoint": "checkpointer",
-    "CheckpointBlocked": "errors",
-    "CheckpointUnreachable": "errors",
-    "CheckpointsExhausted": "errors",
-}
-
-
-def __getattr__(name: str) -> Any:  # Any: a class or a function
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    from chockstone.extras import require
-
-    require("flyte2", __name__)
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'switch')}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Flyte2Checkpoint": "checkpointer",
+        "CheckpointBlocked": "errors",
+        "CheckpointUnreachable": "errors",
+        "CheckpointsExhausted": "errors",
+        "FlyteSdkChanged": "switch",
+        "checkpoint": "switch",
+        "install": "switch",
+        "resumable": "switch",
+    },
+    needs="flyte2",
+)

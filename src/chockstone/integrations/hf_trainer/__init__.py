@@ -6,7 +6,9 @@
 Imports torch and transformers only when one of the names is used. Knows the Trainer and the checkpoint library.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from chockstone.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from chockstone.integrations.hf_trainer.directory import export_hf_directory
@@ -15,21 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveTrainer", "TrainerCheckpoints", "TrainerUnsupported", "attach", "export_hf_directory"]
 
-_HOMES = {
-    "ArchiveTrainer": "trainer",
-    "TrainerCheckpoints": "trainer_checkpoints",
-    "TrainerUnsupported": "trainer",
-    "attach": "trainer",
-    "export_hf_directory": "directory",
-}
-
-
-def __getattr__(name: str) -> Any:  # Any: a class or a function
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    from chockstone.extras import require
-
-    require("hf-trainer", __name__)
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ArchiveTrainer": "trainer",
+        "TrainerCheckpoints": "trainer_checkpoints",
+        "TrainerUnsupported": "trainer",
+        "attach": "trainer",
+        "export_hf_directory": "directory",
+    },
+    needs="hf-trainer",
+)

@@ -15,15 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 
 from chockstone.checkpoints import Checkpointer, RandomState, RestoreReceipt
-from chockstone.checkpoints.errors import CheckpointError, CheckpointMissing
-from chockstone.checkpoints.restoring.receipt import SkippedCandidate
-from chockstone.checkpoints.restoring.search import CheckpointSearch
+from chockstone.checkpoints.errors import CheckpointMissing
+from chockstone.integrations.accelerate.rank_0 import choose_newest
 from chockstone.integrations.hf_trainer.parts import (
     OPTIMIZER,
     RANDOM,
@@ -35,20 +33,9 @@ from chockstone.integrations.hf_trainer.parts import (
     load_adapters,
     model_targets,
 )
-from chockstone.integrations.hf_trainer.rank_values import from_rank_0
 
 log = logging.getLogger(__name__)
-_KIND: Final = "weights"
 _VANISHED: Final = "all checkpoints were deleted while the training was about to resume from one"
-
-
-class _Chosen(NamedTuple):
-    """What rank 0 tells the others."""
-
-    name: str | None = None
-    skipped: tuple[SkippedCandidate, ...] = ()
-    steps_lost: int | None = 0
-    error: str = ""  # why there is no name
 
 
 class ResumedCheckpoint:
@@ -78,17 +65,16 @@ class ResumedCheckpoint:
     def close(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def prepare_sharded(self, trainer: Trainer) -> None:
+    def prepare_sharded(self) -> None:
         """Choose the checkpoint and restore its small parts, before a sharded model exists."""
         self._is_sharded = True
-        chosen = self._verified() if trainer.args.process_index == 0 else _Chosen()
-        name, skipped, steps_lost, error = from_rank_0(trainer, chosen)
-        if name is None:
-            raise CheckpointMissing(f"no checkpoint to resume from: {error}")
-        self._name = name
+        chosen = choose_newest(self._checkpointer, name=self._name)
+        if chosen is None:
+            raise CheckpointMissing(_VANISHED)
+        self._name = chosen.name
         parts: dict[str, Any] = dict.fromkeys((SCHEDULER, SCALER, RANDOM, TRAINER_STATE))
-        receipt = self._checkpointer.restore(parts, name=name, strict=False)
-        self._accept(replace(receipt, skipped=skipped, steps_lost=steps_lost), parts)
+        receipt = self._checkpointer.restore(parts, name=chosen.name, strict=False)
+        self._accept(replace(receipt, skipped=chosen.skipped, steps_lost=chosen.steps_lost), parts)
 
     def restore_model(self, model: Any) -> None:
         """Restore the model; of a model that is not sharded, read all other parts as well."""
@@ -129,18 +115,6 @@ class ResumedCheckpoint:
             random_state = RandomState(per_rank=True)
             random_state.load_state_dict(state)
             log.info("random generators restored %s name=%s", random_state.restored, self._name)
-
-    def _verified(self) -> _Chosen:
-        """The newest archive of which every block is sound."""
-        checkpointer = self._checkpointer
-        search = CheckpointSearch(checkpointer.store, checkpointer.prefix, kind=_KIND, name=self._name)
-        try:
-            receipt = search.verify()
-        except CheckpointError as error:
-            return _Chosen(error=str(error))
-        if receipt is None:
-            return _Chosen(error=_VANISHED)
-        return _Chosen(receipt.name, receipt.skipped, receipt.steps_lost)
 
     def _accept(self, receipt: RestoreReceipt, parts: dict[str, Any]) -> None:
         self._name, self._receipt = receipt.name, receipt

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 from transformers.utils.import_utils import is_sagemaker_mp_enabled, is_torch_xla_available
 
-from chockstone.checkpoints import Admission, Retention, Store
+from chockstone.checkpoints import Retention, Store
 from chockstone.checkpoints.errors import CheckpointError
+from chockstone.integrations.checkpointer_options import CheckpointerOptions
 from chockstone.integrations.hf_trainer.parts import plain_model
 from chockstone.integrations.hf_trainer.resumed import ResumedCheckpoint
 from chockstone.integrations.hf_trainer.trainer_checkpoints import TrainerCheckpoints
@@ -133,18 +134,15 @@ def attach(
     *,
     prefix: str = "",
     retention: Retention | None = None,
-    admission: Admission | None = None,
-    bytes_per_second: float | None = None,
+    **options: Unpack[CheckpointerOptions],
 ) -> TrainerCheckpoints:
     """Let ``trainer`` save and resume archives in ``store``: a directory, or the URL of an object store.
 
-    Call it on all ranks, before ``train``. ``retention`` replaces the Trainer's ``save_total_limit``. The other options
+    Call it on all ranks, before ``train``. ``retention`` replaces the Trainer's ``save_total_limit``. ``options``
     are those of ``Checkpointer``. Raises TrainerUnsupported where the state of the Trainer cannot be an archive.
     """
     _refuse_unsupported(trainer)
-    checkpoints = TrainerCheckpoints(
-        store, prefix=prefix, retention=retention, admission=admission, bytes_per_second=bytes_per_second
-    )
+    checkpoints = TrainerCheckpoints(store, prefix=prefix, retention=retention, **options)
     if not isinstance(trainer, ArchiveTrainer):
         trainer.__class__ = _archive_class(type(trainer))
     assert isinstance(trainer, ArchiveTrainer)

@@ -11,16 +11,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Unpack
 
 import transformers
 from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
-from chockstone.checkpoints import Admission, Archive, Checkpointer, RestoreReceipt, Retention, SaveHandle, Store
+from chockstone.checkpoints import Archive, Checkpointer, RestoreReceipt, Retention, SaveHandle, Store
 from chockstone.checkpoints.errors import CheckpointMissing
 from chockstone.checkpoints.stores.file_store import FileStore
+from chockstone.integrations.accelerate.rank_0 import from_rank_0
+from chockstone.integrations.checkpointer_options import CheckpointerOptions
 from chockstone.integrations.hf_trainer.directory import export_hf_directory
 from chockstone.integrations.hf_trainer.model_files import model_files
 from chockstone.integrations.hf_trainer.parts import (
@@ -32,7 +34,6 @@ from chockstone.integrations.hf_trainer.parts import (
     plain_model,
     training_parts,
 )
-from chockstone.integrations.hf_trainer.rank_values import from_rank_0
 from chockstone.integrations.hf_trainer.resumed import ResumedCheckpoint
 
 log = logging.getLogger(__name__)
@@ -62,12 +63,9 @@ class TrainerCheckpoints:
         *,
         prefix: str = "",
         retention: Retention | None = None,
-        admission: Admission | None = None,
-        bytes_per_second: float | None = None,
+        **options: Unpack[CheckpointerOptions],
     ) -> None:
-        self._checkpointer = Checkpointer(
-            store, prefix=prefix, admission=admission, bytes_per_second=bytes_per_second, retention=retention
-        )
+        self._checkpointer = Checkpointer(store, prefix=prefix, retention=retention, **options)
         self._retention = retention
         self._files: dict[str, bytes] | None = None
         self._handle: SaveHandle | None = None
@@ -90,8 +88,9 @@ class TrainerCheckpoints:
         """The save that the Trainer is in the middle of."""
         return self._captured
 
-    def wait(self) -> None:
-        """Wait until the last save is durable. Raises its error."""
+    def wait_for_saves(self) -> None:
+        """Return when all saves so far are durable. Raises the error of the last one; ``save`` raises earlier ones."""
+        self._checkpointer.wait()
         if self._handle is not None:
             self._handle.result()
 
@@ -108,7 +107,7 @@ class TrainerCheckpoints:
         try:
             if isinstance(source, ResumedCheckpoint):
                 if trainer.is_fsdp_enabled:
-                    source.prepare_sharded(trainer)
+                    source.prepare_sharded()
                 yield str(source.directory)
             else:
                 yield source
@@ -116,7 +115,7 @@ class TrainerCheckpoints:
             self._checkpointer.wait()  # what is being written becomes durable; the error of the training is raised
             raise
         else:
-            self.wait()
+            self.wait_for_saves()
         finally:
             if self._resumed is not None:
                 self._receipt = self._resumed.receipt
@@ -163,7 +162,7 @@ class TrainerCheckpoints:
 
     def load_best_model(self, trainer: Trainer) -> None:
         """Restore the model of the best checkpoint, which may be the one that is being written: waits for it."""
-        self.wait()
+        self.wait_for_saves()
         name = self._name_of(trainer.state.best_global_step or 0)
         model = plain_model(trainer)
         parts = model_targets(model, in_place=trainer.is_fsdp_enabled)
@@ -174,12 +173,16 @@ class TrainerCheckpoints:
         log.info("best model restored name=%s metric=%s", name, trainer.state.best_metric)
 
     def export(self, directory: Path, *, name: str | None = None) -> tuple[str, ...]:
-        """Write a checkpoint, by default the newest, as an ordinary directory; see ``export_hf_directory``."""
-        self.wait()
+        """Write a checkpoint, by default the newest, as an ordinary directory; see ``export_hf_directory``.
+
+        ``name``: such as ``step-00000500``, with or without the prefix.
+        """
+        self.wait_for_saves()
         stored = [found.name for found in self._checkpointer.checkpoints() if found.manifest is not None]
         if name is None and not stored:
             raise CheckpointMissing(f"there is no checkpoint to export in {self._checkpointer.store.url}")
-        with Archive(self._checkpointer.store.open(stored[-1] if name is None else name)) as archive:
+        found = stored[-1] if name is None else self._find(name, stored) or name
+        with Archive(self._checkpointer.store.open(found)) as archive:
             return export_hf_directory(archive, directory)
 
     def location(self, name: str) -> str:
@@ -206,21 +209,25 @@ class TrainerCheckpoints:
         if not resume or (isinstance(resume, str) and os.path.isdir(resume)):
             return resume or None
         is_newest = resume is True or resume == "auto"
-        names = from_rank_0(trainer, self._names() if trainer.args.process_index == 0 else [])
+        names = from_rank_0(self._names() if trainer.args.process_index == 0 else [])
         if is_newest and names:
             return self._resumed_from(None)
         if not is_newest:
-            wanted = str(resume)
-            for name in names:
-                if wanted in (name, name.rpartition("/")[2], self.location(name)) or self._is_file(name, wanted):
-                    return self._resumed_from(name)
-            return wanted  # the Trainer says what is wrong with it
+            found = self._find(str(resume), names)
+            return str(resume) if found is None else self._resumed_from(found)  # the Trainer says what is wrong with it
         output_dir = str(trainer.args.output_dir)
         if resume is True or not os.path.isdir(output_dir):
             return resume if resume is True else None
         ordinary: str | None = get_last_checkpoint(output_dir)  # type: ignore[no-untyped-call]  # it has none
         log.info("no archive to resume from; directory=%s", ordinary)
         return ordinary
+
+    def _find(self, wanted: str, names: Sequence[str]) -> str | None:
+        """The full name of the checkpoint that the caller calls by its name, its last part or its place."""
+        for name in names:
+            if wanted in (name, name.rpartition("/")[2], self.location(name)) or self._is_file(name, wanted):
+                return name
+        return None
 
     def _is_file(self, name: str, path: str) -> bool:
         store = self._checkpointer.store

@@ -7,7 +7,10 @@ Works with ``lightning`` and with ``pytorch_lightning``. Knows Lightning, torch 
 below are imported on first use, so that importing the package costs nothing.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from chockstone.integrations.lightning.packages import require_lightning
+from chockstone.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from chockstone.integrations.lightning.checkpoint_io import ArchiveCheckpointIO, newest_checkpoint, open_checkpoint
@@ -23,22 +26,15 @@ __all__ = [
     "open_checkpoint",
 ]
 
-_HOMES = {
-    "ArchiveCheckpointIO": "checkpoint_io",
-    "ArchiveModelParallelStrategy": "strategy",
-    "RandomStates": "random_states",
-    "ShardedArchives": "strategy",
-    "newest_checkpoint": "checkpoint_io",
-    "open_checkpoint": "checkpoint_io",
-}
-
-
-def __getattr__(name: str) -> Any:  # Any: a class or a function
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    from chockstone.integrations.lightning.packages import require_lightning
-
-    require_lightning(__name__)
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ArchiveCheckpointIO": "checkpoint_io",
+        "ArchiveModelParallelStrategy": "strategy",
+        "RandomStates": "random_states",
+        "ShardedArchives": "strategy",
+        "newest_checkpoint": "checkpoint_io",
+        "open_checkpoint": "checkpoint_io",
+    },
+    needs=require_lightning,
+)

@@ -7,15 +7,15 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Unpack
 from urllib.parse import urlsplit
 
 import torch
 
-from chockstone.checkpoints import Admission
 from chockstone.checkpoints.stores.store import file_path
+from chockstone.integrations.checkpointer_options import CheckpointerOptions
 from chockstone.integrations.lightning.files import ArchiveFiles
-from chockstone.integrations.lightning.folder import CheckpointFolder, is_torch_file
+from chockstone.integrations.lightning.folder import is_torch_file
 from chockstone.integrations.lightning.packages import register_checkpoint_io
 
 if TYPE_CHECKING:
@@ -36,25 +36,14 @@ class ArchiveCheckpointIO(CheckpointIO):
     The end of ``fit`` waits for the last save. A save that failed is raised by the next save or by the end of ``fit``.
     """
 
-    def __init__(
-        self,
-        *,
-        buffers: int = 2,
-        bytes_per_second: float | None = None,
-        admission: Admission | None = None,
-        background: bool = True,
-    ) -> None:
-        """``buffers``: saves under way at once, each with a copy of the state in host memory. ModelCheckpoint with
-        ``save_last=True`` saves twice in a row. ``bytes_per_second``: rate limit of writes.
+    def __init__(self, *, background: bool = True, **options: Unpack[CheckpointerOptions]) -> None:
+        """``options``: those of ``Checkpointer``. ``buffers`` is 2 by default, because ModelCheckpoint with
+        ``save_last=True`` saves twice in a row.
 
         ``background=False``: every save returns when its file is durable.
         """
         register_checkpoint_io(type(self))
-        self._options: dict[str, Any] = {
-            "buffers": buffers,
-            "bytes_per_second": bytes_per_second,
-            "admission": admission,
-        }
+        self._options: CheckpointerOptions = {"buffers": 2, **options}
         self._background = background
         self._files = ArchiveFiles(save_ranks="off", **self._options)
 
@@ -91,9 +80,10 @@ class ArchiveCheckpointIO(CheckpointIO):
         """Delete a checkpoint as soon as the saves under way are durable."""
         self._files.delete(local_path(path))
 
-    def wait(self) -> None:
-        """Return when all saves so far are durable or have failed."""
+    def wait_for_saves(self) -> None:
+        """Return when all saves so far are durable. Raises SaveFailed if one failed."""
         self._files.wait()
+        self._files.raise_failed()
 
     def teardown(self) -> None:
         """Wait for all saves; the end of ``fit`` calls it. Raises SaveFailed if one failed."""
@@ -104,17 +94,22 @@ class ArchiveCheckpointIO(CheckpointIO):
 
 
 def newest_checkpoint(directory: str | os.PathLike[str], *, suffix: str = ".ckpt") -> str | None:
-    """``directory`` if it holds a checkpoint to resume from, else None, for ``fit(ckpt_path=…)``: None starts anew.
+    """What ``fit(ckpt_path=…)`` resumes from in ``directory``; None: there is no checkpoint, so ``fit`` starts anew.
 
-    The directory as ``ckpt_path`` means its newest checkpoint that is not damaged.
+    It is the directory itself, which as ``ckpt_path`` means its newest archive that is not damaged. Where Lightning
+    itself saved the newest checkpoint, before the plugin was used or without it, it is the path of that file.
     """
     folder = local_path(directory)
-    return str(folder) if any(CheckpointFolder(folder, suffix=suffix).entries()) else None
+    files = [path for path in folder.glob(f"*{suffix}") if path.is_file()]
+    newest = max(files, key=lambda path: path.stat().st_mtime_ns, default=None)
+    if newest is None:
+        return None
+    return str(newest if is_torch_file(newest) else folder)
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> BinaryIO:
     """A checkpoint as a file in memory that ``LightningModule.load_from_checkpoint`` takes, verified."""
-    files = ArchiveFiles(save_ranks="off", load_ranks="off", buffers=1, bytes_per_second=None, admission=None)
+    files = ArchiveFiles(save_ranks="off", load_ranks="off")
     file = io.BytesIO()
     torch.save(files.restore(local_path(path), dict, walk_back=False), file)
     file.seek(0)

@@ -1,21 +1,18 @@
-"""Archive files: background saves to the paths that Lightning chooses, and deletions that wait for them.
-
-Lightning deletes an old checkpoint as soon as the call that saves the new one returns. Here the new one is durable only
-later, so a deletion waits until the save before it has ended, and is dropped if that save failed.
-"""
+"""Archive files: background saves to the paths that Lightning chooses, and deletions that wait for them."""
 
 from __future__ import annotations
 
 import logging
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-from chockstone.checkpoints import Admission, Checkpointer, RestoreReceipt, SaveHandle
-from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, SaveAbandoned, SaveFailed
+from chockstone.checkpoints import Checkpointer, RestoreReceipt, SaveHandle
+from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive
+from chockstone.integrations.background_saves import BackgroundSaves
+from chockstone.integrations.checkpointer_options import RANK_TIMEOUT_SECONDS, CheckpointerOptions
 from chockstone.integrations.lightning.contents import describe, storable
 from chockstone.integrations.lightning.folder import CheckpointFolder, name_of
 
@@ -27,33 +24,24 @@ class ArchiveFiles:
     """Saves, loads and deletes archives by path. Used from the thread that trains; writes in threads of its own."""
 
     def __init__(
-        self,
-        *,
-        save_ranks: Ranks,
-        load_ranks: Ranks = "auto",
-        buffers: int,
-        bytes_per_second: float | None,
-        admission: Admission | None,
+        self, *, save_ranks: Ranks, load_ranks: Ranks = "auto", **options: Unpack[CheckpointerOptions]
     ) -> None:
         """``save_ranks``: "auto" if all ranks call ``save`` together, "off" if one does; ``load_ranks``: for loads."""
         self._save_ranks: Ranks = save_ranks
         self._load_ranks: Ranks = load_ranks
-        self._buffers = buffers
-        self._bytes_per_second = bytes_per_second
-        self._admission = admission
+        self._options = options
         self._folders: dict[Path, tuple[CheckpointFolder, Checkpointer]] = {}
-        self._saves: list[tuple[SaveHandle, Path]] = []  # not settled yet
-        self._last: SaveHandle | None = None
-        self._deletions: list[tuple[SaveHandle | None, Path]] = []  # each with the save that it waits for
-        self._failed: list[tuple[Path, BaseException]] = []
-        self._lock = threading.Lock()
+        self._saves = BackgroundSaves()
+        self._handled: BaseException | None = None  # the error that the caller was handling when training began
 
     def save(self, checkpoint: Mapping[str, Any], path: Path) -> SaveHandle:
         """Copy a checkpoint of Lightning and write it in the background.
 
         Raises SaveFailed for an earlier save that failed, and UnstorableValue, with the path of the value.
         """
-        self._raise_failed()
+        self._saves.raise_failed()
+        if not self._folders:  # the first save of a training
+            self._handled = sys.exception()
         state, left_out = storable(checkpoint)
         facts = describe(checkpoint)
         handle = self._checkpointer(path).save(
@@ -65,17 +53,12 @@ class ArchiveFiles:
             metadata={"lightning": facts.version, "left_out": list(left_out)},
             overwrite=True,
         )
-        with self._lock:
-            self._saves.append((handle, path))
-            self._last = handle
-        handle.add_done_callback(lambda _: self._settle())
+        self._saves.add(handle, str(path))
         return handle
 
     def delete(self, path: Path) -> None:
         """Delete a checkpoint when all saves so far have ended; keep it if the last of them failed."""
-        with self._lock:
-            self._deletions.append((self._last, path))
-        self._settle()
+        self._saves.after_last(lambda: _delete(path))
 
     def restore(self, path: Path, make_target: Callable[[], dict[str, Any]], *, walk_back: bool) -> dict[str, Any]:
         """The state at a path, in what ``make_target`` returns. All ranks call it together, and get the same one.
@@ -88,7 +71,7 @@ class ArchiveFiles:
             return self._restore_newest(path, make_target, suffix=".ckpt")
         store = CheckpointFolder(path.parent)
         try:
-            with Checkpointer(store, ranks=self._load_ranks, scan_store=False) as checkpointer:
+            with self._reader(store) as checkpointer:
                 target = make_target()
                 _report(checkpointer.restore(target, name=name_of(path.name)))
                 return target
@@ -104,28 +87,37 @@ class ArchiveFiles:
         return self._restore_newest(path.parent, make_target, suffix=path.suffix)
 
     def wait(self) -> None:
-        """Return when all saves so far are durable or have failed."""
-        for _, checkpointer in self._folders.values():
-            checkpointer.wait()
-        self._settle()
+        """Return when all saves so far are durable or have failed, and what waited for them is deleted."""
+        self._saves.wait()
+
+    def raise_failed(self) -> None:
+        """Raise SaveFailed if a save has failed since the last call."""
+        self._saves.raise_failed()
 
     def close(self) -> None:
-        """Wait for running saves. Raises SaveFailed if one failed, unless another error is on its way up already."""
-        is_handling = sys.exc_info()[0] is not None
+        """Wait for running saves. Raises SaveFailed if one failed; logs it if an error of the training is on its way.
+
+        Lightning calls this while it handles such an error. A training may itself be started by code that handles
+        another error: that one does not count.
+        """
+        is_failing = sys.exception() not in (None, self._handled)
         folders, self._folders = self._folders, {}
         for store, checkpointer in folders.values():
             checkpointer.close()
             store.tidy()
-        self._settle()
-        self._last = None
-        if not is_handling:
-            self._raise_failed()
+        self._saves.wait()
+        self._saves.forget_last()
+        self._handled = None
+        if is_failing:
+            self._saves.log_failed()
+        else:
+            self._saves.raise_failed()
 
     def _restore_newest(
         self, directory: Path, make_target: Callable[[], dict[str, Any]], *, suffix: str
     ) -> dict[str, Any]:
         store = CheckpointFolder(directory, suffix=suffix)
-        with Checkpointer(store, ranks=self._load_ranks, scan_store=False) as checkpointer:
+        with self._reader(store) as checkpointer:
             target = make_target()
             receipt = checkpointer.restore(target)
         if receipt is None:
@@ -133,41 +125,17 @@ class ArchiveFiles:
         _report(receipt)
         return target
 
+    def _reader(self, store: CheckpointFolder) -> Checkpointer:
+        timeout = self._options.get("rank_timeout_seconds", RANK_TIMEOUT_SECONDS)
+        return Checkpointer(store, ranks=self._load_ranks, scan_store=False, rank_timeout_seconds=timeout)
+
     def _checkpointer(self, path: Path) -> Checkpointer:
         folder = path.parent.absolute()
         if folder not in self._folders:
             store = CheckpointFolder(folder, suffix=path.suffix)
-            checkpointer = Checkpointer(
-                store,
-                ranks=self._save_ranks,
-                buffers=self._buffers,
-                bytes_per_second=self._bytes_per_second,
-                admission=self._admission,
-            )
+            checkpointer = Checkpointer(store, ranks=self._save_ranks, **self._options)
             self._folders[folder] = store, checkpointer
         return self._folders[folder][1]
-
-    def _settle(self) -> None:
-        """Note the errors of saves that have ended, and delete what waited for them. Any thread calls it."""
-        with self._lock:
-            for save, path in [each for each in self._saves if each[0].done()]:
-                self._saves.remove((save, path))
-                error = save.exception()
-                if error is not None and not isinstance(error, SaveAbandoned):
-                    self._failed.append((path, error))
-            for before, path in [each for each in self._deletions if each[0] is None or each[0].done()]:
-                self._deletions.remove((before, path))
-                if before is None or before.exception() is None:
-                    _delete(path)
-                else:
-                    log.warning("checkpoint kept because the save after it failed path=%s", path)
-
-    def _raise_failed(self) -> None:
-        with self._lock:
-            failed, self._failed = self._failed, []
-        if failed:
-            path, error = failed[0]
-            raise SaveFailed(f"the save of checkpoint {str(path)!r} failed: {error}") from error
 
 
 def _delete(path: Path) -> None:

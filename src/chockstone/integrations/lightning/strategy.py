@@ -17,6 +17,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from chockstone.checkpoints import Admission
+from chockstone.integrations.checkpointer_options import RANK_TIMEOUT_SECONDS
 from chockstone.integrations.lightning.checkpoint_io import HPC, is_resumed, local_path
 from chockstone.integrations.lightning.files import ArchiveFiles
 from chockstone.integrations.lightning.packages import take
@@ -33,10 +35,24 @@ class ShardedArchives:
     model: torch.nn.Module | None  # these are the strategy's
     optimizers: list[torch.optim.Optimizer]
 
-    def __init__(self, *args: Any, buffers: int = 1, **options: Any) -> None:
-        """``buffers``: saves under way at once, each with a copy of this rank's shards in host memory."""
+    def __init__(
+        self,
+        *args: Any,
+        admission: Admission | None = None,
+        buffers: int = 1,
+        bytes_per_second: float | None = None,
+        rank_timeout_seconds: float = RANK_TIMEOUT_SECONDS,
+        **options: Any,
+    ) -> None:
+        """Takes what the strategy takes, and the options of ``Checkpointer`` that are named here."""
         super().__init__(*args, **options)
-        self._files = ArchiveFiles(save_ranks="auto", buffers=buffers, bytes_per_second=None, admission=None)
+        self._files = ArchiveFiles(
+            save_ranks="auto",
+            admission=admission,
+            buffers=buffers,
+            bytes_per_second=bytes_per_second,
+            rank_timeout_seconds=rank_timeout_seconds,
+        )
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         assert self.model is not None
@@ -57,9 +73,10 @@ class ShardedArchives:
         if path.name.startswith(HPC):
             handle.result()  # the job may end right after this
 
-    def wait(self) -> None:
-        """Return when all saves so far are durable or have failed."""
+    def wait_for_saves(self) -> None:
+        """Return when all saves so far are durable. Raises SaveFailed if one failed."""
         self._files.wait()
+        self._files.raise_failed()
 
     def load_checkpoint(
         self, checkpoint_path: str | os.PathLike[str], weights_only: bool | None = None

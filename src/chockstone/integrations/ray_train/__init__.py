@@ -4,7 +4,9 @@
 ``ray.train.Checkpoint`` anywhere. Imports Ray only when one of the names is used.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from chockstone.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from chockstone.integrations.ray_train.checkpointer import RayTrainCheckpointer
@@ -12,14 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["RayTrainCheckpointer", "from_ray", "to_ray"]
 
-
-def __getattr__(name: str) -> Any:  # Any: a class or a function
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    from chockstone.extras import require
-
-    require("ray-train", __name__)
-    home = "checkpointer" if name == "RayTrainCheckpointer" else "conversion"
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "RayTrainCheckpointer": "checkpointer",
+        "from_ray": "conversion",
+        "to_ray": "conversion",
+    },
+    needs="ray-train",
+)

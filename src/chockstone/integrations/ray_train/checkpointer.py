@@ -24,16 +24,17 @@ from collections.abc import Mapping, MutableMapping
 from math import isfinite
 from numbers import Real
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import ray.train
 from ray.train import Checkpoint, CheckpointConsistencyMode, CheckpointUploadMode
 from ray.train.collective import broadcast_from_rank_zero
 
-from chockstone.checkpoints import Admission, Archive, Checkpointer, RestoreReceipt, SaveHandle
+from chockstone.checkpoints import Archive, Checkpointer, RestoreReceipt, SaveHandle
 from chockstone.checkpoints.errors import CheckpointError
 from chockstone.checkpoints.ranks.peers import rank_and_world_size
 from chockstone.checkpoints.reading.archive import Verify
+from chockstone.integrations.checkpointer_options import CheckpointerOptions
 from chockstone.integrations.ray_train.conversion import store_url
 
 if TYPE_CHECKING:
@@ -50,15 +51,8 @@ class RayTrainCheckpointer:
     Leaving ``with`` waits for running saves. Ray waits for them, too, before it ends a run.
     """
 
-    def __init__(
-        self,
-        *,
-        admission: Admission | None = None,
-        buffers: int = 1,
-        bytes_per_second: float | None = None,
-        rank_timeout_seconds: float = 300.0,
-    ) -> None:
-        """The arguments are those of ``Checkpointer``. The storage is that of ``RunConfig(storage_path, name)``.
+    def __init__(self, **options: Unpack[CheckpointerOptions]) -> None:
+        """``options``: those of ``Checkpointer``. The storage is that of ``RunConfig(storage_path, name)``.
 
         Raises CheckpointError in a group of several workers without torch.distributed: they could not save together.
         """
@@ -69,13 +63,8 @@ class RayTrainCheckpointer:
         self._directory = storage.experiment_fs_path
         # A restarted group repeats steps, and Ray must not know two checkpoints by one directory.
         self._token: str = broadcast_from_rank_zero(secrets.token_hex(4))
-        self._checkpointer = Checkpointer(
-            store_url(self._filesystem, self._directory),
-            admission=admission,
-            buffers=buffers,
-            bytes_per_second=bytes_per_second,
-            rank_timeout_seconds=rank_timeout_seconds,
-        )
+        self._checkpointer = Checkpointer(store_url(self._filesystem, self._directory), **options)
+        self._last: SaveHandle | None = None
 
     def restore(
         self, into: MutableMapping[str, Any], *, verify: Verify = "full", strict: bool = True
@@ -118,6 +107,7 @@ class RayTrainCheckpointer:
             metrics=_numbers(reported),
             metadata={_METRICS: _plain(reported)},
         )
+        self._last = handle
         ended = threading.Event()
         handle.add_done_callback(lambda _: ended.set())
 
@@ -136,6 +126,12 @@ class RayTrainCheckpointer:
             validation=validation,
         )
         return handle
+
+    def wait_for_saves(self) -> None:
+        """Return when all saves so far are durable. Raises the error of the last one, which Ray gets as well."""
+        self._checkpointer.wait()
+        if self._last is not None:
+            self._last.result()
 
     def close(self) -> None:
         """Wait for running saves; the checkpointer accepts no further ones."""

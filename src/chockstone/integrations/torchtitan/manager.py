@@ -17,8 +17,10 @@ from typing import Any, Final, Literal
 from torchtitan.components.checkpointer.base import DATALOADER, MODEL, OPTIMIZER
 from torchtitan.components.checkpointer.dcp import AsyncMode, CheckpointManager
 
-from chockstone.checkpoints import Checkpointer, RestoreReceipt, SaveHandle, open_store
+from chockstone.checkpoints import Checkpointer, RestoreReceipt, open_store
 from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, RestoreFailed
+from chockstone.integrations.background_saves import BackgroundSaves
+from chockstone.integrations.checkpointer_options import RANK_TIMEOUT_SECONDS
 from chockstone.integrations.torchtitan.loader_states import gather_positions, move_to
 
 log = logging.getLogger(__name__)
@@ -28,7 +30,7 @@ _FOLDER_OF_STEP: Final = re.compile(r"step-(\d+)/?\Z")
 _NAMED: Final = 8  # missing parts that a message names
 
 
-class ChockstoneCheckpointManager(CheckpointManager):  # type: ignore[misc]  # torchtitan has no types
+class ArchiveCheckpointManager(CheckpointManager):  # type: ignore[misc]  # torchtitan has no types
     """Saves and restores the parts of a torchtitan training. ``Config.build`` makes one, as it makes torchtitan's own.
 
     ``receipt`` is that of the last load of an archive.
@@ -36,13 +38,19 @@ class ChockstoneCheckpointManager(CheckpointManager):  # type: ignore[misc]  # t
 
     @dataclass(kw_only=True, slots=True)
     class Config(CheckpointManager.Config):  # type: ignore[misc]  # as above
-        """The settings of torchtitan's manager, and one more."""
+        """The settings of torchtitan's manager, and those of ``Checkpointer`` that are named here."""
 
         async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = "async"
         """Save mode: "disabled" waits until a checkpoint is durable. The other two are the same: they wait for one copy
         into host memory, which is pinned where there is CUDA."""
 
-        rank_timeout_seconds: float = 300.0
+        buffers: int = 1
+        """Saves under way at once, each with a copy of this rank's part of the state in host memory."""
+
+        bytes_per_second: float | None = None
+        """Rate limit of writes while nothing waits for the save."""
+
+        rank_timeout_seconds: float = RANK_TIMEOUT_SECONDS
         """Seconds that a rank may send nothing during a save or a load before the other ranks raise an error."""
 
     def __init__(self, config: Config, **parts: Any) -> None:
@@ -50,13 +58,18 @@ class ChockstoneCheckpointManager(CheckpointManager):  # type: ignore[misc]  # t
         self.receipt: RestoreReceipt | None = None
         self._damaged: dict[int, str] = {}  # by step, with the damage: found by this load
         self._loading: int | None = None  # the step whose archive is being restored
-        self._ended: Future[None] | None = None  # of the last save, done when old steps are deleted
+        self._saves = BackgroundSaves()
         super().__init__(config, **parts)
         if not self.enable:
             return
         if config.async_mode == "async_with_pinned_mem":
             self.async_mode = AsyncMode.ASYNC  # the copy is complete on return, so there is no staging to wait for
-        self._checkpointer = Checkpointer(self.folder, rank_timeout_seconds=config.rank_timeout_seconds)
+        self._checkpointer = Checkpointer(
+            self.folder,
+            buffers=config.buffers,
+            bytes_per_second=config.bytes_per_second,
+            rank_timeout_seconds=config.rank_timeout_seconds,
+        )
 
     def dcp_save(
         self,
@@ -78,9 +91,7 @@ class ChockstoneCheckpointManager(CheckpointManager):  # type: ignore[misc]  # t
         handle = self._checkpointer.save(
             {MODEL: model, **others}, name=f"step-{step}/{ARCHIVE}", step=step, overwrite=True
         )
-        ended: Future[None] = Future()
-        self._ended = ended
-        handle.add_done_callback(lambda _: self._end(handle, ended))
+        ended = self._saves.add(handle, checkpoint_id, then=self._delete_old_steps)
         if async_mode is not AsyncMode.DISABLED:
             return ended
         handle.hurry()
@@ -127,14 +138,18 @@ class ChockstoneCheckpointManager(CheckpointManager):  # type: ignore[misc]  # t
         return newest
 
     def _purge_stale_checkpoints(self) -> None:
-        """torchtitan calls this when a save has begun. ``_end`` deletes old steps when the new one is durable."""
+        """torchtitan calls this when a save has begun. Old steps are deleted when the new one is durable."""
 
     def _close(self) -> None:
         if hasattr(self, "_checkpointer"):  # else __init__ raised
             self._checkpointer.close()
-        if self._ended is not None:
-            self._ended.exception()
+        self._saves.wait()
         super()._close()
+
+    def wait_for_saves(self) -> None:
+        """Return when all saves so far are durable. Raises SaveFailed if one failed."""
+        self._saves.wait()
+        self._saves.raise_failed()
 
     def _divide(self, state_dict: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The tensors of the model, and the other parts by name. torchtitan puts both into one dict."""
@@ -163,18 +178,6 @@ class ChockstoneCheckpointManager(CheckpointManager):  # type: ignore[misc]  # t
             others[OPTIMIZER].load_state_dict(into[OPTIMIZER])
         if DATALOADER in others:
             move_to(others[DATALOADER], into[DATALOADER])
-
-    def _end(self, handle: SaveHandle, ended: Future[None]) -> None:
-        """After a save, in the thread that wrote it."""
-        error = handle.exception()
-        if error is not None:
-            ended.set_exception(error)
-            return
-        try:
-            self._delete_old_steps()
-        except Exception as problem:  # noqa: BLE001  # the checkpoint is durable, whatever happens to older ones
-            log.warning("old checkpoints not deleted folder=%s error=%r", self.folder, problem)
-        ended.set_result(None)
 
     def _delete_old_steps(self) -> None:
         """Keep the ``keep_latest_k`` steps that were saved last, which need not have the highest numbers.

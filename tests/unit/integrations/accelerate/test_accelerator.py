@@ -209,13 +209,16 @@ def test_a_hook_does_not_hide_damage(tmp_path: Path, good: int) -> None:
             loop.accelerator.load_state()
 
 
-def test_a_failed_save_is_raised_by_the_next_and_by_the_end(tmp_path: Path) -> None:
+def test_a_failed_save_is_raised_by_the_next_by_a_wait_and_by_the_end(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     loop.accelerator.save_state()
-    loop.accelerator.wait_for_saves()
-
     with pytest.raises(SaveFailed, match="checkpoint_0"):
+        loop.accelerator.wait_for_saves()
+    loop.accelerator.save_state()
+    loop.accelerator._saves.wait()
+
+    with pytest.raises(SaveFailed, match="checkpoint_1"):
         loop.accelerator.save_state()
     loop.accelerator.save_state()
     with pytest.raises(SaveFailed):

@@ -23,6 +23,8 @@ def test_a_training_that_fails_leaves_its_saves_durable(tmp_path: Path) -> None:
     assert checkpoints.last_save is not None
     assert checkpoints.last_save.done()
     assert (tmp_path / "store" / "run-1" / "step-00000002.tar").is_file()
+    for name in ("step-00000002", "run-1/step-00000002"):
+        assert "config.json" in checkpoints.export(tmp_path / name.replace("/", "-"), name=name)
     assert checkpoints.captured is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -104,23 +105,35 @@ def test_a_key_of_another_algorithm_is_refused() -> None:
         PytreeState({"key": jax.random.key(0)}).load_state_dict(saved)
 
 
-def run(place: Path, kill_at: int = 0) -> tuple[int, int, dict[int, str]]:
-    """Exit code, the step that the training resumed after, and the loss of each step."""
-    program = [sys.executable, "-m", "support.integrations.jax_training", str(place), str(kill_at)]
-    done = subprocess.run(program, capture_output=True, text=True, cwd=Path(__file__).parents[3])
-    lines = [line.split() for line in done.stdout.splitlines()]
-    starts = [int(words[1]) for words in lines if words[0] == "start"]
-    assert starts, done.stderr
-    return done.returncode, starts[0], {int(words[1]): words[2] for words in lines if words[0] == "loss"}
+EXAMPLE = Path(__file__).parents[4] / "examples" / "jax_loop.py"
+LOSS = re.compile(r"step (\d+) loss (\S+)")
+
+
+def run(place: Path, kill_at: int | None = None) -> tuple[str, dict[int, str]]:
+    """Run the example to step 8, or kill it when it reports a step; how it started, and the loss of each step."""
+    command = [sys.executable, str(EXAMPLE), str(place), "--steps=8", "--save-every=2"]
+    pause = "--pause=0" if kill_at is None else "--pause=0.2"  # time for the save before the kill
+    with subprocess.Popen([*command, pause], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line.strip())
+            if line.startswith(f"step {kill_at} "):
+                process.kill()
+    assert process.returncode == (0 if kill_at is None else -signal.SIGKILL)
+    return lines[0], {int(step): loss for step, loss in LOSS.findall("\n".join(lines))}
 
 
 def test_a_killed_training_continues_with_the_same_losses_and_a_flipped_bit_costs_one_interval(tmp_path: Path) -> None:
-    code, start, undisturbed = run(tmp_path, kill_at=7)
-    assert (code, start) == (-signal.SIGKILL, 0)
-    newest = tmp_path / "run" / "step-00000006.tar"
+    start, undisturbed = run(tmp_path, kill_at=7)
+    assert start == "a fresh start"
+    newest = max((tmp_path / "run").glob("step-*.tar"))
     flip(newest, newest.stat().st_size // 2)
 
-    code, start, losses = run(tmp_path)
+    start, losses = run(tmp_path)
 
-    assert (code, start) == (0, 4)
-    assert {step: losses[step] for step in (5, 6, 7)} == {step: undisturbed[step] for step in (5, 6, 7)}
+    resumed = int(newest.stem.removeprefix("step-")) - 2
+    assert start == f"resumed after step {resumed}"
+    assert {step: losses[step] for step in range(resumed + 1, 8)} == {
+        step: undisturbed[step] for step in range(resumed + 1, 8)
+    }

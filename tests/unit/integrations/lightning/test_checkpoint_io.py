@@ -146,9 +146,13 @@ def test_a_file_of_torch_save_still_resumes(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, checkpoint=every(tmp_path, 3), max_steps=3)
     trainer.fit(RecordingModule(), PositionedBatches())
 
-    resumed = fit(tmp_path, every(tmp_path, 3), max_steps=4, ckpt_path=tmp_path / "epoch=0-step=3.ckpt")
+    found = newest_checkpoint(tmp_path)
+    resumed = fit(tmp_path, every(tmp_path, 4), max_steps=4, ckpt_path=found)
 
+    assert found == str(tmp_path / "epoch=0-step=3.ckpt")
     assert list(resumed.losses) == [4]
+    assert newest_checkpoint(tmp_path) == str(tmp_path)  # there is a newer archive now
+    assert newest_checkpoint(tmp_path / "nowhere") is None
 
 
 def test_the_plugin_survives_copies_and_more_than_one_fit(tmp_path: Path) -> None:

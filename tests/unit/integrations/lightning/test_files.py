@@ -17,7 +17,7 @@ SLOW = 64 * 1024.0  # bytes per second: a save of a megabyte takes many seconds 
 
 
 def files(**options: Any) -> ArchiveFiles:
-    return ArchiveFiles(**{"save_ranks": "off", "buffers": 2, "bytes_per_second": None, "admission": None, **options})
+    return ArchiveFiles(**{"save_ranks": "off", "buffers": 2, **options})
 
 
 def checkpoint(step: int, *, size: int = 16) -> dict[str, Any]:
@@ -64,7 +64,9 @@ def test_a_failed_save_keeps_the_old_checkpoint_and_is_raised_by_the_next_one(tm
     assert restored(old) == 1
 
 
-def test_close_raises_a_failure_unless_another_error_is_on_its_way(tmp_path: Path) -> None:
+def test_close_raises_a_failure_unless_another_error_is_on_its_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     full = files(admission=Admission(allowance_bytes=100))
     full.save(checkpoint(1), tmp_path / "a.ckpt")
     with pytest.raises(ZeroDivisionError):
@@ -73,9 +75,21 @@ def test_close_raises_a_failure_unless_another_error_is_on_its_way(tmp_path: Pat
         except ZeroDivisionError:
             full.close()
             raise
+    assert "checkpoint not saved" in caplog.text
 
     with pytest.raises(SaveFailed, match="a.ckpt"):
         full.close()
+
+
+def test_a_failure_is_raised_where_the_training_was_started_by_code_that_handles_an_error(tmp_path: Path) -> None:
+    full = files(admission=Admission(allowance_bytes=100))
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError:
+        full.save(checkpoint(1), tmp_path / "a.ckpt")
+
+        with pytest.raises(SaveFailed, match="a.ckpt"):
+            full.close()
 
 
 def test_a_directory_stands_for_its_newest_good_archive(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,11 +20,11 @@ from chockstone.checkpoints import Checkpointer  # noqa: E402
 from chockstone.checkpoints.errors import CheckpointError  # noqa: E402
 from chockstone.integrations.ray_train.checkpointer import _numbers, _plain, _refuse_separate_workers  # noqa: E402
 
+EXAMPLE = Path(__file__).parents[4] / "examples" / "ray_train.py"
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The place of the run, after it."""
-    place = tmp_path_factory.mktemp("ray")
+
+def run_program(*program: str) -> str:
+    """Run a program that starts Ray, in the folder of the tests; what it prints."""
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as temporary:  # names are short there
         environment = os.environ | {
             "RAY_AUTH_MODE": "disabled",
@@ -34,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "RAY_USAGE_STATS_ENABLED": "0",
         }
         done = subprocess.run(
-            [sys.executable, "-m", "support.integrations.ray_training", str(place)],
+            [sys.executable, *program],
             cwd=Path(__file__).parents[3],
             env=environment,
             capture_output=True,
@@ -42,6 +42,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             timeout=280,
         )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The place of the run, after it."""
+    place = tmp_path_factory.mktemp("ray")
+    run_program("-m", "support.integrations.ray_training", str(place))
     return place
 
 
@@ -106,3 +114,10 @@ def test_workers_without_a_process_group_are_refused() -> None:
     with pytest.raises(CheckpointError, match="the 2 workers of this group have no torch.distributed process group"):
         _refuse_separate_workers(2)
     _refuse_separate_workers(1)
+
+
+def test_the_example_saves_its_last_step(tmp_path: Path) -> None:
+    said = run_program(str(EXAMPLE), str(tmp_path), "--workers=1", "--steps=3", "--save-every=2", "--pause=0")
+
+    assert "saved step 3" in said
+    assert len(list((tmp_path / "example").glob("checkpoint_*/state.tar"))) == 2

@@ -14,6 +14,7 @@ from support.integrations.need_extra import need_extra
 need_extra("torchtitan")
 
 from chockstone.checkpoints import Checkpointer  # noqa: E402
+from chockstone.integrations.torchtitan import ArchiveCheckpointManager  # noqa: E402
 from support.checkpoints.damage import flip  # noqa: E402
 from support.integrations import torchtitan_training  # noqa: E402
 from support.rank_pool import RankPool, open_pool  # noqa: E402
@@ -86,3 +87,15 @@ def test_damage_is_an_error_where_no_other_checkpoint_will_do(policies: dict[str
 
 def test_a_disabled_manager_does_nothing(policies: dict[str, Any]) -> None:
     assert policies["does nothing when it is disabled"] == (False, False, False)
+
+
+def test_torchtitan_builds_the_manager_from_the_configuration_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchtitan.config import ConfigManager
+
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "examples"))
+    flags = ["--module", "torchtitan_config", "--config", "small_llama3", "--checkpoint.bytes-per-second", "5e8"]
+
+    checkpoint = ConfigManager().parse_args(flags).checkpoint
+
+    assert isinstance(checkpoint, ArchiveCheckpointManager.Config)
+    assert (checkpoint.interval, checkpoint.bytes_per_second, checkpoint.buffers) == (10, 5e8, 1)
