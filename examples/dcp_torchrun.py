@@ -7,22 +7,19 @@ number of processes: it resumes from the newest checkpoint that is whole, with t
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 import torch
+from sharded_training import Ranks, read_arguments, train_step  # the file beside this one
 from torch import distributed, nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import fully_shard
 
 from chockstone.checkpoints import Retention
 from chockstone.integrations.dcp import ArchiveReader, ArchiveWriter
-
-WIDTH, BLOCKS, BATCH = 130, 4, 24  # a batch that 1, 2, 3 and 4 processes divide evenly
 
 
 class TrainingState:
@@ -41,68 +38,32 @@ class TrainingState:
         self.step = state["step"]
 
 
-def make_model() -> nn.Sequential:
-    torch.manual_seed(7)
-    blocks = [nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(BLOCKS)]
-    model = nn.Sequential(*blocks)
-    for block in model:
-        fully_shard(block)
-    fully_shard(model)
-    return model
-
-
-def batch(step: int, rank: int, world_size: int) -> torch.Tensor:
-    """This rank's part of the batch. The whole batch depends on the step alone, not on the number of ranks."""
-    words = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(step))
-    return words.tensor_split(world_size)[rank]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("root", help="place of the checkpoints: a directory or an s3:// address")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--save-every", type=int, default=10)
-    parser.add_argument(
-        "--pause", type=float, default=0.05, metavar="SECONDS", help="extra time per step (default: 0.05)"
-    )
-    arguments = parser.parse_args()
-
-    distributed.init_process_group("gloo")  # on GPUs: "cpu:gloo,cuda:nccl"
-    rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    arguments = read_arguments()
+    ranks = Ranks.start()
     saving_group = distributed.new_group(backend="gloo")  # saves in the background talk beside the training
-
-    def say(text: str) -> None:
-        if rank == 0:
-            print(text, flush=True)
-
-    model = make_model()
+    model = ranks.make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     state = TrainingState(model, optimizer)
 
     reader = ArchiveReader(arguments.root, prefix="run")
     if reader.latest() is None:
-        say(f"world size {world_size}: a fresh start")
+        ranks.say(f"world size {ranks.world_size}: a fresh start")
     else:
         dcp.load({"training": state}, storage_reader=reader)  # damaged checkpoints are skipped
-        say(f"world size {world_size}: resumed after step {state.step}")
+        ranks.say(f"world size {ranks.world_size}: resumed after step {state.step}")
         for skipped in reader.receipt.skipped if reader.receipt else ():
-            say(f"skipped {skipped.name}: {skipped.reason}")
+            ranks.say(f"skipped {skipped.name}: {skipped.reason}")
 
     def report(step: int) -> Callable[[Future[Any]], None]:
-        return lambda done: None if done.exception() else say(f"saved step {step}")
+        return lambda done: None if done.exception() else ranks.say(f"saved step {step}")
 
     keep = Retention(keep_last=2)
     saving: Future[Any] | None = None
     for step in range(state.step + 1, arguments.steps + 1):
-        words = batch(step, rank, world_size)
-        loss = (model(words) - words.flip(1)).pow(2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        loss = train_step(model, optimizer, ranks.batch(step))
         time.sleep(arguments.pause)
-        mean = loss.detach() / world_size
-        distributed.all_reduce(mean)
-        say(f"step {step} loss {mean.item()!r}")
+        ranks.say(f"step {step} loss {ranks.mean(loss)!r}")
         state.step = step
         if step % arguments.save_every == 0 or step == arguments.steps:
             if saving is not None:
@@ -113,7 +74,7 @@ def main() -> None:
             saving.add_done_callback(report(step))
     if saving is not None:
         saving.result()
-    say("done: all is saved")
+    ranks.say("done: all is saved")
     distributed.destroy_process_group()
 
 
