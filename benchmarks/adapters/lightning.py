@@ -43,7 +43,7 @@ def open_ways(training: Training, directory: Path) -> Iterator[Ways]:
         saving.save_checkpoint(path, weights_only=False)
 
         def finish() -> Path:
-            io.wait()
+            io.wait_for_saves()
             return path
 
         return finish

@@ -10,7 +10,7 @@ from pathlib import Path
 if __package__ in (None, ""):  # the repository goes on the path, and this directory comes off it
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from benchmarks.adapters import accelerate, dcp, hf_trainer, lightning, torchtitan
+from benchmarks.adapters import accelerate, dcp, hf_trainer, lightning, ray_train, torchtitan
 from benchmarks.adapters.host import Host
 from benchmarks.adapters.restoring import measure_restoring
 from benchmarks.adapters.saving import measure_saving
@@ -30,6 +30,7 @@ HOSTS = (  # one line per host
     accelerate.HOST,
     torchtitan.SYNC,
     torchtitan.ASYNC,
+    ray_train.HOST,
 )
 
 EPILOG = """\

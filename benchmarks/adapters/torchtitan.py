@@ -43,7 +43,7 @@ def open_ways(training: Training, directory: Path, *, own_mode: str) -> Iterator
     from torch import distributed
     from torchtitan.components.checkpointer import CheckpointManager
 
-    from chockstone.integrations.torchtitan import ChockstoneCheckpointManager
+    from chockstone.integrations.torchtitan import ArchiveCheckpointManager
 
     numbers = count(1)
     rendezvous = directory / "rendezvous"
@@ -78,7 +78,7 @@ def open_ways(training: Training, directory: Path, *, own_mode: str) -> Iterator
         return Way(start, restore)
 
     own = open_manager(CheckpointManager, "own", own_mode)
-    ours = open_manager(ChockstoneCheckpointManager, "ours", "async")  # its default
+    ours = open_manager(ArchiveCheckpointManager, "ours", "async")  # its default
     try:
         yield Ways(own=way(own, "own"), ours=way(ours, "ours"))
     finally:
@@ -88,6 +88,6 @@ def open_ways(training: Training, directory: Path, *, own_mode: str) -> Iterator
         rendezvous.unlink(missing_ok=True)
 
 
-_HOST = partial(Host, ours="ChockstoneCheckpointManager", package="torchtitan")
+_HOST = partial(Host, ours="ArchiveCheckpointManager", package="torchtitan")
 SYNC = _HOST("torchtitan", "CheckpointManager", open=partial(open_ways, own_mode="disabled"))
 ASYNC = _HOST("torchtitan-async", 'CheckpointManager, async_mode="async"', open=partial(open_ways, own_mode="async"))

@@ -65,6 +65,11 @@ class Training:
 def make_training(*, quick: bool) -> Training:
     generator = torch.Generator().manual_seed(7)
     model = ShapedModel(training_shapes("F-quick" if quick else "F"), generator)
+    return Training(model, fill_optimizer(model, generator))
+
+
+def fill_optimizer(model: ShapedModel, generator: torch.Generator) -> torch.optim.AdamW:
+    """An AdamW with moments, as after a step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for parameter in model.parameters():
         optimizer.state[parameter] = {
@@ -72,4 +77,4 @@ def make_training(*, quick: bool) -> Training:
             "exp_avg": torch.randn(parameter.shape, generator=generator),
             "exp_avg_sq": torch.rand(parameter.shape, generator=generator),
         }
-    return Training(model, optimizer)
+    return optimizer
