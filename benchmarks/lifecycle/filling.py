@@ -64,7 +64,7 @@ async def _enter(setup: Setup, session_id: str, archive: str, *, runs: int, size
         await catalog.sessions.create(session_id, owner=OWNER, sdk_version="0.36.0", now=now)
         for number in range(runs):
             await catalog.runs.create(session_id, number, owner=OWNER, base_model=base_model, spec=spec, now=now)
-        return await catalog.checkpoints.register(
+        return await catalog.checkpoint_saves.register(
             run_id=f"{session_id}:train:0",
             kind="weights",
             name="step-0",

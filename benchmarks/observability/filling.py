@@ -52,7 +52,7 @@ async def _fill(data: Path, model: str, runs: int, checkpoints: int, points: int
         )
         for number in range(checkpoints):
             run_id = run_ids[number % runs]
-            await catalog.checkpoints.register(
+            await catalog.checkpoint_saves.register(
                 run_id=run_id,
                 kind="weights",
                 name=f"step-{number}",

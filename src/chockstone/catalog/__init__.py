@@ -23,7 +23,7 @@ from chockstone.catalog.errors import (
 )
 from chockstone.catalog.tables.audit import AuditEvent, AuditRow
 from chockstone.catalog.tables.checkpoint_rows import CheckpointKind, CheckpointRow, CheckpointState, TrashRow, Usage
-from chockstone.catalog.tables.checkpoints import Committed
+from chockstone.catalog.tables.checkpoint_saves import Committed
 from chockstone.catalog.tables.engine import EngineRow
 from chockstone.catalog.tables.losses import LossRow
 from chockstone.catalog.tables.policies import PolicyRow

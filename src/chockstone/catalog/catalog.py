@@ -19,6 +19,7 @@ from chockstone.catalog.searches.audit_search import AuditSearch
 from chockstone.catalog.searches.checkpoint_search import CheckpointFinder
 from chockstone.catalog.searches.run_search import RunSearch
 from chockstone.catalog.tables.audit import AuditTable
+from chockstone.catalog.tables.checkpoint_saves import CheckpointSaves
 from chockstone.catalog.tables.checkpoints import CheckpointTable
 from chockstone.catalog.tables.engine import EngineTable, JournalMarkTable
 from chockstone.catalog.tables.losses import LossTable
@@ -52,6 +53,7 @@ class Catalog:
         self.recoveries = RecoveryTable(database)
         self.journal_marks = JournalMarkTable(database)
         self.checkpoints = CheckpointTable(database)
+        self.checkpoint_saves = CheckpointSaves(database)
         self.checkpoint_search = CheckpointFinder(database)
         self.trash = TrashTable(database)
         self.policies = PolicyTable(database)

@@ -88,7 +88,7 @@ class DownloadServer:
 
     async def _enter(self, name: str, expires_at: datetime | None) -> CheckpointRow:
         archive = f"runs/{name}"
-        return await self.catalog.checkpoints.register(
+        return await self.catalog.checkpoint_saves.register(
             run_id=RUN,
             kind="weights",
             name=name,

@@ -38,9 +38,9 @@ async def begin(catalog: Catalog, name: str = "final", **facts: Any) -> Checkpoi
         "spec": {"rank": 32},
         "now": NOW,
     }
-    return await catalog.checkpoints.begin(name=name, **{**ordinary, **facts})
+    return await catalog.checkpoint_saves.begin(name=name, **{**ordinary, **facts})
 
 
 async def save(catalog: Catalog, name: str = "final", *, size_bytes: int = 100, **facts: Any) -> CheckpointRow:
     begun = await begin(catalog, name, **facts)
-    return (await catalog.checkpoints.commit(begun, size_bytes=size_bytes, now=facts.get("now", NOW))).checkpoint
+    return (await catalog.checkpoint_saves.commit(begun, size_bytes=size_bytes, now=facts.get("now", NOW))).checkpoint

@@ -90,7 +90,7 @@ class DamagedDataDir:
     async def begun(self, name: str, *, archive: str, **facts: Any) -> CheckpointRow:
         async with self.catalog() as catalog:
             await _make_run(catalog)
-            return await catalog.checkpoints.begin(
+            return await catalog.checkpoint_saves.begin(
                 RUN, "weights", name, archive=archive, owner="ann", base_model="tiny", spec=SPEC, now=NOON, **facts
             )
 
@@ -103,7 +103,7 @@ class DamagedDataDir:
         async with self.catalog() as catalog:
             with Archive(self.store.open(archive)) as opened:
                 size_bytes, seal = opened.size, opened.seal if is_sealed else None
-            return (await catalog.checkpoints.commit(save, size_bytes=size_bytes, seal=seal, now=NOON)).checkpoint
+            return (await catalog.checkpoint_saves.commit(save, size_bytes=size_bytes, seal=seal, now=NOON)).checkpoint
 
     async def discarded(self, row: CheckpointRow, *, purge_at: datetime = NOON) -> None:
         async with self.catalog() as catalog:

@@ -68,7 +68,7 @@ async def test_a_run_whose_journal_is_gone_is_lost_and_says_how_to_go_on(
 async def test_a_restarted_server_gives_unfinished_saves_up(
     catalog: Catalog, backend: FakeBackend, storage: ArchiveStorage
 ) -> None:
-    await catalog.checkpoints.begin(
+    await catalog.checkpoint_saves.begin(
         RUN, "weights", "a", archive="x", owner="local", base_model="tiny", spec={"rank": 8}, now=NOW
     )
 

@@ -67,10 +67,10 @@ async def test_use_belongs_to_the_project_its_session_is_in(catalog: Catalog) ->
 async def test_what_is_kept_is_counted_in_gigabyte_hours(catalog: Catalog) -> None:
     clock = Clock()
     meter = UsageMeter(catalog, now=clock)
-    row = await catalog.checkpoints.begin(
+    row = await catalog.checkpoint_saves.begin(
         "r", "weights", "a", archive="x", owner="ann", base_model="tiny", spec={}, now=NOW
     )
-    await catalog.checkpoints.commit(row, size_bytes=3 * 10**9, now=NOW)
+    await catalog.checkpoint_saves.commit(row, size_bytes=3 * 10**9, now=NOW)
 
     clock.pass_seconds(1800)
     await meter.count_storage()

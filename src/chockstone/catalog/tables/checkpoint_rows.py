@@ -58,6 +58,11 @@ class CheckpointRow:
 CHECKPOINT_ROWS: Final = RowMapper(CheckpointRow, tables.checkpoints)
 
 
+def named(run_id: str, kind: CheckpointKind, name: str) -> tuple[ColumnElement[bool], ...]:
+    columns = tables.checkpoints.c
+    return (columns.run_id == run_id, columns.kind == kind, columns.name == name)
+
+
 def is_published() -> ColumnElement[bool]:
     return tables.checkpoints.c.state != "pending"
 

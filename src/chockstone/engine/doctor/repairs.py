@@ -116,14 +116,14 @@ class Repairs:
             size_bytes, seal = await asyncio.to_thread(self._size_and_seal, save.archive)
             with suppress(CheckpointRowExists):  # the name was taken meanwhile: the archive is one without a row
                 purge_at = self._now + timedelta(seconds=self._allowed.trash_seconds)
-                committed = await self._catalog.checkpoints.commit(
+                committed = await self._catalog.checkpoint_saves.commit(
                     save, size_bytes=size_bytes, seal=seal, now=self._now, purge_at=purge_at, use=self._use(save)
                 )
                 if committed.replaced is not None and purge_at <= self._now:
                     await self._purge_trash(committed.replaced)
                 await self._record("checkpoint_saved", save)
                 return Repair(finding, "published: its archive is whole")
-        await self._catalog.checkpoints.fail(save)
+        await self._catalog.checkpoint_saves.fail(save)
         await asyncio.to_thread(self._store.sweep)
         return Repair(finding, "given up")
 

@@ -99,7 +99,7 @@ async def adopt(
     ``journals`` to go on with. Raises CheckpointExists.
     """
     run = await _run_of(catalog, described, now, journals)
-    return await catalog.checkpoints.register(
+    return await catalog.checkpoint_saves.register(
         run_id=run.run_id,
         kind=described.path.kind.value,
         name=described.path.name,

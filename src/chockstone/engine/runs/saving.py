@@ -156,7 +156,7 @@ class Saving:
     async def _begin(self, run: Run, archive: str, command: Save) -> CheckpointRow:
         now, path = self._now(), command.path
         try:
-            return await self._catalog.checkpoints.begin(
+            return await self._catalog.checkpoint_saves.begin(
                 run.run_id,
                 path.kind.value,
                 path.name,
@@ -195,7 +195,7 @@ class Saving:
         now, size_bytes = self._now(), written.size_bytes
         session_id = row.run_id.partition(":")[0]
         with tracing.span("save.commit", path=row.path, bytes=size_bytes):
-            committed = await self._catalog.checkpoints.commit(
+            committed = await self._catalog.checkpoint_saves.commit(
                 row,
                 size_bytes=size_bytes,
                 seal=written.seal,
@@ -304,7 +304,7 @@ class Saving:
     async def _remove(self, row: CheckpointRow) -> None:
         """Remove the row, then the archive. A save that was published after all keeps both."""
         try:
-            if not await self._catalog.checkpoints.fail(row):
+            if not await self._catalog.checkpoint_saves.fail(row):
                 return
         except CatalogError as error:
             log.warning("failed save not ended yet path=%s error=%s", row.path, error)

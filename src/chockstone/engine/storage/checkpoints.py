@@ -314,7 +314,7 @@ class CheckpointLifecycle:
             except StoreError as error:
                 raise ServerFailure(f"checkpoint {row.path!r} could not be copied: {error}") from error
             try:
-                copied = await self._catalog.checkpoints.register(
+                copied = await self._catalog.checkpoint_saves.register(
                     run_id=run_id,
                     kind=row.kind,
                     name=row.name,

@@ -389,7 +389,7 @@ async def test_a_page_of_many_is_a_page(context: Context, ann: User) -> None:
     path = await ann.save(run_id, "template")
     row = await context.readable(TinkerPath.parse(path), Caller("ann"))
     for number in range(300):
-        await context.catalog.checkpoints.register(
+        await context.catalog.checkpoint_saves.register(
             run_id=run_id,
             kind="weights",
             name=f"s{number}",

@@ -290,7 +290,7 @@ async def test_a_save_whose_commits_lose_their_answers_is_made_once(url: str) ->
         with waiting_for_catalog(is_over=lambda: False):
             begun = await begin(catalog)
             proxy.cuts += 2
-            committed = await catalog.checkpoints.commit(begun, size_bytes=7, now=NOW)
+            committed = await catalog.checkpoint_saves.commit(begun, size_bytes=7, now=NOW)
 
         assert (proxy.cuts, proxy.done) == (0, 4)
         assert (committed.checkpoint.state, committed.checkpoint.save_id) == ("ready", begun.save_id)
@@ -324,12 +324,12 @@ async def main():
         sys.stdin.readline()
         for n in range(15):
             try:
-                row = await catalog.checkpoints.begin(
+                row = await catalog.checkpoint_saves.begin(
                     "s:train:0", "weights", f"c{n}", archive=f"{sys.argv[2]}-{n}", owner="ann", base_model="m", spec={},
                     now=datetime.now(UTC))
             except CheckpointRowExists:
                 continue
-            await catalog.checkpoints.commit(row, size_bytes=1, now=datetime.now(UTC))
+            await catalog.checkpoint_saves.commit(row, size_bytes=1, now=datetime.now(UTC))
             won += 1
     print(won)
 asyncio.run(main())

@@ -174,7 +174,7 @@ async def test_a_catalog_of_the_first_version_keeps_what_it_holds(url: str) -> N
         assert (await catalog.sessions.get("s")).user_metadata == {"k": "v"}
         assert await catalog.samplers.in_use([ready.archive]) == {ready.archive}
 
-        await catalog.checkpoints.commit(begun, size_bytes=5, now=NOW)
+        await catalog.checkpoint_saves.commit(begun, size_bytes=5, now=NOW)
         [trashed] = await catalog.checkpoints.discard([ready], reason="deleted", now=NOW, purge_at=NOW)
         assert trashed.checkpoint == ready
         assert (await save(catalog, "new")).save_id > begun.save_id

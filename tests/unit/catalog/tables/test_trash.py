@@ -78,7 +78,7 @@ async def test_a_discard_passes_over_what_is_not_published(catalog: Catalog) -> 
 
 async def test_many_are_discarded_and_claimed_in_one_call(catalog: Catalog) -> None:
     rows = [
-        await catalog.checkpoints.register(
+        await catalog.checkpoint_saves.register(
             run_id=RUN,
             kind="weights",
             name=f"c{n}",
@@ -104,8 +104,8 @@ async def test_an_overwrite_keeps_what_it_replaced_until_it_is_purged(catalog: C
     old = await save(catalog, archive="first")
     new = await begin(catalog, archive="second", overwrite=True)
 
-    committed = await catalog.checkpoints.commit(new, size_bytes=5, now=NOW, purge_at=LATER)
-    again = await catalog.checkpoints.commit(new, size_bytes=5, now=NOW, purge_at=LATER)
+    committed = await catalog.checkpoint_saves.commit(new, size_bytes=5, now=NOW, purge_at=LATER)
+    again = await catalog.checkpoint_saves.commit(new, size_bytes=5, now=NOW, purge_at=LATER)
 
     assert committed.replaced is not None
     assert committed.replaced == await catalog.trash.get(committed.replaced.trash_id)
@@ -121,7 +121,7 @@ async def test_an_overwrite_and_a_delete_of_the_same_name_lose_no_archive(url: s
             new = await begin(one, f"c{n}", archive=f"new{n}", overwrite=True)
 
             committed, discarded = await asyncio.gather(
-                one.checkpoints.commit(new, size_bytes=5, now=NOW), discard(two, old)
+                one.checkpoint_saves.commit(new, size_bytes=5, now=NOW), discard(two, old)
             )
 
             assert (committed.replaced is not None) != bool(discarded)
@@ -176,7 +176,7 @@ async def test_a_name_that_is_being_written_is_not_restored(catalog: Catalog) ->
     with pytest.raises(CheckpointRowExists, match="is being written"):
         await catalog.trash.undelete(trashed.trash_id, now=NOW)
 
-    await catalog.checkpoints.commit(new, size_bytes=1, now=NOW)
+    await catalog.checkpoint_saves.commit(new, size_bytes=1, now=NOW)
     assert await catalog.trash.list() == (trashed,)
 
 

@@ -41,7 +41,7 @@ from support.engine.making import (
 
 async def begun(catalog: Catalog, *, overwrite: bool = False, name: str = "a") -> CheckpointRow:
     """As a server leaves it that is killed while it saves."""
-    return await catalog.checkpoints.begin(
+    return await catalog.checkpoint_saves.begin(
         *(RUN, "weights", name),
         archive=archive_name(RUN, "weights", name, 1),
         owner="local",
@@ -210,7 +210,7 @@ async def test_an_overwrite_that_was_written_is_finished(
 ) -> None:
     old = await begun(catalog)
     write(backend, old, 1)
-    await catalog.checkpoints.commit(old, size_bytes=10, now=NOW)
+    await catalog.checkpoint_saves.commit(old, size_bytes=10, now=NOW)
     new = await begun(catalog, overwrite=True)
     write(backend, new, 2)
 
@@ -226,7 +226,7 @@ async def test_an_overwrite_that_was_not_written_leaves_the_old_one(
 ) -> None:
     old = await begun(catalog)
     write(backend, old, 1)
-    await catalog.checkpoints.commit(old, size_bytes=10, now=NOW)
+    await catalog.checkpoint_saves.commit(old, size_bytes=10, now=NOW)
     await begun(catalog, overwrite=True)
 
     async with started(backend, catalog, storage) as engine:
@@ -241,7 +241,7 @@ async def test_a_delete_that_was_cut_short_is_finished(
     rows = [await begun(catalog, name=name) for name in ("due", "kept", "live")]
     for row in rows:
         write(backend, row)
-        await catalog.checkpoints.commit(row, size_bytes=10, now=NOW)
+        await catalog.checkpoint_saves.commit(row, size_bytes=10, now=NOW)
     due, kept, live = rows
     await catalog.checkpoints.discard([due], reason="deleted", now=NOW, purge_at=NOW)
     await catalog.checkpoints.discard([kept], reason="deleted", now=NOW, purge_at=NOW + timedelta(hours=1))
@@ -255,7 +255,7 @@ async def test_a_delete_whose_bytes_went_already_is_finished(
     backend: FakeBackend, catalog: Catalog, storage: ArchiveStorage
 ) -> None:
     row = await begun(catalog)
-    await catalog.checkpoints.commit(row, size_bytes=10, now=NOW)
+    await catalog.checkpoint_saves.commit(row, size_bytes=10, now=NOW)
     await catalog.checkpoints.discard([row], reason="deleted", now=NOW, purge_at=NOW)
 
     async with started(backend, catalog, storage) as engine:
@@ -305,7 +305,7 @@ async def test_a_save_that_fails_after_its_publication_keeps_its_bytes(
     engine: Engine, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = await made_run(engine)
-    commit = catalog.checkpoints.commit
+    commit = catalog.checkpoint_saves.commit
 
     async def told_too_late(*row: CheckpointRow, **facts: Any) -> None:
         await commit(*row, **facts)
