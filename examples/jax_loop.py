@@ -18,7 +18,7 @@ from chockstone.integrations.jax import PytreeState
 
 
 class Adam(NamedTuple):  # as the states of optax are
-    count: jax.Array
+    steps: jax.Array
     mu: dict[str, jax.Array]
     nu: dict[str, jax.Array]
 
@@ -34,7 +34,7 @@ def train_step(params: Any, adam: Adam, key: jax.Array) -> Any:  # Any: pytrees
     mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, adam.mu, gradients)
     nu = jax.tree.map(lambda n, g: 0.99 * n + 0.01 * g * g, adam.nu, gradients)
     params = jax.tree.map(lambda p, m, n: (p - 0.05 * m / (jnp.sqrt(n) + 1e-6)).astype(p.dtype), params, mu, nu)
-    return params, Adam(adam.count + 1, mu, nu), key, loss
+    return params, Adam(adam.steps + 1, mu, nu), key, loss
 
 
 def main() -> None:

@@ -68,6 +68,7 @@ def main() -> None:
         ),
     )
     result = trainer.fit()
+    assert result.checkpoint is not None
     print(f"saved step {from_ray(result.checkpoint).load()['step']}", flush=True)
     ray.shutdown()
 

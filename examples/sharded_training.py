@@ -65,7 +65,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, words: torch.
     """Learn to reverse the batch; returns the loss."""
     loss: torch.Tensor = (model(words) - words.flip(1)).pow(2).mean()
     optimizer.zero_grad()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
     optimizer.step()
     return loss
 

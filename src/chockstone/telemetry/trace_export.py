@@ -150,7 +150,7 @@ def make_exporter(endpoint: str | None, *, role: str, shown_endpoint: str) -> Sp
             self.is_failing = failure is not None
 
         def shutdown(self) -> None:
-            inner.shutdown()
+            inner.shutdown()  # type: ignore[no-untyped-call]  # of OTLPSpanExporter, without types
 
         def force_flush(self, timeout_millis: int = 30_000) -> bool:
             return inner.force_flush(timeout_millis)

@@ -142,7 +142,7 @@ class _Window(io.RawIOBase):
     """Bytes in memory as a file, not copied."""
 
     def __init__(self, memory: Bytes) -> None:
-        self._content = memoryview(memory)
+        self._content = memory.data
         self._position = 0
 
     def readable(self) -> bool:

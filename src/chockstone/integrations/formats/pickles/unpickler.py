@@ -165,11 +165,14 @@ class PlainUnpickler(pickle._Unpickler):
         return items
 
     def _extend(self, kind: type, items: list[Any]) -> None:
-        target = self.stack[-1]
-        if type(target) is kind:
-            target.extend(items) if kind is list else target.update(items)
-        elif type(target) is not Foreign:
-            raise pickle.UnpicklingError(f"it adds items to {_show(target)}")
+        target: Any = self.stack[-1]
+        if type(target) is not kind:
+            if type(target) is not Foreign:
+                raise pickle.UnpicklingError(f"it adds items to {_show(target)}")
+        elif isinstance(target, list):
+            target.extend(items)
+        else:
+            target.update(items)
 
     def _set_items(self, items: list[Any]) -> None:
         target, keys = self.stack[-1], items[::2]

@@ -191,7 +191,7 @@ def _entry(name: str, entry: Any) -> DcpTensor | None:
     if _is_a(entry, "BytesStorageMetadata"):
         return None
     properties = entry.field("properties") if _is_a(entry, "TensorStorageMetadata") else None
-    state = properties.state if _is_a(properties, "TensorProperties") else None
+    state = properties.state if properties is not None and _is_a(properties, "TensorProperties") else None
     if type(state) is not tuple or not state or not isinstance(state[0], torch.dtype):
         raise TypeError(f"the entry of {name!r:.100} is no tensor and no value")
     shape = _counts(entry.field("size"))

@@ -29,7 +29,7 @@ def load(content: bytes, *, start: int = 0) -> Any:
         torch.tensor([1 + 2j]),
         torch.tensor([1 + 2j]).conj(),
         torch.tensor([1 + 2j]).conj().imag,
-        torch.arange(4, dtype=torch.uint16),
+        torch.tensor([1, 2, 65535], dtype=torch.uint16),
         torch.zeros(3, dtype=torch.float8_e4m3fn),
         torch.empty(0, 4),
         torch.nn.Parameter(torch.ones(2)),
@@ -64,8 +64,8 @@ def test_a_pickle_that_is_compressed_is_refused_before_it_is_inflated() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [torch.ones(2).to_sparse(), torch.nn.Linear(2, 2), torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)],
-    ids=["sparse", "module", "quantized"],
+    [torch.ones(2).to_sparse(), torch.nn.Linear(2, 2)],
+    ids=["sparse", "module"],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_other_objects_are_named(value: object) -> None:
