@@ -94,7 +94,6 @@ class BackgroundSaves:
         error = save.handle.exception()
         with self._lock:
             save.is_open = False
-            self._saves.remove(save)
             if error is not None and not isinstance(error, SaveAbandoned):
                 self._failed.append((save.label, error))
         self._act(save.actions, save)
@@ -102,6 +101,8 @@ class BackgroundSaves:
             save.ended.set_result(None)
         else:
             save.ended.set_exception(error)
+        with self._lock:
+            self._saves.remove(save)  # last, so that ``wait`` waits for what follows the save
 
     def _act(self, actions: list[Action], after: _Save | None) -> None:
         if after is not None and after.handle.exception() is not None:

@@ -1,4 +1,4 @@
-"""An Accelerate loop to be killed: `python accelerate_killed.py ROOT`. Saves every 4 of 12 steps."""
+"""An Accelerate loop to be killed: `python accelerate_killed.py ROOT`. Saves every 4 of 20 steps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main(root: str) -> None:
     progress = Progress()
     accelerator.register_for_checkpointing(progress)
     accelerator.load_state()
-    while progress.step < 12:
+    while progress.step < 20:
         loader.set_epoch(progress.step // len(loader))
         for (batch,) in accelerator.skip_first_batches(loader, progress.step % len(loader)):
             loss = model(batch).pow(2).mean()
@@ -50,7 +50,7 @@ def main(root: str) -> None:
             report(progress.step, loss.item())
             if progress.step % 4 == 0:
                 accelerator.save_state()
-            if progress.step == 12:
+            if progress.step == 20:
                 break
     accelerator.end_training()
 

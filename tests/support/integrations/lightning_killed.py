@@ -1,4 +1,4 @@
-"""A Lightning run to be killed: `python lightning_killed.py ROOT`. Saves every 4 of 12 steps."""
+"""A Lightning run to be killed: `python lightning_killed.py ROOT`. Saves every 4 of 20 steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(root: Path) -> None:
     trainer = make_trainer(
         root,
         checkpoint=ModelCheckpoint(root, every_n_train_steps=4, save_top_k=-1),
-        max_steps=12,
+        max_steps=20,
         plugins=[ArchiveCheckpointIO()],
         callbacks=[RandomStates()],
     )

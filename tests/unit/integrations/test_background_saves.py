@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from chockstone.checkpoints import SaveHandle
@@ -89,3 +91,26 @@ def test_several_failures_are_counted(saves: BackgroundSaves) -> None:
 
     with pytest.raises(SaveFailed, match=r"'a' failed: full\. So did 2 later saves"):
         saves.raise_failed()
+
+
+def test_a_wait_returns_after_what_follows_the_saves(saves: BackgroundSaves) -> None:
+    entered, go_on, done = threading.Event(), threading.Event(), []
+
+    def slow() -> None:
+        entered.set()
+        go_on.wait(60)
+        done.append(1)
+
+    handle = SaveHandle("a")
+    saves.add(handle, "a", then=slow)
+    writer = threading.Thread(target=lambda: handle._finish(SAVED))
+    writer.start()
+    entered.wait(60)
+    waiter = threading.Thread(target=lambda: (saves.wait(), done.append(2)))
+    waiter.start()
+    waiter.join(0.05)
+    go_on.set()
+    writer.join()
+    waiter.join()
+
+    assert done == [1, 2]

@@ -52,8 +52,8 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "accelerate": Case("accelerate", "accelerate_killed.py", 11, "steps lost  1", damage_archive, "checkpoints"),
-    "lightning": Case("lightning", "lightning_killed.py", 11, "skipped", damage_lightning),
+    "accelerate": Case("accelerate", "accelerate_killed.py", 19, "steps lost  1", damage_archive, "checkpoints"),
+    "lightning": Case("lightning", "lightning_killed.py", 19, "skipped", damage_lightning),
     "hf trainer": Case("transformers", "hf_trainers.py", 7, "skipped 1", damage_archive, "store"),
 }
 

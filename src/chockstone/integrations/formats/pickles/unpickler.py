@@ -166,13 +166,12 @@ class PlainUnpickler(pickle._Unpickler):
 
     def _extend(self, kind: type, items: list[Any]) -> None:
         target: Any = self.stack[-1]
+        if type(target) is Foreign:
+            return
         if type(target) is not kind:
-            if type(target) is not Foreign:
-                raise pickle.UnpicklingError(f"it adds items to {_show(target)}")
-        elif isinstance(target, list):
-            target.extend(items)
-        else:
-            target.update(items)
+            raise pickle.UnpicklingError(f"it adds items to {_show(target)}")
+        add: Callable[[list[Any]], None] = getattr(target, "extend" if kind is list else "update")
+        add(items)
 
     def _set_items(self, items: list[Any]) -> None:
         target, keys = self.stack[-1], items[::2]
