@@ -89,6 +89,7 @@ def test_a_disabled_manager_does_nothing(policies: dict[str, Any]) -> None:
     assert policies["does nothing when it is disabled"] == (False, False, False)
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler, which torchtitan's models import
 def test_torchtitan_builds_the_manager_from_the_configuration_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchtitan.config import ConfigManager
 

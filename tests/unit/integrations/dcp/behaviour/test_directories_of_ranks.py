@@ -33,4 +33,5 @@ def test_shards_of_several_ranks_are_put_together(tmp_path: Path, ranks: RankPoo
 
     whole = torch.arange(70.0).reshape(10, 7)
     wanted = {"rows": whole, "columns": whole, "all": whole, "few": whole[:1], "step": 4}
-    assert same(read_dcp_directory(tmp_path / "dcp"), wanted)
+    found = read_dcp_directory(tmp_path / "dcp")
+    assert same(dict(sorted(found.items())), dict(sorted(wanted.items())))
