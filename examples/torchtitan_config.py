@@ -10,10 +10,14 @@ work as ever.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torchtitan.models.llama3.config_registry import llama3_debugmodel
-from torchtitan.trainer import Trainer
 
 from chockstone.integrations.torchtitan import ArchiveCheckpointManager
+
+if TYPE_CHECKING:
+    from torchtitan.trainer import Trainer
 
 
 def small_llama3() -> Trainer.Config:
