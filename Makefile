@@ -10,7 +10,7 @@ VLLM   := 0.32.0
 LIGHT  := 3.12 3.13
 SHARED := $(patsubst %,tests/sdk/test_%.py,training losses weights runs) # what older clients can express
 
-.PHONY: help demo test quick light test-postgres test-s3 matrix lint types check soak vllm reference docs docs-serve screenshots pictures dist bench clean
+.PHONY: help demo test quick light test-postgres test-s3 matrix lint types check soak vllm reference architectures gpu-check docs docs-serve screenshots pictures dist bench clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -93,6 +93,12 @@ reference: $(VENV)/installed-dev ## write docs/reference from --help, the settin
 	$(BIN)/python docs/reference/settings.py
 	$(BIN)/python docs/reference/http_api.py
 	$(BIN)/python docs/reference/metrics.py
+
+architectures: $(VENV)/installed-dev ## write docs/reference/architectures.md: a tiny model of each family; half an hour
+	$(BIN)/python docs/reference/architectures.py
+
+gpu-check: $(VENV)/installed-dev ## check training and sampling on the CUDA device, or with tiny models on the CPU; a report to paste
+	$(BIN)/python benchmarks/gpu_check/run.py --out build/gpu-check.md
 
 docs: $(VENV)/installed-docs ## build the documentation site into build/site; a warning fails the build
 	$(BIN)/python -m zensical build --clean --strict

@@ -65,7 +65,9 @@ class GenericNetwork:
         self._base = HookedAdapter(())
         self.tokens_per_prefill = choose_tokens_per_prefill(self.size, model.device)
         self.scored_tokens_per_prefill = max(16, min(self.tokens_per_prefill, _LOGITS // vocabulary))
-        self._can_keep_few = "logits_to_keep" in inspect.signature(model.forward).parameters
+        parameters = inspect.signature(model.forward).parameters
+        self._can_keep_few = "logits_to_keep" in parameters
+        self._cache_name = "cache_params" if "cache_params" in parameters else "past_key_values"  # Mamba, all others
         self.bytes_per_token = _bytes_per_token(model)
 
     def prepare(self, adapter: Adapter | None) -> HookedAdapter:
@@ -106,7 +108,8 @@ class GenericNetwork:
     ) -> torch.Tensor:
         few = {"logits_to_keep": 1} if self._can_keep_few and not keep_all else {}
         with self._computing(), _evaluating(self._model), _hooked(adapter):
-            result = self._model(input_ids=tokens, past_key_values=cache, use_cache=True, return_dict=True, **few)
+            given = {self._cache_name: cache, **few}
+            result = self._model(input_ids=tokens, use_cache=True, return_dict=True, **given)
         logits = result.logits
         assert isinstance(logits, torch.Tensor)
         return logits

@@ -68,6 +68,10 @@ class BaseFiles:
         tensor: torch.Tensor = self._files[key].get_slice(key)[rows]
         return tensor
 
+    def whole(self, key: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._files[key].get_tensor(key)
+        return tensor
+
     def _paths(self) -> list[Path]:
         try:
             index = parse_json((self._directory / INDEX).read_bytes())

@@ -17,10 +17,12 @@ from typing import Any, Final
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 from chockstone.backends.export.base_files import BaseFiles, TensorShape, row_ranges
 from chockstone.backends.export.model_files import CONFIG, read_companions, read_config, render_config, untied
 from chockstone.backends.export.shards import SHARD_BYTES, Output, write_file, write_shards
+from chockstone.backends.export.weight_sources import find_sources, find_ties
 from chockstone.backends.run_spec import ALPHA, RunSpec
 from chockstone.checkpoints import Archive
 from chockstone.checkpoints.errors import ExportRefused
@@ -57,8 +59,8 @@ def merge_archive(
     except RequestError as error:
         raise ExportRefused(str(error)) from error
     with BaseFiles(base) as files:
-        ties = _Ties(base)
-        merging = _Full(archive, files, ties) if spec.is_full else _Lora(archive, files, ties, spec)
+        layout = _Layout(base, files)
+        merging = _Full(archive, files, layout) if spec.is_full else _Lora(archive, files, layout, spec)
         outputs = merging.outputs()
         config = untied(config) if merging.unties else config
         with new_directory(directory) as partial:
@@ -79,10 +81,10 @@ def _spec(archive: Archive) -> RunSpec:
         raise ExportRefused("the archive is not a checkpoint of a run, so there is nothing to merge") from error
 
 
-class _Ties:
-    """The names of the weights of the embedding and of the output layer, and whether they are tied."""
+class _Layout:
+    """How the weights of a base model are named in its files, and which are tied or stored transposed."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, files: BaseFiles) -> None:
         try:
             config = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
             with torch.device("meta"):
@@ -92,24 +94,43 @@ class _Ties:
             names = {id(module): name for name, module in model.named_modules()}
             self.embedding = f"{names[id(model.get_input_embeddings())]}.weight"
             self.head = f"{names[id(model.get_output_embeddings())]}.weight"
+            self._sources = find_sources(model, files.shapes)
+            self.names = set(model.state_dict())
+            self.is_tied = self.head in find_ties(model)
         except Exception as error:  # each file format raises its own
             raise ExportRefused(f"the model in {str(base)!r} is none that can be merged into: {error}") from error
-        self.is_tied = bool(config.get_text_config().tie_word_embeddings)
+        self.transposed = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
+
+    def file_key(self, name: str) -> str:
+        """The key of a weight in the files; its own name if the files have it under no other."""
+        source = self._sources.get(name)
+        return name if source is None or source.converter is not None else source.keys[0][1]
+
+    def joined_keys(self, name: str) -> set[str]:
+        """The keys of a weight in the files, if several tensors of the files become it in memory."""
+        source = self._sources.get(name)
+        return set() if source is None or source.converter is None else {key for _, key in source.keys}
 
 
 class _Lora:
-    def __init__(self, archive: Archive, files: BaseFiles, ties: _Ties, spec: RunSpec) -> None:
+    def __init__(self, archive: Archive, files: BaseFiles, layout: _Layout, spec: RunSpec) -> None:
         self._files = files
-        self._ties = ties
-        self._layers = _read_layers(archive)
+        self._layout = layout
+        self._layers = {layout.file_key(name): (name, layer) for name, layer in _read_layers(archive).items()}
         self._scale = ALPHA / spec.rank
-        self.unties = ties.is_tied and ties.head in self._layers
+        self._head = layout.file_key(layout.head)
+        self.unties = layout.is_tied and self._head in self._layers
 
     def outputs(self) -> list[Output]:
         shapes = dict(self._files.shapes)
         if self.unties:
-            shapes.setdefault(self._ties.head, shapes[self._source(self._ties.head)])
+            shapes.setdefault(self._head, shapes[self._source(self._head)])
         if missing := sorted(self._layers.keys() - shapes.keys()):
+            if missing[0] in self._layout.names - {self._head}:
+                raise ExportRefused(
+                    f"the run trained {missing[0]!r}, which the base model's files store in another form; export the "
+                    "run as a PEFT adapter instead"
+                )
             raise ExportRefused(
                 f"the run trained {missing[0]!r}, which the base model's files do not have; give the directory of the "
                 "base model that it was trained on"
@@ -120,48 +141,56 @@ class _Lora:
         """The base tensor of a weight: a tied output layer may have no tensor of its own."""
         if key in self._files.shapes:
             return key
-        if self._ties.embedding not in self._files.shapes:
-            raise ExportRefused(f"the base model's files have no {self._ties.embedding!r}, which its config describes")
-        return self._ties.embedding
+        embedding = self._layout.file_key(self._layout.embedding)
+        if embedding not in self._files.shapes:
+            raise ExportRefused(f"the base model's files have no {embedding!r}, which its config describes")
+        return embedding
 
     def _output(self, key: str, shape: TensorShape) -> Output:
-        layer = self._layers.get(key)
-        if layer is None:
+        if key not in self._layers:
             return Output(key, shape, lambda: self._files.pieces(key))
+        name, layer = self._layers[key]
         if shape.dtype not in _MERGEABLE:
             raise ExportRefused(f"{key!r} of the base model is quantised ({shape.dtype}), so nothing can be merged in")
-        if shape.extents != (layer.up.shape[0], layer.down.shape[1]):
-            raise _other_base(key, shape.extents, (layer.up.shape[0], layer.down.shape[1]))
-        return Output(key, shape, lambda: self._merged(self._source(key), shape, layer))
+        left, right = layer.up, layer.down
+        if name in self._layout.transposed:
+            left, right = layer.down.T, layer.up.T
+        extents = (left.shape[0], right.shape[1])
+        if shape.extents != extents:
+            raise _other_base(key, shape.extents, extents)
+        return Output(key, shape, lambda: self._merged(self._source(key), shape, left, right))
 
-    def _merged(self, source: str, shape: TensorShape, layer: LowRank) -> Iterator[torch.Tensor]:
+    def _merged(
+        self, source: str, shape: TensorShape, left_OR: torch.Tensor, right_RI: torch.Tensor
+    ) -> Iterator[torch.Tensor]:
         for rows, weight_OI in zip(row_ranges(shape), self._files.pieces(source), strict=True):
-            yield torch.addmm(weight_OI.float(), layer.up[rows], layer.down, alpha=self._scale)
+            yield torch.addmm(weight_OI.float(), left_OR[rows], right_RI, alpha=self._scale)
 
 
 class _Full:
-    def __init__(self, archive: Archive, files: BaseFiles, ties: _Ties) -> None:
+    def __init__(self, archive: Archive, files: BaseFiles, layout: _Layout) -> None:
         member = next((name for name in ("model.safetensors", "weights.safetensors") if name in archive.members), None)
         if member is None:
             raise ExportRefused("the archive holds no weights of a model, so there is nothing to merge")
         self._archive = archive
         self._files = files
-        self._ties = ties
-        self._tensors = archive.tensors(member)
-        self.unties = ties.is_tied and ties.head in self._tensors
+        self._layout = layout
+        self._tensors = {layout.file_key(name): tensor for name, tensor in archive.tensors(member).items()}
+        self._head = layout.file_key(layout.head)
+        self.unties = layout.is_tied and self._head in self._tensors
 
     def outputs(self) -> list[Output]:
-        """The run's tensors in the types of the base, and the other tensors of the base.
+        """The run's tensors in the types of the base, and those tensors of the base that the run does not replace.
 
-        If a model has other names in memory than in its files, the result has the run's tensors only.
+        Tensors that become one weight in memory, such as the experts of a layer, are written as that weight.
         """
         shapes = self._files.shapes
         usual = Counter(shape.dtype for shape in shapes.values()).most_common(1)[0][0]
         outputs = [self._output(key, tensor, usual) for key, tensor in self._tensors.items()]
-        if self._tensors.keys() - {self._ties.head} <= shapes.keys():
-            tied = {self._ties.head} if self._ties.is_tied else set()  # a stored copy of a tied weight is out of date
-            outputs += [self._copy(key, shapes[key]) for key in shapes if key not in self._tensors.keys() | tied]
-        return outputs
+        replaced = set(self._tensors).union(*(self._layout.joined_keys(key) for key in self._tensors))
+        if self._layout.is_tied:
+            replaced.add(self._head)  # a stored copy of a tied weight is out of date
+        return outputs + [self._copy(key, shapes[key]) for key in shapes if key not in replaced]
 
     def _output(self, key: str, tensor: ArchiveTensor, usual: str) -> Output:
         extents = tuple(tensor.entry.shape)

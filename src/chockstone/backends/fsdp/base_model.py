@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 import torch
-from safetensors import SafetensorError
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import (
-    FSDPModule,
-    MixedPrecisionPolicy,
-    fully_shard,
-    register_fsdp_forward_method,
-)
+from torch.distributed.fsdp import FSDPModule
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -25,9 +20,12 @@ from transformers import (
 )
 
 from chockstone.backends.export.base_files import BaseFiles
+from chockstone.backends.export.weight_sources import WeightSource, find_sources, find_ties
 from chockstone.backends.fsdp.full_weights import ShardedWeights
 from chockstone.backends.fsdp.model_shards import ModelShards
 from chockstone.backends.fsdp.restore_templates import make_restore_template
+from chockstone.backends.fsdp.sharding import BACKBONE, compute_buffers, shard_model
+from chockstone.backends.fsdp.weight_files import check_ties, read_sources
 from chockstone.backends.run_spec import ActivationCheckpointing
 from chockstone.backends.training.base_model import (
     BaseModel,
@@ -37,12 +35,9 @@ from chockstone.backends.training.base_model import (
     prepare_base_model,
 )
 from chockstone.backends.training.process_group import ProcessGroup
-from chockstone.checkpoints.errors import ExportRefused
 from chockstone.wire.failures import ServerFailure
 
-_FAMILIES: Final = ("llama", "qwen3")  # model types with a known structure: decoder layers and a rotary embedding
 _OLDEST_TORCH: Final = "2.13"  # the first with FSDPModule.reset_iter_state, which is needed after a refused pass
-_BACKBONE: Final = "pass_through_backbone"
 
 
 def load_sharded_base(
@@ -57,21 +52,17 @@ def load_sharded_base(
     """Like ``load_base_model``; called by all processes of the group, and raises the same ServerFailure in all."""
     directory = Path(directory)
     place = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
-    failure: ServerFailure | None = None
-    try:
-        model, tokenizer = _make_empty(name, directory, choose_dtype(name, dtype, place))
-    except ServerFailure as error:
-        failure = error
-    process_group.raise_together(failure)
-    shards = _shard(model, place, process_group)
-    try:
-        _read(name, directory, shards)
-    except ServerFailure as error:
-        failure = error
-    process_group.raise_together(failure)
-    _settle(shards, place)
+    with _together(process_group):
+        empty = _make_empty(name, directory, choose_dtype(name, dtype, place))
+    model = empty.model
+    with _together(process_group):
+        shards = _shard(name, model, place, process_group)
+    with _together(process_group):
+        _read(name, directory, shards, empty)
+    with _together(process_group):
+        _settle(name, shards, place)
     holding = HeldModel(
-        backbone=getattr(model, _BACKBONE),
+        backbone=getattr(model, BACKBONE),
         own_weights=lambda: ShardedWeights(shards),
         process_group=process_group,
         computing=shards.computing,
@@ -79,14 +70,32 @@ def load_sharded_base(
         architecture=type(model).__name__.removeprefix("FSDP"),
     )
     return prepare_base_model(
-        name, directory, model, tokenizer, holding=holding, activation_checkpointing=activation_checkpointing
+        name, directory, model, empty.tokenizer, holding=holding, activation_checkpointing=activation_checkpointing
     )
 
 
-def _make_empty(
-    name: str, directory: Path, dtype: torch.dtype | str
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model on the meta device: shapes without numbers."""
+@contextmanager
+def _together(process_group: ProcessGroup) -> Iterator[None]:
+    """A ServerFailure of one process inside is raised by all at the end."""
+    failure: ServerFailure | None = None
+    try:
+        yield
+    except ServerFailure as error:
+        failure = error
+    process_group.raise_together(failure)
+
+
+@dataclass(frozen=True, slots=True)
+class _EmptyModel:
+    """A model on the meta device: shapes without numbers, and buffers with their numbers."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    sources: dict[str, WeightSource]
+    ties: dict[str, str]
+
+
+def _make_empty(name: str, directory: Path, dtype: torch.dtype | str) -> _EmptyModel:
     if not hasattr(FSDPModule, "reset_iter_state"):
         raise ServerFailure(f"several workers need torch {_OLDEST_TORCH} or newer; this is {torch.__version__}.")
     check_directory(name, directory)
@@ -100,73 +109,57 @@ def _make_empty(
             )
         if (directory / "generation_config.json").is_file():
             model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
+        model.eval()
+        compute_buffers(model)
+        ties = find_ties(model)
+        with BaseFiles(directory) as files:
+            sources = find_sources(model, files.shapes)
+            check_ties(sources, files, ties)
     except Exception as error:  # each file format raises its own
         raise _unreadable(name, directory, error) from error
-    if config.model_type not in _FAMILIES or getattr(config, "quantization_config", None):
-        raise ServerFailure(
-            f"model {name!r} is a {type(model).__name__}, which several workers cannot hold between them; "
-            f"unquantised {' and '.join(_FAMILIES)} models can be sharded. Serve it with one worker."
-        )
-    return cast("PreTrainedModel", model), tokenizer
+    if getattr(config, "quantization_config", None):
+        raise _unsharded(name, model, "its weights are quantised")
+    return _EmptyModel(model, tokenizer, sources, ties)
 
 
-def _shard(model: PreTrainedModel, device: torch.device, process_group: ProcessGroup) -> ModelShards:
-    mesh = init_device_mesh(device.type, (process_group.size,))
-    policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-    body: Any = model.base_model  # Any: modules are found by name
-    for layer in body.layers:
-        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
-    # The embedding, the last norm and the head, tied or not, are one FSDP group. It stays unsharded after the backbone,
-    # since the head runs on chunks of rows, and ranks have different numbers of chunks.
-    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)  # a loss is a sum over examples, on all ranks
-            module.set_force_sum_reduction_for_comms(True)
-    cast("FSDPModule", model).set_reduce_scatter_unused_params(True)  # a rank without examples does not run the head
-    setattr(model, _BACKBONE, types.MethodType(_pass_through_backbone, model))
-    register_fsdp_forward_method(model, _BACKBONE)
-    model.to_empty(device=device)
-    _tie(model)
-    body.rotary_emb = type(body.rotary_emb)(config=model.config).to(device)  # its buffers are in no file
-    return ModelShards(model, process_group)
-
-
-def _pass_through_backbone(model: PreTrainedModel, **inputs: Any) -> Any:  # Any: as the backbone takes and returns them
-    return model.base_model(**inputs)
-
-
-def _tie(model: PreTrainedModel) -> None:
-    """Tie the weights again: ``to_empty`` has given each module memory of its own."""
-    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # transformers has no types here
-    embeddings: Any = model.get_input_embeddings()  # Any: an Embedding
-    if model.config.get_text_config().tie_word_embeddings:
-        head._parameters["weight"] = embeddings._parameters["weight"]
+def _shard(name: str, model: PreTrainedModel, device: torch.device, process_group: ProcessGroup) -> ModelShards:
+    try:
+        return shard_model(model, device, process_group)
+    except ValueError as error:  # a weight that FSDP does not shard, such as a single number
+        raise _unsharded(name, model, str(error)) from error
 
 
 @torch.no_grad()
-def _read(name: str, directory: Path, shards: ModelShards) -> None:
+def _read(name: str, directory: Path, shards: ModelShards, empty: _EmptyModel) -> None:
     try:
         with BaseFiles(directory) as files:
-            for key, share in shards.shares.items():
-                stored = files.shapes.get(key)
-                if stored is None or stored.extents != share.shape:
-                    raise ServerFailure(
-                        f"model {name!r}: the files in {str(directory)!r} do not have the weights that its config.json "
-                        f"describes; {key!r} is missing or of another shape."
-                    )
-                if share.start < share.stop:
-                    shards.local(key).copy_(files.rows(key, share.rows))
-    except (OSError, SafetensorError, ExportRefused) as error:
+            read_sources(shards, files, empty.sources, empty.ties)
+    except Exception as error:  # as above
         raise _unreadable(name, directory, error) from error
 
 
 @torch.no_grad()
-def _settle(shards: ModelShards, device: torch.device) -> None:
-    """Run one forward pass through the root module: FSDP initialises itself lazily then."""
-    with shards.computing():
-        shards.model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
+def _settle(name: str, shards: ModelShards, device: torch.device) -> None:
+    """Run the model once: FSDP initialises itself lazily then, and a model that FSDP cannot run fails in all processes."""
+    tokens_BT = torch.arange(4, device=device)[None]
+    model = cast("Any", shards.model)  # Any: FSDP adds its methods to the class
+    try:
+        model(input_ids=tokens_BT, use_cache=False)
+        model.reset_iter_state()
+        getattr(model, BACKBONE)(input_ids=tokens_BT, use_cache=False)
+    except Exception as error:  # whatever the architecture does that FSDP does not know
+        raise _unsharded(name, shards.model, f"{type(error).__name__}: {error}") from error
+    finally:
+        model.reset_iter_state()
+
+
+def _unsharded(name: str, model: PreTrainedModel, why: str) -> ServerFailure:
+    kind = type(model).__name__.removeprefix("FSDP")
+    return ServerFailure(
+        f"model {name!r} is a {kind}, which several workers cannot hold between them: {why}. Serve it with one worker."
+    )
 
 
 def _unreadable(name: str, directory: Path, error: Exception) -> ServerFailure:
-    return ServerFailure(f"model {name!r} cannot be loaded from {str(directory)!r}: {type(error).__name__}: {error}")
+    why = str(error) if isinstance(error, ServerFailure) else f"{type(error).__name__}: {error}"
+    return ServerFailure(f"model {name!r} cannot be loaded from {str(directory)!r}: {why}")

@@ -4,7 +4,8 @@ With activation checkpointing a decoder layer keeps its input only, and the back
 results have the same bits, so each process decides for each micro-batch by itself, and a replay may decide otherwise.
 
 How much a model keeps is measured on three short sequences, when the first micro-batch is trained. All architectures of
-transformers are measured alike; no formula knows their layers.
+transformers are measured alike; no formula knows their layers. The processes that hold a sharded model measure
+together, and each decides by the memory of its own device: recomputing a layer takes no communication.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Activations:
         """Changes the classes of the model's layers, in place. Layers inside of layers are left alone."""
         self._mode = mode
         self._free_bytes = free_bytes or free_memory
-        self._layers = [_make_recomputable(layer) for layer in _outer_layers(model)]
+        self._layers = [_make_recomputable(layer) for layer in outer_layers(model)]
         self._kept: ActivationBytes | None = None
 
     @contextmanager
@@ -94,8 +95,9 @@ class Activations:
             return False
         if self._mode == "on":
             return True
+        needed = self.kept_bytes(measured).total(sequences, tokens)  # first: all processes of a group measure together
         free_bytes = self._free_bytes(device)
-        return free_bytes is not None and self.kept_bytes(measured).total(sequences, tokens) > SHARE * free_bytes
+        return free_bytes is not None and needed > SHARE * free_bytes
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -124,7 +126,7 @@ def _group_bytes(directory: Path) -> int | None:
     return max(0, limit - used)
 
 
-def _outer_layers(model: nn.Module) -> list[nn.Module]:
+def outer_layers(model: nn.Module) -> list[nn.Module]:
     """Layers that transformers can recompute: those of the decoder."""
     found: list[nn.Module] = []
     waiting = [model]
@@ -152,10 +154,12 @@ def _set(layers: list[_RecomputedLayer], *, recomputes: bool) -> None:
 
 
 def _count_kept(measured: Measured, tokens: int) -> int:
-    """Bytes of all tensors that the backward pass would need, weights included."""
+    """Bytes of all tensors that the backward pass would need. Weights do not count."""
     kept: dict[int, int] = {}  # by address: tensors that share memory count once
 
     def count(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter):
+            return tensor  # the memory of a sharded weight is freed after its layer and used again
         storage = tensor.untyped_storage()
         kept[storage.data_ptr()] = storage.nbytes()
         return tensor

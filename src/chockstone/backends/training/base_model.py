@@ -6,7 +6,7 @@ Shapes: B batch, T time, D hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from chockstone.wire.failures import ServerFailure
 RestoreTemplate = Callable[
     [Archive], MutableMapping[str, Any]
 ]  # makes a state with room for tensors; Any: their values
+Finish = Callable[[torch.Tensor], torch.Tensor]
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 _ADAPTER: Final = "adapter_config.json"
@@ -66,7 +67,7 @@ class BaseModel:
     backbone: Callable[..., Any]  # Any: as above
     head: AdaptableLinear
     head_name: str
-    finish: Callable[[torch.Tensor], torch.Tensor]  # what the model applies to its logits: scaling, soft capping
+    finish: Finish  # what the model applies to its logits: scaling, soft capping
     own_weights: Callable[[], OwnWeights]
     process_group: ProcessGroup
     computing: Callable[[], AbstractContextManager[None]]
@@ -88,7 +89,8 @@ class BaseModel:
         """``hidden_states`` of a micro-batch. Its layers keep their activations, or are computed again."""
 
         def measured(tokens: int) -> torch.Tensor:
-            return self.hidden_states(torch.zeros(1, tokens, dtype=tokens_BT.dtype, device=tokens_BT.device))
+            with self.computing():  # all processes measure at their first micro-batch, which they run together
+                return self.hidden_states(torch.zeros(1, tokens, dtype=tokens_BT.dtype, device=tokens_BT.device))
 
         with self.activations.kept_or_recomputed(*tokens_BT.shape, device=self.device, measured=measured):
             return self.hidden_states(tokens_BT)
@@ -185,20 +187,14 @@ def prepare_base_model(
         backbone=holding.backbone,
         head=layers[head_name],
         head_name=head_name,
-        finish=_finish(model.config.get_text_config()),
+        finish=_unchanged,
         own_weights=holding.own_weights,
         process_group=holding.process_group,
         computing=holding.computing,
         restore_template=holding.restore_template,
-        activations=Activations(model, mode=_explicit(activation_checkpointing, holding.process_group)),
+        activations=Activations(model, mode=activation_checkpointing),
     )
-    _verify(base)
-    return base
-
-
-def _explicit(mode: ActivationCheckpointing, process_group: ProcessGroup) -> ActivationCheckpointing:
-    """What "auto" means: a sharded model is not measured, because all of its processes would have to take part."""
-    return "off" if mode == "auto" and process_group.size > 1 else mode
+    return _verified(base)
 
 
 def choose_device(device: str) -> str:
@@ -224,38 +220,54 @@ def _max_context(config: Any, tokenizer: PreTrainedTokenizerBase) -> int:  # Any
     return min(int(tokenizer.model_max_length), _UNLIMITED)
 
 
-def _finish(config: Any) -> Callable[[torch.Tensor], torch.Tensor]:  # Any: as above
-    """What the model applies to its logits, according to its configuration. ``_verify`` compares it with the model."""
-    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
-    factor = getattr(config, "logit_scale", None)  # Cohere
-    divisor = getattr(config, "logits_scaling", None)  # Granite
-    if cap is not None:
-        return lambda logits: cap * torch.tanh(logits / cap)
-    if factor is not None:
-        return lambda logits: logits * factor
-    if divisor is not None:
-        return lambda logits: logits / divisor
-    return lambda logits: logits
+def _finishes(config: Any) -> Iterator[Finish]:  # Any: as above
+    """What a model may apply to its logits, according to its configuration. ``_verified`` finds out which it is."""
+
+    def named(*names: str) -> list[float]:
+        return [value for name in names if isinstance(value := getattr(config, name, None), int | float) and value]
+
+    for cap in named(
+        "final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap"
+    ):  # Gemma, RecurrentGemma, xLSTM
+        yield lambda logits, cap=cap: cap * torch.tanh(logits / cap)
+    for factor in named("logit_scale", "lm_head_multiplier"):  # Cohere, Falcon-H1
+        yield lambda logits, factor=factor: logits * factor
+    for divisor in named("logits_scaling", "logits_mup_width_multiplier"):  # Granite, Inkling
+        yield lambda logits, divisor=divisor: logits / divisor
+    for factor in named("logits_scaling"):  # HyperCLOVA X
+        yield lambda logits, factor=factor: logits * factor
+    for width in named("dim_model_base"):  # MiniCPM
+        yield lambda logits, divisor=config.hidden_size / width: logits / divisor
+    yield _unchanged
+
+
+def _unchanged(logits: torch.Tensor) -> torch.Tensor:
+    return logits
 
 
 @torch.no_grad()
-def _verify(base: BaseModel) -> None:
+def _verified(base: BaseModel) -> BaseModel:
+    """The model with what it applies to its logits. Raises ServerFailure if its logits are not understood."""
     tokens_BT = (torch.arange(12, device=base.device) * 7 % base.vocab_size)[None]
     with base.computing():
         expected = base.model(input_ids=tokens_BT, use_cache=False).logits.float()
     with base.computing():
-        logits = base.logits(base.hidden_states(tokens_BT))
+        raw = base.head(base.hidden_states(tokens_BT))
     with base.computing():
-        prefix = base.logits(base.hidden_states(tokens_BT[:, :5]))
+        prefix = base.head(base.hidden_states(tokens_BT[:, :5]))
     subject = f"model {base.name!r} ({base.architecture})"
     if not expected.isfinite().all():
         raise ServerFailure(f"{subject} gives logits that are not finite; its weights are damaged.")
-    if not _agree(logits, expected, base.dtype):
+    for finish in _finishes(base.model.config.get_text_config()):
+        if expected.shape == raw.shape and _agree(finish(raw).float(), expected, base.dtype):
+            break
+    else:
         raise ServerFailure(
             f"{subject} does more after its output layer than this server knows of, so it cannot be trained here."
         )
-    if not _agree(prefix, expected[:, :5], base.dtype):
+    if not _agree(finish(prefix).float(), expected[:, :5], base.dtype):
         raise ServerFailure(f"{subject} is not causal: later tokens change earlier logits. It cannot be trained here.")
+    return replace(base, finish=finish)
 
 
 def _agree(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
 from chockstone.backends.run_spec import ALPHA, RunSpec
 from chockstone.backends.training.flat_parameters import FlatParameters
@@ -45,13 +46,27 @@ class AdaptableLinear(nn.Linear):
         return y_NO.view(*input.shape[:-1], self.out_features)
 
 
+class AdaptableConv1D(AdaptableLinear):
+    """The linear layer of GPT-2, whose weight is stored as [I, O]."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  # as above
+        x_NI = input.reshape(-1, self.in_features)
+        if self.active is None:
+            y_NO = torch.addmm(self.bias, x_NI, self.weight)
+        else:
+            y_NO = _adapted_linear(x_NI, self.weight.T, self.bias, self.active.down, self.active.up, self.scale)
+        return y_NO.view(*input.shape[:-1], self.out_features)
+
+
 def make_adaptable(model: nn.Module) -> dict[str, AdaptableLinear]:
     """Turn every plain linear layer of ``model`` into an adaptable one, in place; returns them by name."""
     layers: dict[str, AdaptableLinear] = {}
     for name, module in model.named_modules():
-        if type(module) is nn.Linear:
-            module.__class__ = AdaptableLinear
+        if type(module) in (nn.Linear, Conv1D):
             adaptable = cast("AdaptableLinear", module)
+            if isinstance(module, Conv1D):
+                adaptable.in_features, adaptable.out_features = module.nx, module.nf
+            module.__class__ = AdaptableConv1D if isinstance(module, Conv1D) else AdaptableLinear
             adaptable.active, adaptable.scale = None, 0.0
         if isinstance(module, AdaptableLinear):
             layers[name] = module

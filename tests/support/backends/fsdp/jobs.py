@@ -152,10 +152,10 @@ def hold_no_more_than_a_share(*, directory: str) -> dict[str, int]:
     return {"held": held, "whole": sum(weight.numel() for weight in alone.model.parameters())}
 
 
-def recompute_activations(*, directory: str, rank: int) -> bool:
-    """Whether activation checkpointing gives the same bits, over two steps with unequal shares."""
+def recompute_activations(*, directory: str, rank: int, modes: list[str]) -> bool:
+    """Whether activation checkpointing gives the same bits, over two steps with unequal shares. ``modes``: by rank."""
     found = []
-    for mode in ("off", "on"):
+    for mode in ("off", modes[dist.get_rank()]):
         base = load_sharded_base(
             *("tiny", directory),
             device="cpu",
@@ -171,6 +171,17 @@ def recompute_activations(*, directory: str, rank: int) -> bool:
         logprobs = [array.tobytes() for result in results for array in result.logprobs]
         found.append((logprobs, {name: bytes(weight.numpy()) for name, weight in weights_of(run).items()}))
     return found[0] == found[1]
+
+
+def measure_activations(*, directory: str, rank: int) -> list[tuple[float, float]]:
+    """What the layers keep for a token and for a pair of tokens: as this process measures it with others, and alone."""
+    found = []
+    for base in bases(directory):
+        run = TrainedRun(base, RunSpec(rank=rank, seed=1))
+        apply(run, batch(3, "cross_entropy", seed=1), "cross_entropy", budget=40)
+        kept = base.activations.kept_bytes(lambda _: None)
+        found.append((kept.per_token, kept.per_pair))
+    return found
 
 
 def load(*, directory: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.families.tiny_model import write_model
 
 from support.backends.fsdp.jobs import INPUTS
 from support.backends.fsdp.pool import Pool
@@ -70,6 +72,23 @@ def test_a_model_of_half_precision_is_trained_alike(pair: Pool, tied: str, rank:
     assert max(pair.run("follow_in_half_precision", directory=tied, rank=rank)) <= 2e-2
 
 
+@pytest.mark.parametrize("modes", [["on", "on"], ["on", "off"], ["off", "on"]], ids="-".join)
 @pytest.mark.parametrize("rank", [4, 0])
-def test_activation_checkpointing_changes_no_bit(pair: Pool, untied: str, rank: int) -> None:
-    assert pair.run("recompute_activations", directory=untied, rank=rank) == [True, True]
+def test_activation_checkpointing_changes_no_bit(pair: Pool, untied: str, rank: int, modes: list[str]) -> None:
+    assert pair.run("recompute_activations", directory=untied, rank=rank, modes=modes) == [True, True]
+
+
+@pytest.mark.parametrize("rank", [4, 0])
+def test_two_processes_measure_the_activations_that_one_measures(pair: Pool, untied: str, rank: int) -> None:
+    for sharded, alone in pair.run("measure_activations", directory=untied, rank=rank):
+        assert sharded == pytest.approx(alone, rel=0.05)
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "gpt2", "mixtral"])
+def test_two_processes_follow_one_on_models_of_other_families(pair: Pool, tmp_path: Path, family: str) -> None:
+    """A tied head and two rotary embeddings; no rotary embedding; experts that the files have one by one."""
+    directory = str(write_model(tmp_path / "model", family))
+
+    found = pair.run("follow_one_process", directory=directory, rank=0, losses=["cross_entropy"], counts=[3])
+
+    assert_close(found)

@@ -1,0 +1,90 @@
+"""Writes architectures.md: what works with each causal language model family of transformers.
+
+`make architectures` runs it. It makes a tiny random model of each family and takes it through all stages, which takes
+a quarter of an hour. `--only FAMILY` prints the rows of single families and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from benchmarks.families.sweep import FamilyRow, sweep  # noqa: E402  # the repository is on the path now
+from benchmarks.families.tiny_model import class_name, families  # noqa: E402
+
+PAGE = Path(__file__).with_name("architectures.md")
+INTRODUCTION = """\
+# Architectures
+
+`make architectures` writes this page. It makes a tiny random model of each causal language model family of transformers
+{transformers} and takes it through these stages on the CPU, in float32:
+
+| stage | what is compared |
+|---|---|
+| load | The server's logits with those of the model; earlier logits do not depend on later tokens. |
+| LoRA, full | Log-probabilities of padded batches with those of plain transformers; then optimizer steps. |
+| sample | Log-probabilities of samples with those that training computes for the same tokens, within 1e-4. |
+| restore | The losses of a run that was saved and restored with those of the run itself, bit for bit. |
+| PEFT | The logits of PEFT with the exported adapter with those of the run, within 1e-4. |
+| merge | The logits of transformers with the merged model with those of the run, within 1e-4. |
+| two ranks | Losses and samples of two processes that hold the model with FSDP2 with those of one process. |
+
+The server verifies each model again when it loads it, and refuses a model whose logits it does not understand. The
+column *sampler* names the network that samples: *fused* is the decoder for Llama-like models, *generic* runs the model
+of transformers.
+"""
+
+
+def render(rows: Iterable[FamilyRow]) -> str:
+    rows = sorted(rows, key=lambda row: row.family)
+    good = [row for row in rows if row.is_good]
+    bad = [row for row in rows if not row.is_good]
+    both = sum(row.stages.get("two ranks") == "ok" for row in good)
+    works = "".join(map(good_line, good))
+    fails = "".join(map(bad_line, bad))
+    return "\n".join(
+        (
+            INTRODUCTION.format(transformers=version("transformers")),
+            f"## What works\n\n{len(good)} families pass all stages in one process, and {both} of them on two ranks.\n",
+            f"| family | class | sampler | two ranks |\n|---|---|---|---|\n{works}",
+            f"## What does not\n\n| family | class | stage | reason |\n|---|---|---|---|\n{fails}",
+        )
+    )
+
+
+def good_line(row: FamilyRow) -> str:
+    ranks = row.stages.get("two ranks", "not tried")
+    return f"| `{row.family}` | {class_name(row.family)} | {row.notes.get('sampler', '')} | {cell(ranks)} |\n"
+
+
+def bad_line(row: FamilyRow) -> str:
+    stage, reason = next((stage, outcome) for stage, outcome in row.stages.items() if outcome != "ok")
+    return f"| `{row.family}` | {class_name(row.family)} | {stage} | {cell(reason)} |\n"
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the table of architectures.")
+    parser.add_argument("--only", action="append", metavar="FAMILY", help="Print the rows of this family (repeatable).")
+    parser.add_argument("--jobs", type=int, default=2, help="Families at the same time (default: 2).")
+    parser.add_argument("--alone", action="store_true", help="Leave out the stage on two ranks.")
+    asked = parser.parse_args()
+    rows = []
+    for row in sweep(asked.only or families(), jobs=asked.jobs, with_ranks=not asked.alone):
+        failed = {stage: outcome for stage, outcome in row.stages.items() if outcome != "ok"}
+        print(f"{row.family:24} {row.seconds:5.1f} s  {failed or 'ok'}  {row.notes}", flush=True)
+        rows.append(row)
+    if not asked.only:
+        PAGE.write_text(render(rows))
+
+
+if __name__ == "__main__":
+    main()
