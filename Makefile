@@ -95,7 +95,7 @@ reference: $(VENV)/installed-dev ## write docs/reference from --help, the settin
 	$(BIN)/python docs/reference/metrics.py
 
 architectures: $(VENV)/installed-dev ## write docs/reference/architectures.md: a tiny model of each family; half an hour
-	$(BIN)/python docs/reference/architectures.py
+	$(BIN)/python docs/reference/architectures.py --again
 
 gpu-check: $(VENV)/installed-dev ## check training and sampling on the CUDA device, or with tiny models on the CPU; a report to paste
 	$(BIN)/python benchmarks/gpu_check/run.py --out build/gpu-check.md

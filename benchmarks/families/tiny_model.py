@@ -101,7 +101,11 @@ _SPREAD: Final = {  # wide enough for logits that differ, and for attention that
 }
 _MARKS: Final = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": VOCABULARY - 1}
 _NOTHING: Final[Mapping[str, Any]] = {}
-_OTHERWISE: Final[Mapping[str, Mapping[str, Any]]] = {}
+_OTHERWISE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "mamba2": {"num_heads": 8},
+    "reformer": {"axial_pos_shape": (8, 12), "axial_pos_embds_dim": (32, 32), "is_decoder": True},
+}
 
 
 def families() -> list[str]:

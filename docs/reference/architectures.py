@@ -1,14 +1,17 @@
 """Writes architectures.md: what works with each causal language model family of transformers.
 
 `make architectures` runs it. It makes a tiny random model of each family and takes it through all stages, which takes
-a quarter of an hour. `--only FAMILY` prints the rows of single families and writes nothing.
+half an hour. Rows are kept in a file, so that a sweep that was stopped continues, and the page is written when all
+families have a row.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,6 +20,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 from benchmarks.families.sweep import FamilyRow, sweep  # noqa: E402  # the repository is on the path now
 from benchmarks.families.tiny_model import class_name, families  # noqa: E402
 
+ROWS = Path("build/architectures.jsonl")
 PAGE = Path(__file__).with_name("architectures.md")
 INTRODUCTION = """\
 # Architectures
@@ -71,19 +75,31 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
+def read_rows(path: Path) -> dict[str, FamilyRow]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {row.family: row for row in (FamilyRow(**json.loads(line)) for line in lines)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the table of architectures.")
-    parser.add_argument("--only", action="append", metavar="FAMILY", help="Print the rows of this family (repeatable).")
+    parser.add_argument("--only", action="append", metavar="FAMILY", help="Take this family only (repeatable).")
     parser.add_argument("--jobs", type=int, default=2, help="Families at the same time (default: 2).")
     parser.add_argument("--alone", action="store_true", help="Leave out the stage on two ranks.")
+    parser.add_argument("--rows", type=Path, default=ROWS, help=f"File of rows so far (default: {ROWS}).")
+    parser.add_argument("--again", action="store_true", help="Take families again that have a row in the file.")
     asked = parser.parse_args()
-    rows = []
-    for row in sweep(asked.only or families(), jobs=asked.jobs, with_ranks=not asked.alone):
-        failed = {stage: outcome for stage, outcome in row.stages.items() if outcome != "ok"}
-        print(f"{row.family:24} {row.seconds:5.1f} s  {failed or 'ok'}  {row.notes}", flush=True)
-        rows.append(row)
-    if not asked.only:
-        PAGE.write_text(render(rows))
+    asked.rows.parent.mkdir(parents=True, exist_ok=True)
+    rows = read_rows(asked.rows)
+    names = [name for name in asked.only or families() if asked.again or asked.only or name not in rows]
+    with asked.rows.open("a") as file:
+        for row in sweep(names, jobs=asked.jobs, with_ranks=not asked.alone):
+            failed = {stage: outcome for stage, outcome in row.stages.items() if outcome != "ok"}
+            print(f"{row.family:24} {row.seconds:5.1f} s  {failed or 'ok'}  {row.notes}", flush=True)
+            file.write(json.dumps(asdict(row)) + "\n")
+            file.flush()
+            rows[row.family] = row
+    if rows.keys() >= set(families()):
+        PAGE.write_text(render(rows.values()))
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def _read(name: str, directory: Path, shards: ModelShards, empty: _EmptyModel) -
 
 @torch.no_grad()
 def _settle(name: str, shards: ModelShards, device: torch.device) -> None:
-    """Run the model once: FSDP initialises itself lazily then, and a model that FSDP cannot run fails in all processes."""
+    """Run the model once: FSDP initialises itself lazily then. A model that FSDP cannot run fails in all processes."""
     tokens_BT = torch.arange(4, device=device)[None]
     model = cast("Any", shards.model)  # Any: FSDP adds its methods to the class
     try:
