@@ -4,11 +4,13 @@ import math
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.lora import AdaptableLinear, LoraWeights, make_adaptable
 from chockstone.backends.training.run import TrainedRun
+from chockstone.sampling.adapter import LowRank
 from chockstone.wire.failures import BadRequest
 from support.tiny_models import tiny_base
 
@@ -96,15 +98,24 @@ def test_layers_without_plain_linears_are_refused_by_flag() -> None:
     experts = Qwen3MoeConfig(
         **sizes, num_key_value_heads=1, intermediate_size=8, moe_intermediate_size=8, num_experts=2, head_dim=4
     )
-    models: list[tuple[torch.nn.Module, str]] = [
-        (Qwen3MoeForCausalLM(experts), "train_mlp"),
-        (GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=11)), "train_attn"),
-    ]
-    for model, flag in models:
-        with pytest.raises(BadRequest, match=f"{flag} is on, but .* Create the run with {flag}=False"):
-            LoraWeights(
-                make_adaptable(model), head_name="lm_head", spec=RunSpec(rank=2, seed=0), device=torch.device("cpu")
-            )
+    layers = make_adaptable(Qwen3MoeForCausalLM(experts))
+
+    with pytest.raises(BadRequest, match="train_mlp is on, but .* Create the run with train_mlp=False"):
+        LoraWeights(layers, head_name="lm_head", spec=RunSpec(rank=2, seed=0), device=torch.device("cpu"))
+
+
+def test_layers_that_store_their_weight_transposed_are_adapted() -> None:
+    plain = Conv1D(5, 3)
+    x_NI, down_RI, up_OR = torch.randn(2, 4, 3), torch.randn(2, 3), torch.randn(5, 2)
+    expected = plain(x_NI)
+    layer = make_adaptable(torch.nn.Sequential(plain))["0"]
+
+    unchanged = layer(x_NI)
+    layer.active, layer.scale = LowRank(down_RI, up_OR), 0.5
+
+    assert torch.equal(unchanged, expected)
+    assert (layer.in_features, layer.out_features) == (3, 5)
+    torch.testing.assert_close(layer(x_NI), expected + 0.5 * x_NI @ down_RI.T @ up_OR.T)
 
 
 def test_an_adaptable_layer_keeps_its_weights_names_and_is_made_once() -> None:
