@@ -7,7 +7,6 @@ share weights with other modules: FSDP2 ties weights inside a group only.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import torch
@@ -95,8 +94,11 @@ def _separate_layers(model: PreTrainedModel, slots: list[Slots]) -> list[nn.Modu
 def _longest_list(model: nn.Module) -> list[nn.Module]:
     """The largest list of modules in a model whose layers do not say that they are layers."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    sizes: Mapping[nn.Module, int] = {one: sum(weight.numel() for weight in one.parameters()) for one in lists}
-    return list(max(lists, key=lambda one: sizes[one])) if lists else []
+    return list(max(lists, key=_size, default=nn.ModuleList()))
+
+
+def _size(module: nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())
 
 
 def _allocate(model: nn.Module, device: torch.device, slots: list[Slots]) -> None:

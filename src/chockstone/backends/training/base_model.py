@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -229,16 +230,20 @@ def _finishes(config: Any) -> Iterator[Finish]:  # Any: as above
     for cap in named(
         "final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap"
     ):  # Gemma, RecurrentGemma, xLSTM
-        yield lambda logits, cap=cap: cap * torch.tanh(logits / cap)
+        yield partial(_cap, cap=cap)
     for factor in named("logit_scale", "lm_head_multiplier"):  # Cohere, Falcon-H1
-        yield lambda logits, factor=factor: logits * factor
+        yield partial(torch.mul, other=factor)
     for divisor in named("logits_scaling", "logits_mup_width_multiplier"):  # Granite, Inkling
-        yield lambda logits, divisor=divisor: logits / divisor
+        yield partial(torch.div, other=divisor)
     for factor in named("logits_scaling"):  # HyperCLOVA X
-        yield lambda logits, factor=factor: logits * factor
+        yield partial(torch.mul, other=factor)
     for width in named("dim_model_base"):  # MiniCPM
-        yield lambda logits, divisor=config.hidden_size / width: logits / divisor
+        yield partial(torch.div, other=config.hidden_size / width)
     yield _unchanged
+
+
+def _cap(logits: torch.Tensor, *, cap: float) -> torch.Tensor:
+    return cap * torch.tanh(logits / cap)
 
 
 def _unchanged(logits: torch.Tensor) -> torch.Tensor:
