@@ -25,10 +25,12 @@ from chockstone.sampling.model import SampledModel
 from chockstone.sampling.sampler import Sampler
 from chockstone.wire.codecs.passes import Datum, Pass, PassResult
 from chockstone.wire.codecs.samples import SampleRequest, SampleResult, SamplingParams
+from chockstone.wire.failures import BadRequest
 
 TOLERANCE: Final = 1e-4
 LENGTHS: Final = (21, 13, 34)
 PROMPT: Final = 19  # longer than the window of tiny models
+_PARTS: Final = {"train_attn": "attention", "train_mlp": "MLP"}
 _STEP: Final = OptimStep(family="adamw", learning_rate=0.01, eps=1e-3)
 T = TypeVar("T")
 
@@ -64,7 +66,19 @@ def train(run: TrainedRun, steps: int = 2) -> list[float]:
 
 
 def make_run(base: BaseModel, *, rank: int) -> TrainedRun:
-    return TrainedRun(base, RunSpec(rank=rank, seed=1))
+    """A run that trains whatever of attention, MLP and output layer the model has as layers that can be adapted."""
+    return TrainedRun(base, RunSpec(rank=rank, seed=1, **choose_flags(base)))
+
+
+def choose_flags(base: BaseModel) -> dict[str, bool]:
+    flags: dict[str, bool] = {}
+    for flag in ("train_attn", "train_mlp"):
+        others = {name: False for name in ("train_attn", "train_mlp", "train_unembed") if name != flag}
+        try:
+            TrainedRun(base, RunSpec(rank=1, seed=1, **others))
+        except BadRequest:
+            flags[flag] = False
+    return flags
 
 
 class Family:
@@ -84,6 +98,8 @@ class Family:
 
     def load(self) -> None:
         self.base = load_base_model(self.name, self.model, device=self.device, dtype="float32")
+        if flags := choose_flags(self.base):
+            self.notes["LoRA"] = "not on " + " and ".join(_PARTS[flag] for flag in flags)
         self.notes["parameters"] = str(sum(weight.numel() for weight in self.base.model.parameters()))
         spread = float(self._plain(self._load_plain(), datum(PROMPT)).std())
         if not 0.02 < spread < 1e3:

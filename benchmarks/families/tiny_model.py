@@ -28,7 +28,12 @@ _LAYER_COUNTS: Final = (
     *("decoder_layers", "num_decoder_layers"),
 )
 _GROUPS: Final = (
-    (VOCABULARY, """vocab_size vocab_size_per_layer_input unpadded_vocab_size"""),
+    (
+        VOCABULARY,
+        """
+        vocab_size vocab_size_per_layer_input unpadded_vocab_size encoder_hash_byte_group_vocab ngram_vocab_size_base
+        """,
+    ),
     (
         CONTEXT,
         """
@@ -102,6 +107,7 @@ _SPREAD: Final = {  # wide enough for logits that differ, and for attention that
 _MARKS: Final = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": VOCABULARY - 1}
 _NOTHING: Final[Mapping[str, Any]] = {}
 _OTHERWISE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "bamba": {"attn_layer_indices": [1]},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "mamba2": {"num_heads": 8},
     "reformer": {"axial_pos_shape": (8, 12), "axial_pos_embds_dim": (32, 32), "is_decoder": True},
@@ -164,6 +170,8 @@ def shrink(kind: type[PreTrainedConfig], otherwise: Mapping[str, Any] = _NOTHING
             values[name] = _MARKS[name]
     values |= dict(zip(_placeholders(fields, usual), range(WORDS + 1, VOCABULARY - 1), strict=False))
     values |= _per_layer(kind, usual, layers)
+    if "qk_rope_head_dim" in fields and "num_key_value_heads" in values:
+        values["num_key_value_heads"] = values["num_attention_heads"]  # latent attention has as many
     values |= {
         name: value for name, value in otherwise.items() if not isinstance(getattr(usual, name, None), PreTrainedConfig)
     }
