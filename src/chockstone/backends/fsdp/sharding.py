@@ -93,12 +93,12 @@ def _separate_layers(model: PreTrainedModel, slots: list[Slots]) -> list[nn.Modu
 
 def _longest_list(model: nn.Module) -> list[nn.Module]:
     """The largest list of modules in a model whose layers do not say that they are layers."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return list(max(lists, key=_size, default=nn.ModuleList()))
+    lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return max(lists, key=_count_weights, default=[])
 
 
-def _size(module: nn.Module) -> int:
-    return sum(weight.numel() for weight in module.parameters())
+def _count_weights(modules: list[nn.Module]) -> int:
+    return sum(weight.numel() for module in modules for weight in module.parameters())
 
 
 def _allocate(model: nn.Module, device: torch.device, slots: list[Slots]) -> None:
