@@ -113,4 +113,7 @@ def _allocate(model: nn.Module, device: torch.device, slots: list[Slots]) -> Non
 
 
 def _pass_through_backbone(model: PreTrainedModel, **inputs: Any) -> Any:  # Any: as the backbone takes and returns them
-    return model.base_model(**inputs)
+    output = model.base_model(**inputs)
+    if output.last_hidden_state._is_view():  # FSDP hooks the backward pass to the output, and warns of views
+        output.last_hidden_state = output.last_hidden_state.clone()
+    return output

@@ -119,6 +119,8 @@ def _is_known(model: PreTrainedModel, *, max_context: int) -> bool:
     for layer in body.layers:
         if _children(layer) != _LAYER or _children(layer.mlp) - {"act_fn"} != _MLP:
             return False
+        if not (_has_weight(layer.input_layernorm) and _has_weight(layer.post_attention_layernorm)):
+            return False
         attention = layer.self_attn
         if _children(attention) not in (_ATTENTION, _ATTENTION | _NORMS):
             return False
@@ -128,6 +130,8 @@ def _is_known(model: PreTrainedModel, *, max_context: int) -> bool:
             return False
     linears = [module for layer in body.layers for module in (*layer.self_attn.children(), *layer.mlp.children())]
     if any(hasattr(module, "in_features") and not _is_plain_linear(module) for module in linears):
+        return False
+    if not _has_weight(body.norm):
         return False
     return _is_plain_linear(model.lm_head) and _has_plain_attention(model, max_context=max_context)
 
@@ -144,6 +148,11 @@ def _has_plain_attention(model: PreTrainedModel, *, max_context: int) -> bool:
     if "sliding_attention" in kinds:
         return window is not None and max_context <= window
     return kinds <= {"full_attention"}
+
+
+def _has_weight(norm: nn.Module) -> bool:
+    """Those of OLMo have none."""
+    return isinstance(getattr(norm, "weight", None), torch.Tensor)
 
 
 def _is_plain_linear(module: nn.Module) -> bool:
