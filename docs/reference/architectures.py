@@ -39,8 +39,8 @@ INTRODUCTION = """\
 | two ranks | Losses and samples of two processes that hold the model with FSDP2 with those of one process. |
 
 The server verifies each model again when it loads it, and refuses a model whose logits it does not understand. The
-column *sampler* names the network that samples: *fused* is the decoder for Llama-like models, *generic* runs the model
-of transformers.
+column *LoRA* says which layers cannot be adapted; full fine-tuning trains all weights. The column *sampler* names the
+network that samples: *fused* is the decoder for Llama-like models, *generic* runs the model of transformers.
 """
 
 
@@ -55,7 +55,7 @@ def render(rows: Iterable[FamilyRow]) -> str:
         (
             INTRODUCTION.format(transformers=version("transformers")),
             f"## What works\n\n{len(good)} families pass all stages in one process, and {both} of them on two ranks.\n",
-            f"| family | class | sampler | two ranks |\n|---|---|---|---|\n{works}",
+            f"| family | class | LoRA | sampler | two ranks |\n|---|---|---|---|---|\n{works}",
             f"## What does not\n\n| family | class | stage | reason |\n|---|---|---|---|\n{fails}",
         )
     )
@@ -63,7 +63,8 @@ def render(rows: Iterable[FamilyRow]) -> str:
 
 def good_line(row: FamilyRow) -> str:
     ranks = row.stages.get("two ranks", "not tried")
-    return f"| `{row.family}` | {class_name(row.family)} | {row.notes.get('sampler', '')} | {cell(ranks)} |\n"
+    lora, sampler = row.notes.get("LoRA", "yes"), row.notes.get("sampler", "")
+    return f"| `{row.family}` | {class_name(row.family)} | {lora} | {sampler} | {cell(ranks)} |\n"
 
 
 def bad_line(row: FamilyRow) -> str:

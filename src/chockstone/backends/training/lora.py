@@ -62,7 +62,8 @@ def make_adaptable(model: nn.Module) -> dict[str, AdaptableLinear]:
     """Turn every plain linear layer of ``model`` into an adaptable one, in place; returns them by name."""
     layers: dict[str, AdaptableLinear] = {}
     for name, module in model.named_modules():
-        if type(module) in (nn.Linear, Conv1D):
+        is_falcons = type(module).__name__ == "FalconLinear"  # it computes what nn.Linear does
+        if type(module) in (nn.Linear, Conv1D) or is_falcons:
             adaptable = cast("AdaptableLinear", module)
             if isinstance(module, Conv1D):
                 adaptable.in_features, adaptable.out_features = module.nx, module.nf
