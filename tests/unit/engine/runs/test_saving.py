@@ -311,7 +311,7 @@ async def test_a_save_that_fails_after_its_publication_keeps_its_bytes(
         await commit(*row, **facts)
         raise CatalogUnavailable("the answer was lost")
 
-    monkeypatch.setattr(catalog.checkpoints, "commit", told_too_late)
+    monkeypatch.setattr(catalog.checkpoint_saves, "commit", told_too_late)
     assert "error" in await answer(engine, await save(engine, live, 1))
 
     row = await catalog.checkpoints.get(RUN, "weights", "a", now=NOW)

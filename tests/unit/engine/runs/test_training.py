@@ -150,7 +150,7 @@ async def test_a_save_that_cannot_be_published_leaves_no_row(
         raise CatalogUnavailable("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(catalog.checkpoints, "commit", unavailable)
+        patched.setattr(catalog.checkpoint_saves, "commit", unavailable)
         told = await answer(engine, await save(engine, live, 1))
 
     assert told["category"] == "server"

@@ -94,7 +94,7 @@ async def test_a_save_whose_archive_was_whole_is_committed_and_not_made_twice(
             raise BadRequest("too late")
 
         with monkeypatch.context() as patched:
-            patched.setattr(first.catalog.checkpoints, "commit", hang)
+            patched.setattr(first.catalog.checkpoint_saves, "commit", hang)
             saving = await first.ask_save()
             await until(lambda: first.backend.archives)
             left = first.crash()
