@@ -62,6 +62,7 @@ def open_ways(training: Training, directory: Path) -> Iterator[Ways]:
         )
         run = Thread(target=trainer.fit, daemon=True)
         run.start()
+        listener._listener._socket.settimeout(200)  # type: ignore[attr-defined]  # accept() itself has no timeout
         worker = listener.accept()
         try:
             yield Ways(*(Way(partial(_start, worker, way), partial(_restore, worker, way)) for way in ("own", "ours")))
