@@ -40,7 +40,7 @@ class DrawnSamples:
         others = TopK(best, np.full(best.shape, -1, np.float32))
         result = SampleResult((SampledSequence(tokens, logprobs, "length", others),))
         encoded = encode_sample_result(result, request)
-        return SampleReply(result=encoded, tokens=len(tokens), prompt_tokens=request.prompt.size)
+        return SampleReply(content=encoded, tokens=len(tokens), prompt_tokens=request.prompt.size)
 
     async def cancel(self, key: str) -> None:
         self.cancelled.append(key)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chockstone.backends.run_spec import ActivationCheckpointing
+from chockstone.backends.run_spec import ActivationCheckpointing, RouterReplay
 from chockstone.engine.config import Durability, EngineLimits, StorageRules
 from chockstone.engine.ownership.data_directory import ARCHIVES, DATABASE
 from chockstone.telemetry.log_format import LogFormat
@@ -32,6 +32,7 @@ class ServerConfig:
     tokens_per_micro_batch: int  # 0: what suits the device
     spare_seconds: float | None  # that a worker is ready before a spare is started; None: no spare
     activation_checkpointing: ActivationCheckpointing
+    router_replay: RouterReplay
     limits: EngineLimits
     durability: Durability
     storage: StorageRules

@@ -51,6 +51,7 @@ class ForwardBackwardCall:
     body: bytes
     elementwise_loss: bool = False
     loss_limits: LossLimits = "enforced"
+    routing_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,9 +310,16 @@ class WorkerCalls(abc.ABC):
         *,
         elementwise_loss: bool = False,
         loss_limits: LossLimits = "enforced",
+        routing_bytes: int = 0,
         generation: int | None = None,
     ) -> PassReply:
-        call = ForwardBackwardCall(run_id=run_id, body=body, elementwise_loss=elementwise_loss, loss_limits=loss_limits)
+        call = ForwardBackwardCall(
+            run_id=run_id,
+            body=body,
+            elementwise_loss=elementwise_loss,
+            loss_limits=loss_limits,
+            routing_bytes=routing_bytes,
+        )
         return await self.send(call, PassReply, generation=generation)
 
     async def optim_step(

@@ -128,11 +128,25 @@ class SaveReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleReply:
-    """``result`` is encoded as the client gets it."""
+    """``content`` is the result as the client gets it, and then the records of routing in ``routing``."""
 
-    result: bytes
+    content: bytes
     tokens: int
     prompt_tokens: int
+    routing: Mapping[str, int] = field(default_factory=dict)  # sizes of the records, by digests of tokens
+
+    @property
+    def result(self) -> bytes:
+        return self.content[: len(self.content) - sum(self.routing.values())]
+
+    @property
+    def records(self) -> dict[str, bytes]:
+        """Which experts were chosen, by digests of the tokens that the model had read."""
+        found, start = {}, len(self.result)
+        for digest, size in self.routing.items():
+            found[digest] = self.content[start : start + size]
+            start += size
+        return found
 
 
 WorkerPhase = Literal["starting", "ready", "restarting", "failing", "stopped"]
@@ -233,11 +247,13 @@ class Worker(Protocol):
         *,
         elementwise_loss: bool = False,
         loss_limits: LossLimits = "enforced",
+        routing_bytes: int = 0,
         generation: int | None = None,
     ) -> PassReply:
         """Compute losses, and gradients unless the request is forward only.
 
-        ``body`` is the request as the client sent it. ``elementwise_loss``: the result has the loss per position.
+        ``body`` is the request as the client sent it, and then ``routing_bytes`` with the records of routing to compute
+        with. ``elementwise_loss``: the result has the loss per position.
         """
 
     async def optim_step(

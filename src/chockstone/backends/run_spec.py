@@ -12,6 +12,7 @@ T = TypeVar("T")
 MAX_RANK: Final = 4096
 ALPHA: Final = 32.0  # lora_alpha of every LoRA run: its update is scaled by ALPHA / rank
 ActivationCheckpointing = Literal["auto", "on", "off"]
+RouterReplay = Literal["on", "off"]
 OPTIMIZERS: Final = ("adamw", "sgd")
 
 
@@ -22,12 +23,13 @@ class RunSpec:
     train_attn: bool = True
     train_mlp: bool = True
     train_unembed: bool = True
+    train_experts: bool = True  # with train_mlp, routed experts too, if the model has them
     optimizer: str = "adamw"
 
     def __post_init__(self) -> None:
         _check("rank", self.rank, int, f"a whole number from 0 to {MAX_RANK}", lambda rank: 0 <= rank <= MAX_RANK)
         _check("seed", self.seed, int, "a whole number of 64 bits", lambda seed: -(2**63) <= seed < 2**63)
-        for name in ("train_attn", "train_mlp", "train_unembed"):
+        for name in ("train_attn", "train_mlp", "train_unembed", "train_experts"):
             _check(name, getattr(self, name), bool, "true or false")
         if self.optimizer not in OPTIMIZERS:
             raise BadRequest(
@@ -50,7 +52,7 @@ class RunSpec:
             raise BadRequest(f"a run's specification has no {unknown[0]!r}; it has {', '.join(sorted(known))}.")
         if missing := sorted({"rank", "seed"} - set(value)):
             raise BadRequest(f"a run's specification lacks {missing[0]!r}.")
-        return cls(**value)
+        return cls(**{"train_experts": False, **value})  # runs of earlier versions trained no experts
 
 
 def _check(

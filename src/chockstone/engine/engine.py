@@ -31,6 +31,7 @@ from chockstone.engine.presence import Presence
 from chockstone.engine.run_removal import RunRemoval
 from chockstone.engine.runs.core import RunCore
 from chockstone.engine.runs.operations import run_of
+from chockstone.engine.runs.routing_records import RoutingRecords
 from chockstone.engine.runs.run import LiveRuns, Run
 from chockstone.engine.runs.saving import Saving
 from chockstone.engine.samples.anonymous_samplers import AnonymousSamplers
@@ -94,6 +95,7 @@ class Engine:
         self._writer = _journal_writer(durability, instruments)
         suspects, anonymous = CrashSuspects(), AnonymousSamplers(limits, monotonic=time.monotonic)
         self._sample_usage = SampleUsage(self.usage, data / SAMPLE_JOURNAL, self._writer)
+        routing = RoutingRecords()
         self.sampling = Sampling(
             *(worker, self.futures, limits, self._sample_usage.journal, suspects),
             recover_weights=self._recover_weights,
@@ -103,6 +105,7 @@ class Engine:
             now=now,
             on_used=anonymous.used,
             on_bad_archive=self._note_bad_archive,
+            on_routed=lambda source, records: routing.add(source.owner, source.base_model, records),
             timings=self.timings,
         )
         kept = StorageCore(
@@ -142,6 +145,7 @@ class Engine:
             on_anonymous_sampler=anonymous.made,
             on_archive_written=self._purge_in_background,
             on_trained=partial(self.token_rates.count, "trained"),
+            routing=routing,
             timings=self.timings,
         )
         self.training, self.losses, self.progress = self._core.requests, self._core.losses, self._core.progress

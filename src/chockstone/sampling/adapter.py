@@ -16,15 +16,15 @@ Prepared = TypeVar("Prepared")
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """``y += scale * up @ (down @ x)`` for one linear layer."""
+    """``y += scale * up @ (down @ x)`` for one linear layer, or for each of the experts of a layer."""
 
-    down: torch.Tensor  # [rank, in]
-    up: torch.Tensor  # [out, rank]
+    down: torch.Tensor  # [rank, in], or [experts, rank, in]
+    up: torch.Tensor  # [out, rank], or [experts, out, rank]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adapter:
-    """One adapter's layers, by the module's name in the base model ("model.layers.0.self_attn.q_proj", "lm_head").
+    """One adapter's layers, by name in the base model ("model.layers.0.self_attn.q_proj", "lm_head").
 
     An adapter is a snapshot: its tensors do not change.
     """

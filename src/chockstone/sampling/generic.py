@@ -18,11 +18,14 @@ import torch
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
-from chockstone.sampling.adapter import Adapter, AdapterCache
+from chockstone.sampling.adapter import Adapter, AdapterCache, LowRank
+from chockstone.sampling.experts.modules import ExpertProjection, expert_projections, make_experts_adaptable
+from chockstone.sampling.experts.routers import RoutingRecorder
 from chockstone.sampling.fused.adapter import check_adapter
 from chockstone.sampling.network import LIGHT, NewRows, PromptChunk, choose_tokens_per_prefill
 from chockstone.sampling.round_robin import RoundRobin
 from chockstone.sampling.sequence import Sequence
+from chockstone.wire.codecs.routing import Routing
 
 _LOGITS: Final = 1 << 24  # elements of logits of one prefill step
 
@@ -30,11 +33,14 @@ _LOGITS: Final = 1 << 24  # elements of logits of one prefill step
 @dataclass(frozen=True, slots=True, eq=False)
 class HookedAdapter:
     layers: tuple[tuple[nn.Module, torch.Tensor, torch.Tensor], ...]  # module, down_t, up_t
+    experts: tuple[tuple[ExpertProjection, LowRank], ...]
+    scale: float  # of the experts' matrices; the others are scaled
 
 
 @dataclass(slots=True)
 class _Prefix:
     cache: DynamicCache
+    routing: list[Routing]  # of its tokens, if it is recorded
 
 
 @dataclass(slots=True, eq=False)
@@ -54,15 +60,20 @@ class GenericNetwork:
         *,
         vocabulary: int,
         computing: Callable[[], AbstractContextManager[None]] = nullcontext,
+        records_routing: bool = False,
     ) -> None:
-        """``computing`` is entered around each forward of the model."""
+        """``computing`` is entered around each forward of the model. ``records_routing``: sequences keep which experts
+        were chosen for their tokens."""
         self._model = model
         self._computing = computing
         self.device = model.device
         self.size = sum(parameter.numel() for parameter in model.parameters())
         self._modules = dict(model.named_modules())
+        experts = make_experts_adaptable(model)
+        self._experts = expert_projections(experts)
+        self._recorder = RoutingRecorder(experts.values()) if records_routing and experts else None
         self._prepared = AdapterCache(self._hook)
-        self._base = HookedAdapter(())
+        self._base = HookedAdapter((), (), 1.0)
         self.tokens_per_prefill = choose_tokens_per_prefill(self.size, model.device)
         self.scored_tokens_per_prefill = max(16, min(self.tokens_per_prefill, _LOGITS // vocabulary))
         parameters = inspect.signature(model.forward).parameters
@@ -76,21 +87,24 @@ class GenericNetwork:
         return self._prepared.get(adapter)
 
     def _hook(self, adapter: Adapter) -> HookedAdapter:
-        check_adapter(adapter, set(self._modules))
-        layers = []
+        check_adapter(adapter, self._modules.keys() | self._experts.keys())
+        layers, experts = [], []
         for name, layer in adapter.layers.items():
+            if (projection := self._experts.get(name)) is not None:
+                experts.append((projection, LowRank(layer.down.to(self.device), layer.up.to(self.device))))
+                continue
             module: Any = self._modules[name]  # Any: a linear, or what training wrapped one in
             like = module.weight
             down_t = layer.down.to(like.device, like.dtype).t()
             up_t = (layer.up * adapter.scale).to(like.device, like.dtype).t()
             layers.append((module, down_t, up_t))
-        return HookedAdapter(tuple(layers))
+        return HookedAdapter(tuple(layers), tuple(experts), adapter.scale)
 
     def room(self, length: int) -> int:
         return length
 
     def new_prefix(self, length: int) -> _Prefix:  # noqa: ARG002  # this cache grows by itself
-        return _Prefix(DynamicCache(config=self._model.config))
+        return _Prefix(DynamicCache(config=self._model.config), [])
 
     def prefill(self, chunks: Many[PromptChunk]) -> GenericPrefill:
         (chunk,) = chunks
@@ -98,6 +112,8 @@ class GenericNetwork:
             chunk.prefix = self.new_prefix(chunk.stop)
         tokens = torch.from_numpy(chunk.tokens).to(self.device)[None]
         logits = self.forward(tokens, chunk.prefix.cache, chunk.adapter, keep_all=chunk.is_scored)
+        if (routing := self.last_routing(tokens)) is not None:
+            chunk.prefix.routing.append(routing[0])
         return GenericPrefill(chunk, logits[0])
 
     def new_batch(self) -> GenericBatch:
@@ -107,12 +123,21 @@ class GenericNetwork:
         self, tokens: torch.Tensor, cache: DynamicCache, adapter: HookedAdapter, *, keep_all: bool
     ) -> torch.Tensor:
         few = {"logits_to_keep": 1} if self._can_keep_few and not keep_all else {}
-        with self._computing(), _evaluating(self._model), _hooked(adapter):
+        recording = nullcontext() if self._recorder is None else self._recorder.recording()
+        with self._computing(), _evaluating(self._model), _hooked(adapter), recording:
             given = {self._cache_name: cache, **few}
             result = self._model(input_ids=tokens, use_cache=True, return_dict=True, **given)
         logits = result.logits
         assert isinstance(logits, torch.Tensor)
         return logits
+
+    def last_routing(self, tokens: torch.Tensor) -> Routing | None:
+        """[B, T, L, K] of the tokens of the last forward; None if nothing is recorded. Call it once."""
+        if self._recorder is None:
+            return None
+        rows_NLK = self._recorder.take_rows()
+        routing: Routing = rows_NLK.view(*tokens.shape, *rows_NLK.shape[1:]).numpy()
+        return routing
 
 
 class GenericBatch:
@@ -122,6 +147,8 @@ class GenericBatch:
 
     def join(self, new_rows: Many[NewRows]) -> None:
         for some in new_rows:
+            for sequence in some.sequences:
+                sequence.routing = list(some.prefix.routing)
             cache = copy.deepcopy(some.prefix.cache)
             _reorder(cache, [0] * len(some.sequences), self._network.device)
             self._groups.add(some.owner, _Group(some.owner, list(some.sequences), cache, some.adapter))
@@ -147,6 +174,9 @@ class GenericBatch:
         self._groups.add(group.owner, group)
         tokens = torch.tensor([[sequence.tokens[-1]] for sequence in group.rows], device=self._network.device)
         logits = self._network.forward(tokens, group.cache, group.adapter, keep_all=False)
+        if (routing := self._network.last_routing(tokens)) is not None:
+            for sequence, chosen in zip(group.rows, routing, strict=True):
+                sequence.routing.append(chosen)
         return group.rows, logits[:, -1].float()
 
 
@@ -184,11 +214,15 @@ def _hooked(adapter: HookedAdapter) -> Iterator[None]:
             return output + (inputs[0] @ down_t) @ up_t
 
         handles.append(module.register_forward_hook(add))
+    for projection, matrices in adapter.experts:
+        projection.active, projection.scale = matrices, adapter.scale
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+        for projection, _ in adapter.experts:
+            projection.active = None
 
 
 @contextmanager

@@ -32,8 +32,13 @@ class SampledModel:
         *,
         max_context: int,
         computing: Callable[[], AbstractContextManager[None]] | None = None,
+        records_routing: bool = False,
     ) -> None:
-        """``computing`` is entered around each forward of a sharded model, which uses the generic network."""
+        """``computing`` is entered around each forward of a sharded model, which uses the generic network.
+
+        ``records_routing``: samples of a mixture of experts say which experts were chosen.
+        """
+        self.records_routing = records_routing
         embeddings: Any = model.get_input_embeddings()  # Any: an Embedding, or what training wrapped one in
         self.vocabulary = int(embeddings.weight.shape[0])
         self.max_context = max_context
@@ -43,9 +48,18 @@ class SampledModel:
         self.texts: dict[int, str] = {}  # token → its text, decoded alone; filled on demand
         self.network: Network
         if computing is None:
-            self.network = _choose_network(model, max_context=max_context, vocabulary=self.vocabulary)
+            generic = GenericNetwork(model, vocabulary=self.vocabulary, records_routing=records_routing)
+            self.network = _choose_network(
+                model,
+                generic,
+                max_context=max_context,
+                vocabulary=self.vocabulary,
+                records_routing=records_routing,
+            )
         else:
-            self.network = GenericNetwork(model, vocabulary=self.vocabulary, computing=computing)
+            self.network = GenericNetwork(
+                model, vocabulary=self.vocabulary, computing=computing, records_routing=records_routing
+            )
 
 
 def find_eos_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
@@ -56,13 +70,14 @@ def find_eos_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
     return frozenset(found)
 
 
-def _choose_network(model: PreTrainedModel, *, max_context: int, vocabulary: int) -> Network:
-    generic = GenericNetwork(model, vocabulary=vocabulary)
+def _choose_network(
+    model: PreTrainedModel, generic: GenericNetwork, *, max_context: int, vocabulary: int, records_routing: bool
+) -> Network:
     weights = fuse_weights(model, max_context=max_context)
     if weights is None:
         log.info("sampling generic model=%s reason=structure", type(model).__name__)
         return generic
-    fused = FusedLlama(weights)
+    fused = FusedLlama(weights, records_routing=records_routing)
     if not _agree(fused, generic, vocabulary=vocabulary, max_context=max_context, dtype=model.dtype):
         log.warning("sampling generic model=%s reason=numbers", type(model).__name__)
         return generic

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from chockstone.sampling.stops import Stops
+from chockstone.wire.codecs.routing import Routing
 from chockstone.wire.codecs.samples import Floats, SampledSequence, SamplingParams, StopReason, Tokens, TopK
 
 
@@ -20,6 +21,7 @@ class Sequence:
         "max_tokens",
         "params",
         "prompt_length",
+        "routing",
         "stop_reason",
         "stops",
         "tokens",
@@ -38,6 +40,7 @@ class Sequence:
         self.logprobs: list[float] = []
         self.stop_reason: StopReason | None = None
         self.uniforms = draw_uniforms(seed, index)
+        self.routing: list[Routing] = []  # of the tokens that the model has read, if it is recorded
         self._topk: list[tuple[Tokens, Floats]] = []
 
     @property
@@ -66,6 +69,7 @@ class Sequence:
             logprobs=np.array(self.logprobs, dtype=np.float32),
             stop_reason=self.stop_reason,
             topk=topk,
+            routing=None if not self.routing else np.concatenate(self.routing, dtype=np.uint16),
         )
 
 

@@ -162,7 +162,7 @@ class FakeBackend(WorkerCalls):
             case OptimStepCall():
                 return self._step(call)
             case SampleCall():
-                return SampleReply(result=b"sampled " + call.body, tokens=1, prompt_tokens=len(call.body))
+                return SampleReply(content=b"sampled " + call.body, tokens=1, prompt_tokens=len(call.body))
             case OpenRunCall():
                 self.runs[call.run_id] = Numbers()
             case CloseRunCall():

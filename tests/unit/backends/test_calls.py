@@ -88,7 +88,7 @@ REPLIES: list[WorkerReply] = [
     PassReply(result=b"\x00\xff", tokens=3, seconds=0.5),
     StepReply(metrics={"loss": 1.5}, seconds=0.5),
     SaveReply(size_bytes=7, seal="0f", seconds=0.5),
-    SampleReply(result=b"\x00\xff", tokens=3, prompt_tokens=2),
+    SampleReply(content=b"\x00\xff", tokens=3, prompt_tokens=2),
 ]
 EVENTS: list[WorkerEvent] = [
     ReadyEvent({"device": "cpu"}),

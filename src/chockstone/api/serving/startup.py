@@ -154,6 +154,7 @@ def worker_config(config: ServerConfig) -> WorkerConfig:
         max_sequences=config.max_sequences,
         tokens_per_micro_batch=config.tokens_per_micro_batch,
         activation_checkpointing=config.activation_checkpointing,
+        router_replay=config.router_replay,
         log_level=config.log_level,
         log_format=config.log_format,
         otlp_endpoint=config.tracing.endpoint,

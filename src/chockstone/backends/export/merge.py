@@ -20,7 +20,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from chockstone.backends.export.base_files import BaseFiles, TensorShape, row_ranges
+from chockstone.backends.export.expert_files import KNOWN, choose_expert_files
 from chockstone.backends.export.model_files import CONFIG, read_companions, read_config, render_config, untied
+from chockstone.backends.export.peft_matrices import read_peft_matrices
 from chockstone.backends.export.shards import SHARD_BYTES, Output, write_file, write_shards
 from chockstone.backends.export.weight_sources import find_sources, find_ties
 from chockstone.backends.run_spec import ALPHA, RunSpec
@@ -32,10 +34,10 @@ from chockstone.checkpoints.reading.reader import ReadTarget, read_targets
 from chockstone.checkpoints.restoring.new_directory import new_directory
 from chockstone.checkpoints.stores.posix import fsync_directory
 from chockstone.sampling.adapter import LowRank
-from chockstone.wire.failures import RequestError
+from chockstone.sampling.experts.modules import make_experts_adaptable
+from chockstone.wire.failures import BadRequest, RequestError
 
 _MERGEABLE: Final = ("F64", "F32", "BF16", "F16")  # tensors of other types cannot be merged
-_PEFT_PREFIX: Final = "base_model.model."
 
 
 def merge_archive(
@@ -92,6 +94,11 @@ class _Layout:
                     config, trust_remote_code=False
                 )
             names = {id(module): name for name, module in model.named_modules()}
+            experts: dict[str, Any] = dict(make_experts_adaptable(model))  # Any: the attributes are transformers'
+            self.experts = {name: bool(module.is_transposed) for name, module in experts.items()}  # [E, I, O]
+            has_gate = all(module.has_gate for module in experts.values())
+            self.first_name = "gate_up_proj" if has_gate else "up_proj"
+            self.expert_files = choose_expert_files(str(config.get_text_config().model_type))
             self.embedding = f"{names[id(model.get_input_embeddings())]}.weight"
             self.head = f"{names[id(model.get_output_embeddings())]}.weight"
             self._sources = find_sources(model, files.shapes)
@@ -116,7 +123,14 @@ class _Lora:
     def __init__(self, archive: Archive, files: BaseFiles, layout: _Layout, spec: RunSpec) -> None:
         self._files = files
         self._layout = layout
-        self._layers = {layout.file_key(name): (name, layer) for name, layer in _read_layers(archive).items()}
+        self._layers: dict[str, tuple[str, LowRank]] = {}  # by key of the files: the weight, and its matrices
+        for name, layer in _read_layers(archive, layout, spec).items():
+            if not _is_fused(layer):
+                self._layers[layout.file_key(f"{name}.weight")] = (f"{name}.weight", layer)
+            elif (key := layout.file_key(name)) in files.shapes:
+                self._layers[key] = (name, layer)
+            else:
+                self._layers |= {key: (key, part) for key, part in _by_expert(name, layer, files)}
         self._scale = ALPHA / spec.rank
         self._head = layout.file_key(layout.head)
         self.unties = layout.is_tied and self._head in self._layers
@@ -152,6 +166,8 @@ class _Lora:
         name, layer = self._layers[key]
         if shape.dtype not in _MERGEABLE:
             raise ExportRefused(f"{key!r} of the base model is quantised ({shape.dtype}), so nothing can be merged in")
+        if _is_fused(layer):
+            return self._fused_output(key, shape, layer, is_transposed=self._layout.experts[name.rpartition(".")[0]])
         left, right = layer.up, layer.down
         if name in self._layout.transposed:
             left, right = layer.down.T, layer.up.T
@@ -160,11 +176,42 @@ class _Lora:
             raise _other_base(key, shape.extents, extents)
         return Output(key, shape, lambda: self._merged(self._source(key), shape, left, right))
 
+    def _fused_output(self, key: str, shape: TensorShape, layer: LowRank, *, is_transposed: bool) -> Output:
+        experts, out, inner = len(layer.up), layer.up.shape[1], layer.down.shape[2]
+        extents = (experts, inner, out) if is_transposed else (experts, out, inner)
+        if shape.extents != extents:
+            raise _other_base(key, shape.extents, extents)
+
+        def merged() -> Iterator[torch.Tensor]:
+            for rows, weight in zip(row_ranges(shape), self._files.pieces(key), strict=True):
+                change_EOI = torch.bmm(layer.up[rows], layer.down[rows])
+                yield weight.float().add(change_EOI.transpose(1, 2) if is_transposed else change_EOI, alpha=self._scale)
+
+        return Output(key, shape, merged)
+
     def _merged(
         self, source: str, shape: TensorShape, left_OR: torch.Tensor, right_RI: torch.Tensor
     ) -> Iterator[torch.Tensor]:
         for rows, weight_OI in zip(row_ranges(shape), self._files.pieces(source), strict=True):
             yield torch.addmm(weight_OI.float(), left_OR[rows], right_RI, alpha=self._scale)
+
+
+def _is_fused(layer: LowRank) -> bool:
+    return layer.down.dim() == 3
+
+
+def _by_expert(name: str, layer: LowRank, files: BaseFiles) -> Iterator[tuple[str, LowRank]]:
+    """The matrices of single experts, by the keys that the base model's files have for their weights."""
+    known = next((each for each in KNOWN if f"{each.prefix(name)}.0.{each.last}.weight" in files.shapes), None)
+    if known is None:
+        raise ExportRefused(
+            f"the run trained the experts {name!r}, which the base model's files hold quantised or under names that "
+            "are not known here; save the base model with save_pretrained in bfloat16 and merge into that"
+        )
+    for expert in range(len(layer.down)):
+        for part, rows in known.parts(name, layer.up.shape[1]):
+            matrices = LowRank(layer.down[expert], layer.up[expert, rows])
+            yield f"{known.prefix(name)}.{expert}.{part}.weight", matrices
 
 
 class _Full:
@@ -206,25 +253,17 @@ class _Full:
         return Output(key, shape, lambda: self._files.pieces(key))
 
 
-def _read_layers(archive: Archive) -> dict[str, LowRank]:
-    """The LoRA matrices by the weight they belong to, from a training archive or from PEFT files."""
+def _read_layers(archive: Archive, layout: _Layout, spec: RunSpec) -> dict[str, LowRank]:
+    """The LoRA matrices by layer, from a training archive or from PEFT files."""
     member = "adapter_model.safetensors" if "adapter_model.safetensors" in archive.members else "weights.safetensors"
     if member not in archive.members:
         raise ExportRefused("the archive holds no adapter, so there is nothing to merge")
-    found = {_matrix_name(key): tensor for key, tensor in archive.tensors(member).items()}
-    layers = sorted({name.removesuffix(".lora_A").removesuffix(".lora_B") for name in found})
-    names = [f"{layer}.{matrix}" for layer in layers for matrix in ("lora_A", "lora_B")]
-    if sorted(names) != sorted(found):
-        raise ExportRefused(f"member {member!r} of the archive is not an adapter: its matrices do not come in pairs")
-    matrices = dict(zip(names, _read(archive, [found[name] for name in names]), strict=True))
-    return {
-        f"{layer}.weight": LowRank(matrices[f"{layer}.lora_A"].float(), matrices[f"{layer}.lora_B"].float())
-        for layer in layers
-    }
-
-
-def _matrix_name(key: str) -> str:
-    return key.removeprefix(_PEFT_PREFIX).removesuffix(".weight")
+    found = archive.tensors(member)
+    tensors = dict(zip(found, (tensor.float() for tensor in _read(archive, list(found.values()))), strict=True))
+    try:
+        return read_peft_matrices(tensors, rank=spec.rank, files=layout.expert_files, first_name=layout.first_name)
+    except BadRequest as error:
+        raise ExportRefused(f"member {member!r} of the archive cannot be merged: {error}") from error
 
 
 def _read(archive: Archive, tensors: list[ArchiveTensor]) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ from typing import Final
 
 import orjson
 
-from chockstone.backends.run_spec import ActivationCheckpointing
+from chockstone.backends.run_spec import ActivationCheckpointing, RouterReplay
 from chockstone.telemetry import tracing
 from chockstone.telemetry.log_format import LogFormat, configure_logging
 
@@ -44,6 +44,7 @@ class WorkerConfig:
     max_sequences: int = 256
     tokens_per_micro_batch: int = 0  # 0: chosen for the device
     activation_checkpointing: ActivationCheckpointing = "auto"
+    router_replay: RouterReplay = "on"
     log_level: str = "info"
     log_format: LogFormat = "text"
     otlp_endpoint: str | None = None

@@ -170,7 +170,7 @@ class VllmBackend(WorkerCalls):
             return await self._worker.sample(call)
         tokens = sum(len(sequence.tokens) for sequence in result.sequences)
         encoded = await _beside_loop(lambda: encode_sample_result(result, request), size_bytes=8 * tokens)
-        return SampleReply(result=encoded, tokens=tokens, prompt_tokens=len(request.prompt))
+        return SampleReply(content=encoded, tokens=tokens, prompt_tokens=len(request.prompt))
 
 
 async def _beside_loop(work: Callable[[], T], *, size_bytes: int) -> T:

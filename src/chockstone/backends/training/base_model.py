@@ -6,6 +6,7 @@ Shapes: B batch, T time, D hidden, V vocabulary.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -16,15 +17,20 @@ from typing import Any, Final
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from chockstone.backends.export.expert_files import ExpertFiles, choose_expert_files
 from chockstone.backends.export.model_files import check_weights
 from chockstone.backends.run_spec import ActivationCheckpointing
 from chockstone.backends.training.activations import Activations
 from chockstone.backends.training.full import FullWeights, OwnWeights
-from chockstone.backends.training.lora import AdaptableLinear, make_adaptable
+from chockstone.backends.training.lora import Adaptable, AdaptableLinear, make_adaptable
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.checkpoints import Archive
+from chockstone.sampling.adapter import LowRank
+from chockstone.sampling.experts.modules import ExpertProjection, make_experts_adaptable
+from chockstone.sampling.experts.routers import Routers, find_routers
 from chockstone.wire.failures import ServerFailure
 
+log = logging.getLogger(__name__)
 RestoreTemplate = Callable[
     [Archive], MutableMapping[str, Any]
 ]  # makes a state with room for tensors; Any: their values
@@ -64,7 +70,7 @@ class BaseModel:
     device: torch.device
     dtype: torch.dtype
     architecture: str
-    layers: Mapping[str, AdaptableLinear]
+    layers: Mapping[str, Adaptable]
     backbone: Callable[..., Any]  # Any: as above
     head: AdaptableLinear
     head_name: str
@@ -74,6 +80,12 @@ class BaseModel:
     computing: Callable[[], AbstractContextManager[None]]
     restore_template: RestoreTemplate | None
     activations: Activations
+    routers: Routers  # empty: recorded routing cannot be replayed
+
+    @property
+    def expert_files(self) -> ExpertFiles | None:
+        """How PEFT files name the model's routed experts; None: fused."""
+        return choose_expert_files(str(self.model.config.get_text_config().model_type))
 
     def limited(self, max_context: int | None) -> BaseModel:
         """The same model with a lower limit on the length of inputs."""
@@ -86,14 +98,21 @@ class BaseModel:
         hidden_BTD: torch.Tensor = self.backbone(input_ids=tokens_BT, use_cache=False).last_hidden_state
         return hidden_BTD
 
-    def trained_states(self, tokens_BT: torch.Tensor) -> torch.Tensor:
-        """``hidden_states`` of a micro-batch. Its layers keep their activations, or are computed again."""
+    def trained_states(self, tokens_BT: torch.Tensor, routing_LNK: torch.Tensor | None = None) -> torch.Tensor:
+        """``hidden_states`` of a micro-batch. Its layers keep their activations, or are computed again.
+
+        ``routing_LNK``: experts to compute with, for all tokens in their order. The backward pass must run in
+        ``routers.forced(routing_LNK)``, too.
+        """
 
         def measured(tokens: int) -> torch.Tensor:
             with self.computing():  # all processes measure at their first micro-batch, which they run together
                 return self.hidden_states(torch.zeros(1, tokens, dtype=tokens_BT.dtype, device=tokens_BT.device))
 
-        with self.activations.kept_or_recomputed(*tokens_BT.shape, device=self.device, measured=measured):
+        with (
+            self.activations.kept_or_recomputed(*tokens_BT.shape, device=self.device, measured=measured),
+            self.routers.forced(routing_LNK),
+        ):
             return self.hidden_states(tokens_BT)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -170,7 +189,7 @@ def prepare_base_model(
     embeddings: Any = model.get_input_embeddings()  # Any: some kind of nn.Embedding
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # transformers has no types here
     head_name = next((path for path, layer in layers.items() if layer is head), None)
-    if head_name is None:
+    if head_name is None or not isinstance(head, AdaptableLinear):
         raise ServerFailure(
             f"model {name!r} ({type(model).__name__}) has no plain linear output layer, so it cannot be trained here."
         )
@@ -179,14 +198,14 @@ def prepare_base_model(
         directory=directory,
         model=model,
         tokenizer=tokenizer,
-        vocab_size=min(layers[head_name].out_features, embeddings.weight.shape[0]),
+        vocab_size=min(head.out_features, embeddings.weight.shape[0]),
         max_context=_max_context(model.config, tokenizer),
         device=model.device,
         dtype=model.dtype,
         architecture=holding.architecture or type(model).__name__,
         layers=layers,
         backbone=holding.backbone,
-        head=layers[head_name],
+        head=head,
         head_name=head_name,
         finish=_unchanged,
         own_weights=holding.own_weights,
@@ -194,8 +213,9 @@ def prepare_base_model(
         computing=holding.computing,
         restore_template=holding.restore_template,
         activations=Activations(model, mode=activation_checkpointing),
+        routers=Routers(),
     )
-    return _verified(base)
+    return _verified_experts(_verified(_with_routers(base)))
 
 
 def choose_device(device: str) -> str:
@@ -253,12 +273,13 @@ def _unchanged(logits: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def _verified(base: BaseModel) -> BaseModel:
     """The model with what it applies to its logits. Raises ServerFailure if its logits are not understood."""
-    tokens_BT = (torch.arange(12, device=base.device) * 7 % base.vocab_size)[None]
-    with base.computing():
+    tokens_BT = _probe(base)
+    with base.computing(), base.routers.recording():
         expected = base.model(input_ids=tokens_BT, use_cache=False).logits.float()
-    with base.computing():
+    routing_LNK = base.routers.take()
+    with base.computing(), base.routers.forced(routing_LNK):
         raw = base.head(base.hidden_states(tokens_BT))
-    with base.computing():
+    with base.computing(), base.routers.forced(None if routing_LNK is None else routing_LNK[:, :5]):
         prefix = base.head(base.hidden_states(tokens_BT[:, :5]))
     subject = f"model {base.name!r} ({base.architecture})"
     if not expected.isfinite().all():
@@ -273,6 +294,54 @@ def _verified(base: BaseModel) -> BaseModel:
     if not _agree(finish(prefix).float(), expected[:, :5], base.dtype):
         raise ServerFailure(f"{subject} is not causal: later tokens change earlier logits. It cannot be trained here.")
     return replace(base, finish=finish)
+
+
+def _probe(base: BaseModel) -> torch.Tensor:
+    """A few tokens to compare with."""
+    return (torch.arange(12, device=base.device) * 7 % base.vocab_size)[None]
+
+
+@torch.no_grad()
+def _verified_experts(base: BaseModel) -> BaseModel:
+    """The same model. Its experts are left out of ``layers`` if they compute otherwise than this server thinks."""
+    experts = {name: layer for name, layer in base.layers.items() if isinstance(layer, ExpertProjection)}
+    if not experts:
+        return base
+    tokens_BT = _probe(base)
+    with base.computing(), base.routers.recording():
+        expected = base.logits(base.hidden_states(tokens_BT))
+    routing_LNK = base.routers.take()
+    try:
+        for layer in experts.values():
+            down, up = (torch.zeros((), device=base.device).expand(shape) for shape in layer.matrix_shapes(1))
+            layer.active = LowRank(down, up)
+        with base.computing(), base.routers.forced(routing_LNK):
+            adapted = base.logits(base.hidden_states(tokens_BT))
+        is_known = _agree(adapted, expected, base.dtype)
+    except (TypeError, RuntimeError, AttributeError):  # what other arguments or other weights bring
+        is_known = False
+    finally:
+        for layer in experts.values():
+            layer.active = None
+    if is_known:
+        return base
+    log.warning("experts cannot be trained model=%s architecture=%s", base.name, base.architecture)
+    return replace(base, layers={name: layer for name, layer in base.layers.items() if name not in experts})
+
+
+@torch.no_grad()
+def _with_routers(base: BaseModel) -> BaseModel:
+    tokens_BT = _probe(base)
+
+    def run() -> torch.Tensor:
+        with base.computing():
+            return base.hidden_states(tokens_BT)
+
+    experts = make_experts_adaptable(base.model)
+    routers = find_routers(base.model, experts, run)
+    if experts and not routers:
+        log.warning("routing cannot be replayed model=%s architecture=%s", base.name, base.architecture)
+    return replace(base, routers=routers)
 
 
 def _agree(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:

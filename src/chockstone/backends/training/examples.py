@@ -21,6 +21,7 @@ from chockstone.backends.losses.losses import CLIPS, BuiltInLoss
 from chockstone.backends.training.base_model import BaseModel
 from chockstone.backends.training.micro_batches import DatumExtent
 from chockstone.wire.codecs.passes import Array, Datum, Pass
+from chockstone.wire.codecs.routing import Routing
 from chockstone.wire.failures import BadRequest
 
 TARGETS = "target_tokens"
@@ -33,6 +34,7 @@ class Example:
     targets_NK: torch.Tensor  # int64
     shape: tuple[int, ...]  # of the targets as sent: [N] or [N, K]
     inputs: Mapping[str, torch.Tensor]  # what the loss reads: [N, K], or as sent for a custom loss
+    routing_LNK: torch.Tensor | None = None  # experts to compute with, of the first positions; int64
 
     @property
     def extent(self) -> DatumExtent:
@@ -42,7 +44,13 @@ class Example:
 def check_examples(request: Pass, loss: BuiltInLoss | CustomLoss, base: BaseModel) -> list[Example]:
     if not request.data:
         raise BadRequest("the request has no datums.")
-    return [_Check(index, datum, base).example(loss) for index, datum in enumerate(request.data)]
+    routing = request.routing or (None,) * len(request.data)
+    if len(routing) != len(request.data):
+        raise BadRequest(f"the request has {len(request.data)} datums, and routing of {len(routing)}.")
+    return [
+        _Check(index, datum, base).example(loss, experts)
+        for index, (datum, experts) in enumerate(zip(request.data, routing, strict=True))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,7 @@ class _Check:
     def refuse(self, why: str) -> BadRequest:
         return BadRequest(f"datum {self.index}: {why}")
 
-    def example(self, loss: BuiltInLoss | CustomLoss) -> Example:
+    def example(self, loss: BuiltInLoss | CustomLoss, routing: Routing | None) -> Example:
         self._tokens()
         targets = self._targets()
         given = self.datum.inputs
@@ -68,7 +76,21 @@ class _Check:
             targets_NK=torch.from_numpy(targets.astype(np.int64)).view(len(targets), -1),
             shape=targets.shape,
             inputs=inputs,
+            routing_LNK=None if routing is None else self._routing(routing),
         )
+
+    def _routing(self, routing: Routing) -> torch.Tensor | None:
+        """None if the model is computed without: its routers are not known."""
+        routers = self.base.routers
+        if not routers:
+            return None
+        if (
+            routing.shape[1] != len(routers)
+            or len(routing) > len(self.datum.tokens)
+            or (routing.size and int(routing.max()) >= routers.experts)
+        ):
+            raise self.refuse(f"its routing of shape {list(routing.shape)} is not that of this model and these tokens.")
+        return torch.from_numpy(routing.astype(np.int64)).transpose(0, 1)
 
     def _tokens(self) -> None:
         tokens, limit = self.datum.tokens, self.base.max_context

@@ -24,6 +24,7 @@ from chockstone.backends.losses.losses import Loss
 from chockstone.backends.training.base_model import BaseModel
 from chockstone.backends.training.examples import Example, concatenate
 from chockstone.backends.training.pass_results import BatchResult, gather_results
+from chockstone.backends.training.routing import padded_rows, place_routing
 from chockstone.wire.failures import BadRequest
 
 _LOGITS_BYTES: Final = 64 << 20
@@ -72,7 +73,8 @@ def _run_micro_batch(
         refusal = error
     base.process_group.raise_together(refusal)  # no process runs the backward pass alone
     if hidden_RD.requires_grad:
-        torch.autograd.backward(hidden_RD, grad_RD)
+        with base.routers.forced(batch.routing_LNK):  # layers may be computed again
+            torch.autograd.backward(hidden_RD, grad_RD)
     return batch.result()
 
 
@@ -95,12 +97,14 @@ class _Batch:
         self.logprobs_RK = torch.zeros(self.targets_RK.shape, device=base.device)
         self.inputs = {} if loss.whole_datum else concatenate(examples, base.device)
         self.terms_RK = torch.zeros_like(self.logprobs_RK)
+        count = max(self.lengths) * len(examples)
+        self.routing_LNK = place_routing(examples, padded_rows(self.lengths), count=count, device=base.device)
         self.losses: list[float] = []
         self.metrics: dict[str, float] = {}
 
     def hidden_states(self) -> torch.Tensor:
         tokens_BT = pad_sequence([example.tokens_N for example in self.examples], batch_first=True)
-        hidden_BTD = self.base.trained_states(tokens_BT.to(self.base.device))
+        hidden_BTD = self.base.trained_states(tokens_BT.to(self.base.device), self.routing_LNK)
         if min(self.lengths) == tokens_BT.shape[1]:
             return hidden_BTD.flatten(0, 1)
         return torch.cat([hidden_TD[:length] for hidden_TD, length in zip(hidden_BTD, self.lengths, strict=True)])

@@ -1,11 +1,12 @@
 # tensors carry their axes
 """LoRA: low-rank additions to a shared base model, one set per run.
 
-The base model's linear layers are made *adaptable* once. A run sets its matrices on them during one micro-batch and
-removes them again, so any number of runs share one model. The arithmetic and the initial values are those of PEFT:
-``y = W x + b + scale * up @ (down @ x)``, with ``up`` zero initially.
+The base model's linear layers and routed experts are made *adaptable* once. A run sets its matrices on them during one
+micro-batch and removes them again, so any number of runs share one model. The arithmetic and the initial values are
+those of PEFT: ``y = W x + b + scale * up @ (down @ x)``, with ``up`` zero initially. Each expert has matrices of its
+own. The router is not trained.
 
-Shapes: B batch, N rows (all leading axes in one), I in, O out, R rank.
+Shapes: B batch, N rows (all leading axes in one), I in, O out, R rank, E experts.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from chockstone.backends.run_spec import ALPHA, RunSpec
 from chockstone.backends.training.flat_parameters import FlatParameters
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.sampling.adapter import Adapter, LowRank
+from chockstone.sampling.experts.modules import ExpertProjection, expert_projections, make_experts_adaptable
 from chockstone.wire.failures import BadRequest
 
 _IN_A_BLOCK = re.compile(r"\.\d+\.")
 _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
+_ROUTER = re.compile(r"gate|router", re.IGNORECASE)
 
 
 class AdaptableLinear(nn.Linear):
@@ -45,6 +48,10 @@ class AdaptableLinear(nn.Linear):
         y_NO = _adapted_linear(x_NI, self.weight, self.bias, self.active.down, self.active.up, self.scale)
         return y_NO.view(*input.shape[:-1], self.out_features)
 
+    def matrix_shapes(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of ``lora_A`` and ``lora_B``."""
+        return (rank, self.in_features), (self.out_features, rank)
+
 
 class AdaptableConv1D(AdaptableLinear):
     """The linear layer of GPT-2, whose weight is stored as [I, O]."""
@@ -58,9 +65,12 @@ class AdaptableConv1D(AdaptableLinear):
         return y_NO.view(*input.shape[:-1], self.out_features)
 
 
-def make_adaptable(model: nn.Module) -> dict[str, AdaptableLinear]:
-    """Turn every plain linear layer of ``model`` into an adaptable one, in place; returns them by name."""
-    layers: dict[str, AdaptableLinear] = {}
+Adaptable = AdaptableLinear | ExpertProjection
+
+
+def make_adaptable(model: nn.Module) -> dict[str, Adaptable]:
+    """Let plain linear layers and routed experts of ``model`` take adapters, in place; returns them by name."""
+    layers: dict[str, Adaptable] = {}
     for name, module in model.named_modules():
         is_falcons = type(module).__name__ == "FalconLinear"  # it computes what nn.Linear does
         if type(module) in (nn.Linear, Conv1D) or is_falcons:
@@ -71,15 +81,18 @@ def make_adaptable(model: nn.Module) -> dict[str, AdaptableLinear]:
             adaptable.active, adaptable.scale = None, 0.0
         if isinstance(module, AdaptableLinear):
             layers[name] = module
-    return layers
+    return layers | expert_projections(make_experts_adaptable(model))
 
 
 class LoraWeights:
-    """One run's matrices: ``<layer>.lora_A`` [R, I] and ``<layer>.lora_B`` [O, R] for each layer it trains."""
+    """One run's matrices, ``<layer>.lora_A`` and ``<layer>.lora_B``, for each layer it trains.
+
+    They are [R, I] and [O, R], for all experts of a layer [E, R, I] and [E, O, R].
+    """
 
     def __init__(
         self,
-        layers: dict[str, AdaptableLinear],
+        layers: dict[str, Adaptable],
         *,
         head_name: str,
         spec: RunSpec,
@@ -91,8 +104,7 @@ class LoraWeights:
         self.scale = ALPHA / spec.rank
         shapes: dict[str, tuple[int, ...]] = {}
         for name, layer in self.layers.items():
-            shapes[f"{name}.lora_A"] = (spec.rank, layer.in_features)
-            shapes[f"{name}.lora_B"] = (layer.out_features, spec.rank)
+            shapes[f"{name}.lora_A"], shapes[f"{name}.lora_B"] = layer.matrix_shapes(spec.rank)
         self.parameters = FlatParameters(shapes, device=device)
         views = self.parameters.views(self.parameters.flat)
         for name in self.layers:
@@ -127,31 +139,51 @@ class LoraWeights:
         return Adapter(layers, self.scale)
 
 
-def _chosen(layers: dict[str, AdaptableLinear], head_name: str, spec: RunSpec) -> dict[str, AdaptableLinear]:
-    in_blocks = [name for name in layers if name != head_name and _IN_A_BLOCK.search(f".{name}.")]
+def _chosen(layers: dict[str, Adaptable], head_name: str, spec: RunSpec) -> dict[str, Adaptable]:
+    experts = {name for name, layer in layers.items() if isinstance(layer, ExpertProjection)}
+    in_blocks = {name for name in layers if name != head_name and _IN_A_BLOCK.search(f".{name}.")} - experts
     attention = {name for name in in_blocks if _ATTENTION.search(name)}
+    mlp = in_blocks - attention
+    if spec.train_experts:
+        mlp = (mlp - _routers(layers)) | experts
     asked = {
         "train_attn": (spec.train_attn, attention),
-        "train_mlp": (spec.train_mlp, set(in_blocks) - attention),
+        "train_mlp": (spec.train_mlp, mlp),
         "train_unembed": (spec.train_unembed, {head_name} & layers.keys()),
     }
     chosen: set[str] = set()
     for flag, (is_asked, names) in asked.items():
         if is_asked and not names:
             raise BadRequest(
-                f"{flag} is on, but this base model has no plain linear layers there to adapt "
-                f"(fused mixture-of-experts weights are not supported). Create the run with {flag}=False."
+                f"{flag} is on, but this base model has no layers there that can be adapted: they are neither plain "
+                f"linear layers nor experts with the interface of transformers. Create the run with {flag}=False."
             )
         chosen |= names if is_asked else set()
     return {name: layer for name, layer in layers.items() if name in chosen}
 
 
-def _initialise(down_RI: torch.Tensor, *, seed: int, name: str) -> None:
+def _routers(layers: dict[str, Adaptable]) -> set[str]:
+    """Linear layers that choose between the experts beside them: they have an output for each expert."""
+    counts = {
+        name.rsplit(".", 2)[0]: layer.experts for name, layer in layers.items() if isinstance(layer, ExpertProjection)
+    }
+    return {
+        name
+        for name, layer in layers.items()
+        if isinstance(layer, AdaptableLinear)
+        and any(
+            name.startswith(f"{block}.") and _ROUTER.search(name[len(block) :]) and layer.out_features == count
+            for block, count in counts.items()
+        )
+    }
+
+
+def _initialise(down: torch.Tensor, *, seed: int, name: str) -> None:
     """Kaiming uniform with a = sqrt(5): within ±1/sqrt(I). The values of a layer depend only on seed and name."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    bound = 1 / math.sqrt(down_RI.shape[1])
-    down_RI.copy_(torch.empty(down_RI.shape).uniform_(-bound, bound, generator=generator))
+    bound = 1 / math.sqrt(down.shape[-1])
+    down.copy_(torch.empty(down.shape).uniform_(-bound, bound, generator=generator))
 
 
 class _AdaptedLinear(torch.autograd.Function):

@@ -130,7 +130,13 @@ class TrainedRun:
         Weights are stored by name. Moments and gradient are flat tensors with the layout of the weights.
         """
         gradient = self._gradient if with_gradient else None
-        return make_state(self.spec, self._weights.parameters, optimizer=self._optimizer, gradient=gradient)
+        return make_state(
+            self.spec,
+            self._weights.parameters,
+            optimizer=self._optimizer,
+            gradient=gradient,
+            expert_files=self.base.expert_files,
+        )
 
     def weights(self, *, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
         """The weights of ``state``. They are live tensors, unless they have to be cast."""
@@ -163,7 +169,13 @@ class TrainedRun:
     def peft_files(self) -> tuple[bytes, dict[str, torch.Tensor]]:
         """``adapter_config.json``, and the tensors of ``adapter_model.safetensors``, live as in ``state``."""
         adapter = self._lora().live()
-        return peft_files(adapter, rank=self.spec.rank, base_model=self.base.name, layer_names=self.base.layers)
+        return peft_files(
+            adapter,
+            rank=self.spec.rank,
+            base_model=self.base.name,
+            layer_names=self.base.layers,
+            expert_files=self.base.expert_files,
+        )
 
     def _lora(self) -> LoraWeights:
         if not isinstance(self._weights, LoraWeights):

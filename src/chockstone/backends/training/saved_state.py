@@ -1,6 +1,7 @@
 """Saved states: the state of a run as ``TrainedRun.state`` makes it and an archive holds it.
 
-    run        spec, and the layout: names and shapes in the order of the flat tensors
+    run        spec, and the layout: names and shapes in the order of the flat tensors; of a LoRA run with experts
+               also how files name experts, if by expert
     weights    tensors by name
     optimizer  steps, and flat moments if it has stepped
     gradient   flat, or None
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from chockstone.backends.export.expert_files import ExpertFiles, is_expert_weight
 from chockstone.backends.run_spec import ALPHA, RunSpec
 from chockstone.backends.training.flat_parameters import Parameters, Shapes
 from chockstone.backends.training.optimizers import MOMENTS, Optimizer
@@ -27,12 +29,20 @@ State = Mapping[str, Any]
 
 
 def make_state(
-    spec: RunSpec, parameters: Parameters, *, optimizer: Optimizer, gradient: torch.Tensor | None
+    spec: RunSpec,
+    parameters: Parameters,
+    *,
+    optimizer: Optimizer,
+    gradient: torch.Tensor | None,
+    expert_files: ExpertFiles | None = None,
 ) -> dict[str, Any]:
     moments = {name: parameters.whole(moment) for name, moment in optimizer.moments.items()}
     layout = [[name, list(shape)] for name, shape in parameters.shapes.items()]
+    run: dict[str, Any] = {"spec": spec.to_json(), "layout": layout}
+    if expert_files is not None and not spec.is_full and any(map(is_expert_weight, parameters.shapes.values())):
+        run["expert_files"] = expert_files.to_json()
     return {
-        "run": {"spec": spec.to_json(), "layout": layout},
+        "run": run,
         "weights": parameters.named(parameters.flat),
         "optimizer": {"steps": optimizer.steps, **moments},
         "gradient": None if gradient is None else parameters.whole(gradient),

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
+from chockstone.backends.export.peft_matrices import read_peft_matrices
 from chockstone.backends.run_spec import ALPHA
 from chockstone.backends.training.base_model import BaseModel
 from chockstone.backends.training.run import TrainedRun
 from chockstone.backends.training.saved_state import saved_adapter, saved_spec
-from chockstone.sampling.adapter import Adapter, LowRank
+from chockstone.sampling.adapter import Adapter
 from chockstone.sampling.model import SampledModel
 from chockstone.wire.failures import BadRequest
 
@@ -35,7 +36,7 @@ class Weights:
 def run_weights(run: TrainedRun, sampled: SampledModel) -> Weights:
     """Copy the run's weights as they are now."""
     if run.spec.is_full:
-        return _own_model(run)
+        return _own_model(run, sampled)
     return _on_base(sampled, run.adapter())
 
 
@@ -47,9 +48,9 @@ def read_weights(state: Mapping[str, Any], base: BaseModel, sampled: SampledMode
     if spec.is_full:
         run = TrainedRun(base, spec)
         run.load({"run": state["run"], "weights": state.get("model") or state["weights"]}, with_optimizer=False)
-        return _own_model(run)
+        return _own_model(run, sampled)
     if "adapter_model" in state:
-        return _on_base(sampled, _from_peft(state["adapter_model"], ALPHA / spec.rank, base.device))
+        return _on_base(sampled, _from_peft(state["adapter_model"], spec.rank, base))
     return _on_base(sampled, saved_adapter(state, base.device))
 
 
@@ -58,22 +59,25 @@ def _on_base(sampled: SampledModel, adapter: Adapter) -> Weights:
     return Weights(sampled, adapter, size)
 
 
-def _own_model(run: TrainedRun) -> Weights:
+def _own_model(run: TrainedRun, sampled: SampledModel) -> Weights:
     copy, base = run.full_copy(), run.base
-    model = SampledModel(copy.model, base.tokenizer, max_context=base.max_context, computing=copy.computing)
+    model = SampledModel(
+        copy.model,
+        base.tokenizer,
+        max_context=base.max_context,
+        computing=copy.computing,
+        records_routing=sampled.records_routing,
+    )
     return Weights(model, None, copy.size_bytes)
 
 
-def _from_peft(tensors: Mapping[str, torch.Tensor], scale: float, device: torch.device) -> Adapter:
-    names = [name.removesuffix(".lora_A.weight") for name in tensors if name.endswith(".lora_A.weight")]
-    layers = {
-        name.removeprefix("base_model.model."): LowRank(
-            tensors[f"{name}.lora_A.weight"].to(device, copy=True),
-            tensors[f"{name}.lora_B.weight"].to(device, copy=True),
-        )
-        for name in names
-    }
-    return Adapter(layers, scale)
+def _from_peft(tensors: Mapping[str, torch.Tensor], rank: int, base: BaseModel) -> Adapter:
+    copies = {name: tensor.to(base.device, copy=True) for name, tensor in tensors.items()}
+    has_gate = not any(name.endswith(".experts.up_proj") for name in base.layers)
+    layers = read_peft_matrices(
+        copies, rank=rank, files=base.expert_files, first_name="gate_up_proj" if has_gate else "up_proj"
+    )
+    return Adapter(layers, ALPHA / rank)
 
 
 class WeightsCache:

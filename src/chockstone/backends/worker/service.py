@@ -16,6 +16,7 @@ from contextvars import Context, copy_context
 from dataclasses import asdict, replace
 from typing import Any, Final, TypeVar
 
+import numpy as np
 import orjson
 
 from chockstone.backends.calls import (
@@ -76,6 +77,8 @@ from chockstone.sampling.model import SampledModel
 from chockstone.telemetry import tracing
 from chockstone.wire.codecs.pass_request import decode_pass
 from chockstone.wire.codecs.pass_result import encode_pass_result
+from chockstone.wire.codecs.passes import Pass
+from chockstone.wire.codecs.routing import digest_tokens, encode_routing, split_records
 from chockstone.wire.codecs.sample_request import decode_sample, limit_context
 from chockstone.wire.codecs.sample_result import encode_sample_result
 from chockstone.wire.failures import BadRequest, Failure, RequestError, ServerFailure
@@ -183,6 +186,7 @@ class WorkerService:
                 base.tokenizer,
                 max_context=base.max_context,
                 computing=base.computing if base.process_group.size > 1 else None,
+                records_routing=self._config.router_replay == "on" and len(base.routers) > 0,
             )
         return describe_environment(self._config, device, processes=self._process_group.size)
 
@@ -292,7 +296,7 @@ class WorkerService:
         return EmptyReply()
 
     def _forward_backward(self, call: ForwardBackwardCall) -> Work[PassReply]:
-        request = decode_pass(call.body)
+        request = _decode_pass(call)
         result = yield from self._run(call.run_id).apply(
             request,
             self._losses,
@@ -422,8 +426,16 @@ class WorkerService:
         if isinstance(outcome, Failure):
             raise BadRequest(outcome.error) if outcome.category == "user" else ServerFailure(outcome.error)
         tokens = sum(len(sequence.tokens) for sequence in outcome.sequences)
+        records = {
+            digest_tokens(np.concatenate([request.prompt, sequence.tokens[:-1]])): encode_routing(sequence.routing)
+            for sequence in outcome.sequences
+            if sequence.routing is not None
+        }
         return SampleReply(
-            result=encode_sample_result(outcome, request), tokens=tokens, prompt_tokens=len(request.prompt)
+            content=b"".join([encode_sample_result(outcome, request), *records.values()]),
+            tokens=tokens,
+            prompt_tokens=len(request.prompt),
+            routing={digest: len(record) for digest, record in records.items()},
         )
 
     def _cancel(self, call: CancelCall) -> Work[EmptyReply]:
@@ -465,6 +477,12 @@ class WorkerService:
             weights = read_weights(loading.result(), self._bases[base_model], self._sampled[base_model])
             self._weights_cache.put(archive, weights, is_durable=True)
         return weights
+
+
+def _decode_pass(call: ForwardBackwardCall) -> Pass:
+    end = len(call.body) - call.routing_bytes
+    request = decode_pass(call.body[:end])
+    return replace(request, routing=tuple(split_records(call.body[end:])))
 
 
 def _in_context(context: Context, steps: Steps) -> Steps:

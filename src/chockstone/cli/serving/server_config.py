@@ -25,6 +25,7 @@ def server_config(settings: Settings) -> ServerConfig:
         tokens_per_micro_batch=limits.tokens_per_micro_batch,
         spare_seconds=recovery.spare_worker or None,
         activation_checkpointing=limits.activation_checkpointing,
+        router_replay=limits.router_replay,
         limits=EngineLimits(
             operations_per_run=limits.max_queued_operations,
             samples=limits.max_queued_samples,

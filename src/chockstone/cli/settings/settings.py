@@ -40,6 +40,7 @@ from chockstone.engine.ownership.data_directory import DATABASE
 from chockstone.trackers.tracker import TrackerKind
 
 ActivationCheckpointing = Literal["auto", "on", "off"]
+RouterReplay = Literal["on", "off"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -78,6 +79,11 @@ class LimitSettings:
         choice(ActivationCheckpointing),
         "auto",
         "Compute activations again in the backward pass instead of keeping them; auto: if they need much memory.",
+    )
+    router_replay: RouterReplay = setting(
+        choice(RouterReplay),
+        "on",
+        "Train mixtures of experts with the experts that were chosen when the same tokens were sampled.",
     )
 
 

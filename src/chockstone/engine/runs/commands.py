@@ -73,20 +73,30 @@ class OpenRun:
 
 @dataclass(frozen=True, slots=True)
 class ForwardBackward:
-    """Compute losses, and gradients unless the request says forward only. The request itself is the body."""
+    """Compute losses, and gradients unless the request says forward only.
+
+    The body is the request itself, and then the records of routing to compute with.
+    """
 
     name: ClassVar[str] = "pass"
     loss_id: str | None = None  # of the custom loss that the body names
     elementwise_loss: bool = True  # False: written by a version whose results had no loss per position
     has_loss_id: bool = True  # False: written by a version that did not record ``loss_id``; the body has it
+    routing_bytes: int = 0  # at the end of the body
 
     def to_json(self) -> dict[str, Any]:
         elementwise = {"elementwise_loss": True} if self.elementwise_loss else {}
-        return elementwise | ({"loss_id": self.loss_id} if self.has_loss_id else {})
+        routing = {"routing_bytes": self.routing_bytes} if self.routing_bytes else {}
+        return elementwise | ({"loss_id": self.loss_id} if self.has_loss_id else {}) | routing
 
     @classmethod
     def from_json(cls, found: Json) -> ForwardBackward:
-        return cls(found.get("loss_id"), bool(found.get("elementwise_loss", False)), "loss_id" in found)
+        return cls(
+            found.get("loss_id"),
+            bool(found.get("elementwise_loss", False)),
+            "loss_id" in found,
+            int(found.get("routing_bytes", 0)),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from chockstone.engine.runs.recovery.journal_losses import JournalLosses, Journa
 from chockstone.engine.runs.recovery.recovery import RunRecovery
 from chockstone.engine.runs.recovery.run_usage import RunUsage
 from chockstone.engine.runs.registry import RunRegistry
+from chockstone.engine.runs.routing_records import RoutingRecords
 from chockstone.engine.runs.run import LiveRuns
 from chockstone.engine.runs.run_journal import RunJournals
 from chockstone.engine.runs.runner import Runner, Settlement
@@ -68,6 +69,7 @@ class RunCore:
         on_anonymous_sampler: Callable[[str, str], None],
         on_archive_written: Callable[[], None],
         on_trained: Callable[[str, int], None],
+        routing: RoutingRecords,
         timings: RecentTimings,
     ) -> None:
         self._catalog = catalog
@@ -139,7 +141,7 @@ class RunCore:
             history,
             max_runs=limits.runs,
         )
-        self.requests = TrainingRequests(self.registry, self.runner)
+        self.requests = TrainingRequests(self.registry, self.runner, routing)
         self.ending = RunEnd(runs, self.unloader, self.requests, futures)
 
     async def end_session(self, session_id: str) -> None:

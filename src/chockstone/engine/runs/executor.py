@@ -172,6 +172,7 @@ class Executor:
                 body,
                 elementwise_loss=command.elementwise_loss,
                 loss_limits=loss_limits,
+                routing_bytes=command.routing_bytes,
                 generation=run.generation,
             )
         self._instruments.computed("forward_backward", reply.seconds)

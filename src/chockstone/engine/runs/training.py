@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,17 +22,20 @@ from chockstone.engine.runs.commands import (
     StepOptimizer,
 )
 from chockstone.engine.runs.registry import RunRegistry
+from chockstone.engine.runs.routing_records import RoutingRecords
 from chockstone.engine.runs.run import Run, RunFacts
 from chockstone.engine.runs.runner import Runner
 from chockstone.engine.storage.verification import SkippedCheckpointRow
+from chockstone.wire.codecs.pass_request import peek_tokens
 from chockstone.wire.failures import BadRequest
 from chockstone.wire.paths import check_name
 
 
 class TrainingRequests:
-    def __init__(self, registry: RunRegistry, runner: Runner) -> None:
+    def __init__(self, registry: RunRegistry, runner: Runner, routing: RoutingRecords) -> None:
         self._registry = registry
         self._runner = runner
+        self._routing = routing
 
     async def open(
         self,
@@ -70,10 +74,23 @@ class TrainingRequests:
         return await self._runner.submit(run, 0, OpenRun(load))
 
     async def forward_backward(self, run: Run, seq_id: int | None, body: bytes, *, loss: LossRow | None = None) -> str:
-        """``loss`` is the custom loss that the request names; it must belong to the run's owner."""
-        command = ForwardBackward(None if loss is None else loss.loss_id)
+        """``loss`` is the custom loss that the request names; it must belong to the run's owner.
+
+        Routing that was recorded for the same tokens becomes a part of the operation, so that a replay has it.
+        """
+        records = await self._find_routing(run, body)
+        command = ForwardBackward(None if loss is None else loss.loss_id, routing_bytes=len(records))
         definition = None if loss is None else loss.definition
-        return await self._runner.submit(run, seq_id, command, body, loss=definition)
+        return await self._runner.submit(run, seq_id, command, body + records, loss=definition)
+
+    async def _find_routing(self, run: Run, body: bytes) -> bytes:
+        if not self._routing.has_any(run.owner):
+            return b""
+        try:
+            tokens = await asyncio.to_thread(peek_tokens, body)
+        except BadRequest:  # the worker says so
+            return b""
+        return self._routing.find(run.owner, run.base_model, tokens)
 
     async def optim_step(self, run: Run, seq_id: int | None, params: Mapping[str, Any]) -> str:
         return await self._runner.submit(run, seq_id, StepOptimizer(params))

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -75,6 +75,7 @@ class Sampling:
         on_recorded: Callable[[SampledTokens, int], None] | None = None,
         on_used: Callable[[str], None] = lambda _sampling_session_id: None,
         on_bad_archive: Callable[[SamplerSource, RequestError], None] = lambda _source, _error: None,
+        on_routed: Callable[[SamplerSource, Mapping[str, bytes]], None] = lambda _source, _records: None,
         instruments: Instruments | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         timings: RecentTimings | None = None,
@@ -82,8 +83,9 @@ class Sampling:
         """``on_sampled`` is called with what a sample used, and the sequence of its result if the journal has it;
         ``on_recorded`` with the same of each result of an earlier server, counted or not. After either, the journal
         keeps the result until its ``counted`` is called. ``on_used`` is called with a sampling session that samples
-        from an archive, ``on_bad_archive`` when that archive is damaged or missing. ``timings`` gets each sample that
-        ended, by its sampling session."""
+        from an archive, ``on_bad_archive`` when that archive is damaged or missing. ``on_routed`` is called with the
+        records of which experts a sample's tokens had, before the client gets the sample. ``timings`` gets each sample
+        that ended, by its sampling session."""
         self._worker = worker
         self._archives: set[str] = set()  # that the worker may hold in memory
         self._on_sampled = on_sampled
@@ -93,6 +95,7 @@ class Sampling:
         self._timings = timings or RecentTimings()
         self._on_used = on_used
         self._on_bad_archive = on_bad_archive
+        self._on_routed = on_routed
         self.recovered = asyncio.Event()
         self._problem = "those of the time before the restart are still being read"  # until it is over
         self._futures = futures
@@ -388,6 +391,8 @@ class Sampling:
             return OperationOutcome(Result.failed(error))
         ended_at = int(self._now().timestamp())
         self._note_timing(request, reply)
+        if reply.routing:
+            self._on_routed(source, reply.records)
         used = SampledTokens(
             source.owner, source.session_id, source.base_model, reply.prompt_tokens, reply.tokens, ended_at
         )

@@ -5,6 +5,7 @@ Shapes: R rank, of all parts of a product together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,9 +34,18 @@ class FusedAdapter:
 
     weights: tuple[torch.Tensor, ...]
     additions: tuple[Addition | None, ...]
+    experts: ExpertAdapter
 
 
-def check_adapter(adapter: Adapter, known: set[str]) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpertAdapter:
+    """Matrices of routed experts, by the names of their weights."""
+
+    layers: Mapping[str, LowRank]
+    scale: float
+
+
+def check_adapter(adapter: Adapter, known: Set[str]) -> None:
     if unknown := sorted(set(adapter.layers) - known):
         raise ServerFailure(
             f"the adapter has layers that its base model lacks: {', '.join(map(repr, unknown[:3]))}; "
@@ -51,22 +61,32 @@ def check_adapter(adapter: Adapter, known: set[str]) -> None:
 @torch.no_grad()
 def fuse_adapter(adapter: Adapter, weights: FusedWeights) -> FusedAdapter:
     matrices = weights.matrices
-    check_adapter(adapter, {name for matrix in matrices for name, _ in matrix.parts})
+    expert_names = {name for layer in weights.layers for name in layer.expert_names}
+    check_adapter(adapter, {name for matrix in matrices for name, _ in matrix.parts} | expert_names)
+    device = weights.embedding.device
+    experts = ExpertAdapter(
+        {
+            name: LowRank(layer.down.to(device), layer.up.to(device))
+            for name, layer in adapter.layers.items()
+            if name in expert_names
+        },
+        adapter.scale,
+    )
     additions = tuple(_addition(matrix, adapter) for matrix in matrices)
     base = tuple(matrix.weight for matrix in matrices)
     if not is_merging(weights):
-        return FusedAdapter(base, additions)
+        return FusedAdapter(base, additions, experts)
     merged = tuple(
         weight if addition is None else torch.addmm(weight, addition.up_t.t(), addition.down_t.t())
         for weight, addition in zip(base, additions, strict=True)
     )
-    return FusedAdapter(merged, (None,) * len(matrices))
+    return FusedAdapter(merged, (None,) * len(matrices), experts)
 
 
 def fuse_base(weights: FusedWeights) -> FusedAdapter:
     """The base model itself, as the adapter that changes nothing."""
     matrices = weights.matrices
-    return FusedAdapter(tuple(matrix.weight for matrix in matrices), (None,) * len(matrices))
+    return FusedAdapter(tuple(matrix.weight for matrix in matrices), (None,) * len(matrices), ExpertAdapter({}, 1.0))
 
 
 def is_merging(weights: FusedWeights) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from contextlib import nullcontext
 
 import torch
 
@@ -11,14 +12,17 @@ from chockstone.sampling.fused.attention import BucketAttention, RowsAttention
 from chockstone.sampling.fused.cache import CachedRows, CacheShape
 from chockstone.sampling.fused.decoder import Decoder
 from chockstone.sampling.fused.multi_lora import MultiLoraMatmul
+from chockstone.sampling.fused.routing import FusedRouting
 from chockstone.sampling.fused.weights import FusedWeights
 from chockstone.sampling.network import LIGHT, NewRows
 from chockstone.sampling.sequence import Sequence
 
 
 class FusedBatch:
-    def __init__(self, decoder: Decoder, shape: CacheShape) -> None:
+    def __init__(self, decoder: Decoder, shape: CacheShape, routing: FusedRouting | None = None) -> None:
+        """``routing`` records which experts are chosen."""
         self._decoder = decoder
+        self._routing = routing
         self._size = decoder.weights.size
         self._rows = CachedRows(shape)
         self._adapters: dict[Sequence, FusedAdapter] = {}
@@ -29,6 +33,8 @@ class FusedBatch:
         for some in new_rows:
             for sequence in some.sequences:
                 self._adapters[sequence] = some.adapter
+        if self._routing is not None:
+            self._routing.note_started(new_rows)
         self._round = None
 
     def leave(self, sequences: Many[Sequence], *, tainted: bool = False) -> None:
@@ -50,7 +56,10 @@ class FusedBatch:
             self._decoder.rotary.reach(self._round.reach)
         now = self._round
         now.advance()
-        hidden = self._decoder.hidden(now.last_tokens(), now.positions, now.matmul, now.attention, order=now.order)
+        with nullcontext() if self._routing is None else self._routing.recording():
+            hidden = self._decoder.hidden(now.last_tokens(), now.positions, now.matmul, now.attention, order=now.order)
+        if self._routing is not None:
+            self._routing.note_decoded(now.sequences)
         return now.sequences, self._decoder.logits(hidden, now.matmul)
 
 

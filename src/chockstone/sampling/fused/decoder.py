@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812  # the name everyone reads
 
 from chockstone.sampling.fused.multi_lora import MultiLoraMatmul
 from chockstone.sampling.fused.rotary import RotaryTable
-from chockstone.sampling.fused.weights import FusedWeights, Norm
+from chockstone.sampling.fused.weights import ExpertBlock, FusedWeights, Norm
 
 
 class Attention(Protocol):
@@ -50,9 +50,10 @@ class Decoder:
         rotated = queries + keys
         cos_N1D, sin_N1D = self.rotary.look_up(positions_N)
         x_NH = weights.embedding.index_select(0, tokens_N)
-        for number in range(len(weights.layers)):
+        product = 0
+        for number, layer in enumerate(weights.layers):
             normed_NH = self._attention_norms[number](x_NH)
-            qkv = matmul.product(4 * number, normed_NH)
+            qkv = matmul.product(product, normed_NH)
             if order is not None:
                 qkv = qkv.index_select(0, order[0])
             qkv = qkv.contiguous().view(-1, rotated + keys, width)
@@ -65,13 +66,18 @@ class Decoder:
             )
             if order is not None:
                 mixed = mixed.index_select(0, order[1])
-            x_NH = matmul.add_product(4 * number + 1, mixed, x_NH)
-            gate, up = matmul.product(4 * number + 2, self._mlp_norms[number](x_NH)).chunk(2, -1)
-            x_NH = matmul.add_product(4 * number + 3, weights.activation(gate).mul_(up), x_NH)
+            x_NH = matmul.add_product(product + 1, mixed, x_NH)
+            normed_NH = self._mlp_norms[number](x_NH)
+            if isinstance(layer.mlp, ExpertBlock):
+                x_NH = x_NH.add_(matmul.mix(layer.mlp, normed_NH))
+            else:
+                gate, up = matmul.product(product + 2, normed_NH).chunk(2, -1)
+                x_NH = matmul.add_product(product + 3, weights.activation(gate).mul_(up), x_NH)
+            product += len(layer.matrices)
         return self._final_norm(x_NH)
 
     def logits(self, hidden_NH: torch.Tensor, matmul: MultiLoraMatmul) -> torch.Tensor:
-        return matmul.product(4 * len(self.weights.layers), hidden_NH).float().contiguous()
+        return matmul.product(len(self.weights.matrices) - 1, hidden_NH).float().contiguous()
 
 
 class _FusedNorm:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 
 from chockstone.sampling.adapter import Adapter, AdapterCache
+from chockstone.sampling.experts.routers import RoutingRecorder
 from chockstone.sampling.fused.adapter import FusedAdapter, fuse_adapter, fuse_base
 from chockstone.sampling.fused.attention import PrefillAttention
 from chockstone.sampling.fused.batch import FusedBatch
 from chockstone.sampling.fused.cache import CacheShape, bucket_size, new_prefix
 from chockstone.sampling.fused.decoder import Decoder
 from chockstone.sampling.fused.multi_lora import MultiLoraMatmul
-from chockstone.sampling.fused.weights import FusedWeights
+from chockstone.sampling.fused.routing import FusedRouting
+from chockstone.sampling.fused.weights import ExpertBlock, FusedWeights
 from chockstone.sampling.network import PromptChunk, choose_tokens_per_prefill
 
 
 class FusedLlama:
     chunks_per_prefill = 128
 
-    def __init__(self, weights: FusedWeights) -> None:
+    def __init__(self, weights: FusedWeights, *, records_routing: bool = False) -> None:
+        """``records_routing``: sequences keep which experts were chosen for their tokens."""
         embedding = weights.embedding
         self._shape = CacheShape(
             layers=len(weights.layers),
@@ -36,6 +40,8 @@ class FusedLlama:
         self.scored_tokens_per_prefill = self.tokens_per_prefill  # logits are computed on request
         self._decoder = Decoder(weights)
         self._base = fuse_base(weights)
+        experts = [layer.mlp.experts for layer in weights.layers if isinstance(layer.mlp, ExpertBlock)]
+        self._routing = FusedRouting(RoutingRecorder(experts)) if records_routing and experts else None
         self._prepared = AdapterCache(lambda adapter: fuse_adapter(adapter, weights))
 
     def prepare(self, adapter: Adapter | None) -> FusedAdapter:
@@ -60,11 +66,14 @@ class FusedLlama:
         positions = np.concatenate([np.arange(chunk.start, chunk.stop) for chunk in ordered])
         self._decoder.rotary.reach(max(chunk.stop for chunk in ordered))
         matmul = MultiLoraMatmul(self._weights, [(chunk.adapter, len(chunk.tokens)) for chunk in ordered])
-        hidden = self._decoder.hidden(tokens, torch.from_numpy(positions).to(device), matmul, attention)
+        with nullcontext() if self._routing is None else self._routing.recording():
+            hidden = self._decoder.hidden(tokens, torch.from_numpy(positions).to(device), matmul, attention)
+        if self._routing is not None:
+            self._routing.note_prompts(ordered)
         return FusedPrefill(self._decoder, chunks, order, hidden)
 
     def new_batch(self) -> FusedBatch:
-        return FusedBatch(self._decoder, self._shape)
+        return FusedBatch(self._decoder, self._shape, self._routing)
 
 
 class FusedPrefill:

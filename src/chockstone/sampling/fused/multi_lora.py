@@ -8,8 +8,9 @@ from typing import Final
 
 import torch
 
+from chockstone.sampling.experts.modules import expert_projections
 from chockstone.sampling.fused.adapter import FusedAdapter
-from chockstone.sampling.fused.weights import FusedWeights
+from chockstone.sampling.fused.weights import ExpertBlock, FusedWeights
 
 _FEW_ROWS: Final = 256
 _BLOCK: Final = 128  # rows of a weight
@@ -60,6 +61,20 @@ class MultiLoraMatmul:
         if (addition := self._first.additions[number]) is not None:
             residual.addmm_(torch.mm(x, addition.down_t), addition.up_t)
         return residual
+
+    def mix(self, block: ExpertBlock, x_NH: torch.Tensor) -> torch.Tensor:
+        """The outputs of routed experts, each row by its adapter's."""
+        projections = expert_projections({block.name: block.experts})
+        parts = []
+        for adapter, a, b in self._ranges:
+            for name, projection in projections.items():
+                projection.active, projection.scale = adapter.experts.layers.get(name), adapter.experts.scale
+            try:
+                parts.append(block.module(x_NH[None, a:b])[0])
+            finally:
+                for projection in projections.values():
+                    projection.active = None
+        return parts[0] if self._is_uniform else torch.cat(parts)
 
     def _times(self, x: torch.Tensor, weight: torch.Tensor, number: int) -> torch.Tensor:
         bias = self._matrices[number].bias

@@ -1,7 +1,7 @@
 """Fused weights: those of a Llama-like model, recognised by its modules and joined for few large products.
 
 Query, key and value matrices become views of one tensor, gate and up likewise: no memory is added, and
-the model's own modules, parameters and state_dict work as before.
+the model's own modules, parameters and state_dict work as before. Blocks of routed experts compute by themselves.
 
 Shapes: H hidden, D head width, I intermediate.
 """
@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # the name everyone reads
 from torch import nn
 from transformers import PreTrainedModel
+
+from chockstone.sampling.experts.modules import AdaptableExperts, expert_projections, make_experts_adaptable
 
 _ATTENTION: Final = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _NORMS: Final = {"q_norm", "k_norm"}
@@ -43,21 +45,40 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertBlock:
+    """A router with its experts, and nothing else that an adapter could change."""
+
+    module: nn.Module
+    experts: AdaptableExperts
+    name: str  # of the experts
+
+
+@dataclass(frozen=True, slots=True)
 class FusedLayer:
     attention_norm: Norm
     qkv: Matrix
     head_norm: Norm | None  # weight [query heads + key heads, D]
     output: Matrix
     mlp_norm: Norm
-    gate_up: Matrix
-    down: Matrix
+    mlp: tuple[Matrix, Matrix] | ExpertBlock  # gate with up, and down; or routed experts
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        return self.qkv, self.output, *(self.mlp if isinstance(self.mlp, tuple) else ())
+
+    @property
+    def expert_names(self) -> tuple[str, ...]:
+        """Of the weights of its routed experts."""
+        if isinstance(self.mlp, tuple):
+            return ()
+        return tuple(expert_projections({self.mlp.name: self.mlp.experts}))
 
 
 @dataclass(frozen=True, slots=True)
 class FusedWeights:
     embedding: torch.Tensor
     layers: tuple[FusedLayer, ...]
-    matrices: tuple[Matrix, ...]  # by product number: four of each layer, then the head
+    matrices: tuple[Matrix, ...]  # by product number: those of each layer, then the head
     final_norm: Norm
     rotary: nn.Module
     activation: Activation
@@ -65,11 +86,18 @@ class FusedWeights:
     key_heads: int
     head_width: int
     scaling: float
+    experts_per_token: int
 
     @property
     def size(self) -> int:
         """Number of weights that every token is multiplied with."""
-        return sum(matrix.weight.numel() for matrix in self.matrices)
+        expert_sizes = sum(
+            each.in_features * each.out_features
+            for layer in self.layers
+            if isinstance(layer.mlp, ExpertBlock)
+            for each in (layer.mlp.experts.first, layer.mlp.experts.last)
+        )
+        return sum(matrix.weight.numel() for matrix in self.matrices) + expert_sizes * self.experts_per_token
 
 
 def fuse_weights(model: PreTrainedModel, *, max_context: int) -> FusedWeights | None:
@@ -90,12 +118,11 @@ def fuse_weights(model: PreTrainedModel, *, max_context: int) -> FusedWeights | 
                 head_norm=_head_norm(attention, width) if hasattr(attention, "q_norm") else None,
                 output=_fuse([attention.o_proj], names),
                 mlp_norm=_norm(layer.post_attention_layernorm),
-                gate_up=_fuse([layer.mlp.gate_proj, layer.mlp.up_proj], names),
-                down=_fuse([layer.mlp.down_proj], names),
+                mlp=_fuse_mlp(layer.mlp, names),
             )
         )
-    activation = body.layers[0].mlp.act_fn
-    matrices = [matrix for one in layers for matrix in (one.qkv, one.output, one.gate_up, one.down)]
+    activation = next((layer.mlp.act_fn for layer in body.layers if hasattr(layer.mlp, "act_fn")), F.silu)
+    matrices = [matrix for one in layers for matrix in one.matrices]
     return FusedWeights(
         embedding=body.embed_tokens.weight.detach(),
         layers=tuple(layers),
@@ -107,7 +134,20 @@ def fuse_weights(model: PreTrainedModel, *, max_context: int) -> FusedWeights | 
         key_heads=layers[0].qkv.parts[1][1] // width,
         head_width=width,
         scaling=float(attention.scaling),
+        experts_per_token=int(getattr(model.config, "num_experts_per_tok", None) or 1),
     )
+
+
+def _fuse_mlp(mlp: Any, names: dict[int, str]) -> tuple[Matrix, Matrix] | ExpertBlock:  # Any: as in ``fuse_weights``
+    if not _is_expert_block(mlp):
+        return _fuse([mlp.gate_proj, mlp.up_proj], names), _fuse([mlp.down_proj], names)
+    (experts,) = make_experts_adaptable(mlp).values()
+    return ExpertBlock(mlp, experts, names[id(experts)])
+
+
+def _is_expert_block(mlp: nn.Module) -> bool:
+    """A linear layer in it would need the additions of an adapter."""
+    return len(make_experts_adaptable(mlp)) == 1 and not any(isinstance(each, nn.Linear) for each in mlp.modules())
 
 
 def _is_known(model: PreTrainedModel, *, max_context: int) -> bool:
@@ -117,7 +157,9 @@ def _is_known(model: PreTrainedModel, *, max_context: int) -> bool:
     if _children(body) != {"embed_tokens", "layers", "norm", "rotary_emb"} or not len(body.layers):
         return False
     for layer in body.layers:
-        if _children(layer) != _LAYER or _children(layer.mlp) - {"act_fn"} != _MLP:
+        if _children(layer) != _LAYER:
+            return False
+        if _children(layer.mlp) - {"act_fn"} != _MLP and not _is_expert_block(layer.mlp):
             return False
         if not (_has_weight(layer.input_layernorm) and _has_weight(layer.post_attention_layernorm)):
             return False

@@ -62,6 +62,12 @@ def peek_pass(body: bytes) -> PassHead:
     )
 
 
+def peek_tokens(body: bytes) -> list[npt.NDArray[np.int32]]:
+    """The model inputs of a pass. Raises BadRequest if they are malformed."""
+    message = parse(body, pb.ForwardBackwardRequest)
+    return [_join_chunks(datum.model_input, where=f"datum {index}") for index, datum in enumerate(message.data)]
+
+
 def decode_pass(body: bytes, *, spread_limit_bytes: int = MAX_SPREAD_BYTES) -> Pass:
     """Checks all that needs no model: tensors are well-formed and finite, but a loss may still refuse them."""
     message = parse(body, pb.ForwardBackwardRequest)

@@ -1,7 +1,4 @@
-"""Passes: a forward or forward-backward request over a batch of datums, and its result.
-
-Shapes: N positions of a datum, K targets per position (absent when targets are [N]).
-"""
+"""Passes: a request over a batch of datums, of N positions and K targets each (K is absent if targets are [N])."""
 
 from __future__ import annotations
 
@@ -10,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from chockstone.wire.codecs.routing import Routing
 
 Array = npt.NDArray[np.float32] | npt.NDArray[np.int64]
 
@@ -30,6 +29,7 @@ class Pass:
     loss: str
     options: Mapping[str, float | str]
     forward_only: bool
+    routing: tuple[Routing | None, ...] = ()  # of each datum: the experts to compute with; empty: the model chooses
 
 
 @dataclass(frozen=True, slots=True)

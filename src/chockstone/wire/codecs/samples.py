@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from chockstone.wire.codecs.routing import Routing
+
 Tokens = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
@@ -64,6 +66,7 @@ class SampledSequence:
     logprobs: Floats  # [T], at the sampling temperature
     stop_reason: StopReason
     topk: TopK | None = None  # [T, K]
+    routing: Routing | None = None  # of the prompt and all sampled tokens but the last; clients do not get it
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Worker(WorkerCalls):
             await self.writing.wait()
         if isinstance(call, SampleCall | ForgetCall) and self.failure is not None:
             raise self.failure
-        replies = [EmptyReply(), StepReply(metrics={}), SampleReply(result=b"the worker's", tokens=0, prompt_tokens=0)]
+        replies = [EmptyReply(), StepReply(metrics={}), SampleReply(content=b"the worker's", tokens=0, prompt_tokens=0)]
         return next(each for each in replies if isinstance(each, reply))
 
 

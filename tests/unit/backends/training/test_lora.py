@@ -4,14 +4,15 @@ import math
 
 import pytest
 import torch
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from chockstone.backends.run_spec import RunSpec
-from chockstone.backends.training.lora import AdaptableLinear, LoraWeights, make_adaptable
+from chockstone.backends.training.lora import AdaptableLinear, make_adaptable
 from chockstone.backends.training.run import TrainedRun
 from chockstone.sampling.adapter import LowRank
+from chockstone.sampling.experts.modules import AdaptableExperts
 from chockstone.wire.failures import BadRequest
+from support.tiny_experts import ARCHITECTURES, experts_base
 from support.tiny_models import tiny_base
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -93,22 +94,12 @@ def test_a_specification_survives_json() -> None:
     assert RunSpec.from_json(spec.to_json()) == spec
 
 
-def test_layers_without_plain_linears_are_refused_by_flag() -> None:
-    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "vocab_size": 11}
-    experts = Qwen3MoeConfig(
-        **sizes, num_key_value_heads=1, intermediate_size=8, moe_intermediate_size=8, num_experts=2, head_dim=4
-    )
-    layers = make_adaptable(Qwen3MoeForCausalLM(experts))
-
-    with pytest.raises(BadRequest, match="train_mlp is on, but .* Create the run with train_mlp=False"):
-        LoraWeights(layers, head_name="lm_head", spec=RunSpec(rank=2, seed=0), device=torch.device("cpu"))
-
-
 def test_layers_that_store_their_weight_transposed_are_adapted() -> None:
     plain = Conv1D(5, 3)
     x_NI, down_RI, up_OR = torch.randn(2, 4, 3), torch.randn(2, 3), torch.randn(5, 2)
     expected = plain(x_NI)
     layer = make_adaptable(torch.nn.Sequential(plain))["0"]
+    assert isinstance(layer, AdaptableLinear)
 
     unchanged = layer(x_NI)
     layer.active, layer.scale = LowRank(down_RI, up_OR), 0.5
@@ -116,6 +107,42 @@ def test_layers_that_store_their_weight_transposed_are_adapted() -> None:
     assert torch.equal(unchanged, expected)
     assert (layer.in_features, layer.out_features) == (3, 5)
     torch.testing.assert_close(layer(x_NI), expected + 0.5 * x_NI @ down_RI.T @ up_OR.T)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_train_mlp_trains_routed_experts_and_never_their_router(architecture: str) -> None:
+    base = experts_base(architecture)
+
+    run = TrainedRun(base, RunSpec(rank=2, seed=0, train_attn=False, train_unembed=False))
+
+    weights = run.state()["weights"]
+    experts = {name for name, weight in weights.items() if weight.dim() == 3}
+    assert {name.rsplit(".", 2)[1] for name in experts} == {"gate_up_proj", "down_proj"} and len(experts) == 8
+    assert not any("router" in name or name.endswith("mlp.gate.lora_A") for name in weights)
+    for name in experts:
+        if name.endswith("lora_A"):
+            bound = 1 / math.sqrt(weights[name].shape[2])
+            assert 0.9 * bound < weights[name].abs().max() <= bound
+            assert not torch.equal(weights[name][0], weights[name][1])
+
+
+def test_a_run_of_an_earlier_version_has_no_matrices_for_experts() -> None:
+    """Those versions trained the shared experts alone, and their journals are replayed with the same layers."""
+    spec = RunSpec.from_json({"rank": 2, "seed": 0, "train_attn": False, "train_unembed": False})
+
+    run = TrainedRun(experts_base("qwen3_5_moe_text"), spec)
+
+    assert all(weight.dim() == 2 for weight in run.state()["weights"].values())
+
+
+def test_experts_that_compute_otherwise_than_expected_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AdaptableExperts, "_adapted", lambda self, x, *_: x)
+
+    base = experts_base()
+
+    assert not any(name.endswith("gate_up_proj") for name in base.layers)
+    with pytest.raises(BadRequest, match="train_mlp is on, but this base model has no layers there"):
+        TrainedRun(base, RunSpec(rank=2, seed=0))
 
 
 def test_an_adaptable_layer_keeps_its_weights_names_and_is_made_once() -> None:
