@@ -32,11 +32,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from chockstone.checkpoints.errors import CheckpointError, SaveFailed
+from chockstone.checkpoints.errors import CheckpointError, InvalidName, SaveFailed
 from chockstone.checkpoints.format.layout import Member
 from chockstone.checkpoints.ranks.coordinator import RankCoordinator
 from chockstone.checkpoints.reading.archive import Archive, Verify
-from chockstone.checkpoints.reading.listing import StoredCheckpoint, list_checkpoints
+from chockstone.checkpoints.reading.listing import StoredCheckpoint, is_set_aside, list_checkpoints
 from chockstone.checkpoints.reading.reader import verify_archive
 from chockstone.checkpoints.restoring.export import export_members
 from chockstone.checkpoints.restoring.receipt import RestoreReceipt
@@ -108,6 +108,7 @@ class Checkpointer:
         self._handles: list[SaveHandle] = []
         self._closed = False
         self._has_saved = not scan_store
+        self._skipped: set[str] = set()  # by restores and loads, as damaged: a save may take their names
         _open_checkpointers.add(self)
 
     def save(self, state: Mapping[str, object], **options: Unpack[SaveOptions]) -> SaveHandle:
@@ -303,7 +304,8 @@ class Checkpointer:
             self._raise_unseen()
 
     def _search(self, name: str | None, kind: str) -> CheckpointSearch:
-        return CheckpointSearch(self.store, self.prefix, kind=kind, name=name and self._full_name(name, None))
+        full = name and self._full_name(name, None)
+        return CheckpointSearch(self.store, self.prefix, kind=kind, name=full, on_skipped=self._skipped.add)
 
     def _full_name(self, name: str | None, step: int | None) -> str:
         if name is None:
@@ -321,6 +323,8 @@ class Checkpointer:
             self._raise_unseen()
             step = options.get("step")
             name = self._full_name(options.get("name"), None if step is None else operator.index(step))
+            if is_set_aside(name):
+                raise InvalidName(f"checkpoint {name!r}: names that end in .damaged-NUMBER are for archives set aside")
             request = make_request(options, name=name, admission=options.get("admission") or self.admission)
         except BaseException as error:
             self._decline(error)
@@ -376,6 +380,7 @@ class Checkpointer:
                 handle,
                 blocked_seconds=time.perf_counter() - request.started,
                 is_first=not self._has_saved,
+                was_skipped=request.name in self._skipped,
                 bytes_per_second=self._bytes_per_second,
             )
             writer = threading.Thread(

@@ -220,6 +220,15 @@ def save_newer(rank: int, where: Path) -> None:
         checkpointer.save(divided_state(whole_state()), step=2).result()
 
 
+def restore_and_save_newer(rank: int, where: Path) -> str:
+    """Restore what is good, then come to step 2 again."""
+    into = zeroed(divided_state(whole_state()))
+    with open_checkpointer(where) as checkpointer:
+        receipt = checkpointer.restore(into)
+        saved = checkpointer.save(into, step=2).result()
+    return f"restored={receipt.name} saved={saved.name}"
+
+
 def save_rows(rank: int, where: Path) -> tuple[int, int, int, int]:
     """Bytes copied and written by this rank, and how many blocks it read again of how many."""
     rows = place(torch.randn(20, 1024**2 // 4), make_mesh(1), [Shard(0)])

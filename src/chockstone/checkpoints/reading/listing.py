@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ _WIDTH: Final = 8  # heads read at once
 _LISTINGS: Final = 3  # at most, while another process deletes what was listed
 RECOVERY: Final = "recovery"
 _NEVER: Final = datetime.fromtimestamp(0, UTC)
+_SET_ASIDE: Final = re.compile(r"\.damaged-[0-9]+\Z")  # the end of the names that ``set_aside`` gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,11 @@ class StoredCheckpoint:
         if self.manifest is None:
             return _NEVER, -1, self.name
         return self.manifest.created_at, -1 if self.manifest.step is None else self.manifest.step, self.name
+
+
+def is_set_aside(name: str) -> bool:
+    """Whether this is the name of a damaged archive whose own name a later save has taken."""
+    return _SET_ASIDE.search(name) is not None
 
 
 def list_checkpoints(store: Store, prefix: str = "") -> list[StoredCheckpoint]:
@@ -104,4 +111,7 @@ def _read(store: Store, entry: StoreEntry) -> StoredCheckpoint | None:
         return StoredCheckpoint(entry.name, entry.size, entry.modified_at, None, str(error), newer)
     finally:
         source.close()
+    if is_set_aside(entry.name):
+        damage = "a save of the same name found it damaged and set it aside"
+        return StoredCheckpoint(entry.name, entry.size, entry.modified_at, None, damage)
     return StoredCheckpoint(entry.name, entry.size, entry.modified_at, head.manifest, seal=head.seal)

@@ -19,7 +19,7 @@ from chockstone.checkpoints.errors import (
     UnsupportedArchive,
 )
 from chockstone.checkpoints.reading.archive import Archive
-from chockstone.checkpoints.reading.listing import list_checkpoints
+from chockstone.checkpoints.reading.listing import is_set_aside, list_checkpoints
 from chockstone.checkpoints.reading.reader import verify_archive
 from chockstone.checkpoints.restoring.receipt import Restored, RestoreReceipt, SkippedCandidate
 from chockstone.checkpoints.restoring.verdicts import Verdict
@@ -40,12 +40,24 @@ class _Candidate:
 class CheckpointSearch:
     """Tries the checkpoints below one prefix of a store, from the newest back. Use it for one restore or load."""
 
-    def __init__(self, store: Store, prefix: str, *, kind: str, name: str | None) -> None:
-        """``name``: the full name of the only checkpoint to try; None: all of that kind."""
+    def __init__(
+        self,
+        store: Store,
+        prefix: str,
+        *,
+        kind: str,
+        name: str | None,
+        on_skipped: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``name``: the full name of the only checkpoint to try; None: all of that kind.
+
+        ``on_skipped`` is called with the full name of each checkpoint that is skipped as damaged.
+        """
         self._store = store
         self._prefix = prefix
         self._kind = kind
         self._name = name
+        self._on_skipped = on_skipped
         self._other_kinds: set[str] = set()  # of the listed checkpoints
 
     def restore(self, attempt: Callable[[str], RestoreReceipt]) -> RestoreReceipt | None:
@@ -60,7 +72,7 @@ class CheckpointSearch:
             try:
                 receipt = attempt(candidate.name)
             except CheckpointError as error:
-                if _continues(walk, candidate, error):
+                if self._continues(walk, candidate, error):
                     touched = error if getattr(error, "touched", False) else touched
                 elif touched is None or isinstance(error, DamagedArchive):
                     raise
@@ -96,7 +108,7 @@ class CheckpointSearch:
             try:
                 return attempt(candidate.name)
             except CheckpointError as error:
-                if not _continues(walk, candidate, error):
+                if not self._continues(walk, candidate, error):
                     raise
         raise self._none_left(walk)
 
@@ -107,18 +119,31 @@ class CheckpointSearch:
         listed = list_checkpoints(self._store, self._prefix)
         if not listed:  # a directory whose only archive is replaced while it is listed can look empty
             listed = list_checkpoints(self._store, self._prefix)
+        listed = [c for c in listed if not is_set_aside(c.name)] or listed
         unreadable = [c for c in listed if c.manifest is None]
         unreadable.sort(key=lambda c: c.is_newer, reverse=True)
         walk = WalkBack(_Candidate(c.name, None) for c in unreadable)
         for checkpoint, _ in zip(unreadable, walk, strict=False):
             verdict = Verdict.INCOMPATIBLE if checkpoint.is_newer else Verdict.CORRUPT
             walk.reject(verdict, checkpoint.damage or "", is_sure=True)
+            self._on_skipped(checkpoint.name)
         if walk.blocked is not None:
             raise UnsupportedArchive(f"checkpoint {walk.blocked.candidate.name!r}: {walk.blocked.reason}")
         self._other_kinds = {c.manifest.kind for c in listed if c.manifest} - {self._kind}
         of_kind = [c for c in reversed(listed) if c.manifest and c.manifest.kind == self._kind]
         walk.add(_Candidate(c.name, c.manifest.step) for c in of_kind if c.manifest)
         return walk
+
+    def _continues(self, walk: WalkBack[_Candidate], candidate: _Candidate, error: CheckpointError) -> bool:
+        """Whether another checkpoint, or the same one again, may be tried after this error."""
+        walk.failed(error, step=candidate.step)
+        if walk.will_retry:
+            return True
+        if candidate.is_asked_for or walk.is_over:
+            return False
+        log.warning("checkpoint skipped name=%s damage=%s", candidate.name, error)
+        self._on_skipped(candidate.name)
+        return True
 
     def _none_left(self, walk: WalkBack[_Candidate]) -> CheckpointError:
         if walk.ending is Ending.FRESH:
@@ -133,17 +158,6 @@ class CheckpointSearch:
     @property
     def _place(self) -> str:
         return f"{self._store.url}/{self._prefix}" if self._prefix else self._store.url
-
-
-def _continues(walk: WalkBack[_Candidate], candidate: _Candidate, error: CheckpointError) -> bool:
-    """Whether another checkpoint, or the same one again, may be tried after this error."""
-    walk.failed(error, step=candidate.step)
-    if walk.will_retry:
-        return True
-    if candidate.is_asked_for or walk.is_over:
-        return False
-    log.warning("checkpoint skipped name=%s damage=%s", candidate.name, error)
-    return True
 
 
 def _skipped(walk: WalkBack[_Candidate]) -> Iterator[SkippedCandidate]:

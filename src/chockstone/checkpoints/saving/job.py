@@ -27,6 +27,7 @@ from chockstone.checkpoints.saving.handle import SavedCheckpoint, SaveHandle
 from chockstone.checkpoints.saving.image import Image
 from chockstone.checkpoints.saving.pace import Pace
 from chockstone.checkpoints.saving.request import SaveRequest
+from chockstone.checkpoints.saving.set_aside import set_aside
 from chockstone.checkpoints.saving.snapshot import Snapshot
 from chockstone.checkpoints.saving.writer import Write
 from chockstone.checkpoints.stores.store import Sink, Store
@@ -48,6 +49,7 @@ class SaveJob:
     handle: SaveHandle
     blocked_seconds: float
     is_first: bool  # of its checkpointer: sweeps the store and lists its checkpoints
+    was_skipped: bool = False  # a restore has skipped the archive of this name as damaged
     bytes_per_second: float = math.inf
 
     def run(self) -> SavedCheckpoint:
@@ -127,17 +129,24 @@ class SaveJob:
 
     def _refuse_early(self, size: int) -> None:
         """Refuse before the write what the commit would refuse after it."""
+        is_taken = not self.request.overwrite and self._is_taken()
+        if is_taken and self.was_skipped:
+            set_aside(self.store, self.request.name)
+            is_taken = self._is_taken()
         self.request.admission.check(self.store, prefix=self.prefix, name=self.request.name, size=size)
-        if self.request.overwrite:
-            return
-        try:
-            self.store.stat(self.request.name)
-        except CheckpointMissing:
+        if not is_taken:
             return
         raise CheckpointExists(
             f"checkpoint {self.request.name!r} exists already in {self.store.url}; choose another name, "
             "delete it first, or ask for overwrite"
         )
+
+    def _is_taken(self) -> bool:
+        try:
+            self.store.stat(self.request.name)
+        except CheckpointMissing:
+            return False
+        return True
 
     def _sweep(self) -> None:
         """Remove what killed processes left. A failure is logged and does not fail the save."""

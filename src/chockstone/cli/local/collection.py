@@ -17,6 +17,7 @@ from chockstone.checkpoints.errors import (
     StoreError,
     UnsupportedArchive,
 )
+from chockstone.checkpoints.reading.listing import is_set_aside
 from chockstone.checkpoints.resume.dependents import Dependents
 from chockstone.checkpoints.retention.enforcement import apply_retention
 from chockstone.checkpoints.retention.policy import KeptCheckpoint, Removal, RetentionPlan
@@ -119,7 +120,10 @@ def _damaged(store: Store, plan: RetentionPlan) -> Iterator[Removal]:
                 verify_archive(archive)
         except DamagedArchive as error:
             yield Removal(name, _size(store, name), f"damaged: {error}")
-        except (CheckpointMissing, ForeignArchive, UnsupportedArchive):
+        except ForeignArchive as error:
+            if is_set_aside(name):  # by a save, which took it for a damaged archive
+                yield Removal(name, _size(store, name), f"damaged: {error}")
+        except (CheckpointMissing, UnsupportedArchive):
             continue  # gone already, or not ours to judge
 
 

@@ -46,6 +46,16 @@ def test_gc_removes_damaged_ones_when_asked_but_never_the_foreign(store: Path) -
     assert (store / "foreign.tar").exists()
 
 
+def test_gc_removes_what_a_save_has_set_aside_also_if_it_no_longer_looks_like_an_archive(store: Path) -> None:
+    aside = store / "run-1/step-00000000.damaged-1.tar"
+    aside.write_bytes(bytes(20_000))
+
+    document = run_json("gc", store, "--remove-damaged")
+
+    assert [entry["name"] for entry in document["removed"]] == ["run-1/step-00000000.damaged-1"]
+    assert not aside.exists()
+
+
 def test_gc_keeps_damaged_ones_when_no_good_one_is_left(tmp_path: Path) -> None:
     fill(tmp_path, steps=1)
     flip(tmp_path / "run-1/step-00000000.tar", at=5000)

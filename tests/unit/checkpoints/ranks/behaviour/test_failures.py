@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import support.checkpoints.ranked_jobs as jobs
-from chockstone.checkpoints import Checkpointer
+from chockstone.checkpoints import Archive, Checkpointer, verify_archive
 from support.rank_pool import RankPool
 
 
@@ -102,6 +102,22 @@ def test_whoever_loses_a_rank_while_it_reads_is_told_not_to_go_on(ranks: RankPoo
     assert died == (False, "died")
     assert "rank 1: its connection is closed" in said
     assert said.endswith("The target is half restored; do not use it.")
+
+
+def test_ranks_that_went_back_past_damage_save_the_same_step_again(ranks: RankPool, tmp_path: Path) -> None:
+    ranks.run(2, jobs.save, tmp_path)
+    ranks.run(2, jobs.save_newer, tmp_path)
+    newest = tmp_path / "step-00000002.tar"
+    content = bytearray(newest.read_bytes())
+    content[-2 * 1024**2] ^= 1
+    newest.write_bytes(content)
+
+    said = ranks.run(2, jobs.restore_and_save_newer, tmp_path)
+
+    assert said == ["restored=step-00000001 saved=step-00000002"] * 2
+    assert (tmp_path / "step-00000002.damaged-1.tar").read_bytes() == content
+    with Archive.open(newest) as archive:
+        verify_archive(archive)
 
 
 def test_damage_that_one_rank_meets_sends_all_to_the_one_before(ranks: RankPool, tmp_path: Path) -> None:
