@@ -269,7 +269,7 @@ def _read_layers(archive: Archive, layout: _Layout, spec: RunSpec) -> dict[str, 
 def _read(archive: Archive, tensors: list[ArchiveTensor]) -> list[torch.Tensor]:
     """Read and verify tensors of the archive."""
     memory = [np.empty(tensor.entry.size, dtype=np.uint8) for tensor in tensors]
-    read_targets(archive, [ReadTarget(tensor.offset, into) for tensor, into in zip(tensors, memory, strict=True)])
+    read_targets(archive, [ReadTarget.of(tensor.offset, into) for tensor, into in zip(tensors, memory, strict=True)])
     return [
         torch.from_numpy(content).view(getattr(torch, BY_NAME[tensor.entry.dtype].torch_name)).view(tensor.entry.shape)
         for tensor, content in zip(tensors, memory, strict=True)

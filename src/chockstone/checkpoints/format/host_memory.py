@@ -1,11 +1,12 @@
-"""Host memory: page-aligned buffers for snapshots, headers and direct reads."""
+"""Host memory: page-aligned buffers for snapshots, headers and direct reads, and copies between addresses."""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,6 +23,25 @@ def allocate(size: int) -> Bytes:
         with suppress(OSError):  # a kernel without huge pages; only slower
             block.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(block, dtype=np.uint8)
+
+
+def address_of_memory(memory: Bytes) -> int:
+    """Valid as long as ``memory`` is referred to."""
+    return int(memory.__array_interface__["data"][0])
+
+
+def move(target: int, source: int, size: int) -> None:
+    """Copy bytes between addresses that the caller keeps valid. Other threads run meanwhile if the copy is long."""
+    (_move_apart if size >= _APART_BYTES else _move_at_once)(target, source, size)
+
+
+# A short copy takes less time than to give up the interpreter lock and to get it back, which takes up to 5 ms beside
+# a thread that computes.
+_APART_BYTES: Final = 64 * 1024
+_move_apart: Final = ctypes.memmove
+_move_at_once: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
+    ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
+)
 
 
 class HostBuffer:

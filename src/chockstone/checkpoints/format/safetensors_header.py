@@ -21,6 +21,7 @@ LENGTH_BYTES: Final = 8  # little-endian length of the JSON, first in the file
 MAX_HEADER_BYTES: Final = 100_000_000  # the safetensors package's own limit
 MAX_DIMENSIONS: Final = 64
 RESERVED_KEY: Final = "__metadata__"
+_NUMBERS: Final = frozenset({int})  # and not bool, which JSON and Python take for one
 
 
 class TensorEntry(NamedTuple):
@@ -86,16 +87,22 @@ def parse_header(header: bytes, *, member: str, member_bytes: int) -> dict[str, 
     document.pop(RESERVED_KEY, None)
     entries: dict[str, TensorEntry] = {}
     spans: list[tuple[int, int]] = []
+    sizes: dict[tuple[str, tuple[int, ...]], int] = {}  # of the shapes so far: many tensors have the same one
+    data = len(header)
     for key, fields in document.items():
         try:
             dtype, (start, end) = fields["dtype"], fields["data_offsets"]
             shape = tuple(fields["shape"])
-            sound = type(start) is type(end) is int and is_shape(shape)
-            if not sound or start < 0 or end - start != STORED_ITEMSIZE[dtype] * math.prod(shape):
+            if not _NUMBERS.issuperset(map(type, (start, end, *shape))):
+                raise ValueError("its offsets and its shape are not whole numbers")
+            size = sizes.get((dtype, shape))
+            if size is None and is_shape(shape):
+                size = sizes[dtype, shape] = STORED_ITEMSIZE[dtype] * math.prod(shape)
+            if start < 0 or end - start != size:
                 raise ValueError("its size and its shape disagree")
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedArchive(f"tensor {key[:200]!r} in {member!r} is described wrongly: {error!r:.200}") from error
-        entries[key] = TensorEntry(key, dtype, shape, len(header) + start, end - start)
+        entries[key] = TensorEntry(key, dtype, shape, data + start, end - start)
         spans.append((start, end))
     spans.sort()
     position = 0

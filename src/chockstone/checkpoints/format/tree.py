@@ -237,13 +237,13 @@ class _Flattener:
         if dtype is None:
             raise _Refused(f"<numpy.ndarray of {value.dtype!s}> cannot be stored")
         address = value.__array_interface__["data"][0] if value.size else 0
-        return {**self._refer(value, dtype, prefix, address, value.strides), "as": "numpy"}
+        return {**self._refer(value, dtype, prefix, address), "as": "numpy"}
 
     def _tensor(self, value: Any, prefix: str) -> Json:  # Any: torch is not imported here
         dtype = self.torch_dtypes.get(value.dtype)
-        if dtype is None or value.layout is not self.strided or value.device.type == "meta" or value.is_nested:
+        if dtype is None or value.layout is not self.strided or value.is_meta or value.is_nested:
             raise _Refused(f"<torch.Tensor, {value.dtype}, {value.layout}, on {value.device}> cannot be stored")
-        return self._refer(value, dtype, prefix, value.data_ptr(), value.stride())
+        return self._refer(value, dtype, prefix, value.data_ptr())
 
     def _divided(self, value: Any, prefix: str) -> Json:
         """A DTensor, Pieces or Boxes. The archive stores the whole tensor."""
@@ -254,8 +254,7 @@ class _Flattener:
         parts, dtype = local_tensors_of(value), self.torch_dtypes.get(value.dtype)
         if dtype is None or any(part.layout is not self.strided or part.device.type == "meta" for part in parts):
             raise _Refused(f"<{type(value).__name__} of {value.dtype}> cannot be stored")
-        strides = () if isinstance(value, Pieces | Boxes) else value.stride()
-        reference = self._refer(value, dtype, prefix, address_of(value), strides)
+        reference = self._refer(value, dtype, prefix, address_of(value))
         if (leaf := self.leaves[-1]).value is value:
             leaf.shards, leaf.local_tensors = shards, parts
         return reference
@@ -266,11 +265,11 @@ class _Flattener:
             raise _Refused(f"<{value}> cannot be stored")
         return {TAG: "torch.dtype", "name": name}
 
-    def _refer(self, value: Any, dtype: Dtype, prefix: str, address: int, strides: tuple[int, ...]) -> dict[str, Json]:
+    def _refer(self, value: Any, dtype: Dtype, prefix: str, address: int) -> dict[str, Json]:
         if self.hashed:
             raise _Refused("a tensor or array cannot be a key of a dict or a member of a set")
         key = _unicode(prefix[:-1]) or "value"
-        leaf = self._find_tied(value, dtype, address, strides) if address in self.seen else None
+        leaf = self._find_tied(value, dtype, address) if address in self.seen else None
         if leaf is None:
             leaf = Leaf(self.group, self._unique(key), dtype, value.shape, value)
             self.leaves.append(leaf)
@@ -283,7 +282,7 @@ class _Flattener:
             reference |= {"dtype": dtype.name, "shape": list(value.shape)}
         return reference
 
-    def _find_tied(self, value: Any, dtype: Dtype, address: int, strides: tuple[int, ...]) -> Leaf | None:
+    def _find_tied(self, value: Any, dtype: Dtype, address: int) -> Leaf | None:
         """The leaf that is the same view of the same memory, if there is one."""
         for leaf in self.seen[address]:
             other = leaf.value
@@ -292,9 +291,9 @@ class _Flattener:
             if isinstance(other, Pieces | Boxes) or isinstance(value, Pieces | Boxes):
                 continue
             if type(other) is np.ndarray or type(value) is np.ndarray:
-                same = type(other) is type(value) and other.strides == strides
+                same = type(other) is type(value) and other.strides == value.strides
             else:
-                same = other.stride() == strides and other.device == value.device
+                same = other.stride() == value.stride() and other.device == value.device
                 same = same and other.is_conj() == value.is_conj() and other.is_neg() == value.is_neg()
                 same = same and is_sharded_alike(other, value)
             if same and leaf.dtype is dtype and leaf.shape == value.shape:
@@ -378,13 +377,16 @@ def _no_tensor(reference: TensorReference) -> object:
 
 
 def _decode_tensor(node: Json, tensor: Callable[[TensorReference], object]) -> object:
+    group, key = node["group"], node["key"]
+    if len(node) == 3 and type(group) is type(key) is str:  # most are so: a torch tensor of a type of safetensors
+        return tensor(TensorReference(group, key, None, None, "torch"))
     shape = tuple(node["shape"]) if "shape" in node else None
     dtype, form = node.get("dtype"), node.get("as", "torch")
     if not (dtype is None or isinstance(dtype, str)) or form not in _FORMS:
         raise ValueError(f"a tensor of dtype {dtype!r:.100} as {form!r:.100}")
     if shape is not None and not is_shape(shape):
         raise ValueError("a tensor of a shape that there is not")
-    return tensor(TensorReference(str(node["group"]), str(node["key"]), dtype, shape, form))
+    return tensor(TensorReference(str(group), str(key), dtype, shape, form))
 
 
 def _decode_ordered(node: Json, tensor: Callable[[TensorReference], object]) -> OrderedDict[Any, Any]:

@@ -12,12 +12,13 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import numpy as np
 
-from chockstone.checkpoints.format.host_memory import Bytes, allocate
+from chockstone.checkpoints.format.host_memory import Bytes, address_of_memory, allocate, move
 from chockstone.checkpoints.format.tar import PAGE, round_up
 from chockstone.checkpoints.reading.archive import Archive
 
@@ -28,10 +29,17 @@ _spare_lock = threading.Lock()
 
 
 class ReadTarget(NamedTuple):
-    """Bytes of the archive from ``offset`` on belong into ``memory``."""
+    """``size`` bytes of the archive from ``offset`` on belong to ``address``."""
 
     offset: int
-    memory: Bytes
+    size: int
+    address: int
+    owner: object  # of the memory at the address, which lives as long as this refers to it
+
+    @classmethod
+    def of(cls, offset: int, memory: Bytes) -> ReadTarget:
+        """``memory`` is contiguous and may be written."""
+        return cls(offset, memory.nbytes, address_of_memory(memory), memory)
 
 
 @dataclass(slots=True)
@@ -195,7 +203,7 @@ class FileMapping:
 
     def verify(self, archive: Archive, spans: Sequence[tuple[int, int]]) -> None:
         """Check the blocks that hold these (offset, size) spans, where they are mapped."""
-        for index in _blocks_of(archive, sorted(spans)):
+        for index in _blocks_of(archive, spans):
             if archive.should_verify(index):
                 start, end = archive.layout.block_range(index)
                 archive.check_block(index, self.memory[start:end].data)
@@ -203,20 +211,19 @@ class FileMapping:
 
 def _ordered(archive: Archive, targets: Sequence[ReadTarget]) -> tuple[list[ReadTarget], list[int]]:
     """The targets in file order, and the blocks that hold them."""
-    ordered = sorted((target for target in targets if len(target.memory)), key=lambda target: target.offset)
-    return ordered, _blocks_of(archive, [(target.offset, len(target.memory)) for target in ordered])
+    ordered = sorted([target for target in targets if target.size], key=itemgetter(0))
+    return ordered, _blocks_of(archive, [target[:2] for target in ordered])
 
 
 def _blocks_of(archive: Archive, spans: Sequence[tuple[int, int]]) -> list[int]:
-    """The blocks that hold these sorted spans, each once."""
+    """The blocks that hold these (offset, size) spans, each once and in order."""
     layout = archive.layout
-    blocks: list[int] = []
-    following = 0
-    for offset, size in spans:
-        first = (offset - layout.body_offset) // layout.block_bytes
-        last = (offset + size - 1 - layout.body_offset) // layout.block_bytes
-        blocks.extend(range(max(following, first), last + 1))
-        following = max(following, last + 1)
+    numbers = np.array(spans, dtype=np.int64).reshape(-1, 2)
+    firsts = (numbers[:, 0] - layout.body_offset) // layout.block_bytes
+    lasts = (numbers[:, 0] + numbers[:, 1] - 1 - layout.body_offset) // layout.block_bytes
+    changes = np.bincount(firsts, minlength=layout.block_count + 1).astype(np.int64)
+    changes -= np.bincount(lasts + 1, minlength=layout.block_count + 1)
+    blocks: list[int] = np.flatnonzero(np.cumsum(changes)).tolist()
     return blocks
 
 
@@ -239,14 +246,16 @@ def _runs(blocks: Sequence[int], longest: int) -> Iterator[range]:
 def _copy(targets: Sequence[ReadTarget], starts: Sequence[int], start: int, end: int, memory: Bytes) -> None:
     if not targets:
         return
-    index = max(0, bisect_right(starts, start) - 1)
-    index = bisect_left(starts, starts[index])  # tied ones start together
-    while index < len(targets) and starts[index] < end:
-        offset, target = targets[index]
-        a, b = max(start, offset), min(end, offset + len(target))
+    first = max(0, bisect_right(starts, start) - 1)
+    first = bisect_left(starts, starts[first])  # tied ones start together
+    base = address_of_memory(memory) - start
+    for offset, size, address, _ in targets[first : bisect_left(starts, end)]:
+        if start <= offset and offset + size <= end:
+            move(address, base + offset, size)
+            continue
+        a, b = max(start, offset), min(end, offset + size)
         if a < b:
-            np.copyto(target[a - offset : b - offset], memory[a - start : b - start])
-        index += 1
+            move(address + a - offset, base + a, b - a)
 
 
 def _borrow(run_bytes: int, readers: int) -> list[Bytes]:

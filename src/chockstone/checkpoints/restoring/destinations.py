@@ -31,6 +31,7 @@ class RestoreDestinations:
         self.spans: list[tuple[int, int]] = []  # of the mapping, to be verified
         self._indices: dict[str, dict[str, ArchiveTensor]] = {}
         self._made: dict[tuple[str, str, str], Any] = {}
+        self._plain_types, self._stored_names = _plain_tensors()
         self.targets: list[ReadTarget] = []
         self.copies: list[Callable[[], object]] = []  # to be run after reading
 
@@ -42,11 +43,7 @@ class RestoreDestinations:
     def find(self, reference: TensorReference) -> tuple[ArchiveTensor, Dtype, tuple[int, ...]]:
         """The stored tensor behind a reference. State and tensors come from one hostile file."""
         member = reference.group + SUFFIX
-        if member not in self._indices:
-            if member not in self._archive.members:
-                raise DamagedArchive(f"state.json speaks of a member {member!r} that is not there")
-            self._indices[member] = self._archive.tensors(member)
-        tensor = self._indices[member].get(reference.key)
+        tensor = self._index(reference.group).get(reference.key)
         if tensor is None:
             raise DamagedArchive(f"state.json speaks of a tensor {reference.key!r} that is not in {member!r}")
         if reference.dtype is None and reference.form == "torch":
@@ -61,6 +58,33 @@ class RestoreDestinations:
             raise DamagedArchive(f"state.json calls tensor {reference.key!r} of {member!r} a numpy {dtype.name}")
         return tensor, dtype, shape
 
+    def _index(self, group: str) -> dict[str, ArchiveTensor]:
+        found = self._indices.get(group)
+        if found is None:
+            member = group + SUFFIX
+            if member not in self._archive.members:
+                raise DamagedArchive(f"state.json speaks of a member {member!r} that is not there")
+            found = self._indices[group] = self._archive.tensors(member)
+        return found
+
+    def use_plain(self, reference: TensorReference, live: Any) -> int | None:
+        """As ``find``, ``fits`` and ``use`` in one, for a whole torch tensor whose bytes are contiguous in host memory.
+
+        Returns its size in bytes. None: it is another kind of tensor, or does not fit, and nothing was done.
+        """
+        if type(live) not in self._plain_types or reference.dtype is not None or reference.form != "torch":
+            return None
+        tensor = self._index(reference.group).get(reference.key)
+        if tensor is None:
+            return None
+        _, entry, offset = tensor
+        if self._stored_names.get(live.dtype) != entry.dtype or live.shape != entry.shape:
+            return None
+        if not (live.is_cpu and live.is_contiguous()):
+            return None
+        self.targets.append(ReadTarget(offset, entry.size, live.data_ptr(), live))
+        return entry.size
+
     def use(self, live: Any, tensor: ArchiveTensor) -> None:
         """Read ``tensor`` into a tensor of the target; of a sharded one, the shards of this process."""
         if (shards := shards_of(live)) is not None:
@@ -68,15 +92,15 @@ class RestoreDestinations:
                 self.use_box(box_runs(shards.shape, box, part.element_size()), part, tensor.offset)
             return
         if _is_plain(live):
-            self.targets.append(ReadTarget(tensor.offset, _memory(live)))
+            self.targets.append(_target(tensor.offset, live))
             return
         if isinstance(live, np.ndarray):
             array = np.empty(live.shape, dtype=live.dtype)
-            self.targets.append(ReadTarget(tensor.offset, _memory(array)))
+            self.targets.append(_target(tensor.offset, array))
             self.copies.append(lambda: np.copyto(live, array))
             return
         spare = _spare(live)
-        self.targets.append(ReadTarget(tensor.offset, _memory(spare)))
+        self.targets.append(_target(tensor.offset, spare))
         self.copies.append(lambda: live.detach().copy_(spare))
 
     def use_box(self, runs: Iterable[ByteRun], part: Any, offset: int) -> None:
@@ -84,11 +108,14 @@ class RestoreDestinations:
         place = part if _is_plain(part) else _spare(part)
         if place is not part:
             self.copies.append(lambda: part.detach().copy_(place))
-        memory, position = _memory(place), 0
+        runs = list(runs)
+        _, size, address, owner = _target(offset, place)
+        if sum(run.size for run in runs) != size:
+            raise ValueError(f"{sum(run.size for run in runs)} bytes are to be read into a tensor of {size} bytes")
         for run in runs:
             for start in range(offset + run.start, offset + run.start + run.stride * run.times, run.stride):
-                self.targets.append(ReadTarget(start, memory[position : position + run.length]))
-                position += run.length
+                self.targets.append(ReadTarget(start, run.length, address, owner))
+                address += run.length
 
     def make(self, reference: TensorReference, tensor: ArchiveTensor, dtype: Dtype, shape: tuple[int, ...]) -> Any:
         """Read ``tensor`` into a new tensor; a tied one is made once."""
@@ -114,7 +141,7 @@ class RestoreDestinations:
             if mapped is not None:
                 return mapped.view(numpy_dtype(dtype, reference.key)).reshape(shape)
             made = np.empty(shape, dtype=numpy_dtype(dtype, reference.key))
-        self.targets.append(ReadTarget(tensor.offset, _memory(made)))
+        self.targets.append(_target(tensor.offset, made))
         return made
 
     def _map(self, tensor: ArchiveTensor, dtype: Dtype) -> Bytes | None:
@@ -161,17 +188,17 @@ def show(value: Any) -> str:
     return f"{value.dtype}{list(value.shape)}".removeprefix("torch.") if is_tensor(value) else type(value).__name__
 
 
-def _memory(value: Any) -> Bytes:
-    """The bytes of a contiguous tensor or array, not copied."""
+def _target(offset: int, value: Any) -> ReadTarget:
+    """All bytes of a contiguous tensor or array, as the target of those from ``offset`` on."""
     if isinstance(value, np.ndarray):
-        return value.reshape(-1).view(np.uint8)
-    return np.asarray(_Address(value)) if value.numel() else np.empty(0, dtype=np.uint8)
+        return ReadTarget(offset, value.nbytes, value.ctypes.data, value)
+    return ReadTarget(offset, value.nbytes, value.data_ptr(), value)
 
 
-class _Address:
-    """A CPU tensor's memory in numpy's terms, for element types numpy does not know, too."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value  # keeps the memory alive as long as the array
-        shape = (value.numel() * value.element_size(),)
-        self.__array_interface__ = {"shape": shape, "typestr": "|u1", "data": (value.data_ptr(), False), "version": 3}
+def _plain_tensors() -> tuple[frozenset[type], dict[Any, str]]:
+    """The types of torch's own tensors, and how safetensors names their dtypes; both empty without torch."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return frozenset(), {}
+    names = {getattr(torch, name): dtype.name for name, dtype in BY_TORCH_NAME.items() if hasattr(torch, name)}
+    return frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}), names

@@ -25,6 +25,7 @@ from chockstone.checkpoints.restoring.random_state import RandomState
 from chockstone.checkpoints.restoring.receipt import Restored, RestoredPart
 
 _NAMED: Final = 8  # differences that a message spells out
+_PLAIN_VALUES: Final = frozenset({bool, bytes, float, int, str, type(None)})
 
 
 def restore_state(
@@ -44,9 +45,8 @@ def restore_state(
     anything is changed and again when everything is read, and raises on all ranks if one of them failed.
     """
     plan = _Plan(archive)
-    skeleton = archive.state()
     with Reader(archive, None if agree is None else ()) as reader:  # what lies ahead may be for other ranks alone
-        plan.place(skeleton, into)
+        plan.place(archive.state(), into)
         if plan.wrong or (strict and (plan.missing or plan.unexpected)):
             raise plan.mismatch()
         if agree is not None:
@@ -185,11 +185,13 @@ class _Plan:
             inner = live if isinstance(live, Mapping) else {}
             if exact and inner:
                 self._compare(saved, inner, path)
-            items = {
-                key: self._fill(item, inner.get(key), _join(path, key), exact=exact)
-                for key, item in saved.items()
-                if key in inner or not (exact and inner)
-            }
+            items: dict[Any, Any] = {}
+            for key, item in saved.items():
+                there = inner.get(key)
+                if type(item) is TensorReference and self._fill_plain(item, there):
+                    items[key] = there
+                elif key in inner or not (exact and inner):
+                    items[key] = self._fill(item, there, _join(path, key), exact=exact)
             return _like(saved, items)
         if type(saved) in (list, tuple):
             sequence = live if isinstance(live, list | tuple) and len(live) == len(saved) else [None] * len(saved)
@@ -198,6 +200,15 @@ class _Plan:
             filled = [self._fill(item, sequence[i], f"{path}[{i}]", exact=exact) for i, item in enumerate(saved)]
             return filled if isinstance(saved, list) else tuple(filled)
         return saved
+
+    def _fill_plain(self, reference: TensorReference, live: Any) -> bool:
+        """As ``_tensor`` for the tensors that most states consist of; False: nothing was done."""
+        size = self.destinations.use_plain(reference, live)
+        if size is None:
+            return False
+        self._tensors += 1
+        self._bytes += size
+        return True
 
     def _tensor(self, reference: TensorReference, live: Any, path: str, *, exact: bool) -> Any:
         tensor, dtype, shape = self.destinations.find(reference)
@@ -303,7 +314,14 @@ def _is_own(module: Any, tree: Mapping[str, Any]) -> bool:
     )
 
 
+def _is_plain_value(value: object) -> bool:
+    kind, torch = type(value), sys.modules.get("torch")
+    return kind in _PLAIN_VALUES or (torch is not None and kind is torch.Tensor)
+
+
 def _holds_stateful(value: object) -> bool:
+    if _is_plain_value(value):
+        return False  # asked first: most values are such, and torch takes long to say what attribute a tensor lacks
     if isinstance(value, Mapping):
         return any(map(_holds_stateful, value.values()))
     if isinstance(value, list | tuple):

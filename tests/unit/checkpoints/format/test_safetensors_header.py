@@ -128,3 +128,16 @@ def test_any_key_can_name_a_tensor(key: str) -> None:
 
     assert list(parse_header(header, member="m", member_bytes=len(header) + 3)) == [key]
     assert [name for name, _ in pytest.importorskip("safetensors").deserialize(header + bytes(3))] == [key]
+
+
+@pytest.mark.parametrize("extent", ["true", "1.0", '"1"', "null"])
+def test_an_extent_that_is_no_whole_number_is_refused_also_beside_one_that_equals_it(extent: str) -> None:
+    fields = (
+        '{"dtype":"U8","shape":[1],"data_offsets":[0,1]}',
+        f'{{"dtype":"U8","shape":[{extent}],"data_offsets":[1,2]}}',
+    )
+    text = f'{{"a":{fields[0]},"b":{fields[1]}}}'.encode()
+    header = len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+    with pytest.raises(DamagedArchive, match="'b' in 'm' is described wrongly"):
+        parse_header(header, member="m", member_bytes=len(header) + 2)

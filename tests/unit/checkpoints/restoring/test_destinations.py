@@ -12,6 +12,8 @@ from chockstone.checkpoints import Checkpointer
 from chockstone.checkpoints.errors import (
     RestoreMismatch,
 )
+from chockstone.checkpoints.format.byte_runs import ByteRun
+from chockstone.checkpoints.restoring.destinations import RestoreDestinations
 from chockstone.checkpoints.restoring.restore import restore_state
 from support.archives import assert_same, open_file, write_archive
 
@@ -29,6 +31,14 @@ def test_a_restore_fills_a_view_of_any_strides(tmp_path: Path, target: torch.Ten
         restore_state(archive, {"model": {"x": target}})
 
     assert_same(target, state["model"]["x"])
+
+
+def test_a_part_of_another_size_than_its_bytes_is_refused(tmp_path: Path) -> None:
+    """Bytes go straight to an address, so that nothing else would notice."""
+    path = write_archive(tmp_path, {"model": {"x": torch.ones(8)}})
+
+    with open_file(path) as archive, pytest.raises(ValueError, match="32 bytes are to be read into a tensor of 28"):
+        RestoreDestinations(archive).use_box([ByteRun(0, 16, 16, 2)], torch.zeros(7), 0)
 
 
 def test_a_target_on_the_meta_device_is_not_taken_for_a_place(tmp_path: Path) -> None:
