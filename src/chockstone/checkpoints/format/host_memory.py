@@ -32,12 +32,12 @@ def address_of_memory(memory: Bytes) -> int:
 
 def move(target: int, source: int, size: int) -> None:
     """Copy bytes between addresses that the caller keeps valid. Other threads run meanwhile if the copy is long."""
-    (_move_apart if size >= _APART_BYTES else _move_at_once)(target, source, size)
+    (_move_apart if size >= LONG_BYTES else _move_at_once)(target, source, size)
 
 
 # A short copy takes less time than to give up the interpreter lock and to get it back, which takes up to 5 ms beside
 # a thread that computes.
-_APART_BYTES: Final = 64 * 1024
+LONG_BYTES: Final = 64 * 1024
 _move_apart: Final = ctypes.memmove
 _move_at_once: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
     ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0

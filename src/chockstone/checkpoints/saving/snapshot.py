@@ -7,21 +7,19 @@ arrangement is planned once and reused while they stay the same.
 from __future__ import annotations
 
 import json
-import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from chockstone.checkpoints.errors import CheckpointError, SaveAbandoned, UnstorableValue
+from chockstone.checkpoints.errors import CheckpointError, UnstorableValue
 from chockstone.checkpoints.format.host_memory import Bytes, HostBuffer
 from chockstone.checkpoints.format.safetensors_header import SUFFIX, order_tensors, render_header
 from chockstone.checkpoints.format.tar import PAGE, round_up
 from chockstone.checkpoints.format.tree import MAX_STATE_BYTES, Leaf, Tree, flatten
 from chockstone.checkpoints.saving.copy_plan import CopyPlan, plan_copies
+from chockstone.checkpoints.saving.tensor_copies import Place, TensorCopies, place_of
 
 Signature = tuple[object, ...]  # what decides where tensors go
 
@@ -97,7 +95,7 @@ class Snapshotter:
         self._signature: Signature | None = None
         self._arrangement = Arrangement((), (), 0)
         self._copy_plan: CopyPlan | None = None
-        self._targets: list[Any] = []  # Any: torch tensors and numpy arrays over the buffer
+        self._copies: TensorCopies | None = None
         self._generation = 0
 
     def take(
@@ -126,19 +124,21 @@ class Snapshotter:
             self._signature = None  # first: an interrupt must not leave it with another arrangement
             self._arrangement = arrange(leaves)
             self._copy_plan = _plan_copies(leaves, self._arrangement, rank, world_size)
-            self._targets = []  # frees the old memory before the new is allocated
+            self._copies = None  # frees the old memory before the new is allocated
         plan = self._copy_plan
         memory = self._buffer.reserve(self._arrangement.size if plan is None else plan.size)
-        sources = [leaf.value for leaf in leaves] if plan is None else [one.source(leaves) for one in plan.copies]
-        if self._signature is None or self._generation != self._buffer.generation:
-            if plan is None:
-                places = [(place, leaf.shape) for place, leaf in zip(self._arrangement.places, leaves, strict=True)]
-            else:
-                places = [(one.place, one.shape) for one in plan.copies]
-            self._targets = [_view(memory, *place, source) for place, source in zip(places, sources, strict=True)]
+        if self._copies is None or self._signature is None or self._generation != self._buffer.generation:
+            self._copies = TensorCopies(memory, self._places(leaves))
             self._signature, self._generation = signature, self._buffer.generation
-        _copy(sources, self._targets, is_abandoned)
+        sources = [leaf.value for leaf in leaves] if plan is None else [one.source(leaves) for one in plan.copies]
+        self._copies.run(sources, is_abandoned)
         return Snapshot(tree.skeleton, self._arrangement.sections, memory, plan)
+
+    def _places(self, leaves: Sequence[Leaf]) -> list[Place]:
+        if self._copy_plan is None:
+            pairs = zip(self._arrangement.places, leaves, strict=True)
+            return [place_of(start, leaf.shape, leaf.dtype.itemsize) for start, leaf in pairs]
+        return [place_of(one.place, one.shape, leaves[one.leaf].dtype.itemsize) for one in self._copy_plan.copies]
 
 
 def _facts(leaf: Leaf) -> tuple[object, ...]:
@@ -162,48 +162,8 @@ def _plan_copies(leaves: list[Leaf], arrangement: Arrangement, rank: int, world_
     return plan_copies(leaves, arrangement.places, rank=rank, world_size=world_size)
 
 
-def _copy(sources: Sequence[Any], targets: Sequence[Any], is_abandoned: Callable[[], bool]) -> None:
-    torch = sys.modules.get("torch")
-    into: list[Any] = []
-    out_of: list[Any] = []
-    for source, target in zip(sources, targets, strict=True):
-        if isinstance(source, np.ndarray):
-            np.copyto(target, source)
-        elif target is not None:
-            into.append(target)
-            out_of.append(source)
-    if torch is None or not into:
-        return
-    streams = [torch.cuda.Stream(device) for device in {t.device for t in out_of if t.device.type == "cuda"}]
-    with ExitStack() as side, torch.no_grad():
-        for stream in streams:  # wait for the kernels that compute the values, then copy beside later ones
-            stream.wait_stream(torch.cuda.current_stream(stream.device))
-            side.enter_context(torch.cuda.stream(stream))
-        for first in range(0, len(into), _COPY_BATCH):
-            if is_abandoned():
-                raise SaveAbandoned("the save was abandoned while its state was being copied; nothing was written")
-            batch = slice(first, first + _COPY_BATCH)
-            torch._foreach_copy_(into[batch], out_of[batch], non_blocking=bool(streams))
-        for stream in streams:
-            stream.synchronize()
-
-
-_COPY_BATCH = 64
-
-
 def _stored_bytes(leaf: Leaf) -> int:
     count = leaf.dtype.itemsize
     for extent in leaf.shape:
         count *= extent
     return count
-
-
-def _view(memory: Bytes, place: int, shape: tuple[int, ...], source: Any) -> Any:
-    """The part of the buffer that one tensor is copied into; None for an empty one."""
-    if isinstance(source, np.ndarray):
-        return memory[place : place + source.nbytes].view(source.dtype).reshape(shape)
-    if not (size := source.element_size() * math.prod(shape)):
-        return None
-    import torch
-
-    return torch.from_numpy(memory[place : place + size]).view(source.dtype).view(shape)

@@ -16,8 +16,9 @@ from chockstone.checkpoints.format.manifest import DIGEST_BYTES
 from chockstone.checkpoints.saving.pace import Pace
 from chockstone.checkpoints.stores.store import Sink
 
-CHUNK_BYTES: Final = 32 * 1024**2
+CHUNK_BYTES: Final = 32 * 1024**2  # that a thread takes at once
 THREADS: Final = 2
+_STEP_BYTES: Final = 8 * 1024**2  # that a thread hashes and writes at once: one hashes while another waits for the disk
 
 
 class WrittenImage(Protocol):
@@ -56,6 +57,7 @@ class Write:
         self._pace = pace or Pace()
         block_bytes = image.layout.block_bytes
         self._chunk_bytes = max(self._pace.step_bytes(CHUNK_BYTES) // block_bytes, 1) * block_bytes
+        self._step_bytes = max(_STEP_BYTES // block_bytes, 1) * block_bytes
         self._lock = threading.Lock()
         self._next = image.layout.body_offset
         self._error: BaseException | None = None
@@ -63,11 +65,11 @@ class Write:
 
     def run(self) -> None:
         """Hash and write the body, in this thread and others. Errors are kept for ``finish``."""
-        helpers = [threading.Thread(target=self._work, daemon=True) for _ in range(THREADS - 1)]
+        helpers = [threading.Thread(target=self._work, args=(False,), daemon=True) for _ in range(THREADS - 1)]
         with suppress(RuntimeError):  # the interpreter is ending and starts no more threads
             for helper in helpers:
                 helper.start()
-        self._work()
+        self._work(True)
         started = [helper for helper in helpers if helper.ident is not None]
         try:
             _join(started)
@@ -84,10 +86,13 @@ class Write:
         self._put(self._image.tail_start, tail.data)
         self._put(0, head.data)
 
-    def _work(self) -> None:
+    def _work(self, hashes_first: bool) -> None:
+        """Hash and write chunk after chunk. Of two threads, one writes first, so that the disk is never idle."""
         try:
             while (chunk := self._take()) is not None:
-                self._write(*chunk)
+                self._pace.wait(chunk[1] - chunk[0])
+                for start in range(*chunk, self._step_bytes):
+                    self._write(start, min(start + self._step_bytes, chunk[1]), hashes_first=hashes_first)
         except BaseException as error:  # noqa: BLE001  # recorded; finish() raises it
             self._fail(error)
 
@@ -104,14 +109,16 @@ class Write:
             self._next = min(start + self._chunk_bytes, layout.body_end)
             return start, self._next
 
-    def _write(self, start: int, end: int) -> None:
-        """Hash and write one chunk. Both use the same bytes: the image is asked for them once."""
-        self._pace.wait(end - start)
+    def _write(self, start: int, end: int, *, hashes_first: bool) -> None:
+        """Hash and write a part of a chunk. Both use the same bytes: the image is asked for them once."""
         pieces = list(self._image.pieces(start, end))
-        self._hash(start, pieces)
+        if hashes_first:
+            self._hash(start, pieces)
         for offset, piece in pieces:
             if offset < self._image.tail_start:
                 self._put(offset, piece[: self._image.tail_start - offset])
+        if not hashes_first:
+            self._hash(start, pieces)
 
     def _hash(self, start: int, pieces: Sequence[tuple[int, memoryview]]) -> None:
         """The digests of the blocks from ``start`` on, which is where one begins."""
