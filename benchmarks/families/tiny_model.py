@@ -108,8 +108,12 @@ _MARKS: Final = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": VOCABULAR
 _NOTHING: Final[Mapping[str, Any]] = {}
 _OTHERWISE: Final[Mapping[str, Mapping[str, Any]]] = {
     "bamba": {"attn_layer_indices": [1]},
+    "dots1": {"n_routed_experts": 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "hunyuan_v1_moe": {"head_dim": 16, "num_experts": 4},
     "mamba2": {"num_heads": 8},
+    "nemotron": {"num_key_value_heads": 2},
     "reformer": {"axial_pos_shape": (8, 12), "axial_pos_embds_dim": (32, 32), "is_decoder": True},
 }
 

@@ -1,14 +1,14 @@
 """Writes architectures.md: what works with each causal language model family of transformers.
 
 `make architectures` runs it. It makes a tiny random model of each family and takes it through all stages, which takes
-half an hour. Rows are kept in a file, so that a sweep that was stopped continues, and the page is written when all
-families have a row.
+half an hour. Rows are kept in a file, so that a sweep that was stopped continues. With `--only` no page is written.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -42,21 +42,33 @@ The server verifies each model again when it loads it, and refuses a model whose
 column *LoRA* says which layers cannot be adapted; full fine-tuning trains all weights. The column *sampler* names the
 network that samples: *fused* is the decoder for Llama-like models, *generic* runs the model of transformers.
 """
+PEFT = """\
+Where PEFT's logits differ, PEFT 0.21 takes layers named `gate_proj`, `up_proj` and `down_proj` for routed experts,
+although they belong to shared experts or dense layers, and does not load the adapter's matrices for them. Merge such a
+run, or create it with `train_mlp=False`.
+"""
+UNTRIED = """\
+The script has not made a tiny model of these families, or its values for their configuration do not fit. The server may
+load them.
+"""
 
 
 def render(rows: Iterable[FamilyRow]) -> str:
-    rows = sorted(rows, key=lambda row: row.family)
+    rows = [row for row in sorted(rows, key=lambda row: row.family) if row.stages.get("make", "ok") == "ok"]
     good = [row for row in rows if row.is_good]
     bad = [row for row in rows if not row.is_good]
     both = sum(row.stages.get("two ranks") == "ok" for row in good)
     works = "".join(map(good_line, good))
     fails = "".join(map(bad_line, bad))
+    others = sorted(set(families()) - {row.family for row in rows})
+    rest = f"## Not tried\n\n{UNTRIED}\n{', '.join(f'`{name}`' for name in others)}\n" if others else ""
     return "\n".join(
         (
             INTRODUCTION.format(transformers=version("transformers")),
             f"## What works\n\n{len(good)} families pass all stages in one process, and {both} of them on two ranks.\n",
             f"| family | class | LoRA | sampler | two ranks |\n|---|---|---|---|---|\n{works}",
-            f"## What does not\n\n| family | class | stage | reason |\n|---|---|---|---|\n{fails}",
+            f"## What does not\n\n| family | class | stage | reason |\n|---|---|---|---|\n{fails}\n{PEFT}",
+            *([rest] if rest else []),
         )
     )
 
@@ -73,7 +85,8 @@ def bad_line(row: FamilyRow) -> str:
 
 
 def cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    plain = re.sub(r" from '/[^']*'", "", re.sub(r"^(ServerFailure|StageFailed): (model '[^']*' \(\w+\) )?", "", text))
+    return plain.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
 def read_rows(path: Path) -> dict[str, FamilyRow]:
@@ -99,7 +112,7 @@ def main() -> None:
             file.write(json.dumps(asdict(row)) + "\n")
             file.flush()
             rows[row.family] = row
-    if rows.keys() >= set(families()):
+    if not asked.only:
         PAGE.write_text(render(rows.values()))
 
 
