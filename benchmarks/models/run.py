@@ -14,7 +14,7 @@ from benchmarks.harness.command import Help
 from benchmarks.harness.measure import Against, Column, Measure, against
 from benchmarks.harness.plot import Bars
 from benchmarks.harness.units import count, duration, megabytes, times
-from benchmarks.models import checkpointing, memory, training
+from benchmarks.models import checkpointing, experts, memory, training
 from benchmarks.models.scale import LENGTHS, QUICK
 from benchmarks.models.setup import set_up
 
@@ -109,6 +109,33 @@ CHECKPOINTING = Measure(
     counts=Counts.FULL,
 )
 
+EXPERTS = Measure(
+    "experts",
+    "A mixture of experts",
+    experts.measure_experts,
+    columns=(
+        Column(RATE, "tokens/s", count, spread=True, against=(against("PEFT", training.PEFT),)),
+        Column(memory.PEAK, "growth at the peak", megabytes, against=(against("PEFT", training.PEFT),)),
+    ),
+    panel=Bars(RATE),
+    ours=(training.OURS,),
+    aims=(
+        at_least(
+            "a mixture of experts, tokens/s against PEFT + transformers",
+            ratio(RATE, training.OURS, training.PEFT),
+            1.0,
+            times,
+        ),
+        at_most(
+            "a mixture of experts, peak memory against PEFT + transformers",
+            ratio(memory.PEAK, training.OURS, training.PEFT),
+            1.0,
+            times,
+        ),
+    ),
+    counts=Counts.FULL,
+)
+
 BENCHMARK = Benchmark(
     folder=Path(__file__).resolve().parent,
     title="Models",
@@ -118,7 +145,7 @@ BENCHMARK = Benchmark(
         disk="2 GB",
         epilog=EPILOG,
     ),
-    measures=(TRAINING, MEMORY, CHECKPOINTING),
+    measures=(TRAINING, MEMORY, CHECKPOINTING, EXPERTS),
     set_up=set_up,
     packages=("chockstone", "torch", "transformers", "peft", "trl"),
 )

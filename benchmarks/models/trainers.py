@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ from chockstone.wire.codecs.passes import Datum, Pass
 
 RANK: Final = 32
 LEARNING_RATE: Final = 1e-4
+ATTENTION: Final = ("q_proj", "k_proj", "v_proj", "o_proj")
+EXPERTS: Final = ("experts.gate_up_proj", "experts.down_proj")
 _STATUS: Final = Path("/proc/self/status")
 _RESET: Final = Path("/proc/self/clear_refs")  # writing 5 resets the peak of the resident memory
 
@@ -86,14 +88,20 @@ class OwnTrainer:
 class PeftTrainer:
     """What a user writes: transformers, PEFT and AdamW. Micro-batches are padded, in the order of the sequences."""
 
-    def __init__(self, *, directory: Path, threads: int, gradient_checkpointing: bool = False) -> None:
+    def __init__(
+        self, *, directory: Path, threads: int, gradient_checkpointing: bool = False, experts: bool = False
+    ) -> None:
+        """``experts``: adapt attention and the fused weights of routed experts, and no other layers."""
         torch.set_num_threads(threads)
         disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers'
         base = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
         if gradient_checkpointing:
             base.gradient_checkpointing_enable()
             base.enable_input_require_grads()
-        config = LoraConfig(r=RANK, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
+        targets: dict[str, Any] = {"target_modules": "all-linear"}  # Any: names, or lists of names
+        if experts:
+            targets = {"target_modules": [*ATTENTION], "target_parameters": [*EXPERTS]}
+        config = LoraConfig(r=RANK, lora_alpha=32, task_type="CAUSAL_LM", **targets)
         self._model = get_peft_model(base, config)
         trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, betas=(0.9, 0.95), eps=1e-12, weight_decay=0.0)
