@@ -67,6 +67,7 @@ BACKENDS_ORDER: Final = [
     "calls",
     "importing",
     "losses",
+    "quantisation",
     "export",
     "training",
     "supervision",

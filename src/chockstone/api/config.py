@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chockstone.backends.run_spec import ActivationCheckpointing, RouterReplay
+from chockstone.backends.run_spec import ActivationCheckpointing, BasePrecision, RouterReplay
 from chockstone.engine.config import Durability, EngineLimits, StorageRules
 from chockstone.engine.ownership.data_directory import ARCHIVES, DATABASE
 from chockstone.telemetry.log_format import LogFormat
@@ -26,6 +26,7 @@ class ServerConfig:
     keys: Mapping[str, str]  # user → key; empty: any tml- key is the local user
     device: str
     dtype: str
+    base_precision: BasePrecision
     threads: int
     max_body_bytes: int
     max_sequences: int

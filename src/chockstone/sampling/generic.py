@@ -23,6 +23,7 @@ from chockstone.sampling.experts.modules import ExpertProjection, expert_project
 from chockstone.sampling.experts.routers import RoutingRecorder
 from chockstone.sampling.fused.adapter import check_adapter
 from chockstone.sampling.network import LIGHT, NewRows, PromptChunk, choose_tokens_per_prefill
+from chockstone.sampling.quantised.linear import frozen_weight
 from chockstone.sampling.round_robin import RoundRobin
 from chockstone.sampling.sequence import Sequence
 from chockstone.wire.codecs.routing import Routing
@@ -94,7 +95,7 @@ class GenericNetwork:
                 experts.append((projection, LowRank(layer.down.to(self.device), layer.up.to(self.device))))
                 continue
             module: Any = self._modules[name]  # Any: a linear, or what training wrapped one in
-            like = module.weight
+            like = frozen_weight(module)
             down_t = layer.down.to(like.device, like.dtype).t()
             up_t = (layer.up * adapter.scale).to(like.device, like.dtype).t()
             layers.append((module, down_t, up_t))

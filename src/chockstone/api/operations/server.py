@@ -81,6 +81,7 @@ def worker_report(context: Context) -> WorkerReport:
         last_death_at=None if died_at is None else datetime.fromtimestamp(died_at, UTC),
         device=environment.get("device"),
         dtype=environment.get("dtype"),
+        base_precision=environment.get("base_precision"),
         threads=environment.get("threads"),
         processes=environment.get("processes"),
         torch=environment.get("torch"),

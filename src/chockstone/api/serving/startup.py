@@ -150,6 +150,7 @@ def worker_config(config: ServerConfig) -> WorkerConfig:
         store=config.store_url,
         device=config.device,
         dtype=config.dtype,
+        base_precision=config.base_precision,
         threads=config.threads,
         max_sequences=config.max_sequences,
         tokens_per_micro_batch=config.tokens_per_micro_batch,

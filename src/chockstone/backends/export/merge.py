@@ -1,8 +1,9 @@
 # tensors carry their axes
 """Merging: writes a saved run and its base model as one Hugging Face directory that needs neither of them.
 
-For a LoRA run ``W + scale * up @ down`` is computed in float32 and written in the type of the base. For a rank-0 run
-its weights replace those of the base. The base is read and the result written a few megabytes at a time.
+For a LoRA run ``W + scale * up @ down`` is computed in float32 and written in the type of the base. If the run was
+trained on a quantised base, ``W`` is the dequantised weight. For a rank-0 run its weights replace those of the base.
+The base is read and the result written a few megabytes at a time.
 
 Shapes: I in, O out, R rank.
 """
@@ -23,8 +24,10 @@ from chockstone.backends.export.base_files import BaseFiles, TensorShape, row_ra
 from chockstone.backends.export.expert_files import KNOWN, choose_expert_files
 from chockstone.backends.export.model_files import CONFIG, read_companions, read_config, render_config, untied
 from chockstone.backends.export.peft_matrices import read_peft_matrices
+from chockstone.backends.export.quantised_base import BaseNumbers, open_as_trained, unquantised
 from chockstone.backends.export.shards import SHARD_BYTES, Output, write_file, write_shards
 from chockstone.backends.export.weight_sources import find_sources, find_ties
+from chockstone.backends.quantisation.layers import FULL, PRECISIONS, quantised_layers
 from chockstone.backends.run_spec import ALPHA, RunSpec
 from chockstone.checkpoints import Archive
 from chockstone.checkpoints.errors import ExportRefused
@@ -62,9 +65,14 @@ def merge_archive(
         raise ExportRefused(str(error)) from error
     with BaseFiles(base) as files:
         layout = _Layout(base, files)
-        merging = _Full(archive, files, layout) if spec.is_full else _Lora(archive, files, layout, spec)
+        merging: _Full | _Lora
+        if spec.is_full:
+            merging = _Full(archive, files, layout)
+        else:
+            numbers = open_as_trained(files, config, layout.layers, trained_on=_precision(archive))
+            merging = _Lora(archive, numbers, layout, spec)
         outputs = merging.outputs()
-        config = untied(config) if merging.unties else config
+        config = unquantised(untied(config) if merging.unties else config)
         with new_directory(directory) as partial:
             write_shards(outputs, partial, shard_bytes=shard_bytes, on_bytes=on_bytes)
             for name, content in ({CONFIG: render_config(config)} | companions).items():
@@ -83,8 +91,21 @@ def _spec(archive: Archive) -> RunSpec:
         raise ExportRefused("the archive is not a checkpoint of a run, so there is nothing to merge") from error
 
 
+def _precision(archive: Archive) -> str:
+    """The precision of the base model that a run was trained on."""
+    precision = archive.state()["run"].get("base_precision", FULL)
+    if precision not in PRECISIONS:
+        raise ExportRefused(
+            f"the run was trained on a base model of precision {precision!r:.80}, which this version does not know"
+        )
+    return str(precision)
+
+
 class _Layout:
-    """How the weights of a base model are named in its files, and which are tied or stored transposed."""
+    """How the weights of a base model are named in its files, and which are tied or stored transposed.
+
+    ``layers`` are the weights that a quantised base has quantised, by their keys in the files.
+    """
 
     def __init__(self, base: Path, files: BaseFiles) -> None:
         try:
@@ -104,6 +125,10 @@ class _Layout:
             self._sources = find_sources(model, files.shapes)
             self.names = set(model.state_dict())
             self.is_tied = self.head in find_ties(model)
+            self.layers = {
+                self.file_key(f"{name}.weight"): (layer.out_features, layer.in_features)
+                for name, layer in quantised_layers(model).items()
+            }
         except Exception as error:  # each file format raises its own
             raise ExportRefused(f"the model in {str(base)!r} is none that can be merged into: {error}") from error
         self.transposed = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
@@ -120,7 +145,7 @@ class _Layout:
 
 
 class _Lora:
-    def __init__(self, archive: Archive, files: BaseFiles, layout: _Layout, spec: RunSpec) -> None:
+    def __init__(self, archive: Archive, files: BaseNumbers, layout: _Layout, spec: RunSpec) -> None:
         self._files = files
         self._layout = layout
         self._layers: dict[str, tuple[str, LowRank]] = {}  # by key of the files: the weight, and its matrices
@@ -200,7 +225,7 @@ def _is_fused(layer: LowRank) -> bool:
     return layer.down.dim() == 3
 
 
-def _by_expert(name: str, layer: LowRank, files: BaseFiles) -> Iterator[tuple[str, LowRank]]:
+def _by_expert(name: str, layer: LowRank, files: BaseNumbers) -> Iterator[tuple[str, LowRank]]:
     """The matrices of single experts, by the keys that the base model's files have for their weights."""
     known = next((each for each in KNOWN if f"{each.prefix(name)}.0.{each.last}.weight" in files.shapes), None)
     if known is None:

@@ -26,7 +26,8 @@ from chockstone.backends.fsdp.model_shards import ModelShards
 from chockstone.backends.fsdp.restore_templates import make_restore_template
 from chockstone.backends.fsdp.sharding import BACKBONE, compute_buffers, shard_model
 from chockstone.backends.fsdp.weight_files import check_ties, read_sources
-from chockstone.backends.run_spec import ActivationCheckpointing
+from chockstone.backends.quantisation.layers import quantise_empty
+from chockstone.backends.run_spec import ActivationCheckpointing, BasePrecision
 from chockstone.backends.training.base_model import (
     BaseModel,
     HeldModel,
@@ -46,6 +47,7 @@ def load_sharded_base(
     *,
     device: str,
     dtype: str,
+    base_precision: BasePrecision = "auto",
     activation_checkpointing: ActivationCheckpointing = "auto",
     process_group: ProcessGroup,
 ) -> BaseModel:
@@ -55,6 +57,7 @@ def load_sharded_base(
     with _together(process_group):
         empty = _make_empty(name, directory, choose_dtype(name, dtype, place))
     model = empty.model
+    quantise_empty(model, base_precision)
     with _together(process_group):
         shards = _shard(name, model, place, process_group)
     with _together(process_group):

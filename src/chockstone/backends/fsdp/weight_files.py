@@ -1,7 +1,8 @@
 """Weight files: reads one process's rows of all weights of a model.
 
 A tensor that is a weight as it is, is read by rows. Weights that transformers joins from several tensors are read
-whole, one conversion at a time, and each process keeps its rows.
+whole, one conversion at a time, and each process keeps its rows. A process quantises its own rows of a weight that the
+model keeps quantised.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch
 from chockstone.backends.export.base_files import BaseFiles
 from chockstone.backends.export.weight_sources import WeightSource
 from chockstone.backends.fsdp.model_shards import ModelShards
+from chockstone.sampling.quantised.linear import QuantisedLinear
+from chockstone.sampling.quantised.weight import quantise
 from chockstone.wire.failures import ServerFailure
 
 
@@ -27,7 +30,13 @@ def read_sources(
     """
     buffers = dict(shards.model.named_buffers())
     missing = set(shards.shares)
+    quantised = {
+        f"{name}.weight": module for name, module in shards.model.named_modules() if isinstance(module, QuantisedLinear)
+    }
     for first, source in sources.items():
+        if (layer := quantised.get(first)) is not None:
+            missing -= _read_quantised(shards, files, first, source, layer)
+            continue
         for name, rows in _values(shards, files, first, source, ties):
             known = ties.get(name, name)
             if known in missing:
@@ -37,6 +46,22 @@ def read_sources(
                 buffers[name].copy_(rows)
     if missing:
         raise _unfit(min(missing))
+
+
+def _read_quantised(
+    shards: ModelShards, files: BaseFiles, name: str, source: WeightSource, layer: QuantisedLinear
+) -> set[str]:
+    """Fill this process's rows of a quantised weight. Returns the names of its two parameters."""
+    codes, scales = (f"{name.removesuffix('weight')}{part}" for part in ("codes", "scales"))
+    key, share = source.keys[0][1], shards.shares[codes]
+    if source.converter is not None or files.shapes[key].extents != (layer.out_features, layer.in_features):
+        raise _unfit(name)
+    if share.start < share.stop:
+        rows = files.rows(key, share.rows).to(layer.codes.device)
+        weight = quantise(rows, layer.precision, dtype=layer.number_type)
+        shards.local(codes).copy_(weight.codes)
+        shards.local(scales).copy_(weight.scales)
+    return {codes, scales}
 
 
 def _values(

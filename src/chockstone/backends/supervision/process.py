@@ -16,7 +16,7 @@ from typing import Final
 
 import orjson
 
-from chockstone.backends.run_spec import ActivationCheckpointing, RouterReplay
+from chockstone.backends.run_spec import ActivationCheckpointing, BasePrecision, RouterReplay
 from chockstone.telemetry import tracing
 from chockstone.telemetry.log_format import LogFormat, configure_logging
 
@@ -40,6 +40,7 @@ class WorkerConfig:
     store: str
     device: str = "auto"
     dtype: str = "auto"
+    base_precision: BasePrecision = "auto"
     threads: int = 0  # 0: the number of cores
     max_sequences: int = 256
     tokens_per_micro_batch: int = 0  # 0: chosen for the device

@@ -12,14 +12,23 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from chockstone.backends.export.expert_files import ExpertFiles, choose_expert_files
 from chockstone.backends.export.model_files import check_weights
-from chockstone.backends.run_spec import ActivationCheckpointing
+from chockstone.backends.quantisation.layers import FULL, find_precision, weight_bytes
+from chockstone.backends.quantisation.quantiser import QuantiserConfig
+from chockstone.backends.quantisation.stored import StoredError, stored_precision
+from chockstone.backends.run_spec import ActivationCheckpointing, BasePrecision
 from chockstone.backends.training.activations import Activations
 from chockstone.backends.training.full import FullWeights, OwnWeights
 from chockstone.backends.training.lora import Adaptable, AdaptableLinear, make_adaptable
@@ -28,7 +37,7 @@ from chockstone.checkpoints import Archive
 from chockstone.sampling.adapter import LowRank
 from chockstone.sampling.experts.modules import ExpertProjection, make_experts_adaptable
 from chockstone.sampling.experts.routers import Routers, find_routers
-from chockstone.wire.failures import ServerFailure
+from chockstone.wire.failures import BadRequest, ServerFailure
 
 log = logging.getLogger(__name__)
 RestoreTemplate = Callable[
@@ -68,7 +77,9 @@ class BaseModel:
     vocab_size: int
     max_context: int
     device: torch.device
-    dtype: torch.dtype
+    dtype: torch.dtype  # computed with; quantised weights take less memory
+    precision: str  # of the weights in the decoder's blocks: "8bit", "4bit", or "full"
+    weight_bytes: int  # that the weights take in this process
     architecture: str
     layers: Mapping[str, Adaptable]
     backbone: Callable[..., Any]  # Any: as above
@@ -126,6 +137,7 @@ def load_base_model(
     *,
     device: str = "cpu",
     dtype: str = "auto",
+    base_precision: BasePrecision = "auto",
     activation_checkpointing: ActivationCheckpointing = "auto",
 ) -> BaseModel:
     """Read a model from local files; never runs code that comes with it. Raises ServerFailure if it is unusable."""
@@ -142,7 +154,10 @@ def load_base_model(
             use_safetensors=True,
             dtype=number_type,
             output_loading_info=True,
+            **_quantisation(directory, base_precision, device=device),
         )
+    except StoredError as error:
+        raise ServerFailure(f"model {name!r} cannot be loaded from {str(directory)!r}: {error}.") from error
     except Exception as error:  # each file format raises its own
         raise ServerFailure(
             f"model {name!r} cannot be loaded from {str(directory)!r}: {type(error).__name__}: {error}"
@@ -155,6 +170,24 @@ def load_base_model(
         )
     placed = torch.nn.Module.to(model, place)
     return prepare_base_model(name, directory, placed, tokenizer, activation_checkpointing=activation_checkpointing)
+
+
+def _quantisation(directory: Path, precision: BasePrecision, *, device: str) -> dict[str, Any]:
+    """What ``from_pretrained`` needs to read or to make quantised weights. Raises StoredError."""
+    config: Any = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    quantised = getattr(config, "quantization_config", None)
+    stored = stored_precision(quantised)
+    if stored is None and precision == "auto":
+        return {}  # transformers reads what else there is
+    if precision != "auto" and not quantised:
+        return {"quantization_config": QuantiserConfig(precision=precision, device=device)}
+    if stored is None or precision not in ("auto", stored):
+        raise StoredError(
+            f"its files are quantised ({stored or 'not by bitsandbytes'}), and --base-precision is {precision}. "
+            f"Choose {stored or 'auto'}, or the directory of the unquantised model"
+        )
+    config.quantization_config = QuantiserConfig(precision=stored, device=device).to_dict()
+    return {"config": config}
 
 
 def check_directory(name: str, directory: Path) -> None:
@@ -183,7 +216,10 @@ def prepare_base_model(
     activation_checkpointing: ActivationCheckpointing = "auto",
 ) -> BaseModel:
     """Freeze ``model`` and make its linear layers adaptable, in place. ``holding`` None: one process has all of it."""
+    precision = find_precision(model)
     holding = holding or HeldModel(model.base_model, lambda: FullWeights(model, device=model.device))
+    if precision != FULL:
+        holding = replace(holding, own_weights=lambda: _refuse_full(name, precision))
     model.train(mode=False).requires_grad_(False)
     layers = make_adaptable(model)
     embeddings: Any = model.get_input_embeddings()  # Any: some kind of nn.Embedding
@@ -202,6 +238,8 @@ def prepare_base_model(
         max_context=_max_context(model.config, tokenizer),
         device=model.device,
         dtype=model.dtype,
+        precision=precision,
+        weight_bytes=weight_bytes(model),
         architecture=holding.architecture or type(model).__name__,
         layers=layers,
         backbone=holding.backbone,
@@ -216,6 +254,13 @@ def prepare_base_model(
         routers=Routers(),
     )
     return _verified_experts(_verified(_with_routers(base)))
+
+
+def _refuse_full(name: str, precision: str) -> NoReturn:
+    raise BadRequest(
+        f"a run of rank 0 trains all weights, and those of base model {name!r} are quantised to {precision}. Create "
+        "the run with a rank of at least 1, or serve the unquantised model without --base-precision."
+    )
 
 
 def choose_device(device: str) -> str:

@@ -28,6 +28,8 @@ from chockstone.backends.training.flat_parameters import FlatParameters
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.sampling.adapter import Adapter, LowRank
 from chockstone.sampling.experts.modules import ExpertProjection, expert_projections, make_experts_adaptable
+from chockstone.sampling.quantised.linear import QuantisedLinear, frozen_weight
+from chockstone.sampling.quantised.weight import FrozenWeight, QuantisedWeight, dense
 from chockstone.wire.failures import BadRequest
 
 _IN_A_BLOCK = re.compile(r"\.\d+\.")
@@ -42,10 +44,13 @@ class AdaptableLinear(nn.Linear):
     scale: float
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  # nn.Linear's own name
+        weight = frozen_weight(self)
         if self.active is None:
-            return functional.linear(input, self.weight, self.bias)
+            if isinstance(weight, QuantisedWeight):
+                return _quantised_linear(input, weight, self.bias)
+            return functional.linear(input, weight, self.bias)
         x_NI = input.reshape(-1, self.in_features)
-        y_NO = _adapted_linear(x_NI, self.weight, self.bias, self.active.down, self.active.up, self.scale)
+        y_NO = _adapted_linear(x_NI, weight, self.bias, self.active.down, self.active.up, self.scale)
         return y_NO.view(*input.shape[:-1], self.out_features)
 
     def matrix_shapes(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -65,6 +70,12 @@ class AdaptableConv1D(AdaptableLinear):
         return y_NO.view(*input.shape[:-1], self.out_features)
 
 
+class AdaptableQuantisedLinear(QuantisedLinear, AdaptableLinear):
+    """The same with a quantised weight. Forward and backward pass dequantise it, and keep no numbers of it."""
+
+    forward = AdaptableLinear.forward
+
+
 Adaptable = AdaptableLinear | ExpertProjection
 
 
@@ -79,6 +90,10 @@ def make_adaptable(model: nn.Module) -> dict[str, Adaptable]:
                 adaptable.in_features, adaptable.out_features = module.nx, module.nf
             module.__class__ = AdaptableConv1D if isinstance(module, Conv1D) else AdaptableLinear
             adaptable.active, adaptable.scale = None, 0.0
+        elif type(module) is QuantisedLinear:
+            module.__class__ = AdaptableQuantisedLinear
+            quantised = cast("AdaptableQuantisedLinear", module)
+            quantised.active, quantised.scale = None, 0.0
         if isinstance(module, AdaptableLinear):
             layers[name] = module
     return layers | expert_projections(make_experts_adaptable(model))
@@ -193,15 +208,17 @@ class _AdaptedLinear(torch.autograd.Function):
     def forward(
         ctx: Any,
         x_NI: torch.Tensor,
-        weight_OI: torch.Tensor,
+        weight_OI: FrozenWeight,
         bias_O: torch.Tensor | None,
         down_RI: torch.Tensor,
         up_OR: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        y_NO = functional.linear(x_NI, weight_OI, bias_O)
+        y_NO = functional.linear(x_NI, dense(weight_OI), bias_O)
         hidden_NR = x_NI.to(down_RI.dtype) @ down_RI.T
-        ctx.save_for_backward(x_NI, weight_OI, down_RI, up_OR, hidden_NR)
+        ctx.quantised = weight_OI if isinstance(weight_OI, QuantisedWeight) else None
+        plain_OI = None if isinstance(weight_OI, QuantisedWeight) else weight_OI
+        ctx.save_for_backward(x_NI, plain_OI, down_RI, up_OR, hidden_NR)
         ctx.scale = scale
         if y_NO.dtype == up_OR.dtype:
             return y_NO.addmm_(hidden_NR, up_OR.T, alpha=scale)
@@ -209,20 +226,39 @@ class _AdaptedLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_NO: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x_NI, weight_OI, down_RI, up_OR, hidden_NR = ctx.saved_tensors
+        x_NI, plain_OI, down_RI, up_OR, hidden_NR = ctx.saved_tensors
         exact_NO = grad_NO.to(up_OR.dtype)
         grad_hidden_NR = (exact_NO @ up_OR).mul_(ctx.scale)
         grad_x_NI = None
         if ctx.needs_input_grad[0]:
+            weight_OI = plain_OI if ctx.quantised is None else dense(ctx.quantised)
             grad_x_NI = (grad_NO @ weight_OI).to(down_RI.dtype).addmm_(grad_hidden_NR, down_RI).to(x_NI.dtype)
         grad_down_RI = grad_hidden_NR.T @ x_NI.to(down_RI.dtype)
         grad_up_OR = (exact_NO.T @ hidden_NR).mul_(ctx.scale)
         return grad_x_NI, None, None, grad_down_RI, grad_up_OR, None
 
 
+class _QuantisedLinear(torch.autograd.Function):
+    """A product with a quantised weight. The backward pass dequantises the weight again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight_OI: QuantisedWeight, bias_O: torch.Tensor | None) -> torch.Tensor:
+        ctx.quantised = weight_OI
+        return functional.linear(x, dense(weight_OI), bias_O)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return grad @ dense(ctx.quantised) if ctx.needs_input_grad[0] else None, None, None
+
+
+def _quantised_linear(x: torch.Tensor, weight_OI: QuantisedWeight, bias_O: torch.Tensor | None) -> torch.Tensor:
+    y: torch.Tensor = _QuantisedLinear.apply(x, weight_OI, bias_O)  # type: ignore[no-untyped-call]  # as below
+    return y
+
+
 def _adapted_linear(
     x_NI: torch.Tensor,
-    weight_OI: torch.Tensor,
+    weight_OI: FrozenWeight,
     bias_O: torch.Tensor | None,
     down_RI: torch.Tensor,
     up_OR: torch.Tensor,

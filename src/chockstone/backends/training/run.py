@@ -6,6 +6,7 @@ and samplers may use the base model. A failed or abandoned operation leaves the 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Generator, Mapping
 from typing import Any
@@ -27,10 +28,19 @@ from chockstone.backends.training.lora import LoraWeights
 from chockstone.backends.training.micro_batches import TOKENS_ON_CPU, TOKENS_ON_GPU, deal, plan_micro_batches
 from chockstone.backends.training.optimizers import Optimizer, OptimStep, clip
 from chockstone.backends.training.pass_results import BatchResult, PassOutcome
-from chockstone.backends.training.saved_state import make_state, saved_gradient, saved_optimizer, saved_weights
+from chockstone.backends.training.saved_state import (
+    describe_run,
+    make_state,
+    saved_gradient,
+    saved_optimizer,
+    saved_precision,
+    saved_weights,
+)
 from chockstone.sampling.adapter import Adapter
 from chockstone.wire.codecs.passes import Pass, PassResult
 from chockstone.wire.failures import BadRequest
+
+log = logging.getLogger(__name__)
 
 
 class TrainedRun:
@@ -136,7 +146,12 @@ class TrainedRun:
             optimizer=self._optimizer,
             gradient=gradient,
             expert_files=self.base.expert_files,
+            base_precision=self.base.precision,
         )
+
+    def description(self) -> dict[str, Any]:
+        """What every archive of the run says of it."""
+        return describe_run(self.spec, base_precision=self.base.precision)
 
     def weights(self, *, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
         """The weights of ``state``. They are live tensors, unless they have to be cast."""
@@ -146,12 +161,16 @@ class TrainedRun:
     def load(self, state: Mapping[str, Any], *, with_optimizer: bool) -> None:
         """Load a saved state. Without the optimizer, a new optimizer is created and there is no gradient.
 
+        A state that was trained on a base model of another precision is loaded, and a warning is logged.
+
         Raises BadRequest, with nothing changed, if the state does not fit.
         """
         parameters = self._weights.parameters
         weights = saved_weights(state, self.spec, parameters.shapes)
         optimizer = saved_optimizer(state, self.spec, parameters) if with_optimizer else Optimizer(self.spec.optimizer)
         gradient = saved_gradient(state, parameters) if with_optimizer else None
+        if (trained_on := saved_precision(state)) != self.base.precision:
+            log.warning("checkpoint of another precision trained_on=%s base=%s", trained_on, self.base.precision)
         for name, view in parameters.views(parameters.flat).items():
             view.copy_(parameters.part(name, weights[name]))
         self._optimizer, self._gradient, self._norm = optimizer, gradient, None

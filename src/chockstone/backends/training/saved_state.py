@@ -1,7 +1,7 @@
 """Saved states: the state of a run as ``TrainedRun.state`` makes it and an archive holds it.
 
     run        spec, and the layout: names and shapes in the order of the flat tensors; of a LoRA run with experts
-               also how files name experts, if by expert
+               also how files name experts, if by expert; the precision of the base model, if it was quantised
     weights    tensors by name
     optimizer  steps, and flat moments if it has stepped
     gradient   flat, or None
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from chockstone.backends.export.expert_files import ExpertFiles, is_expert_weight
+from chockstone.backends.quantisation.layers import FULL, PRECISIONS
 from chockstone.backends.run_spec import ALPHA, RunSpec
 from chockstone.backends.training.flat_parameters import Parameters, Shapes
 from chockstone.backends.training.optimizers import MOMENTS, Optimizer
@@ -28,6 +29,12 @@ from chockstone.wire.failures import BadRequest
 State = Mapping[str, Any]
 
 
+def describe_run(spec: RunSpec, *, base_precision: str) -> dict[str, Any]:
+    """What every archive of a run says of it. Runs on an unquantised base do not name its precision."""
+    quantised = {} if base_precision == FULL else {"base_precision": base_precision}
+    return {"spec": spec.to_json(), **quantised}
+
+
 def make_state(
     spec: RunSpec,
     parameters: Parameters,
@@ -35,10 +42,11 @@ def make_state(
     optimizer: Optimizer,
     gradient: torch.Tensor | None,
     expert_files: ExpertFiles | None = None,
+    base_precision: str = FULL,
 ) -> dict[str, Any]:
     moments = {name: parameters.whole(moment) for name, moment in optimizer.moments.items()}
     layout = [[name, list(shape)] for name, shape in parameters.shapes.items()]
-    run: dict[str, Any] = {"spec": spec.to_json(), "layout": layout}
+    run: dict[str, Any] = {**describe_run(spec, base_precision=base_precision), "layout": layout}
     if expert_files is not None and not spec.is_full and any(map(is_expert_weight, parameters.shapes.values())):
         run["expert_files"] = expert_files.to_json()
     return {
@@ -54,6 +62,18 @@ def saved_spec(state: State) -> RunSpec:
         return RunSpec.from_json(state["run"]["spec"])
     except (KeyError, TypeError) as error:
         raise BadRequest("the checkpoint is not a run's training state.") from error
+
+
+def saved_precision(state: State) -> str:
+    """The precision of the base model that the run was trained on."""
+    run = state.get("run")
+    precision = run.get("base_precision", FULL) if isinstance(run, Mapping) else FULL
+    if precision not in PRECISIONS:
+        raise BadRequest(
+            f"the checkpoint was trained on a base model of precision {precision!r:.80}, which this version does not "
+            "know."
+        )
+    return str(precision)
 
 
 def saved_weights(state: State, spec: RunSpec, shapes: Shapes) -> Mapping[str, Any]:  # Any: tensors, or Pieces of them

@@ -35,6 +35,7 @@ def describe_environment(config: WorkerConfig, device: str, *, processes: int = 
         "processes": processes,
         "device": device if is_on_cpu else f"{device} ({torch.cuda.get_device_name(device)})",
         "dtype": "float32" if is_on_cpu and config.dtype == "auto" else config.dtype,
+        "base_precision": config.base_precision,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "tokens_per_micro_batch": config.tokens_per_micro_batch or (TOKENS_ON_CPU if is_on_cpu else TOKENS_ON_GPU),

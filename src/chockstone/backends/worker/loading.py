@@ -12,6 +12,7 @@ from typing import Any, Final
 from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
+from chockstone.backends.quantisation.layers import count_parameters
 from chockstone.backends.training.base_model import BaseModel
 
 log = logging.getLogger(__name__)
@@ -37,10 +38,10 @@ def report_loading(
         return logged_progress(values[0], name, monotonic=monotonic)
 
     def loaded(base: BaseModel) -> None:
-        parameters = sum(parameter.numel() for parameter in base.model.parameters())
         log.info(
-            "model loaded model=%s parameters=%d seconds=%.1f dtype=%s device=%s",
-            *(name, parameters, monotonic() - started, str(base.dtype).removeprefix("torch."), base.device),
+            "model loaded model=%s parameters=%d seconds=%.1f dtype=%s precision=%s bytes=%d device=%s",
+            *(name, count_parameters(base.model), monotonic() - started, str(base.dtype).removeprefix("torch.")),
+            *(base.precision, base.weight_bytes, base.device),
         )
 
     log.info("model loading model=%s", name)

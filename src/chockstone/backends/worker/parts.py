@@ -33,7 +33,7 @@ def collect_parts(run: TrainedRun, kind: str) -> Parts:
         return Parts(run.state(), {COMPLETE: b""})
     if kind not in ("sampler_weights", "external_weights"):
         raise ServerFailure(f"there are no checkpoints of kind {kind!r}")
-    described = {"run": {"spec": run.spec.to_json()}}
+    described = {"run": run.description()}
     if not run.spec.is_full:
         config, tensors = run.peft_files()
         return Parts(described | {"adapter_model": tensors}, {"adapter_config.json": config, COMPLETE: b""})

@@ -177,6 +177,7 @@ class WorkerService:
                     directory,
                     device=device,
                     dtype=self._config.dtype,
+                    base_precision=self._config.base_precision,
                     activation_checkpointing=self._config.activation_checkpointing,
                 )
                 loaded(base)

@@ -19,6 +19,7 @@ def server_config(settings: Settings) -> ServerConfig:
         keys=settings.keys,
         device=settings.device,
         dtype=settings.dtype,
+        base_precision=settings.base_precision,
         threads=settings.threads,
         max_body_bytes=limits.max_body_bytes,
         max_sequences=limits.max_sequences,

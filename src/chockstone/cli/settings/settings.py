@@ -43,6 +43,7 @@ ActivationCheckpointing = Literal["auto", "on", "off"]
 RouterReplay = Literal["on", "off"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+BasePrecision = Literal["auto", "8bit", "4bit"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 JournalMode = Literal["off", "on", "synced"]
@@ -241,6 +242,11 @@ class Settings:
     device: Device = setting(choice(Device), "auto", "Device for models; auto is CUDA if available, otherwise the CPU.")
     dtype: Dtype = setting(
         choice(Dtype), "auto", "Data type of weights; auto is float32 on a CPU, and the model's own on CUDA."
+    )
+    base_precision: BasePrecision = setting(
+        choice(BasePrecision),
+        "auto",
+        "Precision of frozen base weights: 8bit or 4bit quantises them at load; auto keeps them as they are stored.",
     )
     threads: int = setting(whole_number(0, 4096), 0, "Number of threads for arithmetic; 0 uses all cores.")
     log_level: LogLevel = setting(choice(LogLevel), "info", "Minimum log level.", for_replicas=True)

@@ -13,6 +13,7 @@ import torch
 
 from chockstone.sampling.adapter import Adapter, LowRank
 from chockstone.sampling.fused.weights import FusedWeights, Matrix
+from chockstone.sampling.quantised.weight import FrozenWeight, QuantisedWeight, dense
 from chockstone.wire.failures import ServerFailure
 
 MERGE_BYTES: Final = (
@@ -32,7 +33,7 @@ class Addition:
 class FusedAdapter:
     """By product number. Either ``weights`` are merged with the adapter, or ``additions`` hold it."""
 
-    weights: tuple[torch.Tensor, ...]
+    weights: tuple[FrozenWeight, ...]
     additions: tuple[Addition | None, ...]
     experts: ExpertAdapter
 
@@ -77,7 +78,7 @@ def fuse_adapter(adapter: Adapter, weights: FusedWeights) -> FusedAdapter:
     if not is_merging(weights):
         return FusedAdapter(base, additions, experts)
     merged = tuple(
-        weight if addition is None else torch.addmm(weight, addition.up_t.t(), addition.down_t.t())
+        weight if addition is None else torch.addmm(dense(weight), addition.up_t.t(), addition.down_t.t())
         for weight, addition in zip(base, additions, strict=True)
     )
     return FusedAdapter(merged, (None,) * len(matrices), experts)
@@ -90,8 +91,13 @@ def fuse_base(weights: FusedWeights) -> FusedAdapter:
 
 
 def is_merging(weights: FusedWeights) -> bool:
-    """Merging rounds to the model's precision, so only float32 models merge, and only small ones."""
-    size = sum(matrix.weight.numel() * matrix.weight.element_size() for matrix in weights.matrices)
+    """Merging rounds to the model's precision, so only float32 models merge, and only small ones.
+
+    A quantised model does not merge: each adapter would have a full copy of the weights.
+    """
+    if any(isinstance(matrix.weight, QuantisedWeight) for matrix in weights.matrices):
+        return False
+    size = sum(matrix.weight.nbytes for matrix in weights.matrices)
     return weights.embedding.dtype == torch.float32 and size <= MERGE_BYTES
 
 
@@ -106,7 +112,7 @@ def _addition(matrix: Matrix, adapter: Adapter) -> Addition | None:
         return None
     like = matrix.weight
     downs = torch.cat([layer.down for _, layer in parts]).to(like.device, like.dtype)
-    up_t = like.new_zeros(len(downs), start)
+    up_t = torch.zeros(len(downs), start, dtype=like.dtype, device=like.device)
     row = 0
     for begin, layer in parts:
         out, rank = layer.up.shape

@@ -11,6 +11,7 @@ import torch
 from chockstone.sampling.experts.modules import expert_projections
 from chockstone.sampling.fused.adapter import FusedAdapter
 from chockstone.sampling.fused.weights import ExpertBlock, FusedWeights
+from chockstone.sampling.quantised.weight import FrozenWeight, dense
 
 _FEW_ROWS: Final = 256
 _BLOCK: Final = 128  # rows of a weight
@@ -57,7 +58,7 @@ class MultiLoraMatmul:
         is_plain = self._is_uniform and self._matrices[number].bias is None
         if not is_plain or (self._is_transposed and weight.numel() > _SMALL):
             return residual.add_(self.product(number, x))
-        residual.addmm_(x, weight.t())
+        residual.addmm_(x, dense(weight).t())
         if (addition := self._first.additions[number]) is not None:
             residual.addmm_(torch.mm(x, addition.down_t), addition.up_t)
         return residual
@@ -76,8 +77,8 @@ class MultiLoraMatmul:
                     projection.active = None
         return parts[0] if self._is_uniform else torch.cat(parts)
 
-    def _times(self, x: torch.Tensor, weight: torch.Tensor, number: int) -> torch.Tensor:
-        bias = self._matrices[number].bias
+    def _times(self, x: torch.Tensor, frozen: FrozenWeight, number: int) -> torch.Tensor:
+        bias, weight = self._matrices[number].bias, dense(frozen)
         if not self._is_transposed:
             return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
         width, inputs = weight.shape

@@ -19,6 +19,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from chockstone.sampling.experts.modules import AdaptableExperts, expert_projections, make_experts_adaptable
+from chockstone.sampling.quantised.linear import QuantisedLinear, frozen_weight
+from chockstone.sampling.quantised.weight import FrozenWeight, QuantisedWeight
 
 _ATTENTION: Final = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _NORMS: Final = {"q_norm", "k_norm"}
@@ -33,7 +35,7 @@ Activation = Callable[[torch.Tensor], torch.Tensor]
 class Matrix:
     """One product ``x @ weight.T + bias``; ``parts`` names the modules it stands for, with their output widths."""
 
-    weight: torch.Tensor  # [out, in]
+    weight: FrozenWeight  # [out, in]
     bias: torch.Tensor | None
     parts: tuple[tuple[str, int], ...]
 
@@ -175,6 +177,8 @@ def _is_known(model: PreTrainedModel, *, max_context: int) -> bool:
         return False
     if not _has_weight(body.norm):
         return False
+    if len({_precision(module) for module in linears if hasattr(module, "in_features")}) > 1:
+        return False  # weights of several precisions cannot be joined
     return _is_plain_linear(model.lm_head) and _has_plain_attention(model, max_context=max_context)
 
 
@@ -198,8 +202,14 @@ def _has_weight(norm: nn.Module) -> bool:
 
 
 def _is_plain_linear(module: nn.Module) -> bool:
+    if isinstance(module, QuantisedLinear):
+        return True
     weight = getattr(module, "weight", None)
     return isinstance(weight, torch.Tensor) and weight.ndim == 2 and weight.is_floating_point()
+
+
+def _precision(module: nn.Module) -> str:
+    return module.precision if isinstance(module, QuantisedLinear) else "full"
 
 
 def _children(module: nn.Module) -> set[str]:
@@ -212,7 +222,7 @@ def _norm(module: Any) -> Norm:  # Any: RMSNorm modules share no class
 
 
 def _head_norm(attention: Any, width: int) -> Norm:  # Any: attention modules share no class
-    queries, keys = (module.weight.shape[0] // width for module in (attention.q_proj, attention.k_proj))
+    queries, keys = (frozen_weight(module).shape[0] // width for module in (attention.q_proj, attention.k_proj))
     query, key = _norm(attention.q_norm), _norm(attention.k_norm)
     weight = torch.cat((query.weight.expand(queries, width), key.weight.expand(keys, width)))
     return Norm(weight, query.epsilon)
@@ -220,26 +230,36 @@ def _head_norm(attention: Any, width: int) -> Norm:  # Any: attention modules sh
 
 @torch.no_grad()
 def _fuse(modules: Many[Any], names: dict[int, str]) -> Matrix:  # Any: a linear, or what training wrapped one in
-    weights = [module.weight for module in modules]
+    weights = [frozen_weight(module) for module in modules]
     biases = [module.bias for module in modules]
-    parts = tuple((names[id(module)], int(module.weight.shape[0])) for module in modules)
+    parts = tuple((names[id(module)], int(weight.shape[0])) for module, weight in zip(modules, weights, strict=True))
+    bias = None
     if len(modules) == 1:
         bias = None if biases[0] is None else biases[0].detach()
-        return Matrix(weights[0].detach(), bias, parts)
-    weight = _side_by_side(weights)
-    bias = None
-    if any(one is not None for one in biases):
+    elif any(one is not None for one in biases):
         filled = [
-            one.detach() if one is not None else weights[0].new_zeros(len(w))
+            one.detach() if one is not None else torch.zeros(w.shape[0], dtype=w.dtype, device=w.device)
             for one, w in zip(biases, weights, strict=True)
         ]
         bias = torch.cat(filled)
-    return Matrix(weight, bias, parts)
+    return Matrix(_join(weights), bias, parts)
+
+
+def _join(weights: Many[FrozenWeight]) -> FrozenWeight:
+    """Weights of one precision as one. Quantised rows stand for themselves, so their codes can be concatenated."""
+    quantised = [weight for weight in weights if isinstance(weight, QuantisedWeight)]
+    if quantised:
+        codes = _side_by_side([weight.codes for weight in quantised])
+        scales = _side_by_side([weight.scales for weight in quantised])
+        return QuantisedWeight(codes, scales, quantised[0].width, quantised[0].dtype)
+    return _side_by_side([weight for weight in weights if isinstance(weight, torch.Tensor)])
 
 
 def _side_by_side(weights: Many[torch.Tensor]) -> torch.Tensor:
     """One tensor with all rows, of which the parameters become views. A second call returns the same tensor."""
     first = weights[0]
+    if len(weights) == 1:
+        return first.detach()
     rows = sum(len(weight) for weight in weights)
     offset = first.storage_offset()
     are_views = True
@@ -248,7 +268,7 @@ def _side_by_side(weights: Many[torch.Tensor]) -> torch.Tensor:
         are_views &= weight.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
         offset += weight.numel()
     if are_views:
-        return torch.as_strided(first.detach(), (rows, first.shape[1]), (first.shape[1], 1), first.storage_offset())
+        return torch.as_strided(first.detach(), (rows, *first.shape[1:]), first.stride(), first.storage_offset())
     fused = torch.cat([weight.detach() for weight in weights])
     start = 0
     for weight in weights:

@@ -21,7 +21,7 @@ from chockstone.backends.fsdp.model_shards import ModelShards
 from chockstone.backends.fsdp.parameters import ShardedParameters
 from chockstone.backends.fsdp.process_group import DistributedProcessGroup, ProcessGroupLost
 from chockstone.backends.losses.custom_loss import CustomLoss
-from chockstone.backends.run_spec import RunSpec
+from chockstone.backends.run_spec import BasePrecision, RunSpec
 from chockstone.backends.training.base_model import BaseModel, load_base_model
 from chockstone.backends.training.optimizers import OptimStep
 from chockstone.backends.training.process_group import ProcessGroup
@@ -66,12 +66,16 @@ CUSTOM: dict[str, Any] = {
 
 
 @functools.cache
-def bases(directory: str, dtype: str = "float32") -> tuple[BaseModel, BaseModel]:
+def bases(directory: str, dtype: str = "float32", precision: BasePrecision = "auto") -> tuple[BaseModel, BaseModel]:
     """The same model held by all, and by this process alone."""
     sharded = load_sharded_base(
-        "tiny", directory, device="cpu", dtype=dtype, process_group=DistributedProcessGroup(None)
+        *("tiny", directory),
+        device="cpu",
+        dtype=dtype,
+        base_precision=precision,
+        process_group=DistributedProcessGroup(None),
     )
-    return sharded, load_base_model("tiny", directory, device="cpu", dtype=dtype)
+    return sharded, load_base_model("tiny", directory, device="cpu", dtype=dtype, base_precision=precision)
 
 
 def batch(count: int, loss: str, seed: int) -> list[Datum]:
@@ -105,10 +109,19 @@ def furthest(ours: TrainedRun, alone: TrainedRun) -> float:
 
 
 def follow_one_process(
-    *, directory: str, rank: int, losses: list[str], counts: list[int], budget: int = 40, **spec: Any
+    *,
+    directory: str,
+    rank: int,
+    losses: list[str],
+    counts: list[int],
+    budget: int = 40,
+    precision: BasePrecision = "auto",
+    **spec: Any,
 ) -> dict[str, float]:
     """The furthest that anything gets from what one process computes, over a step for each loss and count of datums."""
-    ours, alone = (TrainedRun(base, RunSpec(rank=rank, seed=1, **spec)) for base in bases(directory))
+    ours, alone = (
+        TrainedRun(base, RunSpec(rank=rank, seed=1, **spec)) for base in bases(directory, precision=precision)
+    )
     found = {"logprobs": 0.0, "metrics": 0.0, "norm": 0.0, "weights": 0.0}
     family = spec.get("optimizer", "adamw")
     for number, (loss, count) in enumerate(itertools.product(losses, counts)):
@@ -152,7 +165,20 @@ def hold_no_more_than_a_share(*, directory: str) -> dict[str, int]:
     return {"held": held, "whole": sum(weight.numel() for weight in alone.model.parameters())}
 
 
-def recompute_activations(*, directory: str, rank: int, modes: list[str]) -> bool:
+def hold_a_share_of_quantised_weights(*, directory: str, precision: BasePrecision) -> dict[str, Any]:
+    """Bytes of the model in this process, between passes; and why a run of rank 0 is refused."""
+    sharded, alone = bases(directory, precision=precision)
+    run = TrainedRun(sharded, RunSpec(rank=4, seed=1))
+    apply(run, batch(3, "cross_entropy", 0), "cross_entropy", budget=40)
+    held = sum(weight.to_local().nbytes for weight in sharded.model.parameters())  # type: ignore[attr-defined]
+    try:
+        TrainedRun(sharded, RunSpec(rank=0, seed=1))
+    except RequestError as error:
+        return {"held": held, "said": sharded.weight_bytes, "whole": alone.weight_bytes, "refused": str(error)}
+    raise AssertionError("a run of rank 0 was not refused")
+
+
+def recompute_activations(*, directory: str, rank: int, modes: list[str], precision: BasePrecision = "auto") -> bool:
     """Whether activation checkpointing gives the same bits, over two steps with unequal shares. ``modes``: by rank."""
     found = []
     for mode in ("off", modes[dist.get_rank()]):
@@ -160,6 +186,7 @@ def recompute_activations(*, directory: str, rank: int, modes: list[str]) -> boo
             *("tiny", directory),
             device="cpu",
             dtype="auto",
+            base_precision=precision,
             activation_checkpointing=mode,
             process_group=DistributedProcessGroup(None),
         )

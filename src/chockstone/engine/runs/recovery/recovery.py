@@ -46,6 +46,7 @@ _VERDICTS: Final[Mapping[Code | None, Verdict]] = {  # any other code is a failu
     "unreachable": Verdict.UNREACHABLE,
 }
 _NAMED: Final = 20  # operations that a receipt names, of each sort
+_EARLIER: Final = {"base_precision": "auto"}  # facts that environments of earlier versions do not name
 _PASSING: Final = {Verdict.DENIED, Verdict.UNREACHABLE}  # the store may recover while this server runs
 
 
@@ -418,10 +419,11 @@ def _refuse_gaps(run: Run, through: int) -> None:
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], base_model: str) -> list[str]:
     """What differs between two environments, in words."""
+    before = {**_EARLIER, **then} if then else then
     found = [
-        f"{name} was {then[name]!r} and is {now.get(name)!r}; numbers may differ"
-        for name in then
-        if name != "models" and then[name] != now.get(name)
+        f"{name} was {before[name]!r} and is {now.get(name)!r}; numbers may differ"
+        for name in before
+        if name != "models" and before[name] != now.get(name, _EARLIER.get(name))
     ]
     if _is_another_model(then, now, base_model):
         found.append(f"base model {base_model!r} has other weights than it had; numbers differ")

@@ -50,6 +50,7 @@ class WorkerReport(Response):
     last_death_at: Timestamp | None = None
     device: str | None = None  # absent before the first worker is ready, as are the next five
     dtype: str | None = None
+    base_precision: str | None = None
     threads: int | None = None
     processes: int | None = None
     torch: str | None = None

@@ -92,3 +92,26 @@ def test_two_processes_follow_one_on_models_of_other_families(pair: Pool, tmp_pa
     found = pair.run("follow_one_process", directory=directory, rank=0, losses=["cross_entropy"], counts=[3])
 
     assert_close(found)
+
+
+@pytest.mark.parametrize("precision", ["8bit", "4bit"])
+def test_two_processes_follow_one_on_a_quantised_base(pair: Pool, untied: str, precision: str) -> None:
+    options = {"rank": 4, "losses": ["cross_entropy"], "counts": [1, 3], "precision": precision}
+
+    assert_close(pair.run("follow_one_process", directory=untied, **options))
+
+
+@pytest.mark.parametrize("precision", ["8bit", "4bit"])
+def test_each_process_holds_its_share_of_a_quantised_base(pair: Pool, untied: str, precision: str) -> None:
+    answers = pair.run("hold_a_share_of_quantised_weights", directory=untied, precision=precision)
+
+    assert sum(answer["held"] for answer in answers) == answers[0]["whole"]
+    for answer in answers:
+        assert answer["said"] == answer["held"] < 0.6 * answer["whole"]
+        assert f"quantised to {precision}" in answer["refused"]
+
+
+def test_activation_checkpointing_changes_no_bit_on_a_quantised_base(pair: Pool, untied: str) -> None:
+    options = {"rank": 4, "modes": ["on", "on"], "precision": "4bit"}
+
+    assert pair.run("recompute_activations", directory=untied, **options) == [True, True]
