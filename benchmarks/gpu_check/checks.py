@@ -5,10 +5,12 @@ A check raises if a number is not what it should be. Each runs in a process of i
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -116,6 +118,64 @@ def train_mixture(place: Place) -> Numbers:
     return _train(place, run) | _compare_samples(place, run)
 
 
+def batch_mixed_lengths(place: Place) -> Numbers:
+    """Sequences of different lengths in one pass have the log-probabilities that each has alone."""
+    base = place.load(write_llama(place.directory / "model", place.scale, **place.scale.small()))
+    run = TrainedRun(base, RunSpec(rank=16, seed=1))
+    lengths = [max(5, place.scale.tokens // divisor) for divisor in (1, 2, 3, 5, 8, 13)]
+    data = [_datum(place.scale, length, seed=length) for length in lengths]
+    with _measured(place.scale) as used:
+        together = _pass(run, *data).logprobs
+    pairs = zip(data, together, strict=True)
+    gap = max(float(np.abs(_pass(run, one, forward_only=True).logprobs[0] - found).max()) for one, found in pairs)
+    if not gap <= place.scale.tolerance:
+        raise StageFailed(f"log-probabilities in a batch and alone differ by {gap:.1e}")
+    packs = "yes" if getattr(base, "packs", False) else "no"
+    return {"packed": packs, "gap": f"{gap:.1e}", "tokens/s": f"{sum(lengths) / used['seconds']:,.0f}"}
+
+
+def predict_memory(place: Place) -> Numbers:
+    """The memory plan of a step against the measured peak, on CUDA."""
+    try:
+        planning: Any = import_module("chockstone.backends.planning.outline")
+    except ModuleNotFoundError as error:
+        raise CheckSkipped("this version has no memory plan") from error
+    model = write_llama(place.directory / "model", place.scale, **place.scale.small())
+    spec = RunSpec(rank=16, seed=1)
+    outline = planning.ModelOutline(model, dtype=place.scale.dtype, device=place.scale.device)
+    tokens = place.scale.tokens
+    predicted = outline.pass_bytes(outline.make_run(spec), sequences=1, tokens=tokens, recomputes=False)
+    run = TrainedRun(place.load(model, activation_checkpointing="off"), spec)
+    _pass(run, _datum(place.scale, tokens))
+    run.optim_step(OptimStep(learning_rate=1e-3))
+    before = 0.0 if place.scale.is_reduced else float(torch.cuda.memory_allocated())
+    with _measured(place.scale) as used:
+        _pass(run, _datum(place.scale, tokens))
+    if place.scale.is_reduced:
+        return {"predicted": _mib(predicted), "measured": "on CUDA only"}
+    ratio = predicted / (used["peak"] - before)
+    if not 0.8 <= ratio <= 1.25:  # of a device with other kernels than those that were planned for
+        raise StageFailed(f"predicted {_mib(predicted)}, measured {_mib(used['peak'] - before)}")
+    return {"predicted": _mib(predicted), "measured": _mib(used["peak"] - before), "ratio": f"{ratio:.2f}"}
+
+
+def train_quantised(place: Place) -> Numbers:
+    """LoRA on 8-bit and 4-bit base weights: losses near those of the base, and samples that agree."""
+    if "base_precision" not in inspect.signature(load_base_model).parameters:
+        raise CheckSkipped("this version has no quantised bases")
+    model = write_llama(place.directory / "model", place.scale)
+    losses, numbers = {}, {}
+    for precision, bound in (("auto", 0.0), ("8bit", 0.02), ("4bit", 0.2)):
+        base = place.load(model, base_precision=precision)
+        run = TrainedRun(base, RunSpec(rank=16, seed=1))
+        losses[precision] = _steps(place, run, 2)[0]
+        gap = abs(losses[precision] / losses["auto"] - 1)
+        if gap > bound:
+            raise StageFailed(f"{precision}: the loss differs by {gap:.1%}")
+        numbers[precision] = f"loss {gap:.2%} off, gap of samples {_compare_samples(place, run)['gap']}"
+    return numbers
+
+
 def train_families(place: Place) -> Numbers:
     """Tiny models of other families in float32, through all stages of the table of architectures."""
     names = _REDUCED_FAMILIES if place.scale.is_reduced else _FAMILIES
@@ -220,6 +280,9 @@ CHECKS: Final[dict[str, Check]] = {
     "long context": train_long_context,
     "sampling agrees": sample_as_trained,
     "save and restore": restore_exactly,
+    "mixed lengths": batch_mixed_lengths,
+    "memory plan": predict_memory,
+    "quantised base": train_quantised,
     "mixture of experts": train_mixture,
     "other families": train_families,
 }
