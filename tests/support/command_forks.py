@@ -74,8 +74,11 @@ def run_command(module: str, *, words: list[str], env: dict[str, str], out: str,
     os.environ.update(env)
     sys.argv = [module, *words]
     warnings.filterwarnings("ignore", message=".*found in sys.modules after import")  # it is imported, on purpose
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-    sys.exit(0)
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from support.forking.ending import run_and_end
+
+    del sys.path[0]
+    run_and_end(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
 
 
 if __name__ == "__main__":

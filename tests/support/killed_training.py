@@ -15,17 +15,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TextIO
 
 from chockstone.checkpoints import Archive, list_checkpoints, open_store
 from support.checkpoints.damage import flip
+from support.forking.ending import run_and_end
 
 _STOP_AT: Final = "TRAINING_STOPS_AT_STEP"
 _STOPPED: Final = "training waits to be killed"
@@ -105,7 +108,7 @@ class ScriptForks:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=_with_support(),
+            env=_with_support() | {"OMP_NUM_THREADS": "1"},  # the models are tiny, and idle threads spin
         )
 
     def run(
@@ -116,12 +119,27 @@ class ScriptForks:
         environment: Mapping[str, str] | None = None,
     ) -> TrainingRun:
         """As ``run_training`` with ``python script *arguments``."""
-        assert self._process.stdin is not None and self._process.stdout is not None
         environ = {**os.environ, **(environment or {}), _STOP_AT: _spell(kill_at_step)}
-        request = {"script": str(script), "arguments": arguments, "environ": environ}
+        [run] = self._run(script, arguments, [environ])
+        return _ended(run["lines"], run["errors"], run["code"], kill_at_step)
+
+    def run_ranks(self, script: Path, *arguments: str, ranks: int) -> list[TrainingRun]:
+        """A process for each rank, in the environment that torchrun gives it. Raises AssertionError if one fails."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        environs = [os.environ | rank_variables(rank, ranks, port) for rank in range(ranks)]
+        return [
+            _ended(run["lines"], run["errors"], run["code"], None) for run in self._run(script, arguments, environs)
+        ]
+
+    def _run(
+        self, script: Path, arguments: Sequence[str], environs: Sequence[Mapping[str, str]]
+    ) -> list[dict[str, Any]]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        request = {"script": str(script), "arguments": arguments, "environs": environs}
         print(json.dumps(request), file=self._process.stdin, flush=True)
-        answer = json.loads(self._process.stdout.readline())
-        return _ended(answer["lines"], answer["errors"], answer["code"], kill_at_step)
+        answer: list[dict[str, Any]] = json.loads(self._process.stdout.readline())
+        return answer
 
     def close(self) -> None:
         with self._process:  # closes its pipes, on which it ends, and waits for it
@@ -134,6 +152,28 @@ class ScriptForks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def rank_variables(rank: int, ranks: int, port: str) -> dict[str, str]:
+    """What torchrun tells a rank on one machine."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "ROLE_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
 
 
 def newest_archive(root: Path, prefix: str = "") -> Path:
@@ -209,26 +249,42 @@ def _serve(imports: Sequence[str]) -> None:
     for each in imports:
         importlib.import_module(each)
     for line in sys.stdin:
-        print(json.dumps(_fork(**json.loads(line))), flush=True)
+        print(json.dumps(_fork_all(**json.loads(line))), flush=True)
 
 
-def _fork(script: str, arguments: list[str], environ: dict[str, str]) -> dict[str, Any]:
+def _fork_all(script: str, arguments: list[str], environs: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """Run a script once in each environment, all at the same time."""
+    with ExitStack() as stack:
+        forks = [_fork(script, arguments, environ, stack) for environ in environs]
+        return [fork.end() for fork in forks]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fork:
+    pid: int
+    output: TextIO
+    errors: TextIO
+
+    def end(self) -> dict[str, Any]:
+        lines = _read(self.output, lambda: os.kill(self.pid, signal.SIGKILL))
+        _, status = os.waitpid(self.pid, 0)
+        self.errors.seek(0)
+        return {"lines": lines, "errors": self.errors.read(), "code": os.waitstatus_to_exitcode(status)}
+
+
+def _fork(script: str, arguments: list[str], environ: dict[str, str], stack: ExitStack) -> _Fork:
     reading, writing = os.pipe()
-    with tempfile.TemporaryFile("w+") as errors:
-        pid = os.fork()
-        if pid == 0:
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(writing, 1)
-            os.dup2(errors.fileno(), 2)
-            os.close(reading)
-            os.close(writing)
-            _run_script(script, arguments, environ)
+    errors = stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115  # closed with the stack
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(writing, 1)
+        os.dup2(errors.fileno(), 2)
+        os.close(reading)
         os.close(writing)
-        with os.fdopen(reading) as output:
-            lines = _read(output, lambda: os.kill(pid, signal.SIGKILL))
-        _, status = os.waitpid(pid, 0)
-        errors.seek(0)
-        return {"lines": lines, "errors": errors.read(), "code": os.waitstatus_to_exitcode(status)}
+        _run_script(script, arguments, environ)
+    os.close(writing)
+    return _Fork(pid, stack.enter_context(os.fdopen(reading)), errors)
 
 
 def _run_script(script: str, arguments: list[str], environ: dict[str, str]) -> None:
@@ -238,8 +294,7 @@ def _run_script(script: str, arguments: list[str], environ: dict[str, str]) -> N
     os.environ.clear()
     os.environ.update(environ)
     sys.argv = [script, *arguments]
-    runpy.run_path(script, run_name="__main__")
-    sys.exit(0)
+    run_and_end(lambda: runpy.run_path(script, run_name="__main__"))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ facts = {
     "umask": os.umask(0),
     "parent": os.getppid(),
     "leads_session": os.getsid(0) == os.getpid(),
+    "leads_group": os.getpgid(0) == os.getpid(),
     "descriptors": sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1],
     "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
     "terminate": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
@@ -57,7 +58,7 @@ def is_forked(process: subprocess.Popen[Any]) -> bool:
     return Path(f"/proc/{process.pid}/cmdline").read_bytes().endswith(b"\0\0")
 
 
-def tell(directory: Path, passed: int) -> tuple[dict[str, Any], str]:
+def tell(directory: Path, passed: int, group: int | None) -> tuple[dict[str, Any], str]:
     process = subprocess.Popen(
         command(TELL),
         stdin=subprocess.DEVNULL,
@@ -67,19 +68,21 @@ def tell(directory: Path, passed: int) -> tuple[dict[str, Any], str]:
         cwd=directory,
         env={**os.environ, "COLOUR": "red"},
         pass_fds=[passed],
-        start_new_session=True,
+        start_new_session=group is None,
+        process_group=group,
     )
     out, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     return json.loads(out.splitlines()[0]), errors
 
 
-def test_a_forked_program_sees_what_an_executed_one_sees(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group", [None, 0])
+def test_a_forked_program_sees_what_an_executed_one_sees(tmp_path: Path, group: int | None) -> None:
     reading, writing = os.pipe()
     with executed():
-        expected = tell(tmp_path, writing)
+        expected = tell(tmp_path, writing, group)
 
-    given = tell(tmp_path, writing)
+    given = tell(tmp_path, writing, group)
 
     os.close(reading)
     os.close(writing)

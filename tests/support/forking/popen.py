@@ -27,7 +27,6 @@ _ORDINARY: Final[Mapping[str, object]] = {  # arguments of Popen with which a pr
     "gids": None,
     "uid": None,
     "umask": -1,
-    "process_group": -1,
 }
 _LONGEST_COMMAND: Final = 4096  # that is shown whole
 _plain: Final = subprocess.Popen
@@ -114,6 +113,7 @@ def _fork(client: ZygoteClient, program: Program, options: Mapping[str, Any], en
         "directory": os.path.abspath(options["cwd"] or os.getcwd()),
         "umask": _umask(),
         "starts_session": bool(options["start_new_session"]),
+        "group": options["process_group"],
     }
     streams = [
         standard if each == -1 else each

@@ -7,7 +7,6 @@ moment. The zygote forks twice and lets the first child end, by which the second
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import json
 import os
@@ -103,6 +102,8 @@ class Zygote:
         _libc.prctl(_NAME, b"python", 0, 0, 0)
         if request["starts_session"]:
             os.setsid()
+        if request["group"] >= 0:
+            os.setpgid(0, request["group"])
         os.chdir(request["directory"])
         os.umask(request["umask"])
         for limit, values in zip(_LIMITS, request["limits"], strict=True):
@@ -165,24 +166,6 @@ def _open_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def _run(module: str) -> None:
-    """As ``python -m`` does. Does not take the modules apart at the end, which takes as long as a command."""
-    warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)  # on purpose
-    code: object = 0
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        code = end.code
-    if code is not None and not isinstance(code, int):
-        print(code, file=sys.stderr)
-        code = 1
-    threading._shutdown()  # type: ignore[attr-defined]  # private; waits for threads
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit((code or 0) & 0xFF)
-
-
 def _show_command(command: Sequence[str]) -> None:
     """Have ``ps`` and ``/proc`` show it, in the place of the zygote's own, which has an argument to be written over."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -203,11 +186,14 @@ def main() -> None:
     path = sys.path[1:]
     sys.path[0] = str(Path(__file__).parents[2])
     from support.forking import programs
+    from support.forking.ending import run_and_end
     from support.forking.zygote import Zygote  # of the package, whose ``popen`` the programs use
 
     environ = dict(os.environ)
     programs.import_programs()
-    _run(Zygote(environ, path).serve(socket.socket(fileno=int(sys.argv[1]))))
+    module = Zygote(environ, path).serve(socket.socket(fileno=int(sys.argv[1])))
+    warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)  # on purpose
+    run_and_end(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Accelerate on two ranks, under torchrun: trains with DDP, resumes, and compares the losses of each rank."""
+"""Accelerate on two ranks of torchrun: trains with DDP, resumes, and compares the losses of each rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lightning on two ranks, under torchrun: trains with DDP and with FSDP2, stops, resumes, and compares the losses."""
+"""Lightning on two ranks of torchrun: trains with DDP and with FSDP2, stops, resumes, and compares the losses."""
 
 from __future__ import annotations
 

@@ -10,13 +10,20 @@ import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
 from chockstone.integrations.accelerate import ArchiveAccelerator
-from support.killed_training import run_training
+from support.killed_training import ScriptForks, run_training
 from support.loopback_s3 import make_bucket, s3_server, set_environment
 
 SCRIPT = Path(__file__).parents[3] / "support" / "integrations" / "accelerate_ranks.py"
 
 
-def test_two_ranks_resume_with_the_losses_of_a_loop_left_alone(tmp_path: Path) -> None:
+def test_two_ranks_resume_with_the_losses_of_a_loop_left_alone(tmp_path: Path, scripts: ScriptForks) -> None:
+    runs = scripts.run_ranks(SCRIPT, str(tmp_path), ranks=2)
+
+    assert ["the losses are the same after checkpoint_0/state" in run.lines for run in runs] == [True, True]
+
+
+@pytest.mark.soak
+def test_torchrun_starts_such_ranks(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
     run = run_training(
