@@ -137,4 +137,5 @@ def test_commands_of_others_and_models_of_the_hub_are_executed() -> None:
     assert programs.find_program([*python, "serve", "--model", "owner/name"]) is None
     assert programs.find_program([sys.executable, "-c", "pass"]) is None
     assert programs.find_program([sys.executable, "-I", "-m", PROGRAM]) is None
+    assert programs.find_program([sys.executable, "script.py"]) is None
     assert programs.find_program(["/usr/bin/true"]) is None

@@ -12,6 +12,7 @@ from pathlib import Path
 ZYGOTE = [sys.executable, str(Path(__file__).with_name("zygote.py"))]
 _WITH_CHILDREN = {"serve", "train"}  # commands that start workers
 _MODULES = ("chockstone.cli", "chockstone.cli.training.server", "chockstone.backends.worker.main")
+_SCRIPTS = (str(Path(__file__).parents[2] / "faults" / "crash_scripts.py"),)
 _IMPORTED = (
     "chockstone.api.replica.server",
     "chockstone.api.serving.server",
@@ -27,6 +28,7 @@ _IMPORTED = (
     "chockstone.console.app",
     "transformers.models.llama.modeling_llama",
     "transformers.models.qwen3.modeling_qwen3",
+    "tinker",  # for scripts
 )
 # What is read when a module is imported, or when the interpreter or a library is loaded.
 _READ_EARLY = (
@@ -38,7 +40,7 @@ _READ_EARLY = (
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    module: str
+    module: str  # or the path of a script
     arguments: tuple[str, ...]
     is_safe_path: bool  # the working directory is not on ``sys.path``
 
@@ -54,6 +56,8 @@ def find_program(command: Sequence[str]) -> Program | None:
     words = list(command[1:])
     is_safe_path = words[:1] == ["-P"]
     words = words[is_safe_path:]
+    if words[:1] and words[0] in _SCRIPTS:
+        return Program(words[0], tuple(words[1:]), is_safe_path)
     if len(words) < 2 or words[0] != "-m" or words[1] not in _MODULES:
         return None
     if "pull" in words or any("=" not in model for model in _models(words)):

@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,7 +76,7 @@ class Zygote:
         self._path = list(path)
 
     def serve(self, sock: socket.socket) -> str:
-        """Fork programs until the other end is closed. Returns only in a program, and then the module to run."""
+        """Fork programs until the other end is closed. Returns only in a program: the module or script to run."""
         _libc.prctl(_NAME, _COMM, 0, 0, 0)
         while True:
             head, descriptors, _, _ = socket.recv_fds(sock, _HEAD.size, _MOST_DESCRIPTORS)
@@ -119,10 +120,11 @@ class Zygote:
         sys.orig_argv = request["command"]
         _show_command(request["command"])
         sys.argv = ["-m", *request["arguments"]]
-        sys.path[:] = self._path if request["is_safe_path"] else [os.getcwd(), *self._path]
+        module: str = request["module"]
+        own = os.path.dirname(module) if os.path.isabs(module) else os.getcwd()
+        sys.path[:] = self._path if request["is_safe_path"] else [own, *self._path]
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()  # the generator of ``random`` seeds itself after a fork
-        module: str = request["module"]
         return self._divide() or module if request["has_children"] else module
 
     def _divide(self) -> str | None:
@@ -193,7 +195,15 @@ def main() -> None:
     programs.import_programs()
     module = Zygote(environ, path).serve(socket.socket(fileno=int(sys.argv[1])))
     warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)  # on purpose
-    run_and_end(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
+    run_and_end(partial(_run, module))
+
+
+def _run(module: str) -> None:
+    if os.path.isabs(module):
+        sys.argv[0] = module
+        runpy.run_path(module, run_name="__main__")
+    else:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
