@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from chockstone.backends.training.micro_batches import TOKENS_ON_CPU, TOKENS_ON_GPU
 from chockstone.extras import is_installed
+from support.killed_training import ScriptForks
 from support.live import LiveServer
 from support.loopback_s3 import make_bucket, s3_server, set_environment
 
@@ -43,6 +43,13 @@ def server(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
         yield live
 
 
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[ScriptForks]:
+    """Processes that have imported what most pages import."""
+    with ScriptForks("torch", "torch._dynamo", "tinker") as forks:
+        yield forks
+
+
 @pytest.fixture
 def short_directory() -> Iterator[str]:
     """Ray makes sockets in it, whose paths must be short."""
@@ -52,7 +59,12 @@ def short_directory() -> Iterator[str]:
 
 @pytest.mark.parametrize("page", with_code(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_on_the_page_runs(
-    page: Path, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    page: Path,
+    tmp_path: Path,
+    bucket: str,
+    scripts: ScriptForks,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     code = "\n".join(BLOCK.findall(page.read_text()))
     set_environment(monkeypatch, bucket)
@@ -73,20 +85,11 @@ def test_the_code_on_the_page_runs(
         }.items():
             monkeypatch.setenv(name, value)
 
-    program = ["-c", code]
+    script = tmp_path / "page.py"
+    script.write_text(code)
     warnings = "default" if uses_ray else "error"  # Ray warns of settings of its own
-    if "import flytekit" in code or "from flytekit" in code:  # which reads the source of its tasks
-        (tmp_path / "page.py").write_text(code)
-        program = ["page.py"]
     for _ in range(2 if page.name == "README.md" else 1):  # a reader runs it twice
-        done = subprocess.run(
-            [sys.executable, "-W", warnings, *program],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            env=dict(os.environ),
-        )
-        assert done.returncode == 0, done.stderr
+        scripts.run(script, directory=tmp_path, warnings=warnings)
 
 
 def test_the_readme_is_short() -> None:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TextIO
+from warnings import simplefilter
 
 from chockstone.checkpoints import Archive, list_checkpoints, open_store
 from support.checkpoints.damage import flip
@@ -117,10 +118,15 @@ class ScriptForks:
         *arguments: str,
         kill_at_step: int | None = None,
         environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        warnings: str | None = None,
     ) -> TrainingRun:
-        """As ``run_training`` with ``python script *arguments``."""
+        """As ``run_training`` with ``python script *arguments``.
+
+        ``warnings``: what becomes of them, as after ``-W``, except for those of what was imported before.
+        """
         environ = {**os.environ, **(environment or {}), _STOP_AT: _spell(kill_at_step)}
-        [run] = self._run(script, arguments, [environ])
+        [run] = self._run(script, arguments, [environ], directory=directory, warnings=warnings)
         return _ended(run["lines"], run["errors"], run["code"], kill_at_step)
 
     def run_ranks(self, script: Path, *arguments: str, ranks: int) -> list[TrainingRun]:
@@ -133,10 +139,17 @@ class ScriptForks:
         ]
 
     def _run(
-        self, script: Path, arguments: Sequence[str], environs: Sequence[Mapping[str, str]]
+        self,
+        script: Path,
+        arguments: Sequence[str],
+        environs: Sequence[Mapping[str, str]],
+        *,
+        directory: Path | None = None,
+        warnings: str | None = None,
     ) -> list[dict[str, Any]]:
         assert self._process.stdin is not None and self._process.stdout is not None
-        request = {"script": str(script), "arguments": arguments, "environs": environs}
+        request = {"script": str(script), "arguments": arguments, "environs": environs, "warnings": warnings}
+        request["directory"] = str(directory or Path.cwd())
         print(json.dumps(request), file=self._process.stdin, flush=True)
         answer: list[dict[str, Any]] = json.loads(self._process.stdout.readline())
         return answer
@@ -252,10 +265,10 @@ def _serve(imports: Sequence[str]) -> None:
         print(json.dumps(_fork_all(**json.loads(line))), flush=True)
 
 
-def _fork_all(script: str, arguments: list[str], environs: list[dict[str, str]]) -> list[dict[str, Any]]:
+def _fork_all(environs: list[dict[str, str]], **how: Any) -> list[dict[str, Any]]:
     """Run a script once in each environment, all at the same time."""
     with ExitStack() as stack:
-        forks = [_fork(script, arguments, environ, stack) for environ in environs]
+        forks = [_fork(stack, environ=environ, **how) for environ in environs]
         return [fork.end() for fork in forks]
 
 
@@ -272,7 +285,7 @@ class _Fork:
         return {"lines": lines, "errors": self.errors.read(), "code": os.waitstatus_to_exitcode(status)}
 
 
-def _fork(script: str, arguments: list[str], environ: dict[str, str], stack: ExitStack) -> _Fork:
+def _fork(stack: ExitStack, **how: Any) -> _Fork:
     reading, writing = os.pipe()
     errors = stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115  # closed with the stack
     pid = os.fork()
@@ -282,15 +295,20 @@ def _fork(script: str, arguments: list[str], environ: dict[str, str], stack: Exi
         os.dup2(errors.fileno(), 2)
         os.close(reading)
         os.close(writing)
-        _run_script(script, arguments, environ)
+        _run_script(**how)
     os.close(writing)
     return _Fork(pid, stack.enter_context(os.fdopen(reading)), errors)
 
 
-def _run_script(script: str, arguments: list[str], environ: dict[str, str]) -> None:
+def _run_script(
+    script: str, arguments: list[str], environ: dict[str, str], directory: str, warnings: str | None
+) -> None:
     """Run a script as ``python script`` does, and end the process as Python does."""
     import runpy
 
+    if warnings is not None:
+        simplefilter(warnings)  # type: ignore[arg-type]  # one of its words
+    os.chdir(directory)
     os.environ.clear()
     os.environ.update(environ)
     sys.argv = [script, *arguments]

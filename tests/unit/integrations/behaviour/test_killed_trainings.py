@@ -21,6 +21,8 @@ SLOW = {
     "accelerate": ("torch", "torch._dynamo", "accelerate"),
     "lightning": ("lightning.pytorch",),
     "transformers": ("support.integrations.hf_trainers", "transformers.models.llama.modeling_llama"),
+    "peft": ("peft",),
+    "trl": ("datasets", "trl.trainer.sft_trainer"),
 }
 
 
