@@ -140,6 +140,7 @@ class Zygote:
             return None
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _show_command([_COMM.decode()])  # tests find programs by their command lines
         _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != program:
             os._exit(0)
