@@ -26,8 +26,8 @@ def start_server(models: dict[str, Path], tmp_path: Path) -> Iterator[Callable[.
     """Starts a server with the flags it is given; stopped after the test unless it has ended."""
     servers: list[LiveServer] = []
 
-    def start(*flags: str, key: str = KEY) -> LiveServer:
-        server = LiveServer(models, tmp_path / f"server-{len(servers)}", *flags, key=key)
+    def start(*flags: str, key: str = KEY, is_executed: bool = False) -> LiveServer:
+        server = LiveServer(models, tmp_path / f"server-{len(servers)}", *flags, key=key, is_executed=is_executed)
         servers.append(server)
         server.start()
         return server

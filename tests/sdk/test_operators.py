@@ -29,7 +29,7 @@ def until(http: httpx.Client, path: str, is_right: Callable[[dict[str, Any]], bo
 def test_the_server_and_its_runs_tell_the_truth_through_a_crash(
     start_server: Callable[..., LiveServer], connect: Callable[..., tinker.ServiceClient]
 ) -> None:
-    live = start_server()
+    live = start_server(is_executed=True)  # its worker is away for seconds, in which it is looked at
     run = create(connect(live))
     train(run, 3)
     run.save_state("a").result()
