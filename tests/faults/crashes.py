@@ -35,7 +35,11 @@ OFTEN = ("--recovery-steps=3",)  # a recovery archive every few steps, so that k
 
 
 class RestartedServer(LiveServer):
-    """Started again whenever it ends, until it is left. ``deaths`` holds each exit code."""
+    """Started again whenever it ends, until it is left. ``deaths`` holds each exit code.
+
+    It is executed, as systemd does: kills during a start need a start that takes its time, and bits must not depend on
+    what a fork would keep, such as the seed of hashes.
+    """
 
     def __init__(
         self,
@@ -45,7 +49,7 @@ class RestartedServer(LiveServer):
         env: Mapping[str, str] = {},
         place: S3Place | None = None,
     ) -> None:
-        super().__init__(models, home, *flags, place=place)
+        super().__init__(models, home, *flags, place=place, is_executed=True)
         self.deaths: list[int] = []
         self._more = dict(env)
         self._is_over = threading.Event()

@@ -25,6 +25,7 @@ class LiveReplica(RestartedServer):
     def __init__(self, engine: LiveServer, home: Path, *flags: str) -> None:
         super().__init__({}, home, *flags)
         self._engine = engine
+        self.is_executed = False
         self._own_flags = flags
         self.key = engine.key
         self.place = engine.place

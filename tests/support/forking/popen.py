@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +40,6 @@ class _Zygotes:
     def __init__(self) -> None:
         self._client: ZygoteClient | None = None
         self._lock = threading.Lock()
-        self.is_off = False
 
     def use(self, client: ZygoteClient) -> None:
         self._client = client
@@ -52,6 +52,7 @@ class _Zygotes:
 
 
 _zygotes: Final = _Zygotes()
+_is_off: Final = ContextVar("_is_off", default=False)
 
 
 class ForkingPopen(_plain):  # type: ignore[type-arg]  # of what its streams are, its caller says
@@ -86,15 +87,15 @@ def use_zygote(client: ZygoteClient) -> None:
 @contextmanager
 def executed() -> Iterator[None]:
     """Inside, programs are executed as users execute them. Their own programs, too."""
-    before, _zygotes.is_off = _zygotes.is_off, True
+    token = _is_off.set(True)
     try:
         yield
     finally:
-        _zygotes.is_off = before
+        _is_off.reset(token)
 
 
 def _find(options: Mapping[str, Any]) -> Program | None:
-    if _zygotes.is_off or any(options.get(name, value) != value for name, value in _ORDINARY.items()):
+    if _is_off.get() or any(options.get(name, value) != value for name, value in _ORDINARY.items()):
         return None
     command = options["args"]
     if not isinstance(command, Sequence) or isinstance(command, (str, bytes)):

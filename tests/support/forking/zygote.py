@@ -113,7 +113,6 @@ class Zygote:
         _open_streams()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.environ.clear()
         os.environ.update(request["environ"])
         time.tzset()
@@ -194,12 +193,14 @@ def main() -> None:
 
     environ = dict(os.environ)
     programs.import_programs()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # until a program runs: Python loses those during a fork
     module = Zygote(environ, path).serve(socket.socket(fileno=int(sys.argv[1])))
     warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)  # on purpose
     run_and_end(partial(_run, module))
 
 
 def _run(module: str) -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if os.path.isabs(module):
         sys.argv[0] = module
         runpy.run_path(module, run_name="__main__")
