@@ -14,7 +14,8 @@ from benchmarks.harness.command import Help
 from benchmarks.harness.measure import Against, Column, Measure, against
 from benchmarks.harness.plot import Bars
 from benchmarks.harness.units import count, duration, megabytes, times
-from benchmarks.models import checkpointing, experts, memory, training
+from benchmarks.models import checkpointing, experts, memory, packing, training
+from benchmarks.models.mixes import MIXES
 from benchmarks.models.scale import LENGTHS, QUICK
 from benchmarks.models.setup import set_up
 
@@ -73,6 +74,28 @@ MEMORY = Measure(
     panel=Bars(memory.PEAK),
     ours=tuple(training.row(n, who) for n in LENGTHS for who in (training.OURS, memory.RECOMPUTED)),
     aims=tuple(map(peak, LENGTHS)),
+    counts=Counts.FULL,
+)
+
+PACKING = Measure(
+    "packing",
+    "Mixed lengths",
+    packing.measure_packing,
+    columns=(
+        Column(RATE, "tokens/s", count, spread=True, against=(Against("padded", packing.padded_row),)),
+        Column(packing.CPU_RATE, "per CPU second", count),
+    ),
+    panel=Bars(RATE),
+    ours=tuple(packing.row(mix, packing.PACKED) for mix in MIXES),
+    aims=tuple(
+        at_least(
+            f"{mix}, tokens/s against sorted padding",
+            ratio(RATE, packing.row(mix, packing.PACKED), packing.row(mix, packing.PADDED)),
+            1.5,
+            times,
+        )
+        for mix in MIXES
+    ),
     counts=Counts.FULL,
 )
 
@@ -145,7 +168,7 @@ BENCHMARK = Benchmark(
         disk="2 GB",
         epilog=EPILOG,
     ),
-    measures=(TRAINING, MEMORY, CHECKPOINTING, EXPERTS),
+    measures=(TRAINING, MEMORY, PACKING, CHECKPOINTING, EXPERTS),
     set_up=set_up,
     packages=("chockstone", "torch", "transformers", "peft", "trl"),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -57,11 +58,19 @@ class OwnTrainer:
     """Our arithmetic as the worker calls it, without server and channel."""
 
     def __init__(
-        self, *, directory: Path, threads: int, activation_checkpointing: ActivationCheckpointing = "off"
+        self,
+        *,
+        directory: Path,
+        threads: int,
+        activation_checkpointing: ActivationCheckpointing = "off",
+        packs: bool = True,
     ) -> None:
+        """``packs`` False: micro-batches are sorted and padded, as for models that cannot be packed."""
         torch.set_num_threads(threads)
         disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers'
         base = load_base_model("model", directory, activation_checkpointing=activation_checkpointing)
+        if not packs:
+            base = replace(base, packs=False)
         self._run = TrainedRun(base, RunSpec(rank=RANK, seed=0, train_unembed=False))
         self._memory = PeakMemory()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,6 +85,17 @@ def datum(positions: int, *, targets: int | None = None, seed: int = 0, inputs: 
     if "logprobs" in values:
         values["logprobs"] = values["logprobs"] * np.float32(0.3) - np.float32(4.5)
     return Datum(tokens, values)
+
+
+def begin_alike(data: Sequence[Datum], positions: int) -> list[Datum]:
+    """The same datums with the first tokens and targets of the first one."""
+    first = data[0]
+    alike: list[Datum] = []
+    for one in data:
+        tokens, targets = one.tokens.copy(), one.inputs["target_tokens"].copy()
+        tokens[:positions], targets[:positions] = first.tokens[:positions], first.inputs["target_tokens"][:positions]
+        alike.append(Datum(tokens, {**one.inputs, "target_tokens": targets}))
+    return alike
 
 
 def request(*data: Datum, loss: str = "cross_entropy", forward_only: bool = False, **options: float | str) -> Pass:

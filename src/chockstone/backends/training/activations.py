@@ -71,6 +71,10 @@ class Activations:
         self._layers = [_make_recomputable(layer) for layer in outer_layers(model)]
         self._kept: ActivationBytes | None = None
 
+    @property
+    def always_recomputes(self) -> bool:
+        return self._mode == "on"
+
     @contextmanager
     def kept_or_recomputed(
         self, sequences: int, tokens: int, *, device: torch.device, measured: Measured

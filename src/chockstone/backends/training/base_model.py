@@ -32,6 +32,8 @@ from chockstone.backends.run_spec import ActivationCheckpointing, BasePrecision
 from chockstone.backends.training.activations import Activations
 from chockstone.backends.training.full import FullWeights, OwnWeights
 from chockstone.backends.training.lora import Adaptable, AdaptableLinear, make_adaptable
+from chockstone.backends.training.packing.layout import PackedBatch
+from chockstone.backends.training.packing.verification import can_pack, run_packed
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.checkpoints import Archive
 from chockstone.sampling.adapter import LowRank
@@ -92,6 +94,7 @@ class BaseModel:
     restore_template: RestoreTemplate | None
     activations: Activations
     routers: Routers  # empty: recorded routing cannot be replayed
+    packs: bool = False  # whether sequences of one micro-batch are computed without padding; verified, too
 
     @property
     def expert_files(self) -> ExpertFiles | None:
@@ -109,11 +112,14 @@ class BaseModel:
         hidden_BTD: torch.Tensor = self.backbone(input_ids=tokens_BT, use_cache=False).last_hidden_state
         return hidden_BTD
 
-    def trained_states(self, tokens_BT: torch.Tensor, routing_LNK: torch.Tensor | None = None) -> torch.Tensor:
+    def trained_states(
+        self, tokens_BT: torch.Tensor, routing_LNK: torch.Tensor | None = None, batch: PackedBatch | None = None
+    ) -> torch.Tensor:
         """``hidden_states`` of a micro-batch. Its layers keep their activations, or are computed again.
 
-        ``routing_LNK``: experts to compute with, for all tokens in their order. The backward pass must run in
-        ``routers.forced(routing_LNK)``, too.
+        ``routing_LNK``: experts to compute with, for all tokens in their order. ``batch``: the layout of ``tokens_BT``,
+        if they are the flat tokens of a packed batch. The backward pass must run in ``routers.forced(routing_LNK)`` and
+        ``attending(batch)``, too.
         """
 
         def measured(tokens: int) -> torch.Tensor:
@@ -124,7 +130,7 @@ class BaseModel:
             self.activations.kept_or_recomputed(*tokens_BT.shape, device=self.device, measured=measured),
             self.routers.forced(routing_LNK),
         ):
-            return self.hidden_states(tokens_BT)
+            return self.hidden_states(tokens_BT) if batch is None else run_packed(self.backbone, batch)[None]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[..., V], float32."""
@@ -253,7 +259,18 @@ def prepare_base_model(
         activations=Activations(model, mode=activation_checkpointing),
         routers=Routers(),
     )
-    return _verified_experts(_verified(_with_routers(base)))
+    return _packed_if_possible(_verified_experts(_verified(_with_routers(base))))
+
+
+def _packed_if_possible(base: BaseModel) -> BaseModel:
+    is_packable = can_pack(
+        base.backbone,
+        attention=getattr(base.model.config, "_attn_implementation", None),
+        computing=base.computing,
+        vocab_size=base.vocab_size,
+        device=base.device,
+    )
+    return replace(base, packs=base.process_group.leaders_answer(is_packable))
 
 
 def _refuse_full(name: str, precision: str) -> NoReturn:

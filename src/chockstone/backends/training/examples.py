@@ -20,11 +20,13 @@ from chockstone.backends.losses.custom_loss import CustomLoss
 from chockstone.backends.losses.losses import CLIPS, BuiltInLoss
 from chockstone.backends.training.base_model import BaseModel
 from chockstone.backends.training.micro_batches import DatumExtent
+from chockstone.backends.training.packing.families import Content
 from chockstone.wire.codecs.passes import Array, Datum, Pass
 from chockstone.wire.codecs.routing import Routing
 from chockstone.wire.failures import BadRequest
 
 TARGETS = "target_tokens"
+_FACTOR = 6364136223846793005  # odd; of a linear congruential generator by Knuth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +41,25 @@ class Example:
     @property
     def extent(self) -> DatumExtent:
         return DatumExtent(positions=self.targets_NK.shape[0], targets=self.targets_NK.shape[1])
+
+    @property
+    def content(self) -> Content:
+        """What must be equal in two examples for one to be computed in the place of the other."""
+        columns = [self.tokens_N[:, None], self.targets_NK]
+        if self.routing_LNK is not None:
+            columns.append(_digest(self.routing_LNK, len(self.tokens_N)))
+        else:
+            columns.append(torch.zeros(len(self.tokens_N), 1, dtype=torch.int64))
+        return torch.cat(columns, dim=1).numpy()
+
+
+def _digest(routing_LNK: torch.Tensor, positions: int) -> torch.Tensor:
+    """[positions, 1]: a number for the experts of each position; 0 where they are not recorded."""
+    experts_NX = routing_LNK.transpose(0, 1).flatten(1) + 1
+    factors_X = torch.full((experts_NX.shape[1],), _FACTOR).cumprod(0)  # integers that wrap around
+    digests_N1 = torch.zeros(positions, 1, dtype=torch.int64)
+    digests_N1[: len(experts_NX), 0] = (experts_NX * factors_X).sum(dim=1) | 1
+    return digests_N1
 
 
 def check_examples(request: Pass, loss: BuiltInLoss | CustomLoss, base: BaseModel) -> list[Example]:

@@ -3,10 +3,11 @@
 
 The backbone runs once. The output layer, whose result is vocabulary-sized, runs on a few rows at a time: each chunk's
 logits become log-probabilities, a loss, the loss's gradient and the gradient of the hidden states before the logits of
-the next chunk are computed. Models are causal and padding is on the right, so it needs no mask and never reaches the
-output layer.
+the next chunk are computed. Datums are packed without padding where the model allows it. Elsewhere padding is on the
+right; models are causal, so padding needs no mask, and it never reaches the output layer.
 
-Shapes: B datums, T time, D hidden, R rows (all real positions of the batch), K targets, V vocabulary.
+Shapes: B datums, T time, D hidden, R positions of all datums, S rows of the output layer (one for positions that share
+it), K targets, V vocabulary.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ from torch.nn.utils.rnn import pad_sequence
 from chockstone.backends.losses.custom_loss import CustomLoss
 from chockstone.backends.losses.loss_meter import PassBudget
 from chockstone.backends.losses.losses import Loss
+from chockstone.backends.training.allocator import POSITIONS, returning_memory
 from chockstone.backends.training.base_model import BaseModel
 from chockstone.backends.training.examples import Example, concatenate
+from chockstone.backends.training.packing.attention import attending
+from chockstone.backends.training.packing.layout import pack
+from chockstone.backends.training.packing.scored_rows import ScoredRows
 from chockstone.backends.training.pass_results import BatchResult, gather_results
 from chockstone.backends.training.routing import padded_rows, place_routing
 from chockstone.wire.failures import BadRequest
@@ -64,17 +69,22 @@ def _run_micro_batch(
     base: BaseModel, examples: Sequence[Example], loss: Loss, budget: PassBudget
 ) -> Generator[None, None, BatchResult]:
     batch = _Batch(base, examples, loss, budget)
-    hidden_RD = batch.hidden_states()
-    grad_RD = torch.zeros_like(hidden_RD)
+    with returning_memory(batch.is_large):
+        hidden_SD = batch.hidden_states()
+    grad_SD = torch.zeros_like(hidden_SD)
     refusal: BadRequest | None = None
     try:
-        yield from batch.through_head(hidden_RD.detach(), grad_RD)
+        yield from batch.through_head(hidden_SD.detach(), grad_SD)
     except BadRequest as error:
         refusal = error
     base.process_group.raise_together(refusal)  # no process runs the backward pass alone
-    if hidden_RD.requires_grad:
-        with base.routers.forced(batch.routing_LNK):  # layers may be computed again
-            torch.autograd.backward(hidden_RD, grad_RD)
+    if hidden_SD.requires_grad:
+        with (
+            attending(batch.packed),  # layers may be computed again
+            base.routers.forced(batch.routing_LNK),
+            returning_memory(batch.is_large),
+        ):
+            torch.autograd.backward(hidden_SD, grad_SD)
     return batch.result()
 
 
@@ -93,60 +103,81 @@ class _Batch:
         self.loss = loss
         self.budget = budget
         self.lengths = [len(example.tokens_N) for example in examples]
-        self.targets_RK = torch.cat([example.targets_NK for example in examples]).to(base.device)
-        self.logprobs_RK = torch.zeros(self.targets_RK.shape, device=base.device)
+        is_packed = base.packs and len(examples) > 1
+        self.packed = pack([example.content for example in examples], base.device) if is_packed else None
+        targets_RK = torch.cat([example.targets_NK for example in examples]).to(base.device)
+        self.scored = ScoredRows(None if self.packed is None else self.packed.rows_R)
+        count = sum(self.lengths) if self.packed is None else len(self.packed.tokens_F)
+        self.is_large = base.device.type == "cpu" and (count > POSITIONS or base.activations.always_recomputes)
+        self.targets_SK = self.scored.write(targets_RK, count)
+        self.logprobs_SK = torch.zeros(self.targets_SK.shape, device=base.device)
+        self.logprobs_RK = torch.zeros(targets_RK.shape, device=base.device)
         self.inputs = {} if loss.whole_datum else concatenate(examples, base.device)
         self.terms_RK = torch.zeros_like(self.logprobs_RK)
-        count = max(self.lengths) * len(examples)
-        self.routing_LNK = place_routing(examples, padded_rows(self.lengths), count=count, device=base.device)
+        self.routing_LNK = self._routing()
         self.losses: list[float] = []
         self.metrics: dict[str, float] = {}
 
     def hidden_states(self) -> torch.Tensor:
+        if self.packed is not None:
+            return self.base.trained_states(self.packed.tokens_F[None], self.routing_LNK, self.packed)[0]
         tokens_BT = pad_sequence([example.tokens_N for example in self.examples], batch_first=True)
         hidden_BTD = self.base.trained_states(tokens_BT.to(self.base.device), self.routing_LNK)
         if min(self.lengths) == tokens_BT.shape[1]:
             return hidden_BTD.flatten(0, 1)
         return torch.cat([hidden_TD[:length] for hidden_TD, length in zip(hidden_BTD, self.lengths, strict=True)])
 
-    def through_head(self, hidden_RD: torch.Tensor, grad_RD: torch.Tensor) -> Generator[None, None, None]:
+    def _routing(self) -> torch.Tensor | None:
+        if self.packed is None:
+            rows_R, count = padded_rows(self.lengths), max(self.lengths) * len(self.lengths)
+        else:
+            count = len(self.packed.tokens_F)
+            rows_R = torch.arange(count) if self.packed.rows_R is None else self.packed.rows_R.cpu()
+        return place_routing(self.examples, rows_R, count=count, device=self.base.device)
+
+    def through_head(self, hidden_SD: torch.Tensor, grad_SD: torch.Tensor) -> Generator[None, None, None]:
         """Fill in log-probabilities, losses and the gradient of the hidden states, where it is not zero."""
         chunks = list(self._chunks())
         if self.loss.whole_datum:
-            first = self._fill_logprobs(hidden_RD, chunks)
-            grad_RK = yield from self._by_datum()
+            first = self._fill_logprobs(hidden_SD, chunks)
+            everything = slice(0, len(self.logprobs_SK))
+            self.logprobs_RK = self.scored.read(self.logprobs_SK, slice(None))
+            grad_SK = self.scored.add((yield from self._by_datum()), slice(None), everything)
             for rows in chunks:
-                if _is_wanted(grad_RK[rows]):
-                    grad_RD[rows] = (first or _Chunk(self, hidden_RD, rows)).backward(grad_RK[rows])
+                if _is_wanted(grad_SK[rows]):
+                    grad_SD[rows] = (first or _Chunk(self, hidden_SD, rows)).backward(grad_SK[rows])
             return
         for rows in chunks:
-            chunk = _Chunk(self, hidden_RD, rows)
-            grad_RK = self._by_row(rows)
-            if _is_wanted(grad_RK):
-                grad_RD[rows] = chunk.backward(grad_RK)
+            chunk = _Chunk(self, hidden_SD, rows)
+            grad_SK = self._by_row(rows)
+            if _is_wanted(grad_SK):
+                grad_SD[rows] = chunk.backward(grad_SK)
 
-    def _fill_logprobs(self, hidden_RD: torch.Tensor, chunks: Sequence[slice]) -> _Chunk | None:
+    def _fill_logprobs(self, hidden_SD: torch.Tensor, chunks: Sequence[slice]) -> _Chunk | None:
         """Returns the chunk if there is only one. Of several chunks none is kept."""
         if len(chunks) == 1:
-            return _Chunk(self, hidden_RD, chunks[0])
+            return _Chunk(self, hidden_SD, chunks[0])
         with torch.no_grad():
             for rows in chunks:
-                _Chunk(self, hidden_RD, rows)
+                _Chunk(self, hidden_SD, rows)
         return None
 
     def _chunks(self) -> Iterator[slice]:
         height = max(1, _LOGITS_BYTES // (4 * self.base.head.out_features))
-        count = len(self.targets_RK)
+        count = len(self.targets_SK)
         parts = -(-count // height)
         for part in range(parts):  # heights differ by at most one
             yield slice(count * part // parts, count * (part + 1) // parts)
 
     def _by_row(self, rows: slice) -> torch.Tensor:
-        """Compute the loss of these rows. Returns its gradient with respect to their log-probabilities."""
-        inputs = {name: value[rows] for name, value in self.inputs.items()}
-        terms, grad = _differentiate(self.loss, self.logprobs_RK[rows], inputs)
-        self.terms_RK[rows] = terms
-        return grad
+        """Compute the loss of the positions that read these rows. Returns its gradient with respect to their
+        log-probabilities."""
+        readers = self.scored.readers(rows)
+        inputs = {name: value[readers] for name, value in self.inputs.items()}
+        logprobs = self.scored.read(self.logprobs_SK, readers)
+        terms, grad = _differentiate(self.loss, logprobs, inputs)
+        self.logprobs_RK[readers], self.terms_RK[readers] = logprobs, terms
+        return self.scored.add(grad, readers, rows)
 
     def _by_datum(self) -> Generator[None, None, torch.Tensor]:
         """Compute the loss of each datum. Returns its gradient with respect to all log-probabilities."""
@@ -216,17 +247,17 @@ def _is_wanted(grad: torch.Tensor) -> bool:
 class _Chunk:
     """The logits of some rows. The constructor fills in the log-probabilities of the rows."""
 
-    def __init__(self, batch: _Batch, hidden_RD: torch.Tensor, rows: slice) -> None:
-        self._targets = batch.targets_RK[rows]
-        self._hidden = hidden_RD[rows].detach().requires_grad_(torch.is_grad_enabled())
+    def __init__(self, batch: _Batch, hidden_SD: torch.Tensor, rows: slice) -> None:
+        self._targets = batch.targets_SK[rows]
+        self._hidden = hidden_SD[rows].detach().requires_grad_(torch.is_grad_enabled())
         self._logits = batch.base.logits(self._hidden)
         self._all_logprobs = torch.log_softmax(self._logits.detach(), dim=-1)
-        batch.logprobs_RK[rows] = self._all_logprobs.gather(1, self._targets)
+        batch.logprobs_SK[rows] = self._all_logprobs.gather(1, self._targets)
 
-    def backward(self, grad_RK: torch.Tensor) -> torch.Tensor:
+    def backward(self, grad_SK: torch.Tensor) -> torch.Tensor:
         """The gradient of the hidden states from that of the log-probabilities. Call this once."""
-        grad_logits = self._all_logprobs.exp_().mul_(-grad_RK.sum(dim=1, keepdim=True))
-        grad_logits.scatter_add_(1, self._targets, grad_RK)
+        grad_logits = self._all_logprobs.exp_().mul_(-grad_SK.sum(dim=1, keepdim=True))
+        grad_logits.scatter_add_(1, self._targets, grad_SK)
         torch.autograd.backward(self._logits, grad_logits)
         assert self._hidden.grad is not None
         return self._hidden.grad

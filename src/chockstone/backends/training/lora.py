@@ -202,30 +202,32 @@ def _initialise(down: torch.Tensor, *, seed: int, name: str) -> None:
 
 
 class _AdaptedLinear(torch.autograd.Function):
-    """Adds in place: computes no gradient of the base weight and needs no temporary of the output's size."""
+    """Computes no gradient of the base weight. ``_Product`` computes the result: this only keeps what the backward pass
+    needs, and returns a placeholder for the result, and the hidden states of the adapter.
+
+    They are apart for activation checkpointing, which computes a layer again until all that it needs is there. The
+    product of its last linear layer comes after that.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
         x_NI: torch.Tensor,
         weight_OI: FrozenWeight,
-        bias_O: torch.Tensor | None,
         down_RI: torch.Tensor,
         up_OR: torch.Tensor,
         scale: float,
-    ) -> torch.Tensor:
-        y_NO = functional.linear(x_NI, dense(weight_OI), bias_O)
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         hidden_NR = x_NI.to(down_RI.dtype) @ down_RI.T
         ctx.quantised = weight_OI if isinstance(weight_OI, QuantisedWeight) else None
         plain_OI = None if isinstance(weight_OI, QuantisedWeight) else weight_OI
         ctx.save_for_backward(x_NI, plain_OI, down_RI, up_OR, hidden_NR)
         ctx.scale = scale
-        if y_NO.dtype == up_OR.dtype:
-            return y_NO.addmm_(hidden_NR, up_OR.T, alpha=scale)
-        return torch.addmm(y_NO.to(up_OR.dtype), hidden_NR, up_OR.T, alpha=scale).to(y_NO.dtype)
+        ctx.mark_non_differentiable(hidden_NR)
+        return x_NI.new_empty(()).expand(len(x_NI), len(up_OR)), hidden_NR
 
     @staticmethod
-    def backward(ctx: Any, grad_NO: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad_NO: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x_NI, plain_OI, down_RI, up_OR, hidden_NR = ctx.saved_tensors
         exact_NO = grad_NO.to(up_OR.dtype)
         grad_hidden_NR = (exact_NO @ up_OR).mul_(ctx.scale)
@@ -235,7 +237,31 @@ class _AdaptedLinear(torch.autograd.Function):
             grad_x_NI = (grad_NO @ weight_OI).to(down_RI.dtype).addmm_(grad_hidden_NR, down_RI).to(x_NI.dtype)
         grad_down_RI = grad_hidden_NR.T @ x_NI.to(down_RI.dtype)
         grad_up_OR = (exact_NO.T @ hidden_NR).mul_(ctx.scale)
-        return grad_x_NI, None, None, grad_down_RI, grad_up_OR, None
+        return grad_x_NI, None, grad_down_RI, grad_up_OR, None
+
+
+class _Product(torch.autograd.Function):
+    """Adds in place: needs no temporary of the output's size. The gradient goes to the placeholder."""
+
+    @staticmethod
+    def forward(
+        _ctx: Any,
+        _placeholder_NO: torch.Tensor,
+        x_NI: torch.Tensor,
+        weight_OI: FrozenWeight,
+        bias_O: torch.Tensor | None,
+        hidden_NR: torch.Tensor,
+        up_OR: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        y_NO = functional.linear(x_NI, dense(weight_OI), bias_O)
+        if y_NO.dtype == up_OR.dtype:
+            return y_NO.addmm_(hidden_NR, up_OR.T, alpha=scale)
+        return torch.addmm(y_NO.to(up_OR.dtype), hidden_NR, up_OR.T, alpha=scale).to(y_NO.dtype)
+
+    @staticmethod
+    def backward(_ctx: Any, grad_NO: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return grad_NO, None, None, None, None, None, None
 
 
 class _QuantisedLinear(torch.autograd.Function):
@@ -264,7 +290,10 @@ def _adapted_linear(
     up_OR: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    y_NO: torch.Tensor = _AdaptedLinear.apply(  # type: ignore[no-untyped-call]  # torch has no types here
-        x_NI, weight_OI, bias_O, down_RI, up_OR, scale
+    placeholder_NO, hidden_NR = _AdaptedLinear.apply(  # type: ignore[no-untyped-call]  # torch has no types here
+        x_NI, weight_OI, down_RI, up_OR, scale
+    )
+    y_NO: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]  # as above
+        placeholder_NO, x_NI.detach(), weight_OI, bias_O, hidden_NR, up_OR.detach(), scale
     )
     return y_NO

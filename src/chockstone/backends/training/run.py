@@ -25,7 +25,13 @@ from chockstone.backends.training.flat_parameters import blank_like
 from chockstone.backends.training.forward import run_shares
 from chockstone.backends.training.full import ModelCopy, OwnWeights
 from chockstone.backends.training.lora import LoraWeights
-from chockstone.backends.training.micro_batches import TOKENS_ON_CPU, TOKENS_ON_GPU, deal, plan_micro_batches
+from chockstone.backends.training.micro_batches import (
+    TOKENS_ON_CPU,
+    TOKENS_ON_GPU,
+    deal,
+    plan_micro_batches,
+    plan_packed,
+)
 from chockstone.backends.training.optimizers import Optimizer, OptimStep, clip
 from chockstone.backends.training.pass_results import BatchResult, PassOutcome
 from chockstone.backends.training.saved_state import (
@@ -88,7 +94,10 @@ class TrainedRun:
         parameters = self._weights.parameters
         gradient = None if request.forward_only else blank_like(parameters.flat)
         outcome = PassOutcome(request, loss)
-        groups = plan_micro_batches([example.extent for example in examples], tokens=budget)
+        if self.base.packs:
+            groups = plan_packed([example.content for example in examples], tokens=budget)
+        else:
+            groups = plan_micro_batches([example.extent for example in examples], tokens=budget)
         cost = PassBudget(loss_limits)
         for shares in deal(groups, processes=self.base.process_group.size):
             steps = run_shares(self.base, [[examples[index] for index in share] for share in shares], loss, cost)

@@ -20,6 +20,9 @@ from chockstone.backends.supervision.instruction_sets import describe_limits
 from chockstone.backends.supervision.process import WorkerConfig
 from chockstone.backends.training.micro_batches import TOKENS_ON_CPU, TOKENS_ON_GPU
 
+# Version of how a pass computes. Increase it with any change that may round differently:
+# 1: micro-batches padded to their longest datum. 2: packed micro-batches, in which common beginnings are computed once.
+ARITHMETIC: Final = 2
 _CPU_FACTS: Final = Path("/proc/cpuinfo")
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
 _LENGTH_BYTES: Final = 8  # of the header at the front of a safetensors file
@@ -32,6 +35,7 @@ def describe_environment(config: WorkerConfig, device: str, *, processes: int = 
     """Plain JSON. ``device`` is the one in use; the configuration may say "auto"."""
     is_on_cpu = device == "cpu"
     return {
+        "arithmetic": ARITHMETIC,
         "processes": processes,
         "device": device if is_on_cpu else f"{device} ({torch.cuda.get_device_name(device)})",
         "dtype": "float32" if is_on_cpu and config.dtype == "auto" else config.dtype,

@@ -37,7 +37,7 @@ from chockstone.wire.codecs.samples import SampleResult
 from chockstone.wire.failures import RequestError
 from support.backends.bodies import sample_body
 from support.backends.saving import Desk
-from support.tiny_models import datum, finish, request
+from support.tiny_models import begin_alike, datum, finish, request
 
 INPUTS = {
     "cross_entropy": ("weights",),
@@ -78,8 +78,10 @@ def bases(directory: str, dtype: str = "float32", precision: BasePrecision = "au
     return sharded, load_base_model("tiny", directory, device="cpu", dtype=dtype, base_precision=precision)
 
 
-def batch(count: int, loss: str, seed: int) -> list[Datum]:
-    return [datum(4 + 3 * (i % 4) + i, seed=seed * 100 + i, inputs=INPUTS[loss]) for i in range(count)]
+def batch(count: int, loss: str, seed: int, prompt: int = 0) -> list[Datum]:
+    """``prompt``: how many tokens they have in common at the beginning."""
+    data = [datum(prompt + 4 + 3 * (i % 4) + i, seed=seed * 100 + i, inputs=INPUTS[loss]) for i in range(count)]
+    return begin_alike(data, prompt)
 
 
 def apply(run: TrainedRun, data: list[Datum], loss: str, *, budget: int, forward_only: bool = False) -> PassResult:
@@ -115,6 +117,7 @@ def follow_one_process(
     losses: list[str],
     counts: list[int],
     budget: int = 40,
+    prompt: int = 0,
     precision: BasePrecision = "auto",
     **spec: Any,
 ) -> dict[str, float]:
@@ -125,7 +128,7 @@ def follow_one_process(
     found = {"logprobs": 0.0, "metrics": 0.0, "norm": 0.0, "weights": 0.0}
     family = spec.get("optimizer", "adamw")
     for number, (loss, count) in enumerate(itertools.product(losses, counts)):
-        data = batch(count, loss, seed=number)
+        data = batch(count, loss, seed=number, prompt=prompt)
         mine, theirs = (apply(run, data, loss, budget=budget) for run in (ours, alone))
         pairs = zip(mine.logprobs, theirs.logprobs, strict=True)
         found["logprobs"] = max(found["logprobs"], *(float((abs(a - b) / abs(b)).max()) for a, b in pairs))

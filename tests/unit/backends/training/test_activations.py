@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from chockstone.backends.run_spec import ActivationCheckpointing, RunSpec
@@ -156,3 +157,20 @@ def test_free_memory_is_that_of_the_machine_and_of_the_container(tmp_path: Path)
     assert _group_bytes(tmp_path) is None
     assert _available_bytes(tmp_path / "absent") is None
     assert (free_memory(CPU) or 0) > 0
+
+
+def test_the_last_product_of_a_layer_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(make_base("on"), 4)
+    names = {layer.weight.data_ptr(): name for name, layer in run.base.layers.items()}
+    computed: list[str] = []
+    linear = functional.linear
+
+    def count(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        computed.append(names[weight.data_ptr()])
+        return linear(x, weight, bias)
+
+    monkeypatch.setattr(functional, "linear", count)
+    apply(run, BATCH[0])
+
+    assert computed.count("model.layers.0.mlp.up_proj") == 2
+    assert computed.count("model.layers.0.mlp.down_proj") == 1

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chockstone.backends.training.micro_batches import DatumExtent, deal, plan_micro_batches
+from chockstone.backends.training.micro_batches import DatumExtent, deal, plan_micro_batches, plan_packed
+from chockstone.backends.training.packing.families import Content
 
 extents = st.lists(st.builds(DatumExtent, st.integers(1, 50), st.integers(1, 3)), max_size=40)
 
@@ -42,3 +44,50 @@ def test_every_datum_is_dealt_to_one_process(lengths: list[int], processes: int)
 
 def test_what_cannot_be_dealt_whole_is_split() -> None:
     assert list(deal([(0, 1), (2,), (3, 4, 5)], processes=2)) == [((0, 1), (2,)), ((3, 5), (4,))]
+
+
+def content(tokens: list[int], targets: int = 1) -> Content:
+    return np.array([tokens] * (1 + targets), dtype=np.int64).T
+
+
+def flat_size(contents: list[Content], group: tuple[int, ...]) -> int:
+    return len(
+        {tuple(contents[index][: place + 1].flatten()) for index in group for place in range(len(contents[index]))}
+    )
+
+
+drawn = st.tuples(st.integers(0, 30), st.integers(1, 30), st.integers(0, 3), st.integers(1, 2))
+
+
+@given(st.lists(drawn, max_size=30), st.integers(1, 120))
+def test_packed_groups_have_every_datum_once_within_the_budget(
+    sizes: list[tuple[int, int, int, int]], tokens: int
+) -> None:
+    contents = [content([7] * shared + [branch + 1] * own, targets) for shared, own, branch, targets in sizes]
+
+    groups = plan_packed(contents, tokens=tokens)
+
+    assert sorted(index for group in groups for index in group) == list(range(len(contents)))
+    for group in groups:
+        assert len({contents[index].shape[1] for index in group}) == 1
+        assert len(group) == 1 or flat_size(contents, group) <= tokens
+        assert [len(contents[i]) for i in group] == sorted((len(contents[i]) for i in group), reverse=True)
+
+
+def test_short_datums_fill_what_long_ones_leave() -> None:
+    contents = [content([index] * length) for index, length in enumerate((12, 11, 8, 7, 2))]
+
+    assert plan_packed(contents, tokens=20) == [(0, 2), (1, 3, 4)]
+
+
+def test_a_family_larger_than_the_budget_is_split() -> None:
+    prompt = list(range(100, 120))
+    contents = [content([*prompt, *[answer] * 10]) for answer in range(5)]
+
+    assert plan_packed(contents, tokens=60) == [(0, 1, 2, 3), (4,)]
+
+
+def test_many_datums_are_planned_in_time() -> None:
+    contents = [content([index, 1, 2]) for index in range(5000)]
+
+    assert len(plan_packed(contents, tokens=5)) == 5000

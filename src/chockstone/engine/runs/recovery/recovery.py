@@ -46,7 +46,7 @@ _VERDICTS: Final[Mapping[Code | None, Verdict]] = {  # any other code is a failu
     "unreachable": Verdict.UNREACHABLE,
 }
 _NAMED: Final = 20  # operations that a receipt names, of each sort
-_EARLIER: Final = {"base_precision": "auto"}  # facts that environments of earlier versions do not name
+_EARLIER: Final = {"arithmetic": 1, "base_precision": "auto"}  # facts that environments of earlier versions do not name
 _PASSING: Final = {Verdict.DENIED, Verdict.UNREACHABLE}  # the store may recover while this server runs
 
 

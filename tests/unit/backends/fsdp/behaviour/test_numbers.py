@@ -52,6 +52,15 @@ def test_two_processes_follow_one_through_batches_of_any_size(
     assert_close(found)
 
 
+@pytest.mark.parametrize("rank", [4, 0])
+def test_two_processes_follow_one_where_datums_begin_alike(pair: Pool, untied: str, rank: int) -> None:
+    found = pair.run(
+        "follow_one_process", directory=untied, rank=rank, losses=["ppo", "custom"], counts=[5], budget=60, prompt=20
+    )
+
+    assert_close(found)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("rank", [4, 0])
 @pytest.mark.parametrize("architecture", ["untied", "tied"])

@@ -116,6 +116,18 @@ async def test_another_environment_is_named_in_the_receipt(home: Path) -> None:
         assert receipt.notes == ["device was 'none' and is 'cuda'; numbers may differ"]
 
 
+async def test_an_upgrade_that_computes_otherwise_is_named_in_the_receipt(home: Path) -> None:
+    async with lived(home) as first:  # a worker that tells no version of its arithmetic
+        await half_trained(first)
+        await first.written()
+        left = first.crash()
+
+    async with lived(left, environment={"device": "none", "arithmetic": 2}) as second:
+        await second.state()
+        [receipt] = await second.receipts()
+        assert receipt.notes == ["arithmetic was 1 and is 2; numbers may differ"]
+
+
 async def test_another_environment_is_named_where_there_is_no_archive_yet(home: Path) -> None:
     async with lived(home) as first:
         await half_trained(first)
