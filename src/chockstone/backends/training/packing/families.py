@@ -18,7 +18,7 @@ _LEAST: Final = 16  # positions of a beginning that is worth sharing
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class SequenceFamily:
     members: tuple[int, ...]  # indices of sequences; the longest first
     prefix: int  # positions that all members have in common; 0 for a single one
 
@@ -47,17 +47,17 @@ class _Interval:
         self.chosen += child.chosen
 
 
-def find_families(contents: Sequence[Content]) -> list[Family]:
+def find_families(contents: Sequence[Content]) -> list[SequenceFamily]:
     """Every sequence is in one family. All contents have the same number of columns."""
     order = sorted(range(len(contents)), key=lambda i: (contents[i][:, 0].astype(">i8").tobytes(), i))
-    families: list[Family] = []
+    families: list[SequenceFamily] = []
     covered: set[int] = set()
     for interval in _choose(contents, order):
         members = order[interval.left : interval.right + 1]
         members.sort(key=lambda i: (-len(contents[i]), i))
-        families.append(Family(tuple(members), interval.common))
+        families.append(SequenceFamily(tuple(members), interval.common))
         covered.update(members)
-    return families + [Family((index,), 0) for index in range(len(contents)) if index not in covered]
+    return families + [SequenceFamily((index,), 0) for index in range(len(contents)) if index not in covered]
 
 
 def _choose(contents: Sequence[Content], order: Sequence[int]) -> list[_Interval]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from chockstone.backends.training.packing.families import Content, Family, find_families
+from chockstone.backends.training.packing.families import Content, SequenceFamily, find_families
 
 Indices = npt.NDArray[np.int64]
 _ALIKE: Final = 0.75  # of the longest sequence in a block: shorter ones begin a new block
@@ -88,7 +88,7 @@ def pack(contents: Sequence[Content], device: torch.device) -> PackedBatch:
     )
 
 
-def _flat_rows(families: Sequence[Family], lengths: Sequence[int]) -> tuple[list[Indices], int]:
+def _flat_rows(families: Sequence[SequenceFamily], lengths: Sequence[int]) -> tuple[list[Indices], int]:
     """The flat positions of each sequence, and the size of the flat batch."""
     rows: list[Indices] = [np.empty(0, dtype=np.int64)] * len(lengths)
     size = 0
@@ -102,7 +102,7 @@ def _flat_rows(families: Sequence[Family], lengths: Sequence[int]) -> tuple[list
 
 
 def _arrange(
-    families: Sequence[Family], rows: Sequence[Indices], size: int
+    families: Sequence[SequenceFamily], rows: Sequence[Indices], size: int
 ) -> tuple[list[Block], list[SharedPrefix], Indices, Indices]:
     """Blocks, further copies of prefixes in them, the source of each position in blocks, the place of each flat one."""
     blocks: list[Block] = []
@@ -130,7 +130,9 @@ def _arrange(
     return blocks, prefixes, np.concatenate(sources), places_F
 
 
-def _blocks_of(families: Sequence[Family], rows: Sequence[Indices]) -> list[tuple[list[int], Family | None]]:
+def _blocks_of(
+    families: Sequence[SequenceFamily], rows: Sequence[Indices]
+) -> list[tuple[list[int], SequenceFamily | None]]:
     """A member that is its family's prefix and no more needs no attention of its own."""
     return [
         (members, family)

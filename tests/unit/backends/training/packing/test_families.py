@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chockstone.backends.training.packing.families import Content, Family, _count_common, find_families
+from chockstone.backends.training.packing.families import Content, SequenceFamily, _count_common, find_families
 
 PROMPT = list(range(100, 120))
 SYSTEM = list(range(200, 218))
@@ -15,14 +15,14 @@ def content(tokens: list[int]) -> Content:
     return np.array([tokens, tokens], dtype=np.int64).T
 
 
-def find(*sequences: list[int]) -> list[Family]:
+def find(*sequences: list[int]) -> list[SequenceFamily]:
     return sorted(find_families([content(tokens) for tokens in sequences]), key=lambda family: family.members)
 
 
 def test_answers_to_one_prompt_are_a_family_longest_first() -> None:
     found = find([*PROMPT, 1], [5, 6], [*PROMPT, 2, 3], [*PROMPT, 4])
 
-    assert found == [Family((1,), 0), Family((2, 0, 3), 20)]
+    assert found == [SequenceFamily((1,), 0), SequenceFamily((2, 0, 3), 20)]
 
 
 def test_groups_with_one_system_prompt_keep_their_longer_beginnings() -> None:
@@ -30,13 +30,13 @@ def test_groups_with_one_system_prompt_keep_their_longer_beginnings() -> None:
 
     found = find([*one, 1], [*one, 2], [*one, 3], [*other, 1], [*other, 2], [*other, 3], [*SYSTEM, 7])
 
-    assert found == [Family((0, 1, 2), 38), Family((3, 4, 5), 38), Family((6,), 0)]
+    assert found == [SequenceFamily((0, 1, 2), 38), SequenceFamily((3, 4, 5), 38), SequenceFamily((6,), 0)]
 
 
 def test_many_chats_share_their_system_prompt() -> None:
     found = find(*([*SYSTEM, number, 1] for number in range(6)))
 
-    assert found == [Family((0, 1, 2, 3, 4, 5), 18)]
+    assert found == [SequenceFamily((0, 1, 2, 3, 4, 5), 18)]
 
 
 def test_a_short_beginning_is_not_shared() -> None:
@@ -47,7 +47,7 @@ def test_targets_that_differ_end_the_common_beginning() -> None:
     one, other = content([*PROMPT, 1]), content([*PROMPT, 1])
     other[17, 1] = 3
 
-    assert find_families([one, other]) == [Family((0, 1), 17)]
+    assert find_families([one, other]) == [SequenceFamily((0, 1), 17)]
 
 
 def test_a_deep_tree_takes_no_deep_stack() -> None:
