@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -51,31 +51,48 @@ def difference(rows: list[list[float]], sequences: list[types.SampledSequence]) 
     )
 
 
+@pytest.fixture
+def serve(tied: Path, tmp_path: Path) -> Iterator[Callable[..., LiveServer]]:
+    """Starts a server of the model; stopped after the clients are closed."""
+    servers: list[LiveServer] = []
+
+    def start(*flags: str) -> LiveServer:
+        server = LiveServer({MODEL: tied}, tmp_path, *flags)
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
 def test_trainer_and_sampler_agree_and_a_killed_server_trains_with_the_same_experts(
-    tied: Path, tmp_path: Path, connect: Callable[..., tinker.ServiceClient]
+    serve: Callable[..., LiveServer], connect: Callable[..., tinker.ServiceClient]
 ) -> None:
     """After the kill, the run is computed again from its journal. The server has no records of samples then."""
-    with LiveServer({MODEL: tied}, tmp_path) as server:
-        run = connect(server).create_lora_training_client(base_model=MODEL, rank=4, seed=1)
-        for _ in range(2):
-            sequences = sample(run)
-            trained = numbers(run.forward_backward(datums(sequences), "cross_entropy").result())
-            assert difference(trained, sequences) < 1e-4
-            run.optim_step(ADAM).result()
-        never_sampled = [datum(PROMPT[::-1])]
-        before = numbers(run.forward(never_sampled, "cross_entropy").result())
-
-        server.kill()
-        server.start()
-
-        assert numbers(run.forward(never_sampled, "cross_entropy").result()) == before
-
-
-def test_replay_can_be_turned_off(tied: Path, tmp_path: Path, connect: Callable[..., tinker.ServiceClient]) -> None:
-    with LiveServer({MODEL: tied}, tmp_path, "--router-replay=off") as server:
-        run = connect(server).create_lora_training_client(base_model=MODEL, rank=4, seed=1)
+    server = serve()
+    run = connect(server).create_lora_training_client(base_model=MODEL, rank=4, seed=1)
+    for _ in range(2):
         sequences = sample(run)
+        trained = numbers(run.forward_backward(datums(sequences), "cross_entropy").result())
+        assert difference(trained, sequences) < 1e-4
+        run.optim_step(ADAM).result()
+    never_sampled = [datum(PROMPT[::-1])]
+    before = numbers(run.forward(never_sampled, "cross_entropy").result())
 
-        trained = numbers(run.forward(datums(sequences), "cross_entropy").result())
+    server.kill()
+    server.start()
+
+    assert numbers(run.forward(never_sampled, "cross_entropy").result()) == before
+
+
+def test_replay_can_be_turned_off(
+    serve: Callable[..., LiveServer], connect: Callable[..., tinker.ServiceClient]
+) -> None:
+    run = connect(serve("--router-replay=off")).create_lora_training_client(base_model=MODEL, rank=4, seed=1)
+    sequences = sample(run)
+
+    trained = numbers(run.forward(datums(sequences), "cross_entropy").result())
 
     assert difference(trained, sequences) > 1e-2
