@@ -49,7 +49,7 @@ run, or create it with `train_mlp=False`.
 """
 UNTRIED = """\
 The script has not made a tiny model of these families, or its values for their configuration do not fit. The server may
-load them.
+load them. Mixtures of experts have a [guide](../guides/mixtures-of-experts.md) of their own.
 """
 
 
@@ -60,6 +60,7 @@ def render(rows: Iterable[FamilyRow]) -> str:
     both = sum(row.stages.get("two ranks") == "ok" for row in good)
     works = "".join(map(good_line, good))
     fails = "".join(map(bad_line, bad))
+    note = f"\n{PEFT}" if any("PEFT's logits" in row.stages.get("PEFT", "") for row in bad) else ""
     others = sorted(set(families()) - {row.family for row in rows})
     rest = f"## Not tried\n\n{UNTRIED}\n{', '.join(f'`{name}`' for name in others)}\n" if others else ""
     return "\n".join(
@@ -67,7 +68,7 @@ def render(rows: Iterable[FamilyRow]) -> str:
             INTRODUCTION.format(transformers=version("transformers")),
             f"## What works\n\n{len(good)} families pass all stages in one process, and {both} of them on two ranks.\n",
             f"| family | class | LoRA | sampler | two ranks |\n|---|---|---|---|---|\n{works}",
-            f"## What does not\n\n| family | class | stage | reason |\n|---|---|---|---|\n{fails}\n{PEFT}",
+            f"## What does not\n\n| family | class | stage | reason |\n|---|---|---|---|\n{fails}{note}",
             *([rest] if rest else []),
         )
     )
