@@ -7,7 +7,7 @@ from chockstone.lazy_names import lazy_names
 
 
 def test_a_name_is_imported_from_its_home() -> None:
-    find = lazy_names("chockstone", {"require": "extras"}, needs="torch")
+    find = lazy_names("chockstone", {"require": "extras"})
 
     assert find("require").__module__ == "chockstone.extras"
 
