@@ -39,6 +39,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
         "host": "localhost",
         "data": "elsewhere",
         "activation_checkpointing": "on",
+        "router_replay": "off",
         "device": "cuda",
         "dtype": "bfloat16",
         "log_level": "debug",
