@@ -8,13 +8,13 @@ from pathlib import Path
 if __package__ in (None, ""):  # the repository goes on the path, and this directory comes off it
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from benchmarks.harness.aims import Aim, Counts, at_least, at_most, ratio
+from benchmarks.harness.aims import Aim, Counts, at_least, at_most, median, ratio
 from benchmarks.harness.benchmark import Benchmark
 from benchmarks.harness.command import Help
 from benchmarks.harness.measure import Against, Column, Measure, against
 from benchmarks.harness.plot import Bars
 from benchmarks.harness.units import count, duration, megabytes, times
-from benchmarks.models import checkpointing, experts, memory, packing, training
+from benchmarks.models import checkpointing, experts, memory, packing, plan, training
 from benchmarks.models.mixes import MIXES
 from benchmarks.models.scale import LENGTHS, QUICK
 from benchmarks.models.setup import set_up
@@ -159,6 +159,31 @@ EXPERTS = Measure(
     counts=Counts.FULL,
 )
 
+
+def predicted(length: int, mode: str) -> tuple[Aim, Aim]:
+    share = median(plan.row(length, mode), plan.SHARE)
+    title = f"{length:,} tokens, {plan.MODES[mode]}: predicted peak against measured"
+    return (
+        at_least(title, share, 0.9, times, counts=of_length(length)),
+        at_most(title, share, 1.1, times, counts=of_length(length)),
+    )
+
+
+PLAN = Measure(
+    "plan",
+    "Memory plan against the measured peak of a step",
+    plan.measure_plan,
+    columns=(
+        Column(memory.PEAK, "measured", megabytes),
+        Column(plan.PREDICTED, "predicted", megabytes),
+        Column(plan.SHARE, "share", times),
+    ),
+    panel=Bars(plan.SHARE),
+    ours=tuple(plan.row(length, mode) for length in LENGTHS for mode in plan.MODES),
+    aims=tuple(aim for length in LENGTHS for mode in plan.MODES for aim in predicted(length, mode)),
+    counts=Counts.FULL,
+)
+
 BENCHMARK = Benchmark(
     folder=Path(__file__).resolve().parent,
     title="Models",
@@ -168,7 +193,7 @@ BENCHMARK = Benchmark(
         disk="2 GB",
         epilog=EPILOG,
     ),
-    measures=(TRAINING, MEMORY, PACKING, CHECKPOINTING, EXPERTS),
+    measures=(TRAINING, MEMORY, PACKING, CHECKPOINTING, EXPERTS, PLAN),
     set_up=set_up,
     packages=("chockstone", "torch", "transformers", "peft", "trl"),
 )

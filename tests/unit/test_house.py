@@ -27,6 +27,7 @@ LONG_FUNCTIONS: Final[dict[str, int]] = {
 RECOGNISERS: Final = {
     "checkpoints/ranks/peers.py:is_gloo_timeout",
     "checkpoints/ranks/peers.py:_gloo_summary",  # of gloo's long errors, for our own message
+    "backends/memory/out_of_memory.py:is_out_of_memory",  # the allocator of the CPU raises a RuntimeError
     "backends/ray/group.py:_first_line",  # of Ray's many-line errors, for our own message
     "sampling/vllm/connection.py:has_no_output_layer",
     "sampling/vllm/connection.py:is_loaded_already",

@@ -34,6 +34,7 @@ class ServerConfig:
     spare_seconds: float | None  # that a worker is ready before a spare is started; None: no spare
     activation_checkpointing: ActivationCheckpointing
     router_replay: RouterReplay
+    memory_check: bool  # whether what cannot fit is refused
     limits: EngineLimits
     durability: Durability
     storage: StorageRules

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from chockstone.backends.channel import Message
 from chockstone.backends.protocol import (
     GpuMemory,
+    HeldMemory,
     LossLimits,
     PassReply,
     SampleCall,
@@ -38,6 +39,7 @@ class OpenRunCall:
     base_model: str
     spec: RunSpec
     owner: str = ""
+    must_fit: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class ForwardBackwardCall:
     elementwise_loss: bool = False
     loss_limits: LossLimits = "enforced"
     routing_bytes: int = 0
+    tokens_per_micro_batch: int | None = None
+    is_replay: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +226,7 @@ def encode_event(event: WorkerEvent) -> Message:
         case StartFailedEvent():
             return Message({"event": "start_failed", "error": event.error})
         case BeatEvent():
-            memory = {"resident_bytes": event.memory.resident_bytes, "gpus": [asdict(gpu) for gpu in event.memory.gpus]}
+            memory = asdict(event.memory)
             sampler = None if event.sampler is None else asdict(event.sampler)
             beat = {"event": "beat", "turns": event.turns, "busy": event.busy, "memory": memory, "sampler": sampler}
             return Message(beat)
@@ -246,7 +250,8 @@ def decode_event(message: Message) -> WorkerEvent:
             gpus = tuple(GpuMemory(**gpu) for gpu in memory.get("gpus", ()))
             found = values.get("sampler")
             sampler = None if found is None else SamplerStatus(**found)
-            memory_of = WorkerMemory(memory.get("resident_bytes"), gpus)
+            held = None if memory.get("held") is None else HeldMemory(**memory["held"])
+            memory_of = WorkerMemory(memory.get("resident_bytes"), gpus, held)
             return BeatEvent(values["turns"], values["busy"], memory_of, sampler)
         case "released":
             return ReleasedEvent(values["id"])
@@ -295,9 +300,16 @@ class WorkerCalls(abc.ABC):
         """Send the call and wait for its reply."""
 
     async def open_run(
-        self, run_id: str, *, owner: str, base_model: str, spec: RunSpec, generation: int | None = None
+        self,
+        run_id: str,
+        *,
+        owner: str,
+        base_model: str,
+        spec: RunSpec,
+        must_fit: bool = False,
+        generation: int | None = None,
     ) -> None:
-        call = OpenRunCall(run_id=run_id, owner=owner, base_model=base_model, spec=spec)
+        call = OpenRunCall(run_id=run_id, owner=owner, base_model=base_model, spec=spec, must_fit=must_fit)
         await self.send(call, EmptyReply, generation=generation)
 
     async def close_run(self, run_id: str, *, generation: int | None = None) -> None:
@@ -311,6 +323,8 @@ class WorkerCalls(abc.ABC):
         elementwise_loss: bool = False,
         loss_limits: LossLimits = "enforced",
         routing_bytes: int = 0,
+        tokens_per_micro_batch: int | None = None,
+        is_replay: bool = False,
         generation: int | None = None,
     ) -> PassReply:
         call = ForwardBackwardCall(
@@ -319,6 +333,8 @@ class WorkerCalls(abc.ABC):
             elementwise_loss=elementwise_loss,
             loss_limits=loss_limits,
             routing_bytes=routing_bytes,
+            tokens_per_micro_batch=tokens_per_micro_batch,
+            is_replay=is_replay,
         )
         return await self.send(call, PassReply, generation=generation)
 

@@ -32,6 +32,7 @@ from chockstone.wire.failures import ServerFailure
 __all__ = [
     "ArchiveKind",
     "GpuMemory",
+    "HeldMemory",
     "LossLimits",
     "PassReply",
     "RunSpec",
@@ -107,6 +108,7 @@ class PassReply:
     loss: float | None = None
     weight: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)  # as the result has them
+    tokens_per_micro_batch: int | None = None  # that fitted into memory; None: the number that was asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,11 +162,22 @@ class GpuMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldMemory:
+    """What base models and runs hold in the worker process, and what the runs will take besides once they train."""
+
+    base_bytes: int
+    runs_bytes: int
+    promised_bytes: int
+    available_bytes: int | None = None  # that may still be allocated; None: not known on this platform
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerMemory:
     """Memory of the worker process that sends heartbeats, and of the GPUs that it uses."""
 
     resident_bytes: int | None = None  # None: not known on this platform
     gpus: tuple[GpuMemory, ...] = ()
+    held: HeldMemory | None = None  # None before the models are loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,9 +246,20 @@ class Worker(Protocol):
         """Finish the calls in progress, then end the worker."""
 
     async def open_run(
-        self, run_id: str, *, owner: str, base_model: str, spec: RunSpec, generation: int | None = None
+        self,
+        run_id: str,
+        *,
+        owner: str,
+        base_model: str,
+        spec: RunSpec,
+        must_fit: bool = False,
+        generation: int | None = None,
     ) -> None:
-        """Create a run with initial weights. Its calls take the compute turns of ``owner``."""
+        """Create a run with initial weights. Its calls take the compute turns of ``owner``.
+
+        ``must_fit``: raise BadRequest if the memory that the run will take is not free, unless the settings say
+        otherwise. A run that exists is recovered without the check.
+        """
 
     async def close_run(self, run_id: str, *, generation: int | None = None) -> None:
         """Drop a run from memory. Does nothing if there is no such run."""
@@ -248,12 +272,16 @@ class Worker(Protocol):
         elementwise_loss: bool = False,
         loss_limits: LossLimits = "enforced",
         routing_bytes: int = 0,
+        tokens_per_micro_batch: int | None = None,
+        is_replay: bool = False,
         generation: int | None = None,
     ) -> PassReply:
         """Compute losses, and gradients unless the request is forward only.
 
         ``body`` is the request as the client sent it, and then ``routing_bytes`` with the records of routing to compute
         with. ``elementwise_loss``: the result has the loss per position.
+        ``tokens_per_micro_batch``: None is the number of the settings. A pass that runs out of memory is computed again
+        in smaller micro-batches, unless ``is_replay``: a replay must have the bits of the first time.
         """
 
     async def optim_step(

@@ -75,6 +75,7 @@ class FakeBackend(WorkerCalls):
         self.runs: dict[str, Numbers] = {}
         self.losses: dict[str, Any] = {}
         self.custom: str | None = None  # the loss that every pass needs
+        self.fitting: int | None = None  # tokens of the micro-batches that passes end with; None: as asked for
         self.is_ready = False
         self.trouble: str | None = None
         self.is_stopped = False
@@ -236,7 +237,13 @@ class FakeBackend(WorkerCalls):
         if not body.isdigit():
             raise BadRequest(f"{body!r} is not a number")
         run.gradient += int(body)
-        return PassReply(result=b"loss " + body, tokens=int(body), seconds=self.seconds, loss=int(body) / 4)
+        return PassReply(
+            result=b"loss " + body,
+            tokens=int(body),
+            seconds=self.seconds,
+            loss=int(body) / 4,
+            tokens_per_micro_batch=None if call.is_replay else self.fitting,
+        )
 
     def _step(self, call: OptimStepCall) -> StepReply:
         run = self._run(call.run_id)

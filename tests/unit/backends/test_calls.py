@@ -45,6 +45,7 @@ from chockstone.backends.calls import (
 from chockstone.backends.channel import Message
 from chockstone.backends.protocol import (
     GpuMemory,
+    HeldMemory,
     PassReply,
     RunSpec,
     SampleCall,
@@ -94,7 +95,7 @@ EVENTS: list[WorkerEvent] = [
     ReadyEvent({"device": "cpu"}),
     StartFailedEvent("no such model"),
     BeatEvent(3, busy=True),
-    BeatEvent(3, busy=True, memory=WorkerMemory(1 << 30, (GpuMemory("H100", 5, 80),))),
+    BeatEvent(3, busy=True, memory=WorkerMemory(1 << 30, (GpuMemory("H100", 5, 80),), HeldMemory(7, 8, 9))),
     BeatEvent(4, busy=False, sampler=SamplerStatus(requests=2, decode_steps=7, weights_cache_bytes=5)),
     ReleasedEvent(1),
     DoneEvent(1, Message({"tokens": 3}, b"\x00\xff")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import chockstone
@@ -16,6 +17,7 @@ from chockstone.api.users import CallerDep
 from chockstone.wire.messages.operations.server import (
     DiskReport,
     GpuReport,
+    HeldMemoryReport,
     JournalReport,
     ProblemReport,
     QueueReport,
@@ -90,6 +92,7 @@ def worker_report(context: Context) -> WorkerReport:
             GpuReport(name=gpu.name, used_bytes=gpu.used_bytes, total_bytes=gpu.total_bytes)
             for gpu in status.memory.gpus
         ],
+        held=None if status.memory.held is None else HeldMemoryReport(**asdict(status.memory.held)),
     )
 
 

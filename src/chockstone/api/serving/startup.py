@@ -156,6 +156,7 @@ def worker_config(config: ServerConfig) -> WorkerConfig:
         tokens_per_micro_batch=config.tokens_per_micro_batch,
         activation_checkpointing=config.activation_checkpointing,
         router_replay=config.router_replay,
+        memory_check=config.memory_check,
         log_level=config.log_level,
         log_format=config.log_format,
         otlp_endpoint=config.tracing.endpoint,

@@ -46,6 +46,7 @@ class WorkerConfig:
     tokens_per_micro_batch: int = 0  # 0: chosen for the device
     activation_checkpointing: ActivationCheckpointing = "auto"
     router_replay: RouterReplay = "on"
+    memory_check: bool = True  # whether base models and runs that cannot fit are refused
     log_level: str = "info"
     log_format: LogFormat = "text"
     otlp_endpoint: str | None = None

@@ -11,6 +11,7 @@ together, and each decides by the memory of its own device: recomputing a layer 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
@@ -70,6 +71,11 @@ class Activations:
         self._free_bytes = free_bytes or free_memory
         self._layers = [_make_recomputable(layer) for layer in outer_layers(model)]
         self._kept: ActivationBytes | None = None
+        self._inputs: ActivationBytes | None = None  # of the layers, which is what they keep if they recompute
+        self._newest = (
+            0  # tokens of the newest micro-batch whose layers kept their activations; 0: they were recomputed
+        )
+        self._too_many = math.inf  # so many tokens ran out of memory when layers kept their activations
 
     @property
     def always_recomputes(self) -> bool:
@@ -94,14 +100,41 @@ class Activations:
             log.debug("activations measured bytes_per_token=%.0f bytes_per_pair=%.2f", *astuple(self._kept))
         return self._kept
 
+    def least_bytes(self, sequences: int, tokens: int, measured: Measured) -> float:
+        """What a micro-batch takes at least: its layers recompute, if they may, and one of them at a time keeps all."""
+        kept = self.kept_bytes(measured).total(sequences, tokens)
+        if self._mode == "off" or not self._layers:
+            return kept
+        if self._inputs is None:
+            _set(self._layers, recomputes=True)
+            try:
+                self._inputs = _fit({tokens: _count_kept(measured, tokens) for tokens in _LENGTHS})
+            finally:
+                _set(self._layers, recomputes=False)
+        return self._inputs.total(sequences, tokens) + kept / len(self._layers)
+
+    def recompute_more(self) -> bool:
+        """The newest micro-batch ran out of memory: from now on layers recompute micro-batches of its size.
+
+        False if that changes nothing for it: its layers recomputed already, or they must not.
+        """
+        if self._mode != "auto" or not self._newest:
+            return False
+        self._too_many, self._newest = min(self._too_many, self._newest), 0
+        return True
+
     def _decide(self, sequences: int, tokens: int, device: torch.device, measured: Measured) -> bool:
         if not self._layers or self._mode == "off" or not torch.is_grad_enabled():
+            self._newest = 0
             return False
-        if self._mode == "on":
-            return True
-        needed = self.kept_bytes(measured).total(sequences, tokens)  # first: all processes of a group measure together
-        free_bytes = self._free_bytes(device)
-        return free_bytes is not None and needed > SHARE * free_bytes
+        recomputes = self._mode == "on"
+        if not recomputes:
+            needed = self.kept_bytes(measured).total(sequences, tokens)  # all processes of a group measure together
+            free_bytes = self._free_bytes(device)
+            is_much = free_bytes is not None and needed > SHARE * free_bytes
+            recomputes = is_much or sequences * tokens >= self._too_many
+        self._newest = 0 if recomputes else sequences * tokens
+        return recomputes
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -122,12 +155,20 @@ def _available_bytes(path: Path) -> int | None:
 
 
 def _group_bytes(directory: Path) -> int | None:
-    """What is left of the limit of a container."""
+    """What is left of the limit of a container. Cached files count as used there, but give way."""
     try:
         limit, used = (int((directory / name).read_text()) for name in ("memory.max", "memory.current"))
     except (OSError, ValueError):  # "max": no limit
         return None
-    return max(0, limit - used)
+    return max(0, limit - used + min(used, _cached_bytes(directory / "memory.stat")))
+
+
+def _cached_bytes(path: Path) -> int:
+    try:
+        lines = [line.split() for line in path.read_text().splitlines()]
+        return sum(int(size) for name, size in lines if name in ("active_file", "inactive_file"))
+    except (OSError, ValueError):
+        return 0
 
 
 def outer_layers(model: nn.Module) -> list[nn.Module]:

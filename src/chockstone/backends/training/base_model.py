@@ -221,6 +221,22 @@ def prepare_base_model(
     holding: HeldModel | None = None,
     activation_checkpointing: ActivationCheckpointing = "auto",
 ) -> BaseModel:
+    """Like ``assemble_base_model``, and verified."""
+    base = assemble_base_model(
+        name, directory, model, tokenizer, holding=holding, activation_checkpointing=activation_checkpointing
+    )
+    return _packed_if_possible(_verified_experts(_verified(_with_routers(base))))
+
+
+def assemble_base_model(
+    name: str,
+    directory: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    holding: HeldModel | None = None,
+    activation_checkpointing: ActivationCheckpointing = "auto",
+) -> BaseModel:
     """Freeze ``model`` and make its linear layers adaptable, in place. ``holding`` None: one process has all of it."""
     precision = find_precision(model)
     holding = holding or HeldModel(model.base_model, lambda: FullWeights(model, device=model.device))
@@ -235,7 +251,7 @@ def prepare_base_model(
         raise ServerFailure(
             f"model {name!r} ({type(model).__name__}) has no plain linear output layer, so it cannot be trained here."
         )
-    base = BaseModel(
+    return BaseModel(
         name=name,
         directory=directory,
         model=model,
@@ -259,7 +275,6 @@ def prepare_base_model(
         activations=Activations(model, mode=activation_checkpointing),
         routers=Routers(),
     )
-    return _packed_if_possible(_verified_experts(_verified(_with_routers(base))))
 
 
 def _packed_if_possible(base: BaseModel) -> BaseModel:

@@ -195,6 +195,8 @@ def _routers(layers: dict[str, Adaptable]) -> set[str]:
 
 def _initialise(down: torch.Tensor, *, seed: int, name: str) -> None:
     """Kaiming uniform with a = sqrt(5): within ±1/sqrt(I). The values of a layer depend only on seed and name."""
+    if down.is_meta:
+        return  # shapes only
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     bound = 1 / math.sqrt(down.shape[-1])

@@ -17,6 +17,7 @@ from chockstone.backends.export.peft import peft_files
 from chockstone.backends.losses.custom_loss import CustomLoss
 from chockstone.backends.losses.loss_meter import PassBudget
 from chockstone.backends.losses.losses import choose_loss
+from chockstone.backends.memory.out_of_memory import PassOutOfMemory, is_out_of_memory
 from chockstone.backends.protocol import LossLimits
 from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.base_model import BaseModel
@@ -69,12 +70,28 @@ class TrainedRun:
         self._norm: float | None = None  # norm of the gradient, once it was measured
 
     @property
+    def trained(self) -> LoraWeights | OwnWeights:
+        """The weights that it trains."""
+        return self._weights
+
+    @property
     def parameter_count(self) -> int:
         return sum(map(math.prod, self._weights.parameters.shapes.values()))
 
     @property
+    def held_bytes(self) -> int:
+        """Of weights, gradient and moments, as far as they exist, in this process."""
+        gradient = () if self._gradient is None else (self._gradient,)
+        tensors = (self._weights.parameters.flat, *gradient, *self._optimizer.moments.values())
+        return sum(tensor.nbytes for tensor in tensors)
+
+    @property
     def steps(self) -> int:
         return self._optimizer.steps
+
+    def choose_budget(self, tokens_per_micro_batch: int) -> int:
+        """Tokens of a micro-batch; 0 is the default of the device."""
+        return tokens_per_micro_batch or (TOKENS_ON_CPU if self.base.device.type == "cpu" else TOKENS_ON_GPU)
 
     def apply(
         self,
@@ -86,11 +103,12 @@ class TrainedRun:
     ) -> Generator[None, None, PassResult]:
         """One forward or forward-backward pass. Yields after each micro-batch, and in between for an expensive loss.
 
-        The gradient is added to the accumulated one at the end, if all of it is finite.
+        The gradient is added to the accumulated one at the end, if all of it is finite. Raises PassOutOfMemory, unless
+        other processes compute in step: they cannot go back together.
         """
         loss = choose_loss(request.loss, request.options, losses)
         examples = check_examples(request, loss, self.base)
-        budget = tokens_per_micro_batch or (TOKENS_ON_CPU if self.base.device.type == "cpu" else TOKENS_ON_GPU)
+        budget = self.choose_budget(tokens_per_micro_batch)
         parameters = self._weights.parameters
         gradient = None if request.forward_only else blank_like(parameters.flat)
         outcome = PassOutcome(request, loss)
@@ -101,20 +119,33 @@ class TrainedRun:
         cost = PassBudget(loss_limits)
         for shares in deal(groups, processes=self.base.process_group.size):
             steps = run_shares(self.base, [[examples[index] for index in share] for share in shares], loss, cost)
-            while True:
-                with parameters.accumulating(gradient), self._weights.applied():
-                    try:
-                        next(steps)
-                    except StopIteration as ended:
-                        result: BatchResult = ended.value
-                        break
-                yield
+            indices = [index for share in shares for index in share]
+            try:
+                result = yield from self._compute(steps, gradient)
+            except Exception as error:
+                if self.base.process_group.size == 1 and is_out_of_memory(error):
+                    positions = sum(examples[index].extent.positions for index in indices)
+                    raise PassOutOfMemory(tuple(indices), positions) from error
+                raise
             cost.settle(result.work)
-            outcome.add([index for share in shares for index in share], result)
+            outcome.add(indices, result)
             yield
         if gradient is not None:
             self._accumulate(gradient)
         return outcome.finish()
+
+    def _compute(
+        self, steps: Generator[None, None, BatchResult], gradient: torch.Tensor | None
+    ) -> Generator[None, None, BatchResult]:
+        """Take the steps of a micro-batch with this run's weights. Between them others may use the base model."""
+        while True:
+            with self._weights.parameters.accumulating(gradient), self._weights.applied():
+                try:
+                    next(steps)
+                except StopIteration as ended:
+                    result: BatchResult = ended.value
+                    return result
+            yield
 
     def _accumulate(self, gradient: torch.Tensor) -> None:
         self._weights.complete(gradient)

@@ -12,6 +12,7 @@ import queue
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -139,3 +140,13 @@ class ComputeTurns:
     def _resume(self, task: _Task) -> None:
         self._waiting -= 1
         self._ready.add(task.owner, task)
+
+
+def in_context(context: Context, steps: Steps) -> Steps:
+    """The steps, each of them run in this context."""
+    while True:
+        try:
+            awaited = context.run(next, steps)
+        except StopIteration:
+            return
+        yield awaited

@@ -12,6 +12,7 @@ from typing import Any, Final
 from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
+from chockstone.backends.planning.refusals import available_bytes
 from chockstone.backends.quantisation.layers import count_parameters
 from chockstone.backends.training.base_model import BaseModel
 
@@ -39,9 +40,10 @@ def report_loading(
 
     def loaded(base: BaseModel) -> None:
         log.info(
-            "model loaded model=%s parameters=%d seconds=%.1f dtype=%s precision=%s bytes=%d device=%s",
+            "model loaded model=%s parameters=%d seconds=%.1f dtype=%s precision=%s bytes=%d device=%s "
+            "available_bytes=%s",
             *(name, count_parameters(base.model), monotonic() - started, str(base.dtype).removeprefix("torch.")),
-            *(base.precision, base.weight_bytes, base.device),
+            *(base.precision, base.weight_bytes, base.device, available_bytes(base.device)),
         )
 
     log.info("model loading model=%s", name)

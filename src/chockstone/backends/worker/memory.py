@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import torch
 
+from chockstone.backends.planning.refusals import available_bytes, held_memory
 from chockstone.backends.protocol import GpuMemory, WorkerMemory
+from chockstone.backends.training.base_model import BaseModel
+from chockstone.backends.training.run import TrainedRun
 
 _PAGES: Final = Path("/proc/self/statm")  # its second number is the resident memory, in pages
+
+
+def memory_of_worker(bases: Mapping[str, BaseModel], runs: Mapping[str, TrainedRun]) -> WorkerMemory:
+    """For any thread: it copies the mappings before it walks through them."""
+    present = list(bases.values())
+    free_bytes = available_bytes(present[0].device) if present else None
+    return replace(memory_in_use(), held=held_memory(present, list(runs.values()), free_bytes=free_bytes))
 
 
 def memory_in_use() -> WorkerMemory:

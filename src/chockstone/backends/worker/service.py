@@ -12,12 +12,15 @@ import time
 import traceback
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import orjson
+import torch
 
 from chockstone.backends.calls import (
     AddLossCall,
@@ -50,6 +53,7 @@ from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
 from chockstone.backends.export.encryption import parse_recipients
 from chockstone.backends.losses.custom_loss import CustomLoss
 from chockstone.backends.losses.weighted_tokens import weighted_tokens
+from chockstone.backends.planning.refusals import available_bytes, check_base, check_run
 from chockstone.backends.protocol import (
     PassReply,
     SampleCall,
@@ -66,10 +70,11 @@ from chockstone.backends.training.optimizers import OptimStep
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.backends.training.run import TrainedRun
 from chockstone.backends.worker.checkpoints import State, WorkerCheckpoints
-from chockstone.backends.worker.compute_turns import ComputeTurns, Schedule, Steps, TaskSource
+from chockstone.backends.worker.compute_turns import ComputeTurns, Schedule, Steps, TaskSource, in_context
 from chockstone.backends.worker.environment import describe_environment
+from chockstone.backends.worker.fitting import apply_fitting
 from chockstone.backends.worker.loading import report_loading
-from chockstone.backends.worker.memory import memory_in_use
+from chockstone.backends.worker.memory import memory_of_worker
 from chockstone.backends.worker.sampler_weights import Weights, WeightsCache, read_weights, run_weights
 from chockstone.backends.worker.sampling_source import SamplingSource
 from chockstone.checkpoints import Admission, SavedCheckpoint
@@ -145,7 +150,8 @@ class WorkerService:
             self._send(StartFailedEvent(reason))
             return
         self._send(ReadyEvent(environment))
-        heartbeat = HeartbeatSender(self._send, self._turns.progress, memory_in_use, self._sampler_status)
+        memory = partial(memory_of_worker, self._bases, self._runs)
+        heartbeat = HeartbeatSender(self._send, self._turns.progress, memory, self._sampler_status)
         heartbeat.start()
         try:
             self._turns.run(lambda: self._is_over)
@@ -171,6 +177,9 @@ class WorkerService:
         """Returns the environment that results depend on."""
         device = choose_device(self._config.device)
         for name, directory in self._config.models.items():
+            if self._config.memory_check:
+                types = (self._config.dtype, self._config.base_precision)
+                check_base(name, Path(directory), types, torch.device(device), self._process_group)
             with report_loading(name) as loaded:
                 base = self._load_base(
                     name,
@@ -214,7 +223,7 @@ class WorkerService:
 
     def _start(self, steps: Steps, *, owner: str = "") -> None:
         """The steps run in the present context: their log lines and spans belong to the request of the call."""
-        self._turns.start(_in_context(copy_context(), steps), owner=owner)
+        self._turns.start(in_context(copy_context(), steps), owner=owner)
 
     def _owner_of(self, call: WorkerCall) -> str:
         """The user whose compute turns the call takes; empty if it is no user's."""
@@ -284,9 +293,13 @@ class WorkerService:
 
     def _open_run(self, call: OpenRunCall) -> Work[EmptyReply]:
         yield None
-        self._owners[call.run_id] = call.owner
         name = ModelName.parse(call.base_model)
-        self._runs[call.run_id] = TrainedRun(self._bases[name.base].limited(name.max_context), call.spec)
+        base = self._bases[name.base].limited(name.max_context)
+        if call.must_fit and self._config.memory_check:
+            others = [run for run_id, run in self._runs.items() if run_id != call.run_id]
+            check_run(base, call.spec, others=others, free_bytes=available_bytes(base.device))
+        self._owners[call.run_id] = call.owner
+        self._runs[call.run_id] = TrainedRun(base, call.spec)
         return EmptyReply()
 
     def _close_run(self, call: CloseRunCall) -> Work[EmptyReply]:
@@ -298,12 +311,16 @@ class WorkerService:
 
     def _forward_backward(self, call: ForwardBackwardCall) -> Work[PassReply]:
         request = _decode_pass(call)
-        result = yield from self._run(call.run_id).apply(
+        fitted = yield from apply_fitting(
+            self._run(call.run_id),
             request,
             self._losses,
-            tokens_per_micro_batch=self._config.tokens_per_micro_batch,
+            tokens_per_micro_batch=call.tokens_per_micro_batch or self._config.tokens_per_micro_batch,
+            is_replay=call.is_replay,
             loss_limits=call.loss_limits,
+            checks_memory=self._config.memory_check,
         )
+        result = fitted.result
         tokens = sum(len(datum.tokens) for datum in request.data)
         if not call.elementwise_loss:
             result = replace(result, elementwise_loss=())
@@ -314,6 +331,7 @@ class WorkerService:
             loss=loss,
             weight=None if loss is None else weighted_tokens(request.data, request.loss),
             metrics=dict(result.metrics),
+            tokens_per_micro_batch=fitted.tokens_per_micro_batch,
         )
 
     def _optim_step(self, call: OptimStepCall) -> Work[StepReply]:
@@ -484,16 +502,6 @@ def _decode_pass(call: ForwardBackwardCall) -> Pass:
     end = len(call.body) - call.routing_bytes
     request = decode_pass(call.body[:end])
     return replace(request, routing=tuple(split_records(call.body[end:])))
-
-
-def _in_context(context: Context, steps: Steps) -> Steps:
-    """The steps, each of them run in this context."""
-    while True:
-        try:
-            awaited = context.run(next, steps)
-        except StopIteration:
-            return
-        yield awaited
 
 
 def _timed(work: Work[TimedReply]) -> Work[TimedReply]:

@@ -1,4 +1,4 @@
-"""``chockstone model``: downloads models, and makes small ones for trying things."""
+"""``chockstone model``: downloads models, makes small ones for trying things, and plans their memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import typer
 
 from chockstone.cli.models.shape import Architecture
 from chockstone.cli.output.exit_codes import EXIT_CODES, ExitCode
-from chockstone.cli.output.formatting import format_size, printable
+from chockstone.cli.output.formatting import format_size, parse_size, printable
 from chockstone.cli.output.reporting import reporting
-from chockstone.cli.output.terminal import print_line, print_stderr, spinner
+from chockstone.cli.output.terminal import print_json, print_line, print_stderr, spinner
 from chockstone.extras import require
 
 if TYPE_CHECKING:
@@ -27,12 +27,13 @@ commands = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_m
 
 @commands.callback()
 def model() -> None:
-    """Download models, or make small random ones.
+    """Download models, make small random ones, and plan their memory.
 
     \b
     Examples:
       chockstone model pull Qwen/Qwen3-0.6B
       chockstone model make ./tiny
+      chockstone model plan ./tiny --rank 32
     """
 
 
@@ -115,6 +116,70 @@ def pull(
         is_found_by_name = revision is None and not Path(name).parent.is_dir()  # otherwise `serve` reads a path
         word = name if is_found_by_name else f"{name}={directory}"
         print_line(f"Serve it: chockstone serve --model {printable(shlex.quote(word))}")
+
+
+@commands.command(epilog=EXIT_CODES)
+def plan(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory with the config.json of the model.")],
+    rank: Annotated[int, typer.Option(min=0, metavar="N", help="Rank of the LoRA; 0 trains all weights.")] = 32,
+    context: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="TOKENS", show_default="the model's, up to 32768", help="Length of a datum."),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of runs in memory at once.")] = 1,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", show_default="this machine's memory", help="Memory of the GPU, such as 80GiB."),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(metavar="auto|float32|bfloat16|float16", help="Type of the base weights, as for serve.")
+    ] = "auto",
+    optimizer: Annotated[str, typer.Option(metavar="adamw|sgd", help="Optimizer of the runs.")] = "adamw",
+    tokens_per_micro_batch: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Tokens in a micro-batch, as for serve; 0 is chosen by device.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
+) -> None:
+    """Print how much memory a model, its runs and their passes take, and what fits.
+
+    Computes with shapes alone: reads config.json and no weights, so models of any size can be planned anywhere.
+    The exit code is 1 if the plan does not fit.
+
+    \b
+    Examples:
+      chockstone model plan ./Qwen3-8B --rank 32 --context 32768 --gpu-memory 80GiB
+      chockstone model plan ./tiny --runs 4 --json
+    """
+    with reporting(as_json=as_json, debug=debug):
+        require("server", "`chockstone model plan`", packages=["torch", "transformers"])
+        from chockstone.cli.models.planning import PlanRequest, plan_model, print_plan
+
+        request = PlanRequest(
+            directory=directory,
+            rank=rank,
+            context=context,
+            runs=runs,
+            gpu_bytes=None if gpu_memory is None else _parse_memory(gpu_memory),
+            dtype=dtype,
+            optimizer=optimizer,
+            tokens_per_micro_batch=tokens_per_micro_batch,
+        )
+        with spinner("planning the memory"):
+            planned = plan_model(request)
+        if as_json:
+            print_json(planned.to_json())
+        else:
+            print_plan(planned)
+        if not planned.plan.fits:
+            raise typer.Exit(ExitCode.FAILED)
+
+
+def _parse_memory(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--gpu-memory") from None
 
 
 def _parse_size(text: str) -> int:

@@ -27,6 +27,7 @@ def server_config(settings: Settings) -> ServerConfig:
         spare_seconds=recovery.spare_worker or None,
         activation_checkpointing=limits.activation_checkpointing,
         router_replay=limits.router_replay,
+        memory_check=limits.memory_check,
         limits=EngineLimits(
             operations_per_run=limits.max_queued_operations,
             samples=limits.max_queued_samples,

@@ -86,6 +86,7 @@ class LimitSettings:
         "on",
         "Train mixtures of experts with the experts that were chosen when the same tokens were sampled.",
     )
+    memory_check: bool = setting(SWITCH, True, "Refuse base models and runs that cannot fit into the free memory.")
 
 
 @dataclass(frozen=True, slots=True)

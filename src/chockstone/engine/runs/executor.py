@@ -62,6 +62,8 @@ _SAVED: Final = {
     Kind.EXTERNAL_WEIGHTS: SaveWeightsExternalResponse,
 }
 
+_MICRO_BATCH: Final = "tokens_per_micro_batch"  # fact of a pass that did not fit with the number of the settings
+
 
 class Executor:
     def __init__(
@@ -148,6 +150,7 @@ class Executor:
             owner=run.owner,
             base_model=run.base_model,
             spec=RunSpec.from_json(run.spec),
+            must_fit=operation.outcome is None,
             generation=generation,
         )
         run.note_loaded(generation)
@@ -162,6 +165,7 @@ class Executor:
 
     async def _forward_backward(self, run: Run, operation: Operation, command: ForwardBackward) -> OperationOutcome:
         loss_limits: LossLimits = "enforced"
+        known = {} if operation.outcome is None else operation.outcome.facts
         if operation.outcome is not None:  # it succeeded before, so it is not refused for its cost now
             loss_limits = "lifted" if command.has_loss_id else "unmetered"
         body = await run.journal.body(operation)
@@ -173,6 +177,8 @@ class Executor:
                 elementwise_loss=command.elementwise_loss,
                 loss_limits=loss_limits,
                 routing_bytes=command.routing_bytes,
+                tokens_per_micro_batch=known.get(_MICRO_BATCH),
+                is_replay=operation.outcome is not None,
                 generation=run.generation,
             )
         self._instruments.computed("forward_backward", reply.seconds)
@@ -183,7 +189,8 @@ class Executor:
             run.note_loss(mean)
             measured = Measurement(now, run.steps, _numbers_of(reply, mean, reply.loss))
         result = Result(reply.result, "pass")
-        return OperationOutcome(result, tokens=reply.tokens, ended_at=int(now), measured=measured)
+        facts = {} if reply.tokens_per_micro_batch is None else {_MICRO_BATCH: reply.tokens_per_micro_batch}
+        return OperationOutcome(result, facts, tokens=reply.tokens, ended_at=int(now), measured=measured)
 
     def _with_loss(self, run: Run, operation: Operation, loss_id: str | None) -> AbstractAsyncContextManager[None]:
         if loss_id is None:

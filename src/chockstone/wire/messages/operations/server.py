@@ -38,6 +38,15 @@ class GpuReport(Response):
     total_bytes: int
 
 
+class HeldMemoryReport(Response):
+    """What the base models and loaded runs hold, and what the runs will take besides once they have trained."""
+
+    base_bytes: int
+    runs_bytes: int
+    promised_bytes: int
+    available_bytes: int | None = None  # that may still be allocated
+
+
 class WorkerReport(Response):
     """``failing``: several workers in a row died before they were ready. ``stopped``: no worker is started again."""
 
@@ -56,6 +65,7 @@ class WorkerReport(Response):
     torch: str | None = None
     memory_bytes: int | None = None  # resident memory of the worker process, as its last heartbeat said
     gpus: list[GpuReport] = []
+    held: HeldMemoryReport | None = None  # as the last heartbeat said
 
 
 class DiskReport(Response):

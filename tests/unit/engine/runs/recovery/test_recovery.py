@@ -401,3 +401,23 @@ async def test_a_command_of_a_newer_version_fails_alone_and_is_skipped_by_a_repl
     async with lived(left, after=first) as second:
         assert await second.state() == (5, 0, 1)
         assert "does not know" in (await second.told(newer))["error"]
+
+
+async def test_a_replay_gets_the_micro_batches_that_fitted_the_first_time(home: Path) -> None:
+    async with lived(home) as first:
+        await first.make()
+        await first.result(await first.ask_pass(1))
+        first.backend.fitting = 512
+        await first.result(await first.ask_pass(2))
+        left = first.crash()
+
+    async with lived(left, after=first) as second:
+        await second.state()
+
+        passes = [values for name, values, _ in second.backend.calls if name == "forward_backward"]
+        assert [each["tokens_per_micro_batch"] for each in passes] == [None, 512]
+        assert [each["is_replay"] for each in passes] == [True, True]
+        assert [values["is_replay"] for name, values, _ in first.backend.calls if name == "forward_backward"] == [
+            False,
+            False,
+        ]

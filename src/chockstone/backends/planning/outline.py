@@ -1,0 +1,112 @@
+"""Outlines: a base model without numbers, and what its runs and passes take.
+
+The passes run the code of training on the meta device. So an outline follows every change of that code, and knows every
+architecture that it knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from chockstone.backends.losses.loss_meter import PassBudget
+from chockstone.backends.losses.losses import choose_loss
+from chockstone.backends.planning.live_bytes import LiveBytes
+from chockstone.backends.planning.shape_arithmetic import ShapeArithmetic
+from chockstone.backends.run_spec import RunSpec
+from chockstone.backends.training.activations import Activations
+from chockstone.backends.training.base_model import BaseModel, assemble_base_model, choose_dtype
+from chockstone.backends.training.examples import check_examples
+from chockstone.backends.training.flat_parameters import blank_like
+from chockstone.backends.training.forward import run_shares
+from chockstone.backends.training.run import TrainedRun
+from chockstone.wire.codecs.passes import Datum, Pass
+from chockstone.wire.failures import ServerFailure
+
+META: Final = torch.device("meta")
+_LOSS: Final = "cross_entropy"
+
+
+class ModelOutline:
+    """A model that has shapes only. Reads ``config.json``; the weights need not exist."""
+
+    def __init__(self, directory: Path, *, dtype: str, device: str) -> None:
+        """``device``: where the model would be, which chooses the type of its numbers if ``dtype`` is "auto".
+
+        Raises ServerFailure if no model can be made of the files.
+        """
+        number_type = choose_dtype(directory.name, dtype, torch.device(device))
+        try:
+            config: Any = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+            exact = number_type if isinstance(number_type, torch.dtype) else config.dtype or torch.float32
+            with META:
+                model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]  # it has no types
+                    config, dtype=exact, trust_remote_code=False
+                )
+        except Exception as error:  # each architecture raises its own
+            raise ServerFailure(
+                f"no model can be planned from {str(directory)!r}: {type(error).__name__}: {error}"
+            ) from error
+        self.base = _assemble(directory, cast("PreTrainedModel", model))
+
+    @property
+    def architecture(self) -> str:
+        return self.base.architecture
+
+    @property
+    def dtype(self) -> str:
+        return str(self.base.dtype).removeprefix("torch.")
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.base.model.parameters())
+
+    @property
+    def base_bytes(self) -> int:
+        """Of weights and buffers, each tied weight once."""
+        model = self.base.model
+        return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+
+    @property
+    def cache_bytes_per_token(self) -> int | None:
+        """Of the KV cache, for one sequence; None if the configuration does not describe it."""
+        config = self.base.model.config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
+        layers = getattr(config, "num_hidden_layers", None)
+        if not heads or not layers:
+            return None
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return int(2 * layers * heads * size * self.base.dtype.itemsize)
+
+    def make_run(self, spec: RunSpec) -> TrainedRun:
+        """Raises BadRequest if the model has no layers that the run could train."""
+        return TrainedRun(self.base, spec)
+
+    def pass_bytes(self, run: TrainedRun, *, sequences: int, tokens: int, recomputes: bool) -> int:
+        """The most that a micro-batch takes at any moment, beyond the base model and the run; its gradient included."""
+        base = replace(
+            self.base,
+            max_context=max(tokens, self.base.max_context),
+            activations=Activations(self.base.model, mode="on" if recomputes else "off"),
+        )
+        loss = choose_loss(_LOSS, {}, {})
+        datum = Datum(np.zeros(tokens, dtype=np.int32), {"target_tokens": np.zeros(tokens, dtype=np.int64)})
+        examples = check_examples(Pass("", 1, (datum,) * sequences, _LOSS, {}, forward_only=False), loss, base)
+        live = LiveBytes(META)
+        with live:
+            gradient = blank_like(run.trained.parameters.flat)
+            with run.trained.parameters.accumulating(gradient), run.trained.applied(), ShapeArithmetic():
+                for _ in run_shares(base, [examples], loss, PassBudget("unmetered")):
+                    pass
+        return live.peak
+
+
+def _assemble(directory: Path, model: PreTrainedModel) -> BaseModel:
+    blank = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))  # type: ignore[no-untyped-call]  # it has no types
+    return assemble_base_model(directory.name, directory, model, blank)
