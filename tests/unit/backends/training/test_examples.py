@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from chockstone.backends.training.examples import Example
 from chockstone.backends.training.run import TrainedRun
 from chockstone.wire.codecs.passes import Array, Datum
 from chockstone.wire.failures import BadRequest
@@ -104,3 +106,19 @@ def test_a_gradient_that_overflows_is_refused_and_leaves_nothing(run: TrainedRun
         apply(run, heavy)
 
     assert run.state()["gradient"] is None
+
+
+def test_positions_with_other_recorded_experts_are_other_content() -> None:
+    tokens = torch.arange(4)
+    routing = torch.tensor([[[0, 1], [2, 3], [1, 0]], [[5, 1], [2, 4], [1, 0]]])  # of the first three positions
+    other = routing.clone()
+    other[1, 2] = torch.tensor([0, 1])
+    contents = [
+        Example(0, tokens, tokens[:, None], (4,), {}, routing_LNK=each).content for each in (None, routing, other)
+    ]
+
+    free, first, second = (content[:, -1].tolist() for content in contents)
+
+    assert free == [0, 0, 0, 0]
+    assert [value != 0 for value in first] == [True, True, True, False]
+    assert [one == two for one, two in zip(first, second, strict=True)] == [True, True, False, True]
