@@ -2,8 +2,8 @@
 
 glibc keeps blocks of up to 32 MiB that were freed. Tensors are aligned blocks of many sizes, so the gaps that they
 leave are often not used again: a step with long sequences grew to five times what it needed, and kept that afterwards.
-Blocks that are mapped by themselves leave no gaps. The kernel zeroes their pages each time, which takes time: about a
-tenth of a step. So this is for the passes that decide how much memory a worker needs.
+Blocks that are mapped by themselves leave no gaps. The kernel zeroes their pages each time, which takes a sixth to a
+fifth of a step. So this is for the passes that decide how much memory a worker needs.
 """
 
 from __future__ import annotations

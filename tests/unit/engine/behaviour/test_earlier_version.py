@@ -70,6 +70,7 @@ async def test_the_same_requests_make_the_same_records(tmp_path: Path) -> None:
     # All that this version adds:
     assert (_trained(journal), _trained(earlier)) == ([5, 11, 18, 29], [])
     assert (_measured(journal), _measured(earlier)) == ([0, 1, 1, 2, 2, 3, 2], [])
+    assert (_trains_experts(journal), _trains_experts(earlier)) == (True, None)
 
 
 async def _ask_as_then(life: Life) -> None:
@@ -89,6 +90,7 @@ def _records(journal: Path) -> list[bytes]:
     for head in heads:
         head.pop("trained", None)
         head.pop("measured", None)
+    heads[0]["run"]["spec"].pop("train_experts", None)
     answered = 1 + 2 * (1 + len(EXPECTED["results"]))  # the head; then a request and its result, beginning with "open"
     assert len(heads) >= answered
     return [OWN.sub(b"", orjson.dumps(head)) for head in heads[:answered]]
@@ -98,6 +100,10 @@ def _trained(journal: Path) -> list[int]:
     """How many tokens the run had trained, after each pass."""
     heads = [record.head for scan in scan_all(journal) for record in scan.records]
     return [head["trained"]["tokens"] for head in heads if "trained" in head]
+
+
+def _trains_experts(journal: Path) -> bool | None:
+    return next(iter(scan_all(journal))).records[0].head["run"]["spec"].get("train_experts")
 
 
 def _measured(journal: Path) -> list[int]:
