@@ -68,7 +68,7 @@ def apply_fitting(
         if run.base.activations.recompute_more():
             log.info("pass out of memory datums=%d tokens=%d next=recompute", len(short.datums), short.positions)
             continue
-        if is_replay or len(short.datums) <= 1:
+        if is_replay or len(short.datums) <= 1 or tokens == 1:  # datums that begin alike may stay together
             raise _refusal(run, short, is_replay=is_replay)
         tokens = min(tokens, short.positions) // 2
         log.warning(
