@@ -40,6 +40,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
         "data": "elsewhere",
         "activation_checkpointing": "on",
         "router_replay": "off",
+        "memory_check": "off",
         "base_precision": "4bit",
         "device": "cuda",
         "dtype": "bfloat16",
