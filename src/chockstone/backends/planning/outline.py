@@ -31,6 +31,7 @@ from chockstone.wire.failures import ServerFailure
 
 META: Final = torch.device("meta")
 _LOSS: Final = "cross_entropy"
+_LONGEST_RUN: Final = 4096  # tokens
 
 
 class ModelOutline:
@@ -54,6 +55,7 @@ class ModelOutline:
                 f"no model can be planned from {str(directory)!r}: {type(error).__name__}: {error}"
             ) from error
         self.base = _assemble(directory, cast("PreTrainedModel", model))
+        self._peaks: dict[tuple[RunSpec, int, int, bool], int] = {}  # of passes that were run
 
     @property
     def architecture(self) -> str:
@@ -89,7 +91,23 @@ class ModelOutline:
         return TrainedRun(self.base, spec)
 
     def pass_bytes(self, run: TrainedRun, *, sequences: int, tokens: int, recomputes: bool) -> int:
-        """The most that a micro-batch takes at any moment, beyond the base model and the run; its gradient included."""
+        """The most that a micro-batch takes at any moment, beyond the base model and the run; its gradient included.
+
+        Passes of long sequences are not run: a parabola through shorter ones has the terms by token and by pair.
+        """
+        if tokens <= _LONGEST_RUN:
+            return self._peak(run, sequences, tokens, recomputes)
+        lengths = [_LONGEST_RUN // 4, _LONGEST_RUN // 2, _LONGEST_RUN]
+        peaks = [self._peak(run, sequences, length, recomputes) for length in lengths]
+        return round(np.polyval(np.polyfit(lengths, peaks, 2), tokens))
+
+    def _peak(self, run: TrainedRun, sequences: int, tokens: int, recomputes: bool) -> int:
+        key = (run.spec, sequences, tokens, recomputes)
+        if key not in self._peaks:
+            self._peaks[key] = self._run_pass(run, sequences=sequences, tokens=tokens, recomputes=recomputes)
+        return self._peaks[key]
+
+    def _run_pass(self, run: TrainedRun, *, sequences: int, tokens: int, recomputes: bool) -> int:
         base = replace(
             self.base,
             max_context=max(tokens, self.base.max_context),

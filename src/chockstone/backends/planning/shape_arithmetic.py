@@ -2,7 +2,8 @@
 """Shape arithmetic: lets training code run on the meta device, where tensors have no numbers.
 
 Attention is that of fused kernels: it keeps queries, keys, values, output and a number per row, but no scores. Numbers
-that training code reads from tensors are invented; no shape depends on them.
+that training code reads from tensors are invented. The rows of experts are the only shapes that depend on such numbers:
+every expert gets as many.
 
 Shapes: B batch, H heads, T time, D head size.
 """
@@ -16,6 +17,7 @@ import torch
 from torch.autograd.graph import _engine_run_backward
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 _INVENTED: Final[Mapping[Any, Any]] = {
     torch.Tensor.__bool__: True,
@@ -26,6 +28,10 @@ _INVENTED: Final[Mapping[Any, Any]] = {
 
 
 class ShapeArithmetic(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
+        self._counted = WeakTensorKeyDictionary()  # counts of experts -> how many rows were counted
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # Any: as torch calls it
@@ -40,6 +46,13 @@ class ShapeArithmetic(TorchFunctionMode):
             return args[0]
         if func is torch.histc:
             return args[0].new_empty(named["bins"])
+        if func is torch.bincount:
+            counts = args[0].new_empty(named["minlength"], dtype=torch.int64)
+            self._counted[counts] = args[0].numel()
+            return counts
+        if func is torch.Tensor.tolist and args[0] in self._counted:
+            share, rest = divmod(self._counted[args[0]], len(args[0]))
+            return [share + (number < rest) for number in range(len(args[0]))]
         if func is scaled_dot_product_attention:
             return _FusedAttention.apply(*args[:3])  # type: ignore[no-untyped-call]  # torch has no types here
         return func(*args, **named)
