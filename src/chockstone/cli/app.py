@@ -16,7 +16,7 @@ class Program(LazyGroup):
         "Serve and train": {
             "serve": LazyCommand("serve", "Serve models for training and sampling to the Tinker SDK."),
             "train": LazyCommand("train", "Train a model by reinforcement learning."),
-            "model": LazyCommand("model", "Download models, or make small random ones."),
+            "model": LazyCommand("model", "Download or make models, and plan their memory."),
         },
         "Runs and checkpoints": {
             "watch": LazyCommand(

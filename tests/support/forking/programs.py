@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-ZYGOTE = [sys.executable, str(Path(__file__).with_name("zygote.py"))]
+_INTERPRETER = sys.executable  # tests may replace it
+ZYGOTE = [_INTERPRETER, str(Path(__file__).with_name("zygote.py"))]
 _WITH_CHILDREN = {"serve", "train"}  # commands that start workers
 _MODULES = ("chockstone.cli", "chockstone.cli.training.server", "chockstone.backends.worker.main")
 _SCRIPTS = (str(Path(__file__).parents[2] / "faults" / "crash_scripts.py"),)
@@ -51,7 +52,7 @@ class Program:
 
 def find_program(command: Sequence[str]) -> Program | None:
     """The program that a command runs; None: it must be executed."""
-    if not command or command[0] != sys.executable:
+    if not command or command[0] != _INTERPRETER:
         return None
     words = list(command[1:])
     is_safe_path = words[:1] == ["-P"]

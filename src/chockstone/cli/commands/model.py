@@ -27,7 +27,7 @@ commands = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_m
 
 @commands.callback()
 def model() -> None:
-    """Download models, make small random ones, and plan their memory.
+    """Download or make models, and plan their memory.
 
     \b
     Examples:
@@ -141,14 +141,14 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> None:
-    """Print how much memory a model, its runs and their passes take, and what fits.
+    """Print how much memory a model and its runs take.
 
     Computes with shapes alone: reads config.json and no weights, so models of any size can be planned anywhere.
     The exit code is 1 if the plan does not fit.
 
     \b
     Examples:
-      chockstone model plan ./Qwen3-8B --rank 32 --context 32768 --gpu-memory 80GiB
+      chockstone model plan ./Qwen3-8B --context 32768 --gpu-memory 80GiB
       chockstone model plan ./tiny --runs 4 --json
     """
     with reporting(as_json=as_json, debug=debug):

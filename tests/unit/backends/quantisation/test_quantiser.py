@@ -66,10 +66,15 @@ def test_a_quantised_model_computes_what_its_dequantised_weights_do(wide: Path, 
 
 def test_one_weight_at_a_time_is_unquantised(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[int] = []
+    before = {id(each) for each in gc.get_objects() if isinstance(each, torch.Tensor)}  # those of other tests
 
     def watched(weight: torch.Tensor, precision: QuantisedPrecision, *, dtype: torch.dtype) -> QuantisedWeight:
-        tensors = [each for each in gc.get_objects() if isinstance(each, torch.Tensor) and each.device.type != "meta"]
-        full = {each.data_ptr() for each in tensors if each.shape == weight.shape and each.is_floating_point()}
+        new = [each for each in gc.get_objects() if isinstance(each, torch.Tensor) and id(each) not in before]
+        full = {
+            each.data_ptr()
+            for each in new
+            if each.shape == weight.shape and each.is_floating_point() and not each.is_meta
+        }
         alive.append(len(full))
         return quantise(weight, precision, dtype=dtype)
 

@@ -41,7 +41,9 @@ def test_a_loaded_model_is_logged_with_its_size_time_type_and_device(
     first, last = caplog.messages
     assert first == "model loading model=tiny"
     words = dict(word.split("=") for word in last.removeprefix("model loaded ").split())
-    assert words.keys() == {"model", "parameters", "seconds", "dtype", "device"}
+    assert words.keys() == {
+        *("model", "parameters", "seconds", "dtype", "precision", "bytes", "device", "available_bytes"),
+    }
     assert (words["model"], words["dtype"], words["device"]) == ("tiny", "float32", "cpu")
     assert 900_000 < int(words["parameters"]) < 1_100_000
     assert shown.getvalue() == ""

@@ -23,6 +23,7 @@ CASES: Mapping[str, list[tuple[str, ExitCode]]] = {
     "train": [("", ExitCode.USAGE), ("--env nowhere:make --out {tmp}/o", ExitCode.USAGE)],
     "watch": [("--once", ExitCode.UNREACHABLE), ("extra", ExitCode.USAGE)],
     "model make": [("{tmp}/m --size 9T", ExitCode.USAGE), ("/proc/none", ExitCode.USAGE)],
+    "model plan": [("", ExitCode.USAGE), ("{tmp}", ExitCode.USAGE)],
     "model pull": [("", ExitCode.USAGE)],  # others ask a hub
     "runs ls": [("", ExitCode.UNREACHABLE)],
     "runs show": [("", ExitCode.USAGE), (RUN, ExitCode.UNREACHABLE), ("a/b", ExitCode.USAGE)],

@@ -68,7 +68,7 @@ async def test_a_run_is_made_once_its_row_is_written(engine: Engine, backend: Fa
 
     assert await answer(engine, request_id) == {"model_id": RUN, "type": "create_model"}
     assert (row.state, row.owner, row.base_model, row.user_metadata) == ("active", "local", "tiny", {"team": "a"})
-    asked = {"run_id": RUN, "owner": "local", "base_model": "tiny", "spec": dict(row.spec)}
+    asked = {"run_id": RUN, "owner": "local", "base_model": "tiny", "spec": dict(row.spec), "must_fit": True}
     assert backend.values_of("open_run") == [asked]
 
 

@@ -334,7 +334,7 @@ async def test_a_save_that_the_catalog_will_not_end_ends_when_it_does(
 
     with monkeypatch.context() as patched:
         for step in ("commit", "fail"):
-            patched.setattr(catalog.checkpoints, step, unavailable)
+            patched.setattr(catalog.checkpoint_saves, step, unavailable)
         if worker == "dies":
             patched.setattr(backend, "save", die_after)
         assert "error" in await answer(engine, await save(engine, live, 1))
