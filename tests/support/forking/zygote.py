@@ -92,6 +92,7 @@ class Zygote:
                     os._exit(0)
                 while os.getppid() == middle:
                     time.sleep(0.0002)
+                sock.detach()  # else its end would close what the program has under that number
                 return self._become(json.loads(text), descriptors)
             os.waitpid(between, 0)  # the program is now a child of who asked
             sock.sendall(os.read(reading, _HEAD.size))
