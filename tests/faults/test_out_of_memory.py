@@ -118,7 +118,7 @@ async def test_a_datum_that_does_not_fit_fails_alone_and_says_so(tmp_path: Path)
         live = await made_run(engine)
         await result_of(engine, await engine.training.forward_backward(live, 1, pass_body(9, 31)))
         before = flat(await state_of(backend, home, "before"))
-        limit_memory(backend, ROOM_BYTES)
+        limit_memory(backend, ROOM_BYTES // 8)
 
         failed = await result_of(engine, await engine.training.forward_backward(live, 2, pass_body(16_000, 7)))
 

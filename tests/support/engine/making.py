@@ -81,7 +81,7 @@ async def saved(engine: Engine, live: Run, seq_id: int | None, name: str = "a", 
 async def result_of(engine: Engine, request_id: str) -> Result:
     promise = await engine.find_promise(request_id)
     assert promise is not None
-    result = await promise.wait(10)
+    result = await promise.wait(100)
     assert result is not None, "no result in time"
     return result
 

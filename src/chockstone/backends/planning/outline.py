@@ -99,7 +99,7 @@ class ModelOutline:
             return self._peak(run, sequences, tokens, recomputes)
         lengths = [_LONGEST_RUN // 4, _LONGEST_RUN // 2, _LONGEST_RUN]
         peaks = [self._peak(run, sequences, length, recomputes) for length in lengths]
-        return round(np.polyval(np.polyfit(lengths, peaks, 2), tokens))
+        return int(np.polyval(np.polyfit(lengths, peaks, 2), tokens))
 
     def _peak(self, run: TrainedRun, sequences: int, tokens: int, recomputes: bool) -> int:
         key = (run.spec, sequences, tokens, recomputes)

@@ -29,7 +29,7 @@ _INVENTED: Final[Mapping[Any, Any]] = {
 
 class ShapeArithmetic(TorchFunctionMode):
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
+        super().__init__()
         self._counted = WeakTensorKeyDictionary()  # counts of experts -> how many rows were counted
 
     def __torch_function__(

@@ -130,7 +130,7 @@ class TrackerProcess:
                     stdin=DEVNULL,
                     stdout=DEVNULL,
                     stderr=PIPE,
-                    start_new_session=True,  # Ctrl-C in the terminal is for the server to handle; uvloop has no process_group
+                    start_new_session=True,  # Ctrl-C is for the server to handle; uvloop has no process_group
                     env={k: v for k, v in self._environment.items() if not k.startswith(_OWN_VARIABLES)},
                     limit=_MAX_LINE,
                 )
