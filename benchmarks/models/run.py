@@ -14,7 +14,7 @@ from benchmarks.harness.command import Help
 from benchmarks.harness.measure import Against, Column, Measure, against
 from benchmarks.harness.plot import Bars
 from benchmarks.harness.units import count, duration, megabytes, times
-from benchmarks.models import checkpointing, experts, memory, packing, plan, training
+from benchmarks.models import checkpointing, experts, memory, packing, plan, quantised, training
 from benchmarks.models.mixes import MIXES
 from benchmarks.models.scale import LENGTHS, QUICK
 from benchmarks.models.setup import set_up
@@ -25,6 +25,10 @@ they could not be measured at all.
 """
 
 RATE = training.RATE
+
+
+def three_digits(value: float) -> str:
+    return f"{value:.3f}"
 
 
 def of_length(length: int) -> Counts:
@@ -184,6 +188,62 @@ PLAN = Measure(
     counts=Counts.FULL,
 )
 
+PLAIN, BITS_8, BITS_4 = quantised.PRECISIONS
+
+BASE_WEIGHTS = Measure(
+    "quantised-weights",
+    "Quantised base: memory of the weights",
+    quantised.measure_weights,
+    columns=(
+        Column("weight_bytes", "weights", megabytes, against=(against("bfloat16", PLAIN),)),
+        Column("load_peak_bytes", "growth while loading", megabytes, against=(against("bfloat16", PLAIN),)),
+    ),
+    panel=Bars("weight_bytes"),
+    ours=(BITS_8, BITS_4),
+    aims=(
+        at_most("weights of a 4bit base against bfloat16", ratio("weight_bytes", BITS_4, PLAIN), 0.35, times),
+        at_most("weights of an 8bit base against bfloat16", ratio("weight_bytes", BITS_8, PLAIN), 0.55, times),
+    ),
+    counts=Counts.FULL,
+)
+
+BASE_SPEED = Measure(
+    "quantised-speed",
+    "Quantised base: speed",
+    quantised.measure_speed,
+    columns=(
+        Column("trained_per_second", "trained/s", count, spread=True, against=(against("unquantised", PLAIN),)),
+        Column("sampled_1_per_second", "sampled/s, 1 sample", count, against=(against("unquantised", PLAIN),)),
+        Column("sampled_32_per_second", "sampled/s, 32 samples", count, against=(against("unquantised", PLAIN),)),
+    ),
+    panel=Bars("trained_per_second"),
+    ours=(BITS_8, BITS_4),
+    aims=(
+        at_least("training on an 8bit base", ratio("trained_per_second", BITS_8, PLAIN), 0.85, times),
+        at_least("training on a 4bit base", ratio("trained_per_second", BITS_4, PLAIN), 0.8, times),
+    ),
+    counts=Counts.FULL,
+)
+
+BASE_LOSSES = Measure(
+    "quantised-losses",
+    "Quantised base: losses per token",
+    quantised.measure_losses,
+    columns=(
+        Column("loss_before", "before", three_digits),
+        Column("loss_trained", "after a run, its text", three_digits),
+        Column("loss_after", "after a run, other text", three_digits),
+    ),
+    panel=Bars("loss_before"),
+    ours=(BITS_8, BITS_4),
+    aims=(
+        at_most("loss on an 8bit base against unquantised", ratio("loss_before", BITS_8, PLAIN), 1.01, times),
+        at_most("loss on a 4bit base against unquantised", ratio("loss_before", BITS_4, PLAIN), 1.05, times),
+        at_most("trained loss on a 4bit base against unquantised", ratio("loss_trained", BITS_4, PLAIN), 1.05, times),
+    ),
+    counts=Counts.FULL,
+)
+
 BENCHMARK = Benchmark(
     folder=Path(__file__).resolve().parent,
     title="Models",
@@ -193,7 +253,7 @@ BENCHMARK = Benchmark(
         disk="2 GB",
         epilog=EPILOG,
     ),
-    measures=(TRAINING, MEMORY, PACKING, CHECKPOINTING, EXPERTS, PLAN),
+    measures=(TRAINING, MEMORY, PACKING, CHECKPOINTING, EXPERTS, PLAN, BASE_WEIGHTS, BASE_SPEED, BASE_LOSSES),
     set_up=set_up,
     packages=("chockstone", "torch", "transformers", "peft", "trl"),
 )

@@ -76,7 +76,7 @@ class OwnTrainer:
 
     def step(self, *, sequences: list[Sequence], repeats: int = 1) -> dict[str, float]:
         """Seconds of all repeats; the loss of the first; the growth of the memory at its peak."""
-        request = Pass("run", 1, tuple(map(_datum, sequences)), "cross_entropy", {}, forward_only=False)
+        request = Pass("run", 1, tuple(map(datum_of, sequences)), "cross_entropy", {}, forward_only=False)
         self._memory.reset()
         losses = []
         started, cpu = perf_counter(), os.times()
@@ -152,7 +152,7 @@ def _parts(sequences: list[Sequence], size: int) -> Iterator[list[Sequence]]:
         yield sequences[start : start + size]
 
 
-def _datum(sequence: Sequence) -> Datum:
+def datum_of(sequence: Sequence) -> Datum:
     inputs = {
         "target_tokens": np.array(sequence.tokens[1:], dtype=np.int64),
         "weights": np.array(sequence.weights, dtype=np.float32),
