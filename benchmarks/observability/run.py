@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
-from statistics import stdev
 
 if __package__ in (None, ""):  # the repository goes on the path, and this directory comes off it
     sys.path[0] = str(Path(__file__).resolve().parents[2])
@@ -32,11 +30,10 @@ fail the run only if they could not be measured at all.
 
 
 def noise_or(bound: float) -> Value:
-    """Two standard errors of the difference between turns that do the same, and at least ``bound``."""
+    """What two turns that do the same differ by, and at least ``bound``."""
 
     def value(rows: Rows) -> float:
-        shares = rows[costing.AGAIN].samples.get("share", []) if costing.AGAIN in rows else []
-        return max(bound, 2 * stdev(shares) / math.sqrt(len(shares))) if len(shares) > 1 else bound
+        return max(bound, abs(median(costing.AGAIN, "share")(rows) or 0.0))
 
     return value
 
