@@ -28,8 +28,8 @@ class Scale:
 FULL = Scale(
     sequences=4,
     tokens=128,
-    steps=100,
-    rounds=15,
+    steps=20,
+    rounds=75,
     counted_steps=300,
     runs=1_000,
     checkpoints=10_000,
