@@ -1,93 +1,24 @@
-"""Trace export: finished spans as OpenTelemetry has them, sent by OTLP over HTTP.
+"""Trace export: finished spans, sent by OpenTelemetry's exporter for OTLP over HTTP.
 
-Spans are recorded as plain values (``tracing``). The thread that exports makes them into those of OpenTelemetry, which
-is imported when tracing starts and not before.
+Spans are recorded as plain values (``tracing``), and the thread that exports encodes them (``trace_encoding``).
+OpenTelemetry is imported when tracing starts and not before.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-    from opentelemetry.trace import SpanContext
 
 log = logging.getLogger(__name__)
-Attribute = str | int | float | bool
-_SERVICE: Final = "chockstone"
 _EXPORTERS: Final = "opentelemetry.exporter"  # loggers that say why a batch was not exported
 _LONGEST_COMPLAINT: Final = 300  # characters
 _EXPORT_SECONDS: Final = 5.0  # for one batch, with its retries
-
-
-class SpanPlace(NamedTuple):
-    """A span as others see it: those of this process, and those of other processes that traces continue from."""
-
-    trace_id: int
-    span_id: int
-    is_sampled: bool
-    is_remote: bool = False
-
-
-class FinishedSpan(Protocol):
-    """A span as it was recorded."""
-
-    name: str
-    parent: SpanPlace  # its span id is 0 where a trace begins
-    place: SpanPlace
-    attributes: dict[str, Attribute]
-    is_request: bool
-    failure: str | None
-    start_ns: int
-    end_ns: int
-
-
-def _by_identity(resource: Resource) -> Resource:
-    """The same, compared by identity. OpenTelemetry hashes it for each span, which encodes all of its attributes."""
-    kind = type("Resource", (type(resource),), {"__hash__": object.__hash__, "__eq__": object.__eq__})
-    return cast("Resource", kind(resource.attributes))
-
-
-def _conversion(resource: Resource) -> Callable[[FinishedSpan], ReadableSpan]:
-    """Makes a span into what exporters of OpenTelemetry take."""
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-    from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
-
-    scope, no_failure, sampled = (
-        InstrumentationScope(_SERVICE),
-        Status(StatusCode.UNSET),
-        TraceFlags(TraceFlags.SAMPLED),
-    )
-
-    def place(found: SpanPlace) -> SpanContext:
-        return SpanContext(found.trace_id, found.span_id, found.is_remote, sampled)
-
-    def convert(span: FinishedSpan) -> ReadableSpan:
-        return ReadableSpan(
-            span.name,
-            context=place(span.place),
-            parent=place(span.parent) if span.parent.span_id else None,
-            resource=resource,
-            attributes=_attributes(span.attributes),
-            kind=SpanKind.SERVER if span.is_request else SpanKind.INTERNAL,
-            status=no_failure if span.failure is None else Status(StatusCode.ERROR, span.failure),
-            start_time=span.start_ns,
-            end_time=span.end_ns,
-            instrumentation_scope=scope,
-        )
-
-    return convert
-
-
-def _attributes(given: Mapping[str, Attribute]) -> dict[str, Attribute]:
-    """Names of our own begin with our name."""
-    return {name if "." in name else f"{_SERVICE}.{name}": value for name, value in given.items()}
 
 
 class _Complaints(logging.Handler):
@@ -111,15 +42,18 @@ def make_exporter(endpoint: str | None, *, role: str, shown_endpoint: str) -> Sp
 
     It logs one line when it begins to fail and one when it works again.
     """
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.exporter.otlp.proto.http import trace_exporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-    inner = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_SECONDS)
-    resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", _SERVICE)})
-    resource = _by_identity(resource.merge(Resource({"chockstone.role": role, "process.pid": os.getpid()})))
+    from chockstone.telemetry.trace_encoding import SERVICE, SpanEncoder
+
+    resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", SERVICE)})
+    resource = resource.merge(Resource({"chockstone.role": role, "process.pid": os.getpid()}))
+    # The exporter takes no other encoder. It looks its own up under this name, for each batch.
+    vars(trace_exporter)["encode_spans"] = SpanEncoder(resource.attributes).encode
+    inner = trace_exporter.OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_SECONDS)
     complaints = _Complaints()
-    convert = _conversion(resource)
     logger = logging.getLogger("opentelemetry")
     logger.propagate = False
     logger.handlers = [complaints]
@@ -130,8 +64,7 @@ def make_exporter(endpoint: str | None, *, role: str, shown_endpoint: str) -> Sp
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             complaints.first = ""
             try:
-                recorded = cast("Sequence[FinishedSpan]", spans)
-                result = inner.export([convert(each) for each in recorded])
+                result = inner.export(spans)
             except Exception as error:  # noqa: BLE001  # logged; the next batch may go better
                 self._note(str(error) or type(error).__name__)
                 return SpanExportResult.FAILURE

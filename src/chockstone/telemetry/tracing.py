@@ -24,7 +24,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from chockstone.extras import ExtraMissing, require
-from chockstone.telemetry.trace_export import Attribute, SpanPlace, make_exporter
+from chockstone.telemetry.spans import Attribute, SpanPlace
+from chockstone.telemetry.trace_export import make_exporter
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
@@ -193,8 +194,8 @@ _current: Final[ContextVar[SpanPlace | None]] = ContextVar("chockstone_span", de
 class _Tracing:
     """OpenTelemetry, set up. Its imports are here, so that a process that does not trace loads none of it.
 
-    Spans are recorded as plain values, and the thread that exports them makes them into those of OpenTelemetry. The
-    spans of its tracer take four times as long on the path of a request.
+    Spans are recorded as plain values, and the thread that exports them encodes them. The spans of OpenTelemetry's
+    tracer take four times as long on the path of a request.
     """
 
     def __init__(self, config: TracingConfig, *, role: str) -> None:
