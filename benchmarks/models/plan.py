@@ -8,10 +8,12 @@ from benchmarks.harness.context import Context
 from benchmarks.harness.rounds import Rows, Series, reason_of
 from benchmarks.models.memory import PEAK, measure_peak
 from benchmarks.models.setup import Setup
+from chockstone.backends.run_spec import Recomputed
 
 PREDICTED = "predicted_bytes"
 SHARE = "predicted_share"  # of the measured peak
 MODES = {"off": "kept", "on": "recomputed"}
+RECOMPUTED: dict[str, Recomputed] = {"off": "none", "on": "most"}
 
 
 def row(length: int, mode: str) -> str:
@@ -34,7 +36,7 @@ def measure_plan(context: Context, setup: Setup) -> Rows:
 
 def _compare(setup: Setup, length: int, mode: Any) -> dict[str, float]:  # Any: a mode of activation checkpointing
     with setup.remote("benchmarks.models.planners", "StepPlanner") as planner:
-        predicted = float(planner.call("predict", length=length, recomputes=mode == "on"))
+        predicted = float(planner.call("predict", length=length, recomputed=RECOMPUTED[mode]))
     with setup.own_trainer(activation_checkpointing=mode) as trainer:
         measured = measure_peak(trainer, setup, length)
     return {PREDICTED: predicted, PEAK: measured[PEAK], SHARE: predicted / measured[PEAK]}

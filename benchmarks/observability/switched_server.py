@@ -36,6 +36,12 @@ def switch(path: Path, parts: Iterable[str]) -> None:
         raise RuntimeError("the server did not switch")
 
 
+def export(path: Path) -> None:
+    """Export the spans that were recorded so far. Returns when the collector has them."""
+    if _ask(path, "export") != "done":
+        raise RuntimeError("the server did not export its spans")
+
+
 def begin_count(path: Path) -> None:
     """Switch all parts on, and count the CPU time of each from now on."""
     if _ask(path, "count") != "done":
@@ -99,6 +105,10 @@ class Switches:
         if TRACING in wanted and self._tracing is None:
             raise RuntimeError("the server was started without traces")
         self._traced.tracing = self._tracing if TRACING in wanted else None
+
+    def export(self) -> None:
+        if self._tracing is not None:
+            self._tracing._batches.force_flush()
 
     def count(self) -> None:
         self.set(PARTS)
@@ -182,6 +192,8 @@ def _listen(listener: socket.socket) -> None:
             answer = "done"
             if command == "set":
                 switches.set(parts)
+            elif command == "export":
+                switches.export()
             elif command == "count":
                 switches.count()
             else:

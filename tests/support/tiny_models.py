@@ -30,12 +30,14 @@ Inputs = Mapping[str, Array]
 TorchLoss = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], torch.Tensor]
 
 
-def tiny_model(architecture: str = "qwen3", *, tied: bool = False, dtype: torch.dtype = torch.float32) -> Any:
+def tiny_model(
+    architecture: str = "qwen3", *, tied: bool = False, dtype: torch.dtype = torch.float32, layers: int = 2
+) -> Any:
     sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": 32,
         "intermediate_size": 48,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": layers,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 8,

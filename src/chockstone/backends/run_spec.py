@@ -12,6 +12,7 @@ T = TypeVar("T")
 MAX_RANK: Final = 4096
 ALPHA: Final = 32.0  # lora_alpha of every LoRA run: its update is scaled by ALPHA / rank
 ActivationCheckpointing = Literal["auto", "on", "off"]
+Recomputed = Literal["none", "most", "all"]  # layers of a model, in one micro-batch
 BasePrecision = Literal["auto", "8bit", "4bit"]
 RouterReplay = Literal["on", "off"]
 OPTIMIZERS: Final = ("adamw", "sgd")

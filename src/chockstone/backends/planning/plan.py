@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from chockstone.backends.run_spec import Recomputed
 from chockstone.backends.training.activations import SHARE
 from chockstone.backends.training.micro_batches import TOKENS_ON_GPU
 from chockstone.backends.training.optimizers import MOMENTS
@@ -20,7 +21,7 @@ NUMBER_BYTES: Final = 4  # of trained weights, gradients and moments, which are 
 RUNTIME_BYTES: Final = 600 * 10**6  # what CUDA and torch take before the first tensor
 CACHE_BYTES: Final = (2 << 30) * 5 // 4  # limit of the sampler's KV cache, its reserve included
 
-PassBytes = Callable[[int, int, bool], int]  # sequences, tokens of each, whether layers recompute → peak of the pass
+PassBytes = Callable[[int, int, Recomputed], int]  # sequences, tokens of each, layers that recompute → peak of the pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,19 +124,22 @@ class Planner:
         return self.base_bytes + runs * self.run.total_bytes + self.cache_bytes + self.runtime_bytes
 
     def _choose(self, context: int, tokens: int, free_bytes: int) -> PlannedPass:
-        """Layers recompute where their activations would take much of what is free, as in training."""
+        """Layers recompute where their activations would take much of what is free, as in training.
+
+        Training may let the last layers keep theirs, if that fits; the plan counts what a pass takes at least.
+        """
         kept = self._pass(context, tokens, recomputes=False)
         return kept if kept.peak_bytes <= SHARE * free_bytes else self._pass(context, tokens, recomputes=True)
 
     def _pass(self, context: int, tokens: int, *, recomputes: bool) -> PlannedPass:
         sequences = max(1, tokens // context)
-        peak_bytes = self.pass_bytes(sequences, context, recomputes)
+        peak_bytes = self.pass_bytes(sequences, context, "all" if recomputes else "none")
         return PlannedPass(context=context, sequences=sequences, recomputes=recomputes, peak_bytes=peak_bytes)
 
     def _longest_context(self, free_bytes: int) -> int:
         """Between one that fits and one that does not, where a straight line between them says; each is tried."""
-        low, at_low = 1, self.pass_bytes(1, 1, True)
-        high, at_high = self.max_context, self.pass_bytes(1, self.max_context, True)
+        low, at_low = 1, self.pass_bytes(1, 1, "all")
+        high, at_high = self.max_context, self.pass_bytes(1, self.max_context, "all")
         if at_high <= free_bytes:
             return high
         if at_low > free_bytes:
@@ -145,7 +149,7 @@ class Planner:
             middle = low + min(high - low - 1, max(1, int((high - low) * share * _CAUTION)))
             if middle in (low, high):
                 break
-            at_middle = self.pass_bytes(1, middle, True)
+            at_middle = self.pass_bytes(1, middle, "all")
             if at_middle <= free_bytes:
                 low, at_low = middle, at_middle
             else:

@@ -1,6 +1,7 @@
 """Activations: what the forward pass keeps for the backward pass, and activation checkpointing, which keeps less.
 
 With activation checkpointing a decoder layer keeps its input only, and the backward pass computes the layer again. The
+last sixth of the layers keeps its activations, where memory allows: it takes a sixth off the additional time. The
 results have the same bits, so each process decides for each micro-batch by itself, and a replay may decide otherwise.
 
 How much a model keeps is measured on three short sequences, when the first micro-batch is trained. All architectures of
@@ -23,10 +24,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from chockstone.backends.run_spec import ActivationCheckpointing
+from chockstone.backends.run_spec import ActivationCheckpointing, Recomputed
 
 log = logging.getLogger(__name__)
 SHARE: Final = 0.5  # of the free memory that activations may take before they are computed twice instead
+KEPT_PART: Final = 6  # where most layers recompute, the last of so many keeps its activations
 _LENGTHS: Final = (8, 16, 32)  # tokens of the measured sequences
 _MEMORY: Final = Path("/proc/meminfo")
 _GROUP: Final = Path("/sys/fs/cgroup")
@@ -65,16 +67,20 @@ class Activations:
         *,
         mode: ActivationCheckpointing = "auto",
         free_bytes: Callable[[torch.device], int | None] | None = None,
+        recomputed: Recomputed | None = None,
     ) -> None:
-        """Changes the classes of the model's layers, in place. Layers inside of layers are left alone."""
+        """Changes the classes of the model's layers, in place. Layers inside of layers are left alone.
+
+        ``recomputed`` is the decision for all micro-batches, for plans. Nothing is measured then.
+        """
         self._mode = mode
+        self._recomputed = recomputed
         self._free_bytes = free_bytes or free_memory
         self._layers = [_make_recomputable(layer) for layer in outer_layers(model)]
         self._kept: ActivationBytes | None = None
         self._inputs: ActivationBytes | None = None  # of the layers, which is what they keep if they recompute
-        self._newest = (
-            0  # tokens of the newest micro-batch whose layers kept their activations; 0: they were recomputed
-        )
+        self._few = len(self._layers) // KEPT_PART  # layers that keep their activations where most recompute
+        self._newest = 0  # tokens of the newest micro-batch, if some of its layers kept their activations
         self._too_many = math.inf  # so many tokens ran out of memory when layers kept their activations
 
     @property
@@ -86,12 +92,11 @@ class Activations:
         self, sequences: int, tokens: int, *, device: torch.device, measured: Measured
     ) -> Iterator[None]:
         """Surrounds the forward pass of one micro-batch."""
-        recomputes = self._decide(sequences, tokens, device, measured)
-        _set(self._layers, recomputes=recomputes)
+        self._set(self._decide(sequences, tokens, device, measured))
         try:
             yield
         finally:
-            _set(self._layers, recomputes=False)
+            self._set("none")
 
     def kept_bytes(self, measured: Measured) -> ActivationBytes:
         """Measured at the first call."""
@@ -106,11 +111,11 @@ class Activations:
         if self._mode == "off" or not self._layers:
             return kept
         if self._inputs is None:
-            _set(self._layers, recomputes=True)
+            self._set("all")
             try:
                 self._inputs = _fit({tokens: _count_kept(measured, tokens) for tokens in _LENGTHS})
             finally:
-                _set(self._layers, recomputes=False)
+                self._set("none")
         return self._inputs.total(sequences, tokens) + kept / len(self._layers)
 
     def recompute_more(self) -> bool:
@@ -118,23 +123,36 @@ class Activations:
 
         False if that changes nothing for it: its layers recomputed already, or they must not.
         """
-        if self._mode != "auto" or not self._newest:
+        if self._mode == "off" or not self._newest:
             return False
         self._too_many, self._newest = min(self._too_many, self._newest), 0
         return True
 
-    def _decide(self, sequences: int, tokens: int, device: torch.device, measured: Measured) -> bool:
+    def _decide(self, sequences: int, tokens: int, device: torch.device, measured: Measured) -> Recomputed:
+        self._newest = 0
         if not self._layers or self._mode == "off" or not torch.is_grad_enabled():
-            self._newest = 0
-            return False
-        recomputes = self._mode == "on"
-        if not recomputes:
-            needed = self.kept_bytes(measured).total(sequences, tokens)  # all processes of a group measure together
-            free_bytes = self._free_bytes(device)
-            is_much = free_bytes is not None and needed > SHARE * free_bytes
-            recomputes = is_much or sequences * tokens >= self._too_many
-        self._newest = 0 if recomputes else sequences * tokens
-        return recomputes
+            return "none"
+        recomputed = self._recomputed or self._choose(sequences, tokens, device, measured)
+        if recomputed == "none" or (recomputed == "most" and self._few):
+            self._newest = sequences * tokens
+        return recomputed
+
+    def _choose(self, sequences: int, tokens: int, device: torch.device, measured: Measured) -> Recomputed:
+        if self._mode == "on" and not self._few:
+            return "all"
+        needed = self.kept_bytes(measured).total(sequences, tokens)  # all processes of a group measure together
+        free_bytes = self._free_bytes(device)
+        room = math.inf if free_bytes is None else SHARE * free_bytes
+        if sequences * tokens >= self._too_many:
+            return "all"
+        if self._mode == "auto" and needed <= room:
+            return "none"
+        return "most" if needed * self._few / len(self._layers) <= room else "all"
+
+    def _set(self, recomputed: Recomputed) -> None:
+        kept = {"none": len(self._layers), "most": self._few, "all": 0}[recomputed]
+        for number, layer in enumerate(reversed(self._layers)):
+            layer.recomputes = number >= kept
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -172,7 +190,7 @@ def _cached_bytes(path: Path) -> int:
 
 
 def outer_layers(model: nn.Module) -> list[nn.Module]:
-    """Layers that transformers can recompute: those of the decoder."""
+    """Layers that transformers can recompute, in their order: those of the decoder."""
     found: list[nn.Module] = []
     waiting = [model]
     while waiting:
@@ -180,7 +198,7 @@ def outer_layers(model: nn.Module) -> list[nn.Module]:
         if isinstance(module, GradientCheckpointingLayer):
             found.append(module)
         else:
-            waiting += module.children()
+            waiting += reversed(list(module.children()))
     return found
 
 
@@ -191,11 +209,6 @@ def _make_recomputable(layer: nn.Module) -> _RecomputedLayer:
     recomputed = cast("_RecomputedLayer", layer)
     recomputed.recomputes = False
     return recomputed
-
-
-def _set(layers: list[_RecomputedLayer], *, recomputes: bool) -> None:
-    for layer in layers:
-        layer.recomputes = recomputes
 
 
 def _count_kept(measured: Measured, tokens: int) -> int:

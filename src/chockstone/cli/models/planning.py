@@ -64,8 +64,8 @@ def plan_model(request: PlanRequest) -> PlannedModel:
         device_bytes=request.gpu_bytes if request.gpu_bytes is not None else _memory_here(),
         base_bytes=outline.base_bytes,
         run=RunMemory.of(run.parameter_count, request.optimizer),
-        pass_bytes=lambda sequences, tokens, recomputes: outline.pass_bytes(
-            run, sequences=sequences, tokens=tokens, recomputes=recomputes
+        pass_bytes=lambda sequences, tokens, recomputed: outline.pass_bytes(
+            run, sequences=sequences, tokens=tokens, recomputed=recomputed
         ),
         max_context=outline.base.max_context,
         cache_bytes=CACHE_BYTES,

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from chockstone.backends.planning.plan import Planner, RunMemory
+from chockstone.backends.run_spec import Recomputed
 
 GB = 10**9
 RUN = RunMemory.of(25_000_000, "adamw")  # 0.4 GB
 
 
-def pass_bytes(sequences: int, tokens: int, recomputes: bool) -> int:
-    return sequences * tokens * (100_000 if recomputes else 1_000_000)
+def pass_bytes(sequences: int, tokens: int, recomputed: Recomputed) -> int:
+    return sequences * tokens * (1_000_000 if recomputed == "none" else 100_000)
 
 
 def planner(**changes: Any) -> Planner:

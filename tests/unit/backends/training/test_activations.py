@@ -146,6 +146,30 @@ def test_the_flag_ends_with_the_micro_batch() -> None:
     assert not any(layer.recomputes for layer in activations._layers)
 
 
+@pytest.mark.parametrize(
+    ("mode", "free_share", "kept"),
+    [("on", 99.0, 2), ("on", 0.0, 0), ("auto", 1.2, 12), ("auto", 0.8, 2), ("auto", 0.2, 2), ("auto", 0.1, 0)],
+)
+def test_the_last_sixth_of_the_layers_keeps_its_activations_where_memory_allows(
+    mode: ActivationCheckpointing, free_share: float, kept: int
+) -> None:
+    """``free_share``: what may be used of the free memory, of what all layers keep."""
+    base = make_base("off", layers=12)
+    run = make_run(base, 4)
+    free_bytes = int(count_kept(run) * free_share / SHARE)
+    activations = Activations(base.model, mode=mode, free_bytes=lambda _: free_bytes)
+
+    def measured(tokens: int) -> torch.Tensor:
+        return base.hidden_states(torch.zeros(1, tokens, dtype=torch.int64))
+
+    with run._weights.applied(), activations.kept_or_recomputed(4, 60, device=CPU, measured=measured):
+        recomputes = [layer.recomputes for layer in activations._layers]
+
+    assert recomputes == [True] * (12 - kept) + [False] * kept
+    assert activations._layers == list(base.model.model.layers)
+    assert activations.recompute_more() is bool(kept)
+
+
 def test_free_memory_is_that_of_the_machine_and_of_the_container(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable:     60 kB\n")
     (tmp_path / "memory.max").write_text("5000\n")
