@@ -1,4 +1,6 @@
-"""Tracing: spans of OpenTelemetry. ``trace_export`` sends them; no other file imports OpenTelemetry.
+"""Tracing: spans of OpenTelemetry. ``trace_encoding`` encodes them, ``trace_export`` sends them.
+
+No other file imports OpenTelemetry.
 
 While tracing is off, nothing is imported and ``span`` returns one shared object that does nothing. While it is on, a
 thread exports finished spans in batches; its queue is bounded, and spans that do not fit are dropped. A collector that
