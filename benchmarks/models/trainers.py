@@ -107,6 +107,7 @@ class PeftTrainer:
         if gradient_checkpointing:
             base.gradient_checkpointing_enable()
             base.enable_input_require_grads()
+            base.train()  # layers that are not in training keep their activations
         targets: dict[str, Any] = {"target_modules": "all-linear"}  # Any: names, or lists of names
         if experts:
             targets = {"target_modules": [*ATTENTION], "target_parameters": [*EXPERTS]}
