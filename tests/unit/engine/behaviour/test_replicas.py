@@ -239,3 +239,24 @@ async def test_a_replica_that_is_ready_again_gets_runs_back(
         moved = sorted(replicas.places(6))
         await replicas.engine.moves.balance()
         assert sorted(replicas.places(6)) == moved, "the load is even"
+
+
+async def test_every_replica_has_the_custom_loss_that_its_runs_use(
+    store: Store, catalog: Catalog, storage: ArchiveStorage, tmp_path: Path
+) -> None:
+    async with replicated(2, store, catalog, storage, tmp_path) as replicas:
+        engine, definition = replicas.engine, {"graph": {"format": 1, "nodes": []}, "inputs": []}
+        loss = await catalog.losses.create("s", 0, owner="local", name="mine", definition=definition, now=NOW)
+        await answer(engine, engine.add_loss(loss))
+        await replicas.make(2)
+        for backend in replicas.backends:
+            backend.custom = loss.loss_id
+
+        for number in range(2):
+            run = live_run(engine, number)
+            asked = await engine.training.forward_backward(run, next(SEQ_IDS), b"1", loss=loss)
+            assert (await result_of(engine, asked)).body == b"loss 1"
+
+        assert [list(backend.losses) for backend in replicas.backends] == [[loss.loss_id]] * 2
+        await engine.losses.drop("s")
+        assert [backend.losses for backend in replicas.backends] == [{}, {}]
