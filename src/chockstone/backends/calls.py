@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from chockstone.backends.channel import Message
 from chockstone.backends.protocol import (
@@ -287,6 +287,10 @@ def decode_error(values: Mapping[str, Any]) -> RequestError:
 
 class WorkerCalls(abc.ABC):
     """The calls of ``Worker`` as methods, in terms of one method that sends any of them."""
+
+    @property
+    def replicas(self) -> tuple[Self, ...]:
+        return (self,)
 
     @abc.abstractmethod
     async def send(

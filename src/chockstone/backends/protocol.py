@@ -22,7 +22,7 @@ code "unsent" is raised and nothing is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -47,6 +47,7 @@ __all__ = [
     "WorkerMemory",
     "WorkerPhase",
     "WorkerStatus",
+    "Workers",
 ]
 
 ArchiveKind = Literal["weights", "recovery", "sampler_weights", "external_weights"]
@@ -211,14 +212,23 @@ def _ignore() -> None:
     pass
 
 
-class Worker(Protocol):
+class Workers(Protocol):
+    """One worker, or several replicas of it with the same models. A run is in one replica at a time."""
+
+    @property
+    def replicas(self) -> Sequence[Worker]:
+        """The workers, by number; a worker without replicas is the only one."""
+
     @property
     def is_ready(self) -> bool:
-        """Whether the worker has loaded its models."""
+        """Whether the worker, or one of its replicas, has loaded its models."""
 
     @property
     def generation(self) -> int:
-        """Number of workers that have become ready so far, which is the generation of the newest one."""
+        """Number of workers that have become ready so far, which is the generation of the newest one.
+
+        No two workers have the same, also of different replicas.
+        """
 
     @property
     def trouble(self) -> str | None:
@@ -244,6 +254,22 @@ class Worker(Protocol):
 
     async def stop(self) -> None:
         """Finish the calls in progress, then end the worker."""
+
+    async def sample(self, call: SampleCall) -> SampleReply:
+        """Generate tokens from the base model or from an archive."""
+
+    async def cancel(self, key: str) -> None:
+        """End the sample of this key, if it is in progress; its call raises BadRequest."""
+
+    async def forget(self, archive: str) -> None:
+        """Drop the archive's weights from memory and delete the archive, after a write in progress has ended."""
+
+    async def written(self, archive: str) -> None:
+        """Wait until no write to the archive is in progress, whether the write succeeds or not."""
+
+
+class Worker(Workers, Protocol):
+    """One worker: it has runs, besides what ``Workers`` offer."""
 
     async def open_run(
         self,
@@ -323,15 +349,3 @@ class Worker(Protocol):
 
     async def drop_loss(self, loss_id: str) -> None:
         """Drop a custom loss. Does nothing if there is no such loss."""
-
-    async def sample(self, call: SampleCall) -> SampleReply:
-        """Generate tokens from the base model or from an archive."""
-
-    async def cancel(self, key: str) -> None:
-        """End the sample of this key, if it is in progress; its call raises BadRequest."""
-
-    async def forget(self, archive: str) -> None:
-        """Drop the archive's weights from memory and delete the archive, after a write in progress has ended."""
-
-    async def written(self, archive: str) -> None:
-        """Wait until no write to the archive is in progress, whether the write succeeds or not."""

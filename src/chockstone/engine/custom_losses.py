@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-from chockstone.backends.protocol import Worker
+from chockstone.backends.protocol import Worker, Workers
 from chockstone.catalog import Catalog, RowMissing
 from chockstone.catalog.tables.losses import LossRow
 from chockstone.engine.futures import Futures, Promise, Result
@@ -26,11 +26,11 @@ _REMEMBERED: Final = 64  # rows of the catalog
 
 
 class CustomLosses:
-    def __init__(self, worker: Worker, catalog: Catalog, futures: Futures) -> None:
-        self._worker = worker
+    def __init__(self, workers: Workers, catalog: Catalog, futures: Futures) -> None:
+        self._workers = workers
         self._catalog = catalog
         self._futures = futures
-        self._sent: dict[str, int] = {}  # loss → the worker that has it
+        self._sent: dict[str, set[int]] = {}  # loss → generations of the workers that have it
         self._uses: Counter[str] = Counter()  # loss → passes in progress that need it
         self._unwanted: set[str] = set()  # of finished sessions; dropped when no pass needs them
         self._order = asyncio.Lock()  # of sending and dropping
@@ -64,7 +64,7 @@ class CustomLosses:
 
     @asynccontextmanager
     async def in_worker(
-        self, loss_id: str, read: Callable[[], Awaitable[Json | None]], *, generation: int
+        self, loss_id: str, read: Callable[[], Awaitable[Json | None]], *, worker: Worker, generation: int
     ) -> AsyncIterator[None]:
         """Inside, the worker of this generation has the loss, whatever becomes of the loss's session.
 
@@ -73,13 +73,13 @@ class CustomLosses:
         """
         self._uses[loss_id] += 1
         try:
-            if self._sent.get(loss_id) != generation:
+            if generation not in self._sent.get(loss_id, ()):
                 definition = await read()
                 if definition is None:
                     with suppress(RowMissing):
                         definition = (await self._catalog.losses.get(loss_id)).definition
                 if definition is not None:
-                    await self._send(loss_id, definition, generation)
+                    await self._send(loss_id, definition, worker, generation)
             yield
         finally:
             self._uses[loss_id] -= 1
@@ -100,8 +100,9 @@ class CustomLosses:
 
     async def _build(self, loss: LossRow, promise: Promise) -> None:
         try:
-            await self._worker.ready()
-            await self._send(loss.loss_id, loss.definition, self._worker.generation)
+            await self._workers.ready()
+            worker = next(each for each in self._workers.replicas if each.is_ready)
+            await self._send(loss.loss_id, loss.definition, worker, worker.generation)
             result = Result(CreateCustomLossResponse(loss_id=loss.loss_id).encode())
         except RequestError as error:
             result = Result.failed(error)
@@ -110,10 +111,11 @@ class CustomLosses:
             result = Result.failed(error)
         self._futures.settle(promise, result, operation="create_custom_loss")
 
-    async def _send(self, loss_id: str, definition: Json, generation: int) -> None:
+    async def _send(self, loss_id: str, definition: Json, worker: Worker, generation: int) -> None:
         async with self._order:
-            await self._worker.add_loss(loss_id, definition, generation=generation)
-            self._sent[loss_id] = generation
+            await worker.add_loss(loss_id, definition, generation=generation)
+            living = {each.generation for each in self._workers.replicas}
+            self._sent[loss_id] = {generation} | (self._sent.get(loss_id, set()) & living)
 
     async def _drop(self, loss_id: str) -> None:
         async with self._order:
@@ -121,6 +123,8 @@ class CustomLosses:
                 self._unwanted.add(loss_id)
                 return
             self._unwanted.discard(loss_id)
-            if self._sent.pop(loss_id, None) is not None:
-                with suppress(ServerFailure):
-                    await self._worker.drop_loss(loss_id)
+            sent = self._sent.pop(loss_id, set())
+            for worker in self._workers.replicas:
+                if worker.generation in sent:
+                    with suppress(ServerFailure):
+                        await worker.drop_loss(loss_id)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from chockstone.backends.protocol import Worker, WorkerStatus
+from chockstone.backends.protocol import Workers, WorkerStatus
 from chockstone.catalog import Catalog, CatalogError, RowMissing, RunRow
 from chockstone.catalog.database.retry import waiting_for_catalog
 from chockstone.catalog.tables.losses import LossRow
@@ -31,6 +31,7 @@ from chockstone.engine.presence import Presence
 from chockstone.engine.run_removal import RunRemoval
 from chockstone.engine.runs.core import RunCore
 from chockstone.engine.runs.operations import run_of
+from chockstone.engine.runs.recovery.run_moves import RunMoves
 from chockstone.engine.runs.routing_records import RoutingRecords
 from chockstone.engine.runs.run import LiveRuns, Run
 from chockstone.engine.runs.saving import Saving
@@ -59,7 +60,7 @@ _FINAL_ARCHIVES_SECONDS: Final = 60.0  # for recovery archives at shutdown, whic
 class Engine:
     def __init__(
         self,
-        worker: Worker,
+        workers: Workers,
         catalog: Catalog,
         storage: ArchiveStorage,
         *,
@@ -82,7 +83,7 @@ class Engine:
         self.catalog, self.storage, self.rules = catalog, storage, rules
         self.instruments = instruments = instruments or Instruments()
         self.shutdown = Shutdown()
-        self._worker, self._now = worker, now
+        self._workers, self._now = workers, now
         self._background = BackgroundTasks(self.shutdown)
         self.failures = FailureLog()
         self.futures = Futures(now=time.monotonic, on_failure=self.failures.record)
@@ -97,7 +98,7 @@ class Engine:
         self._sample_usage = SampleUsage(self.usage, data / SAMPLE_JOURNAL, self._writer)
         routing = RoutingRecords()
         self.sampling = Sampling(
-            *(worker, self.futures, limits, self._sample_usage.journal, suspects),
+            *(workers, self.futures, limits, self._sample_usage.journal, suspects),
             recover_weights=self._recover_weights,
             on_sampled=self._count_sampled,
             on_recorded=self._sample_usage.count,
@@ -119,11 +120,11 @@ class Engine:
         self.policies, self.verifier, self.checkpoints = kept.policies, kept.verifier, kept.checkpoints
         self.sweeper, self.scrub = kept.sweeper, kept.scrub
         self._saving = Saving(
-            *(worker, catalog, storage, self.checkpoints, kept.quotas, rules, self.usage, self.audit, instruments),
+            *(workers, catalog, storage, self.checkpoints, kept.quotas, rules, self.usage, self.audit, instruments),
             now=now,
         )
         self._core = RunCore(
-            worker=worker,
+            workers=workers,
             catalog=catalog,
             storage=storage,
             saving=self._saving,
@@ -149,7 +150,7 @@ class Engine:
             timings=self.timings,
         )
         self.training, self.losses, self.progress = self._core.requests, self._core.losses, self._core.progress
-        self.samplers = SamplerEnd(worker, storage, self.sampling, anonymous, self._background)
+        self.samplers = SamplerEnd(workers, storage, self.sampling, anonymous, self._background)
         self.sessions = SessionEnd(
             *(catalog, self.runs, self._core, self.samplers, self.checkpoints, self.losses, self.presence, limits),
             self._background,
@@ -159,36 +160,46 @@ class Engine:
         )
 
     @property
+    def moves(self) -> RunMoves:
+        """Of runs between the replicas of the worker."""
+        return self._core.moves
+
+    @property
     def is_stopping(self) -> bool:
         return self.shutdown.has_begun
 
     @property
     def is_ready(self) -> bool:
-        return self._worker.is_ready
+        return self._workers.is_ready
 
     @property
     def trouble(self) -> str | None:
         """Why the worker does not get ready, if several in a row did not."""
-        return self._worker.trouble
+        return self._workers.trouble
 
     @property
     def worker_status(self) -> WorkerStatus:
-        return self._worker.status
+        return self._workers.status
 
     @property
     def generation(self) -> int:
         """Number of workers that have become ready so far."""
-        return self._worker.generation
+        return self._workers.generation
 
     @property
     def environment(self) -> Mapping[str, Any]:
         """What the newest worker that became ready reported of itself; see ``Worker.environment``."""
-        return self._worker.environment
+        return self._workers.environment
 
     @property
     def journal_trouble(self) -> str | None:
         """Why the journal cannot be written at the moment."""
         return None if self._writer is None else self._writer.trouble
+
+    def holds(self, run: Run) -> bool:
+        """Whether a worker that is ready has the run as its last operation left it."""
+        worker = self._workers.replicas[run.replica]
+        return worker.is_ready and run.generation == worker.generation
 
     async def journal_sizes(self, run_ids: Sequence[str]) -> dict[str, int]:
         """Bytes on disk of the journals of these runs, live or not."""
@@ -209,7 +220,7 @@ class Engine:
         await self.policies.load()
         await self._saving.recover()
         await self._core.rebuild.rebuild_all()
-        await self._worker.start()
+        await self._workers.start()
         self._background.start(self._recover())
         parts = (
             self.presence,
@@ -218,6 +229,7 @@ class Engine:
             self.sweeper,
             self.scrub,
             self._core.marks,
+            self._core.moves,
             self.progress,
             self.history,
             self.failures,
@@ -231,8 +243,8 @@ class Engine:
         self.shutdown.begin()
         for run in self.runs:
             run.lane.halt()
-        if not self._worker.is_ready:  # nothing runs yet, and what waits for the worker would wait on
-            await self._worker.stop()
+        if not self._workers.is_ready:  # nothing runs yet, and what waits for the worker would wait on
+            await self._workers.stop()
         await self._drain_lanes()
         await self.sampling.stop()
         self._background.cancel()
@@ -244,7 +256,7 @@ class Engine:
             await self.history.stop()
             await self._flush()
         finally:
-            await self._worker.stop()
+            await self._workers.stop()
             for run in self.runs:
                 await run.journal.close()
             if self._writer is not None:
@@ -292,10 +304,10 @@ class Engine:
         run = None if (run_id := run_of(request_id)) is None else self.runs.get(run_id)
         if run is not None and run.waits_for is not None:
             return run.waits_for
-        if not self._worker.is_ready and self._worker.trouble is not None:
-            return f"{self._worker.trouble}; it is started again, and the server's log may say more"
-        if not self._worker.is_ready:
-            return "the worker is being started again" if self._worker.generation else "the models are being loaded"
+        if not self._workers.is_ready and self._workers.trouble is not None:
+            return f"{self._workers.trouble}; it is started again, and the server's log may say more"
+        if not self._workers.is_ready:
+            return "the worker is being started again" if self._workers.generation else "the models are being loaded"
         return None
 
     async def _recover(self) -> None:
@@ -333,7 +345,7 @@ class Engine:
             for row in await self.catalog.runs.list_by_session(source.session_id):
                 run = await self._wake_in_time(row.run_id)
                 while run is not None and not run.lane.is_idle() and not self.shutdown.has_begun:
-                    if run.generation == self._worker.generation and self._worker.is_ready:
+                    if self.holds(run):
                         break
                     await asyncio.sleep(_WAIT_SECONDS)
         try:
@@ -354,8 +366,8 @@ class Engine:
         while not (await asyncio.wait({draining}, timeout=_WAIT_SECONDS))[0]:
             if self._writer is not None and self._writer.trouble is not None:
                 await self._writer.close()
-            if not self._worker.is_ready:
-                await self._worker.stop()
+            if not self._workers.is_ready:
+                await self._workers.stop()
 
     async def _take_last_archives(self) -> None:
         """Write recovery archives, so that the next server has nothing to replay."""
@@ -383,10 +395,13 @@ class Engine:
         except CatalogError as error:
             log.error("last audit and usage records not written error=%s", error)
 
-    def worker_lost(self, reason: str) -> None:
-        """The worker died. Recover the runs that it held in the next one."""
+    def worker_lost(self, reason: str, replica: int = 0) -> None:
+        """The worker died. Recover the runs that it held in another replica, or in the next worker of this one."""
         self.instruments.worker_died()
         for run in self.runs:
+            if run.replica != replica:
+                continue
+            self._core.placer.note_lost(run)
             if run.generation:
                 run.note_worker_lost(reason)
                 self._core.runner.queue_recovery(run)
@@ -418,12 +433,12 @@ class Engine:
                 log.warning("silent sessions not ended error=%s", error)
 
     def _forget_deleted(self, archive: str) -> None:
-        if self.sampling.forget_archive(archive) and self._worker.is_ready:
+        if self.sampling.forget_archive(archive) and self._workers.is_ready:
             self._background.start(self._free_memory(archive))
 
     async def _free_memory(self, archive: str) -> None:
         with suppress(RequestError):
-            await self._worker.forget(archive)
+            await self._workers.forget(archive)
 
     def _note_bad_archive(self, source: SamplerSource, error: RequestError) -> None:
         self._background.start(self._mark_bad(source, error))

@@ -153,7 +153,7 @@ class Problems:
                         owner=run.owner,
                         run_id=run.run_id,
                     )
-                case Waiting(reason) if self._engine.is_ready and run.generation == self._engine.generation:
+                case Waiting(reason) if self._engine.holds(run):
                     yield ServerProblem(
                         "run_waiting",
                         _sentence(f"run {run.run_id!r} waits: {reason}"),

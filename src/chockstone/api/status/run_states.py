@@ -66,7 +66,7 @@ def _ready_state(engine: Engine, run: Run) -> ShownState:
         return ShownState("waiting", f"the journal cannot be written: {engine.journal_trouble}")
     if not engine.is_ready:
         return ShownState("waiting", "the worker is being started, and the models are being loaded")
-    if run.generation != engine.generation:
+    if not engine.holds(run):
         return ShownState("recovering" if run.generation else "waiting", "the worker does not have the run yet")
     return ShownState("ready")
 

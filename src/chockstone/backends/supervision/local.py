@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -32,12 +32,20 @@ class LocalBackend(WorkerSupervisor):
         spare_seconds: float | None = None,
         heartbeat_limits: HeartbeatLimits | None = None,
         clock: Callable[[], float] = time.time,
+        generations: Iterator[int] | None = None,
     ) -> None:
         """``first`` is a worker that was spawned already; ``inherit`` are descriptors that each worker keeps open.
 
         ``spare_seconds``: how long a worker must be ready before a spare is started beside it; None: no spare.
+        ``generations``: see ``WorkerSupervisor``.
         """
-        super().__init__(on_lost=on_lost, on_fatal=on_fatal, heartbeat_limits=heartbeat_limits, clock=clock)
+        super().__init__(
+            on_lost=on_lost,
+            on_fatal=on_fatal,
+            heartbeat_limits=heartbeat_limits,
+            clock=clock,
+            generations=generations,
+        )
         self._config = config
         self._command = command
         self._inherit = inherit

@@ -12,7 +12,7 @@ import itertools
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -96,8 +96,12 @@ class WorkerSupervisor(WorkerCalls):
         on_fatal: Callable[[str], None] = lambda _: None,
         heartbeat_limits: HeartbeatLimits | None = None,
         clock: Callable[[], float] = time.time,
+        generations: Iterator[int] | None = None,
     ) -> None:
-        """``on_lost`` gets the reason of each death; ``on_fatal`` the reason why no worker will be started again."""
+        """``on_lost`` gets the reason of each death; ``on_fatal`` the reason why no worker will be started again.
+
+        ``generations`` numbers the workers that become ready. Replicas share one, so that no two have the same number.
+        """
         self._on_lost = on_lost
         self._on_fatal = on_fatal
         self._heartbeat_limits = heartbeat_limits or HeartbeatLimits()
@@ -120,6 +124,7 @@ class WorkerSupervisor(WorkerCalls):
         self._was_ready = False  # the present worker
         self.trouble: str | None = None  # why no worker becomes ready, if several in a row did not
         self.generation = 0
+        self._generations = generations or itertools.count(1)
         self.environment: Mapping[str, Any] = {}  # Any: plain JSON; of the newest worker that became ready
 
     @abc.abstractmethod
@@ -319,7 +324,7 @@ class WorkerSupervisor(WorkerCalls):
         match event:
             case ReadyEvent():
                 self.environment = event.environment
-                self.generation += 1
+                self.generation = next(self._generations)
                 self._was_ready, self.trouble = True, None
                 self._ready.set()
                 self._since = self._clock()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from chockstone.backends.protocol import Worker
+from chockstone.backends.protocol import Workers
 from chockstone.catalog import Catalog, RowMissing
 from chockstone.engine.background import BackgroundTasks, Shutdown
 from chockstone.engine.config import Busy, Durability, EngineLimits
@@ -25,6 +25,8 @@ from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.recovery.catalog_rebuild import CatalogRebuild
 from chockstone.engine.runs.recovery.journal_losses import JournalLosses, JournalMarks
 from chockstone.engine.runs.recovery.recovery import RunRecovery
+from chockstone.engine.runs.recovery.run_moves import RunMoves
+from chockstone.engine.runs.recovery.run_placer import RunPlacer
 from chockstone.engine.runs.recovery.run_usage import RunUsage
 from chockstone.engine.runs.registry import RunRegistry
 from chockstone.engine.runs.routing_records import RoutingRecords
@@ -47,7 +49,7 @@ class RunCore:
     def __init__(
         self,
         *,
-        worker: Worker,
+        workers: Workers,
         catalog: Catalog,
         storage: ArchiveStorage,
         saving: Saving,
@@ -72,10 +74,9 @@ class RunCore:
         routing: RoutingRecords,
         timings: RecentTimings,
     ) -> None:
-        self._catalog = catalog
-        self._runs = runs
+        self._catalog, self._runs = catalog, runs
         self.archives = RecoveryArchives(
-            *(worker, storage, durability, history, instruments),
+            *(workers, storage, durability, history, instruments),
             reserve_bytes=saving.reserve_bytes,
             on_written=on_archive_written,
         )
@@ -84,7 +85,7 @@ class RunCore:
         self.journals = journals = RunJournals(data / RUN_JOURNALS, writer, self.marks.file_of)
         self.usage = RunUsage(usage, runs, journals, self.marks.file_of, on_trained=on_trained)
         self.unloader = RunUnloader(
-            worker,
+            workers,
             catalog,
             runs,
             journals,
@@ -95,9 +96,10 @@ class RunCore:
             in_background=background.start,
             trusts_ages=trusts_ages,
         )
-        self.losses = CustomLosses(worker, catalog, futures)
+        self.losses = CustomLosses(workers, catalog, futures)
+        self.placer = RunPlacer(workers, runs)
         executor = Executor(
-            worker,
+            workers,
             catalog,
             saving,
             verifier,
@@ -116,7 +118,7 @@ class RunCore:
             on_open_failed=self.unloader.note_open_failed,
         )
         recovery = RunRecovery(
-            *(worker, catalog, storage, executor, self.archives, limits, shutdown, instruments),
+            *(workers, self.placer, catalog, storage, executor, self.archives, limits, shutdown, instruments),
             settle=settlement.settle,
             now=now,
         )
@@ -125,6 +127,7 @@ class RunCore:
             timings=timings,
             on_lost=self.unloader.note_lost,
         )
+        self.moves = RunMoves(workers, runs, self.archives, queue_recovery=self.runner.queue_recovery)
         self.rebuild = CatalogRebuild(catalog, runs, journals, now=now)
         journal_losses = JournalLosses(catalog, self.marks, self.archives, on_loss=durability.on_journal_loss, now=now)
         self.registry = RunRegistry(

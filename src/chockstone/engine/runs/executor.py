@@ -15,7 +15,7 @@ from typing import Final
 
 import orjson
 
-from chockstone.backends.protocol import LossLimits, PassReply, RunSpec, Worker
+from chockstone.backends.protocol import LossLimits, PassReply, RunSpec, Worker, Workers
 from chockstone.catalog import Catalog, CheckpointRow, RowMissing
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.custom_losses import CustomLosses
@@ -68,7 +68,7 @@ _MICRO_BATCH: Final = "tokens_per_micro_batch"  # fact of a pass that did not fi
 class Executor:
     def __init__(
         self,
-        worker: Worker,
+        workers: Workers,
         catalog: Catalog,
         saving: Saving,
         verifier: CheckpointVerifier,
@@ -83,7 +83,7 @@ class Executor:
         on_closed: Callable[[Run, Operation], None],
     ) -> None:
         """``on_anonymous_sampler`` is called with a run and a sampling session that was opened on its weights."""
-        self._worker = worker
+        self._workers = workers
         self._catalog = catalog
         self._saving = saving
         self._verifier = verifier
@@ -126,6 +126,9 @@ class Executor:
             case UnknownCommand(name):
                 raise BadRequest(f"the journal asks for {name!r}, which this version does not know")
 
+    def _worker_of(self, run: Run) -> Worker:
+        return self._workers.replicas[run.replica]
+
     async def _open(self, run: Run, operation: Operation, command: OpenRun) -> OperationOutcome:
         facts = run.facts
         if operation.outcome is None:
@@ -144,8 +147,9 @@ class Executor:
                 await self._catalog.runs.set_state(run.run_id, "active")
         if command.load is not None:
             _check_base_model(run, command.load.source)
-        generation = self._worker.generation
-        await self._worker.open_run(
+        worker = self._worker_of(run)
+        generation = worker.generation
+        await worker.open_run(
             run.run_id,
             owner=run.owner,
             base_model=run.base_model,
@@ -161,7 +165,7 @@ class Executor:
             log.info(line, *opened, load.source.path, len(load.skipped))
             return outcome
         log.info("run opened run=%s owner=%s base_model=%s rank=%s", *opened)
-        return _ended(CreateModelResponse(model_id=run.run_id), environment=dict(self._worker.environment))
+        return _ended(CreateModelResponse(model_id=run.run_id), environment=dict(worker.environment))
 
     async def _forward_backward(self, run: Run, operation: Operation, command: ForwardBackward) -> OperationOutcome:
         loss_limits: LossLimits = "enforced"
@@ -171,7 +175,7 @@ class Executor:
         body = await run.journal.body(operation)
         loss_id = command.loss_id if command.has_loss_id else await _loss_id_in(body)
         async with self._with_loss(run, operation, loss_id):
-            reply = await self._worker.forward_backward(
+            reply = await self._worker_of(run).forward_backward(
                 run.run_id,
                 body,
                 elementwise_loss=command.elementwise_loss,
@@ -195,10 +199,12 @@ class Executor:
     def _with_loss(self, run: Run, operation: Operation, loss_id: str | None) -> AbstractAsyncContextManager[None]:
         if loss_id is None:
             return nullcontext()
-        return self._losses.in_worker(loss_id, lambda: run.journal.loss(operation), generation=run.generation)
+        return self._losses.in_worker(
+            loss_id, lambda: run.journal.loss(operation), worker=self._worker_of(run), generation=run.generation
+        )
 
     async def _optim_step(self, run: Run, command: StepOptimizer) -> OperationOutcome:
-        reply = await self._worker.optim_step(run.run_id, command.params, generation=run.generation)
+        reply = await self._worker_of(run).optim_step(run.run_id, command.params, generation=run.generation)
         self._instruments.computed("optim_step", reply.seconds)
         run.add_to_backlog(steps=1, seconds=reply.seconds)
         metrics = dict(reply.metrics)
@@ -215,7 +221,7 @@ class Executor:
     async def _snapshot(self, run: Run, command: SnapshotWeights) -> OperationOutcome:
         sampler_id = f"{run.session_id}:sample:{command.sampler_seq_id}"
         archive = ephemeral_name(sampler_id)
-        await self._worker.snapshot(
+        await self._worker_of(run).snapshot(
             run.run_id, archive, reserve_bytes=self._saving.reserve_bytes, generation=run.generation
         )
         await self._catalog.samplers.create(
@@ -240,7 +246,7 @@ class Executor:
             archive, step, seal = row.archive, row.step or 0, row.seal
         started = time.perf_counter()
         try:
-            await self._worker.load(
+            await self._worker_of(run).load(
                 run.run_id,
                 archive,
                 with_optimizer=command.with_optimizer,
@@ -264,12 +270,12 @@ class Executor:
             archive=archive,
             step=step,
             seal=seal,
-            environment=dict(self._worker.environment),
+            environment=dict(self._worker_of(run).environment),
         )
 
     async def _close(self, run: Run, operation: Operation) -> OperationOutcome:
         await run.all_saved()  # the results of saves come before that of the close in the journal
-        await self._worker.close_run(run.run_id, generation=run.generation)
+        await self._worker_of(run).close_run(run.run_id, generation=run.generation)
         await self._progress.flush_ended(run.run_id, run.progress)
         await self._history.sync(run.history)
         await self._catalog.runs.set_state(run.run_id, "unloaded")

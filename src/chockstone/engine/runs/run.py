@@ -21,6 +21,7 @@ from chockstone.wire.failures import ServerFailure
 
 Json = Mapping[str, Any]  # Any: plain JSON
 PARKED: Final = "it was parked"  # a reason to recover a run
+MOVED: Final = "it was moved to another replica"  # another
 RESTARTED: Final = "the server was started again"  # another
 _KEPT_ARCHIVES: Final = 2
 
@@ -134,6 +135,8 @@ class Run:
         self.used_seq_ids = used_seq_ids or UsedSeqIds()
         self.seals = dict(seals or {})  # of recovery archives, by name, as far as they are known
         self.state: RunState = Ready()
+        self.replica = 0  # whose calls it gets, if the worker has replicas
+        self.is_placed = False  # else the next recovery chooses a replica
         self.generation = 0  # of the worker that has the run as its last operation left it; 0: none has
         self.recovery_reason = recovery_reason  # why the present worker does not have it, if it does not
         self.recovery_deaths = 0  # workers that died while they recovered it
@@ -264,6 +267,19 @@ class Run:
 
     def cancel_closing(self) -> None:
         self.is_closing = False
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether a worker died before while it ran one of the operations that have not ended, or recovered it."""
+        return self.recovery_deaths > 0 or any(operation.deaths for operation in self._under_way)
+
+    def place(self, replica: int) -> None:
+        """Its calls go to this replica from now on. It must not be loaded in another one."""
+        self.replica, self.is_placed = replica, True
+
+    def unplace(self) -> None:
+        """The next recovery may choose another replica."""
+        self.is_placed = False
 
     def note_loaded(self, generation: int) -> None:
         """The worker of this generation has it as its last operation left it."""

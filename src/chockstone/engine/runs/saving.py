@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from weakref import WeakValueDictionary
 
-from chockstone.backends.protocol import SaveCall, Worker, WorkerLost
+from chockstone.backends.protocol import SaveCall, WorkerLost, Workers
 from chockstone.catalog import Catalog, CatalogError, CheckpointRow, CheckpointRowExists, RowMissing
 from chockstone.checkpoints.errors import CheckpointError, StoreError
 from chockstone.engine.audit import AuditLog
@@ -54,7 +54,7 @@ class WrittenCheckpoint:
 class Saving:
     def __init__(
         self,
-        worker: Worker,
+        workers: Workers,
         catalog: Catalog,
         storage: ArchiveStorage,
         checkpoints: CheckpointLifecycle,
@@ -66,7 +66,7 @@ class Saving:
         *,
         now: Callable[[], datetime],
     ) -> None:
-        self._worker = worker
+        self._workers = workers
         self._catalog = catalog
         self._storage = storage
         self._checkpoints = checkpoints
@@ -251,7 +251,8 @@ class Saving:
             raise (await self._refusal(row.path, share, again) if again.code == "no_room" else again) from again
 
     async def _call(self, run: Run, call: SaveCall, on_release: Release) -> WrittenCheckpoint:
-        reply = await self._worker.save(call, on_release=on_release, generation=run.generation)
+        worker = self._workers.replicas[run.replica]
+        reply = await worker.save(call, on_release=on_release, generation=run.generation)
         return WrittenCheckpoint(reply.size_bytes, reply.seal, reply.seconds)
 
     async def _is_tight(self, run: Run) -> bool:

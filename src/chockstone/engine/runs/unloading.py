@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from chockstone.backends.protocol import Worker
+from chockstone.backends.protocol import Workers
 from chockstone.catalog import Catalog, CatalogError, RowMissing
 from chockstone.engine.config import Busy
 from chockstone.engine.futures import GRACE_SECONDS, Futures
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class RunUnloader:
     def __init__(
         self,
-        worker: Worker,
+        workers: Workers,
         catalog: Catalog,
         runs: LiveRuns,
         journals: RunJournals,
@@ -44,7 +44,7 @@ class RunUnloader:
         in_background: Callable[[Coroutine[Any, Any, None]], None],
         trusts_ages: Callable[[], bool],
     ) -> None:
-        self._worker = worker
+        self._workers = workers
         self._catalog = catalog
         self._runs = runs
         self._journals = journals
@@ -142,7 +142,8 @@ class RunUnloader:
             with suppress(CatalogError):
                 await self._catalog.runs.set_state(run.run_id, "lost", failure=run.state.reason)
             with suppress(RequestError):
-                await self._worker.close_run(run.run_id, generation=self._worker.generation)
+                worker = self._workers.replicas[run.replica]
+                await worker.close_run(run.run_id, generation=worker.generation)
 
     async def _remove_journal(self, run: Run) -> None:
         async with self._runs.lock(run.run_id):

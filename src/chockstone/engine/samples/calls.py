@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
-from chockstone.backends.protocol import SampleCall, SampleReply, Worker, WorkerLost
+from chockstone.backends.protocol import SampleCall, SampleReply, WorkerLost, Workers
 from chockstone.engine.config import EngineLimits
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.samples.journal import SampleJournal
@@ -34,7 +34,7 @@ class NoWorker(Exception):
 class SampleCalls:
     def __init__(
         self,
-        worker: Worker,
+        workers: Workers,
         limits: EngineLimits,
         suspects: CrashSuspects,
         journal: SampleJournal | None,
@@ -42,7 +42,7 @@ class SampleCalls:
         recover_weights: RecoverWeights,
     ) -> None:
         self._recover_weights = recover_weights
-        self._worker = worker
+        self._workers = workers
         self._limits = limits
         self._suspects = suspects
         self._journal = journal
@@ -95,7 +95,7 @@ class SampleCalls:
             )
             request.is_sent, request.begun_at = True, time.time()
             try:
-                return await self._worker.sample(call)
+                return await self._workers.sample(call)
             finally:
                 request.is_sent = False
 
@@ -111,6 +111,6 @@ class SampleCalls:
 
     async def _wait_for_worker(self) -> None:
         try:
-            await self._worker.ready()
+            await self._workers.ready()
         except WorkerLost as error:
             raise NoWorker(str(error)) from error

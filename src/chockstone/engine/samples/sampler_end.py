@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from chockstone.backends.protocol import Worker
+from chockstone.backends.protocol import Workers
 from chockstone.catalog import SamplerRow
 from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.background import BackgroundTasks
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 class SamplerEnd:
     def __init__(
         self,
-        worker: Worker,
+        workers: Workers,
         storage: ArchiveStorage,
         sampling: Sampling,
         anonymous: AnonymousSamplers,
         background: BackgroundTasks,
     ) -> None:
-        self._worker = worker
+        self._workers = workers
         self._storage = storage
         self._sampling = sampling
         self._anonymous = anonymous
@@ -55,7 +55,7 @@ class SamplerEnd:
         """The worker deletes it after a write in progress; if the worker died, it is deleted here."""
         try:
             try:
-                await self._worker.forget(archive)
+                await self._workers.forget(archive)
             except ServerFailure:
                 await self._storage.delete(archive)
         except StoreError as error:

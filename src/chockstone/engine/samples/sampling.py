@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from chockstone.backends.protocol import SampleReply, Worker
+from chockstone.backends.protocol import SampleReply, Workers
 from chockstone.engine.config import Busy, EngineLimits
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.futures import Futures, Result
@@ -64,7 +64,7 @@ class Sampling:
 
     def __init__(
         self,
-        worker: Worker,
+        workers: Workers,
         futures: Futures,
         limits: EngineLimits,
         journal: SampleJournal | None = None,
@@ -86,7 +86,7 @@ class Sampling:
         from an archive, ``on_bad_archive`` when that archive is damaged or missing. ``on_routed`` is called with the
         records of which experts a sample's tokens had, before the client gets the sample. ``timings`` gets each sample
         that ended, by its sampling session."""
-        self._worker = worker
+        self._workers = workers
         self._archives: set[str] = set()  # that the worker may hold in memory
         self._on_sampled = on_sampled
         self._on_recorded = on_recorded
@@ -101,7 +101,9 @@ class Sampling:
         self._futures = futures
         self._limits = limits
         self._journal = journal
-        self._calls = SampleCalls(worker, limits, suspects or CrashSuspects(), journal, recover_weights=recover_weights)
+        self._calls = SampleCalls(
+            workers, limits, suspects or CrashSuspects(), journal, recover_weights=recover_weights
+        )
         self._seen: OrderedDict[str, Submitted] = OrderedDict()  # by request id
         self._under_way: dict[str, PendingSample] = {}  # by request id
         self._tasks: set[asyncio.Task[None]] = set()
@@ -193,7 +195,7 @@ class Sampling:
         for task in self._tasks:
             task.cancel()
         await self.drained()
-        if self._worker.is_ready:
+        if self._workers.is_ready:
             await asyncio.gather(*map(self._tell_cancelled, left))
         await self._journal.close()
 
@@ -372,7 +374,7 @@ class Sampling:
 
     async def _tell_cancelled(self, request_id: str) -> None:
         with suppress(RequestError):  # a worker that died has forgotten it anyway
-            await self._worker.cancel(request_id)
+            await self._workers.cancel(request_id)
 
     async def _sample(self, request: PendingSample) -> OperationOutcome:
         source = request.facts.source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -460,3 +461,11 @@ async def test_a_worker_that_was_of_use_is_started_again_without_a_long_wait(
         monkeypatch.undo()
 
     assert delays == [0.01, 0.02, 0.01, 0.02]
+
+
+async def test_no_two_workers_of_replicas_have_the_same_generation(rig: Rig) -> None:
+    generations = itertools.count(1)
+    async with rig.running(generations=generations) as one, rig.running(generations=generations) as other:
+        await asyncio.gather(one.ready(), other.ready())
+
+        assert {one.generation, other.generation} == {1, 2}

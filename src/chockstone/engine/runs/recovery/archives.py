@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from chockstone.backends.protocol import SaveCall, Worker, WorkerLost
+from chockstone.backends.protocol import SaveCall, WorkerLost, Workers
 from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.config import Durability
 from chockstone.engine.history.step_history import StepHistory
@@ -39,7 +39,7 @@ class RecoveryArchive:
 class RecoveryArchives:
     def __init__(
         self,
-        worker: Worker,
+        workers: Workers,
         storage: ArchiveStorage,
         durability: Durability,
         history: StepHistory,
@@ -49,7 +49,7 @@ class RecoveryArchives:
         on_written: Callable[[], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._worker = worker
+        self._workers = workers
         self._storage = storage
         self._durability = durability
         self._history = history
@@ -80,6 +80,7 @@ class RecoveryArchives:
 
         To be called when ``through`` is the last operation that was begun, and all operations have ended.
         """
+        worker = self._workers.replicas[run.replica]
         run.begin_archive()
         name = f"{recovery_folder(run.run_id)}/{through:016d}.{secrets.token_hex(4)}"
         try:
@@ -92,11 +93,11 @@ class RecoveryArchives:
                 metadata={
                     "run_id": run.run_id,
                     "through": through,
-                    "environment": dict(self._worker.environment),
+                    "environment": dict(worker.environment),
                 },
                 reserve_bytes=self._reserve_bytes,
             )
-            reply = await self._worker.save(call, on_release=release, generation=run.generation)
+            reply = await worker.save(call, on_release=release, generation=run.generation)
         except RequestError as error:
             self._instruments.save_failed("recovery", failure_reason(error))
             run.note_archive_failed()
@@ -118,20 +119,22 @@ class RecoveryArchives:
         self._on_written()
         return True
 
-    async def unload(self, run: Run) -> bool:
+    async def unload(self, run: Run, reason: str = PARKED) -> bool:
         """Write the run's state into a recovery archive and drop it from the worker; whether that succeeded.
 
+        ``reason``: why it will be recovered.
         To be called in a turn of its lane, or while the lane is halted.
         """
-        if not run.generation or run.generation != self._worker.generation or not run.journal.is_kept:
+        worker = self._workers.replicas[run.replica]
+        if not run.generation or run.generation != worker.generation or not run.journal.is_kept:
             return True  # no worker has it, or no server could recover it
-        if not self._worker.is_ready:
+        if not worker.is_ready:
             return False  # its worker died a moment ago, and the next one is not waited for
         if run.backlog.operations and not await self.take(run, run.last_begun):
             return False
         with suppress(WorkerLost):
-            await self._worker.close_run(run.run_id, generation=run.generation)
-        run.note_unloaded(PARKED)
+            await worker.close_run(run.run_id, generation=run.generation)
+        run.note_unloaded(reason)
         return True
 
     async def candidates(self, run_id: str) -> list[RecoveryArchive]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from chockstone.backends.protocol import RunSpec, Worker, WorkerLost
+from chockstone.backends.protocol import RunSpec, Worker, WorkerLost, Workers
 from chockstone.catalog import Catalog, CatalogError
 from chockstone.checkpoints.errors import CheckpointError, DamagedArchive, StoreError
 from chockstone.checkpoints.restoring.verdicts import Verdict
@@ -27,7 +28,8 @@ from chockstone.engine.runs.commands import ForwardBackward, OpenRun, SnapshotWe
 from chockstone.engine.runs.executor import Executor
 from chockstone.engine.runs.operations import Operation, OperationOutcome, digest_of
 from chockstone.engine.runs.recovery.archives import RecoveryArchive, RecoveryArchives
-from chockstone.engine.runs.run import PARKED, RESTARTED, Run
+from chockstone.engine.runs.recovery.run_placer import RunPlacer
+from chockstone.engine.runs.run import MOVED, PARKED, RESTARTED, Run
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.telemetry import tracing
 from chockstone.telemetry.declarations import RecoveryReason
@@ -103,7 +105,8 @@ class RecoveryReceipt:
 class RunRecovery:
     def __init__(
         self,
-        worker: Worker,
+        workers: Workers,
+        placer: RunPlacer,
         catalog: Catalog,
         storage: ArchiveStorage,
         executor: Executor,
@@ -116,7 +119,8 @@ class RunRecovery:
         now: Callable[[], datetime],
     ) -> None:
         """``settle`` ends an operation that had no result before."""
-        self._worker = worker
+        self._workers = workers
+        self._placer = placer
         self._catalog = catalog
         self._storage = storage
         self._executor = executor
@@ -126,18 +130,19 @@ class RunRecovery:
         self._instruments = instruments
         self._settle = settle
         self._now = now
-        self._turn = asyncio.Lock()  # one recovery at a time: two at once would each take twice as long
+        # One recovery at a time in each worker: two at once would each take twice as long.
+        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def recover(self, run: Run, *, before: Operation | None) -> None:
         """Have the present worker hold the run as it was before the operation; do nothing if it already does.
 
         Raises WorkerLost, NotRecovered, Postponed, and Halted, also if no worker will ever be ready.
         """
-        await self._wait_for_worker(run)
-        if run.generation == self._worker.generation:
+        worker = await self._wait_for_worker(run)
+        if run.generation == worker.generation:
             return
         base_model = ModelName.parse(run.base_model).base
-        if base_model not in self._worker.environment.get("models", {base_model: ""}):
+        if base_model not in worker.environment.get("models", {base_model: ""}):
             raise self._hold(
                 run,
                 f"base model {base_model!r} is not served at the moment: start the server with "
@@ -147,7 +152,7 @@ class RunRecovery:
             return  # there is nothing to recover yet
         await run.all_saved()  # saves of the last worker end first, one way or another
         run.wait("the run waits for its turn to be recovered")
-        async with self._turn:
+        async with self._turns[run.replica]:
             if not run.journal.is_kept:
                 raise NotRecovered(
                     f"run {run.run_id!r} is not loaded any more: {run.recovery_reason}, and no journal is kept. "
@@ -170,11 +175,12 @@ class RunRecovery:
         log.error("run waits run=%s reason=%s", run.run_id, reason)
         return Halted(reason)
 
-    async def _wait_for_worker(self, run: Run) -> None:
-        if not self._worker.is_ready:
+    async def _wait_for_worker(self, run: Run) -> Worker:
+        """The worker that the run is placed in. Raises Halted."""
+        if not self._placer.is_ready_for(run):
             run.wait("the worker is being started, and the models are being loaded")
         try:
-            await self._worker.ready()
+            return await self._placer.place(run)
         except WorkerLost as error:  # none will be started: the server ends, and the next one continues
             raise Halted from error
         finally:
@@ -215,12 +221,13 @@ class RunRecovery:
 
     async def _load_newest(self, run: Run, receipt: RecoveryReceipt) -> int:
         """The last operation that the loaded archive holds; 0: no archive can be read, and nothing is loaded."""
-        generation = self._worker.generation
+        worker = self._workers.replicas[run.replica]
+        generation = worker.generation
         candidates = await self._archives.candidates(run.run_id)
         walk = WalkBack(candidates)
         then: Mapping[str, Any] = {}
         for candidate in walk:
-            await self._worker.open_run(
+            await worker.open_run(
                 run.run_id,
                 owner=run.owner,
                 base_model=run.base_model,
@@ -229,9 +236,7 @@ class RunRecovery:
             )
             try:
                 seal, started = run.seals.get(candidate.name), time.perf_counter()
-                await self._worker.load(
-                    run.run_id, candidate.name, with_optimizer=True, seal=seal, generation=generation
-                )
+                await worker.load(run.run_id, candidate.name, with_optimizer=True, seal=seal, generation=generation)
                 self._instruments.restored("recovery", seconds=time.perf_counter() - started)
                 steps, then = await self._inspect(run, candidate)
                 run.note_step(steps)
@@ -248,7 +253,7 @@ class RunRecovery:
             chosen = walk.choice.candidate
             run.note_loaded(generation)
             receipt.archive = chosen.name
-            receipt.notes += differences(then, self._worker.environment, run.base_model)
+            receipt.notes += differences(then, worker.environment, run.base_model)
             run.begin_replay(sorted(each.through for each in candidates if each.through <= chosen.through))
             return chosen.through
         return await self._without_archive(run, receipt, walk)
@@ -257,14 +262,14 @@ class RunRecovery:
         """0 if the journal holds everything; raises if the run cannot be recovered without an archive."""
         if walk.blocked is not None and walk.blocked.verdict in _PASSING:
             raise Postponed(f"recovery archive {walk.blocked.candidate.name!r} cannot be read: {walk.blocked.reason}")
-        first = run.journal.first_of_all()
+        first, now = run.journal.first_of_all(), self._workers.replicas[run.replica].environment
         then: Mapping[str, Any] = {}
         if first is not None and first.outcome is not None:
             then = first.outcome.facts.get("environment", {})
         elif walk.judged:
             with suppress(CheckpointError):  # as far as it can be read
                 _, then = await self._inspect(run, walk.judged[0].candidate)
-        if _is_another_model(then, self._worker.environment, run.base_model):
+        if _is_another_model(then, now, run.base_model):
             base_model = ModelName.parse(run.base_model).base
             raise self._hold(
                 run,
@@ -284,7 +289,7 @@ class RunRecovery:
                 f"beginning: {reasons}. Resume it from its last checkpoint.",
                 is_final=walk.ending is Ending.EXHAUSTED,  # else the store has none, as when a disk is not mounted
             )
-        receipt.notes += differences(then, self._worker.environment, run.base_model)
+        receipt.notes += differences(then, now, run.base_model)
         run.begin_replay([])
         return 0
 
@@ -396,7 +401,7 @@ class RunRecovery:
 
 
 def _reason(recovery_reason: str) -> RecoveryReason:
-    if recovery_reason == PARKED:
+    if recovery_reason in (PARKED, MOVED):
         return "run_parked"
     return "server_restarted" if recovery_reason == RESTARTED else "worker_died"
 
