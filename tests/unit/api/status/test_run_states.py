@@ -25,6 +25,9 @@ class FakeEngine:
     generation: int = 2
     journal_trouble: str | None = None
 
+    def holds(self, run: Run) -> bool:
+        return self.is_ready and run.generation == self.generation
+
 
 @pytest.mark.parametrize(
     ("run", "engine", "state"),
