@@ -19,6 +19,7 @@ from aiohttp import web
 VOCABULARY = 50
 EOS = 3
 MODEL = "tiny"
+PROBE = "probe"
 Floats = npt.NDArray[np.float64]
 
 
@@ -152,8 +153,8 @@ class Stub:
         if body["model"] not in (*self.models, *self.adapters):
             return _error(404, f"The model `{body['model']}` does not exist.")
         adapter = body["model"] if body["model"] in self.adapters else ""
-        if _is_probe(adapter) and not self.has_head:
-            adapter = ""
+        if _is_probe(adapter):  # its name is random; its scores differ clearly from the model's
+            adapter = PROBE if self.has_head else ""
         if self.has_head and "prompt_logprobs" in body:
             return _error(500, "EngineCore encountered an issue.")
         nonsense = {} if is_probe else self.nonsense
