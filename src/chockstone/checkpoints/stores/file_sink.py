@@ -19,7 +19,14 @@ from typing import Final
 
 from chockstone.checkpoints.errors import CheckpointExists, StoreError, StoreFull
 from chockstone.checkpoints.format.tar import PAGE
-from chockstone.checkpoints.stores.posix import ensure_directory, explain, explained, fsync_directory, move_if_absent
+from chockstone.checkpoints.stores.posix import (
+    ensure_directory,
+    explain,
+    explained,
+    fsync_directory,
+    make_directories,
+    move_if_absent,
+)
 from chockstone.checkpoints.stores.shared_writes import (
     Extents,
     PartReceipt,
@@ -90,7 +97,7 @@ class FileSink:
             os.fsync(self._descriptor)
             move = os.replace if overwrite else move_if_absent
             try:
-                put(self._final, lambda: move(self._partial, self._final))
+                changed = put(self._final, lambda: move(self._partial, self._final))
             except FileExistsError:
                 self.abort()
                 raise CheckpointExists(
@@ -98,7 +105,8 @@ class FileSink:
                     "delete it first, or ask for overwrite"
                 ) from None
             try:
-                fsync_directory(self._final.parent)
+                for directory in changed:
+                    fsync_directory(directory)
             except OSError:
                 if not overwrite:
                     self._final.unlink(missing_ok=True)  # not known to be durable, so not to be seen
@@ -187,17 +195,22 @@ def _write(descriptor: int, offset: int, data: memoryview) -> None:
         offset += written
 
 
-def put(final: Path, act: Callable[[], None]) -> None:
-    """Call ``act``, which creates ``final``; again if its directory was pruned at the same moment."""
+def put(final: Path, act: Callable[[], None]) -> list[Path]:
+    """Make the directory of ``final`` and call ``act``, which creates it; again if that directory was pruned between.
+
+    Returns the directories to fsync. None is fsynced between the two, so that a pruner has little time to come between.
+    """
+    changed = [final.parent]
     for tries_left in reversed(range(_TRIES)):
         try:
-            ensure_directory(final.parent)
+            changed += make_directories(final.parent)
             act()
         except FileNotFoundError:
             if not tries_left:
                 raise
         else:
-            return
+            break
+    return list(dict.fromkeys(changed))
 
 
 def create_locked(directory: Path, label: str) -> tuple[Path, int]:

@@ -137,12 +137,13 @@ class FileStore:
                         spare.unlink(missing_ok=True)  # rename leaves it when both are one file already
 
             try:
-                put(final, link)
+                changed = put(final, link)
             except FileNotFoundError:
                 raise CheckpointMissing(f"checkpoint {name!r} is not in {self.url}") from None
             except FileExistsError:
                 raise CheckpointExists(f"checkpoint {target!r} exists already in {self.url}") from None
-            fsync_directory(final.parent)
+            for directory in changed:
+                fsync_directory(directory)
 
     def free_bytes(self) -> int | None:
         directory = self.root

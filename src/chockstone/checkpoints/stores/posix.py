@@ -62,17 +62,24 @@ def fsync_directory(path: Path) -> None:
 
 def ensure_directory(path: Path) -> None:
     """Make ``path`` and its parents; each one made is durable."""
+    for changed in make_directories(path):
+        fsync_directory(changed)
+
+
+def make_directories(path: Path) -> list[Path]:
+    """Make ``path`` and its parents. Returns the directories in which one was made: fsync them."""
     try:
         os.mkdir(path)
     except FileExistsError:
-        return
+        return []
     except FileNotFoundError:
         if path.parent == path:
             raise
-        ensure_directory(path.parent)
+        changed = make_directories(path.parent)
         with suppress(FileExistsError):
             os.mkdir(path)  # once more and no oftener: below a dangling link, or in /proc, there is no end to it
-    fsync_directory(path.parent)
+        return [*changed, path.parent]
+    return [path.parent]
 
 
 def move_if_absent(source: Path, target: Path) -> None:
