@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -26,12 +28,24 @@ def test_slash_focuses_the_search_and_rows_open_with_enter(visit: Visit, made: M
     page.keyboard.press("/")
     expect(page.locator("[data-search]")).to_be_focused()
     page.keyboard.type("belay-sft")
-    expect(page.locator("tr[data-href]")).to_have_count(1)
+    expect(page).to_have_url(re.compile("query=belay-sft"))  # the rows of the whole word are shown
     page.keyboard.press("Escape")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
 
     expect(page.get_by_test_id("page-run").first).to_be_visible()
+
+
+def test_the_chosen_row_stays_chosen_when_the_rows_are_replaced(visit: Visit, made: Made) -> None:
+    page = visit(ANN).open("/console/runs")
+    page.keyboard.press("j")
+    chosen = page.locator("tr[data-current]").get_attribute("data-href")
+    page.evaluate("document.querySelector('tr[data-current]').dataset.old = ''")
+
+    page.evaluate("document.querySelector('form.toolbar').requestSubmit()")
+
+    expect(page.locator("tr[data-old]")).to_have_count(0)
+    expect(page.locator("tr[data-current]")).to_have_attribute("data-href", str(chosen))
 
 
 def test_a_question_mark_shows_the_shortcuts_and_escape_closes_them(visit: Visit, made: Made) -> None:

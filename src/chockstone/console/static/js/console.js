@@ -138,12 +138,20 @@
 
   // Keyboard
   let wentAt = 0;
+  let currentHref = null; // of the row that j and k chose; it stays chosen when the rows are replaced
+  function showCurrent() {
+    if (currentHref === null || one("tr[data-current]")) return;
+    for (const row of all("tr[data-href]")) row.toggleAttribute("data-current", row.dataset.href === currentHref);
+  }
+  document.addEventListener("htmx:afterSwap", showCurrent);
+  document.addEventListener("console:part", showCurrent);
   function moveRow(by) {
     const rows = all("tr[data-href], summary.item-row");
     if (!rows.length) return;
     const now = rows.findIndex((row) => row.hasAttribute("data-current"));
     const next = rows[Math.max(0, Math.min(rows.length - 1, now < 0 ? 0 : now + by))];
     for (const row of rows) row.toggleAttribute("data-current", row === next);
+    currentHref = next.dataset.href || null;
     next.scrollIntoView({ block: "nearest" });
     if (next.nodeName === "SUMMARY") next.focus(); // Enter opens it
   }
