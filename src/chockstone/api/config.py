@@ -49,6 +49,7 @@ class ServerConfig:
     store: str | None  # a URL or a directory; None: in ``data``
     downloads: str  # archives in a bucket: redirect clients to it, or "relay"
     backend: str  # or "ray"
+    replicas: int  # of the worker; 0: one per GPU
     workers: int  # of Ray
     min_workers: int | None  # None: no fewer than ``workers``
     ray_address: str | None  # None: start a cluster

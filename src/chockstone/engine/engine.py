@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from chockstone.backends.protocol import Workers, WorkerStatus
+from chockstone.backends.protocol import Worker, Workers, WorkerStatus
 from chockstone.catalog import Catalog, CatalogError, RowMissing, RunRow
 from chockstone.catalog.database.retry import waiting_for_catalog
 from chockstone.catalog.tables.losses import LossRow
@@ -176,6 +176,10 @@ class Engine:
     def trouble(self) -> str | None:
         """Why the worker does not get ready, if several in a row did not."""
         return self._workers.trouble
+
+    @property
+    def replicas(self) -> Sequence[Worker]:
+        return self._workers.replicas
 
     @property
     def worker_status(self) -> WorkerStatus:

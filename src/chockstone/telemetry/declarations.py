@@ -176,6 +176,17 @@ RECOVERY_FAILURES: Final = _runs.counter("recovery_failures_total", "Runs that c
 WORKER_READY: Final = _runs.gauge("worker_ready", "1 if a worker has loaded the models, else 0.")
 WORKER_RESTARTS: Final = _runs.counter("worker_restarts_total", "Workers that died and were started again.")
 WORKER_MEMORY: Final = _runs.gauge("worker_memory_bytes", "Resident memory of the worker process.")
+REPLICA_READY: Final = _runs.gauge(
+    "replica_ready",
+    "1 if a replica of the worker has loaded the models, else 0. Absent with one worker.",
+    {"replica": ()},
+)
+REPLICA_RUNS: Final = _runs.gauge(
+    "replica_runs", "Runs that a replica of the worker holds or is to recover. Absent with one worker.", {"replica": ()}
+)
+REPLICA_MEMORY: Final = _runs.gauge(
+    "replica_memory_bytes", "Resident memory of a replica of the worker. Absent with one worker.", {"replica": ()}
+)
 GPU_USED: Final = _runs.gauge(
     "gpu_memory_used_bytes", "Used memory of each GPU of the worker. Absent without a GPU.", {"gpu": ()}
 )

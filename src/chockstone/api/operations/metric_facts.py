@@ -9,6 +9,7 @@ import asyncio
 import logging
 import shutil
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
@@ -111,6 +112,17 @@ def _worker(engine: Engine) -> Iterator[Metric]:
         yield declared.GPU_TOTAL.family(*(((number,), float(gpu.total_bytes)) for number, gpu in gpus))
     if status.sampler is not None:
         yield from _sampler(status.sampler)
+    if len(engine.replicas) > 1:
+        yield from _replicas(engine)
+
+
+def _replicas(engine: Engine) -> Iterator[Metric]:
+    workers = [((str(number),), worker) for number, worker in enumerate(engine.replicas)]
+    runs = Counter(str(run.replica) for run in engine.runs if run.is_placed)
+    known = [(label, worker.status.memory.resident_bytes) for label, worker in workers]
+    yield declared.REPLICA_READY.family(*((label, float(worker.is_ready)) for label, worker in workers))
+    yield declared.REPLICA_RUNS.family(*((label, float(runs[label[0]])) for label, _ in workers))
+    yield declared.REPLICA_MEMORY.family(*((label, float(size)) for label, size in known if size is not None))
 
 
 def _sampler(status: SamplerStatus) -> Iterator[Metric]:

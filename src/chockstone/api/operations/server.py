@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -14,6 +15,8 @@ from chockstone.api.status.problems import ServerProblem
 from chockstone.api.status.queue_load import queue_load
 from chockstone.api.status.run_states import count_by_state
 from chockstone.api.users import CallerDep
+from chockstone.backends.protocol import WorkerMemory
+from chockstone.engine.engine import Engine
 from chockstone.wire.messages.operations.server import (
     DiskReport,
     GpuReport,
@@ -21,6 +24,7 @@ from chockstone.wire.messages.operations.server import (
     JournalReport,
     ProblemReport,
     QueueReport,
+    ReplicaReport,
     ServedModel,
     ServerResponse,
     TokensPerSecond,
@@ -88,12 +92,36 @@ def worker_report(context: Context) -> WorkerReport:
         processes=environment.get("processes"),
         torch=environment.get("torch"),
         memory_bytes=status.memory.resident_bytes,
-        gpus=[
-            GpuReport(name=gpu.name, used_bytes=gpu.used_bytes, total_bytes=gpu.total_bytes)
-            for gpu in status.memory.gpus
-        ],
+        gpus=_gpus(status.memory),
         held=None if status.memory.held is None else HeldMemoryReport(**asdict(status.memory.held)),
+        replicas=_replicas(engine),
     )
+
+
+def _replicas(engine: Engine) -> list[ReplicaReport]:
+    if len(engine.replicas) == 1:
+        return []
+    runs = Counter(run.replica for run in engine.runs if run.is_placed)
+    found = []
+    for number, status in enumerate(worker.status for worker in engine.replicas):
+        died_at = status.last_death_at
+        report = ReplicaReport(
+            number=number,
+            state=status.phase,
+            since=datetime.fromtimestamp(status.since, UTC),
+            restarts=status.deaths,
+            runs=runs[number],
+            memory_bytes=status.memory.resident_bytes,
+            last_death=status.last_death,
+            last_death_at=None if died_at is None else datetime.fromtimestamp(died_at, UTC),
+            gpus=_gpus(status.memory),
+        )
+        found.append(report)
+    return found
+
+
+def _gpus(memory: WorkerMemory) -> list[GpuReport]:
+    return [GpuReport(name=gpu.name, used_bytes=gpu.used_bytes, total_bytes=gpu.total_bytes) for gpu in memory.gpus]
 
 
 async def _disk(context: Context) -> DiskReport | None:

@@ -7,9 +7,10 @@ need the worker wait for it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -26,7 +27,7 @@ from chockstone.api.serving.http_server import event_loop, get_ready, http_serve
 from chockstone.api.serving.startup import Announce, CannotStart, Prepared, ray_plan, require_keys
 from chockstone.api.signed_urls import SignedUrls
 from chockstone.api.users import UserDirectory, follow_keys, read_secret
-from chockstone.backends.protocol import Worker
+from chockstone.backends.protocol import Workers
 from chockstone.backends.ray.backend import RayBackend
 from chockstone.backends.supervision.local import LocalBackend
 from chockstone.backends.supervision.supervisor import WorkerSupervisor
@@ -39,6 +40,7 @@ from chockstone.engine.ownership.clock import ServerClock
 from chockstone.engine.ownership.data_directory import TRACKING
 from chockstone.engine.ownership.keys_record import KeysRecord
 from chockstone.engine.ownership.lost_catalog import refuse_new_catalog
+from chockstone.engine.replicas.replica_set import ReplicaSet
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.tracking.tracking import Tracking
 from chockstone.telemetry import tracing
@@ -88,13 +90,14 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, m
         failures.append(reason)
         stop.set()
 
-    def lost(reason: str) -> None:
-        engine.worker_lost(reason)
+    def lost(replica: int, reason: str) -> None:
+        engine.worker_lost(reason, replica)
 
-    backend = _backend(config, prepared, on_lost=lost, on_fatal=fail)
+    replicas = _replicas(config, prepared, on_lost=lost, on_fatal=fail)
+    kill = partial(_kill, replicas)
     sources = SamplerSources()
     engine = Engine(
-        await _with_sampler(config, backend, storage),
+        await _workers(config, replicas, storage),
         catalog,
         storage,
         data=config.data,
@@ -131,8 +134,8 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, m
     except (CatalogError, OSError) as error:
         raise CannotStart(str(error)) from error
     tracking.start()
-    background = _start_background(context, keys, clock, opened, prepared, end=partial(_end, backend))
-    stop_on_signals(stop, at_once=backend.kill)
+    background = _start_background(context, keys, clock, opened, prepared, end=partial(_end, kill))
+    stop_on_signals(stop, at_once=kill)
     serving = await start_serving(server, prepared.claim.sock)
     announce(prepared.claim.sock.getsockname()[1], users.names)
     await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
@@ -227,31 +230,46 @@ async def _claim_catalog(catalog: Catalog, config: ServerConfig) -> EngineLock |
     )
 
 
-def _end(backend: WorkerSupervisor, reason: str) -> None:
+def _kill(replicas: Sequence[WorkerSupervisor]) -> None:
+    for each in replicas:
+        each.kill()
+
+
+def _end(kill: Callable[[], None], reason: str) -> None:
     """Exit at once: an engine whose data or catalog may belong to another server must not write, even to shut down."""
     log.critical("the server ends at once, and nothing acknowledged is lost: %s", reason)
-    backend.kill()
+    kill()
     os._exit(1)
 
 
-def _backend(
-    config: ServerConfig, prepared: Prepared, *, on_lost: Callable[[str], None], on_fatal: Callable[[str], None]
-) -> WorkerSupervisor:
-    settings, first, inherit = prepared.worker_config, prepared.worker, [prepared.claim.lock]
+def _replicas(
+    config: ServerConfig, prepared: Prepared, *, on_lost: Callable[[int, str], None], on_fatal: Callable[[str], None]
+) -> list[WorkerSupervisor]:
+    """One supervisor per replica; ``on_lost`` gets the number of the replica that died."""
+    configs, first, inherit = prepared.worker_configs, prepared.worker, [prepared.claim.lock]
     if config.backend == "ray":
-        return RayBackend(ray_plan(config), settings, on_lost=on_lost, on_fatal=on_fatal, first=first, inherit=inherit)
-    return LocalBackend(
-        settings,
-        on_lost=on_lost,
-        on_fatal=on_fatal,
-        first=first,
-        inherit=inherit,
-        spare_seconds=config.spare_seconds,
-    )
+        lost = partial(on_lost, 0)
+        return [RayBackend(ray_plan(config), configs[0], on_lost=lost, on_fatal=on_fatal, first=first, inherit=inherit)]
+    generations = itertools.count(1)
+    return [
+        LocalBackend(
+            settings,
+            on_lost=partial(on_lost, number),
+            on_fatal=on_fatal,
+            first=first if number == 0 else None,
+            inherit=inherit,
+            spare_seconds=config.spare_seconds,
+            generations=generations,
+        )
+        for number, settings in enumerate(configs)
+    ]
 
 
-async def _with_sampler(config: ServerConfig, backend: WorkerSupervisor, storage: ArchiveStorage) -> Worker:
-    """The backend itself, or one that sends samples to vLLM servers. Raises CannotStart."""
+async def _workers(config: ServerConfig, replicas: Sequence[WorkerSupervisor], storage: ArchiveStorage) -> Workers:
+    """The only replica, all of them together, or a worker that sends samples to vLLM servers. Raises CannotStart."""
+    if len(replicas) > 1:
+        return ReplicaSet(replicas)
+    [backend] = replicas
     if config.sampler != "vllm":
         return backend
     from chockstone.backends.supervision.vllm_backend import (  # late: few servers use vLLM

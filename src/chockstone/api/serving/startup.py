@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 import resource
 import socket
 import time
@@ -18,7 +19,9 @@ from typing import Final
 
 from chockstone.api.config import ServerConfig
 from chockstone.backends.ray.plan import RayPlan, spawn_driver
+from chockstone.backends.supervision.cuda import visible_gpus
 from chockstone.backends.supervision.process import WorkerConfig, WorkerProcess, spawn_worker
+from chockstone.backends.supervision.replica_configs import replica_configs
 from chockstone.engine.ownership.catalog_claim import CatalogRefused, require_catalog_within
 from chockstone.engine.ownership.data_directory import (
     ARCHIVES,
@@ -73,8 +76,8 @@ class ServerClaim:
 @dataclass(frozen=True, slots=True)
 class Prepared:
     claim: ServerClaim
-    worker_config: WorkerConfig
-    worker: WorkerProcess
+    worker_configs: tuple[WorkerConfig, ...]  # by replica
+    worker: WorkerProcess  # of the first replica
 
 
 @contextlib.contextmanager
@@ -94,9 +97,9 @@ def prepared(config: ServerConfig, claim: ServerClaim) -> Iterator[Prepared]:
         _warn_of_readers(config)
         _check_catalog(config)
         _claim_store(config)
-        settings = worker_config(config)
+        settings = worker_configs(config)
         try:
-            worker = _spawn(config, settings, claim.lock)
+            worker = _spawn(config, settings[0], claim.lock)
         except OSError as error:
             raise CannotStart(f"the worker process cannot be started: {error}") from error
         try:
@@ -144,7 +147,14 @@ def _spawn(config: ServerConfig, settings: WorkerConfig, lock: int) -> WorkerPro
     return spawn_worker(settings, inherit=[lock])
 
 
-def worker_config(config: ServerConfig) -> WorkerConfig:
+def worker_configs(config: ServerConfig) -> tuple[WorkerConfig, ...]:
+    """One for each replica of the worker."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    gpus = [] if config.replicas == 1 else visible_gpus(config.device)
+    return replica_configs(_worker_config(config), config.replicas, cores=cores, gpus=gpus)
+
+
+def _worker_config(config: ServerConfig) -> WorkerConfig:
     return WorkerConfig(
         models={name: str(directory.resolve()) for name, directory in config.models.items()},
         store=config.store_url,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import os
 import platform
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,21 @@ def why_no_cuda() -> str | None:
     if not build.get("cuda"):
         return f"torch {build.get('__version__') or ''} is a build for CPUs only".replace("  ", " ")
     return None if platform.system() != "Linux" else why_no_device(_DRIVER)
+
+
+def visible_gpus(device: str, driver: str = _DRIVER) -> list[str]:
+    """The GPUs that a worker on ``device`` could use, named as in CUDA_VISIBLE_DEVICES. Finds none on ROCm."""
+    if device == "cpu":
+        return []
+    try:
+        library = ctypes.CDLL(driver)
+    except OSError:
+        return []
+    count = ctypes.c_int(0)
+    if library.cuInit(0) != 0 or library.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return []
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return named[: count.value] if named else [str(number) for number in range(count.value)]
 
 
 def read_build(version_file: Path) -> dict[str, str | None]:

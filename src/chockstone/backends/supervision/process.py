@@ -42,6 +42,7 @@ class WorkerConfig:
     dtype: str = "auto"
     base_precision: BasePrecision = "auto"
     threads: int = 0  # 0: the number of cores
+    gpu: str | None = None  # the only one that the worker sees, as in CUDA_VISIBLE_DEVICES; None: all
     max_sequences: int = 256
     tokens_per_micro_batch: int = 0  # 0: chosen for the device
     activation_checkpointing: ActivationCheckpointing = "auto"
@@ -87,6 +88,8 @@ def spawn_worker(
     The worker is killed when the calling thread ends.
     """
     settings = {"CHOCKSTONE_WORKER": orjson.dumps(asdict(config)).decode()}
+    if config.gpu is not None:
+        settings["CUDA_VISIBLE_DEVICES"] = config.gpu
     return spawn(command, environment=os.environ | MODEL_ENVIRONMENT | settings, inherit=inherit)
 
 

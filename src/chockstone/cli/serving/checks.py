@@ -34,6 +34,7 @@ def check_settings(settings: Settings) -> None:
     _check_store(settings)
     _check_ray(settings.deployment)
     _check_vllm(settings.deployment)
+    _check_replicas(settings.deployment)
     for tracker in settings.track:
         _require(tracker, f"--track {tracker}", instead=f"leave {tracker} out of --track")
     recovery = settings.recovery
@@ -162,6 +163,15 @@ def _check_vllm(deployment: DeploymentSettings) -> None:
     if len(set(deployment.vllm_urls)) < len(deployment.vllm_urls):
         raise SettingsError("--vllm-url names the same server twice; name each of them once")
     _require("vllm", "--sampler vllm", instead="leave --sampler out")
+
+
+def _check_replicas(deployment: DeploymentSettings) -> None:
+    if deployment.replicas == 1:
+        return
+    if deployment.backend == "ray":
+        raise SettingsError("--replicas is for workers on this machine, not on Ray; leave it or --backend ray out")
+    if deployment.sampler == "vllm":
+        raise SettingsError("--replicas does not work with vLLM servers yet; leave it or --sampler vllm out")
 
 
 def _stored_users(settings: Settings) -> list[str] | None:

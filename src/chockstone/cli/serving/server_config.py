@@ -53,6 +53,7 @@ def server_config(settings: Settings) -> ServerConfig:
         store=deployment.store,
         downloads=deployment.downloads,
         backend=deployment.backend,
+        replicas=deployment.replicas,
         workers=deployment.workers,
         min_workers=deployment.min_workers,
         ray_address=deployment.ray_address,

@@ -31,6 +31,7 @@ from chockstone.cli.settings.values import (
     ModelSetting,
     choice,
     duration,
+    number_or_auto,
     optional,
     ratio,
     size,
@@ -169,6 +170,11 @@ class DeploymentSettings:
     )
     backend: BackendKind = setting(
         choice(BackendKind), "local", "Compute backend: one process, or Ray workers that share each model."
+    )
+    replicas: int = setting(
+        number_or_auto(1, 64),
+        1,
+        "Number of worker processes, each with a copy of the models, that share runs and samples; auto: one per GPU.",
     )
     workers: int = setting(whole_number(1, 4096), 1, "Number of Ray workers; each holds a part of every model.")
     min_workers: int | None = setting(

@@ -78,6 +78,21 @@ def whole_number(least: int, most: int) -> ValueKind[int]:
     return ValueKind("N", read, flag_type=int)
 
 
+def number_or_auto(least: int, most: int) -> ValueKind[int]:
+    """``auto`` means 0."""
+    number = whole_number(least, most)
+
+    def read(value: object, base: Path) -> int:
+        if value == "auto":
+            return 0
+        try:
+            return number.read(value, base)
+        except ValueError as error:
+            raise ValueError(f"{error}, nor auto") from None
+
+    return ValueKind("N|auto", read, lambda value: str(value or "auto"))
+
+
 def ratio() -> ValueKind[float]:
     """From 0 to 1."""
 

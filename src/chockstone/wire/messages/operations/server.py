@@ -47,6 +47,20 @@ class HeldMemoryReport(Response):
     available_bytes: int | None = None  # that may still be allocated
 
 
+class ReplicaReport(Response):
+    """One of several workers with the same models."""
+
+    number: int
+    state: WorkerState
+    since: Timestamp
+    restarts: int  # workers that died since the server started
+    runs: int  # that it holds or is to recover
+    memory_bytes: int | None = None  # resident memory, as its last heartbeat said
+    last_death: str | None = None
+    last_death_at: Timestamp | None = None
+    gpus: list[GpuReport] = []
+
+
 class WorkerReport(Response):
     """``failing``: several workers in a row died before they were ready. ``stopped``: no worker is started again."""
 
@@ -66,6 +80,7 @@ class WorkerReport(Response):
     memory_bytes: int | None = None  # resident memory of the worker process, as its last heartbeat said
     gpus: list[GpuReport] = []
     held: HeldMemoryReport | None = None  # as the last heartbeat said
+    replicas: list[ReplicaReport] = []  # empty if there is one worker; the fields above are of all together
 
 
 class DiskReport(Response):
