@@ -24,6 +24,7 @@ from chockstone.console.app import make_console
 from chockstone.engine.config import StorageRules
 from chockstone.engine.engine import Engine
 from chockstone.engine.ownership.data_directory import ARCHIVES
+from chockstone.engine.replicas.replica_set import ReplicaSet
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from support.api.server_configs import default_config
 from support.engine.fake_backend import FakeBackend
@@ -36,8 +37,12 @@ KEY = "tml-local"
 class Served:
     app: FastAPI
     engine: Engine
-    backend: FakeBackend
+    backends: list[FakeBackend]  # one per replica
     http: httpx.AsyncClient  # paths are relative to /api/v1/
+
+    @property
+    def backend(self) -> FakeBackend:
+        return self.backends[0]
 
     async def session(self) -> str:
         answer = await self.http.post("create_session", json={"sdk_version": "0.36.0"})
@@ -54,17 +59,20 @@ async def serve_in_process(
     keys: Mapping[str, str] | None = None,
     admins: frozenset[str] = frozenset(),
     uploads: Uploads | None = None,
+    replicas: int = 1,
 ) -> AsyncIterator[Served]:
     """Archives go to ``home/checkpoints``, unless to another store."""
     store = store or open_store(home / ARCHIVES)
-    backend = FakeBackend(store)
-    backend.environment["models"] = dict.fromkeys(models, "")
+    backends = [FakeBackend(store) for _ in range(replicas)]
+    for number, backend in enumerate(backends):
+        backend.environment["models"] = dict.fromkeys(models, "")
+        backend.generation = 1 + 1000 * number
     storage = ArchiveStorage(store)
     sources = SamplerSources()
     config = default_config(home, models=models, storage=rules or StorageRules(), keys=keys or {}, admins=admins)
     async with await Catalog.open(catalog_url(home)) as catalog:
         engine = Engine(
-            backend,
+            backends[0] if replicas == 1 else ReplicaSet(backends),
             catalog,
             storage,
             data=home,
@@ -89,6 +97,6 @@ async def serve_in_process(
         async with httpx.AsyncClient(
             transport=transport, base_url="http://localhost/api/v1/", headers={"X-API-Key": KEY}, timeout=60
         ) as http:
-            yield Served(app, engine, backend, http)
+            yield Served(app, engine, backends, http)
         await engine.stop()
         storage.close()

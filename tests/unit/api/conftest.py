@@ -34,9 +34,16 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def served(store: Path, models: dict[str, Path], rules: StorageRules) -> AsyncIterator[Served]:
+def replicas() -> int:
+    return 1
+
+
+@pytest.fixture
+async def served(store: Path, models: dict[str, Path], rules: StorageRules, replicas: int) -> AsyncIterator[Served]:
     """With keys for three users, of whom ``root`` is an admin."""
-    async with serve_in_process(store.parent, models, rules=rules, keys=KEYS, admins=frozenset({"root"})) as served:
+    async with serve_in_process(
+        store.parent, models, rules=rules, keys=KEYS, admins=frozenset({"root"}), replicas=replicas
+    ) as served:
         yield served
 
 

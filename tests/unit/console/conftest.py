@@ -32,11 +32,16 @@ def models(tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.fixture
-async def served(tmp_path: Path, models: dict[str, Path]) -> AsyncIterator[Served]:
+def replicas() -> int:
+    return 1
+
+
+@pytest.fixture
+async def served(tmp_path: Path, models: dict[str, Path], replicas: int) -> AsyncIterator[Served]:
     """With keys for three users, of whom ``root`` is an admin."""
     home = tmp_path / "home"
     home.mkdir()
-    async with serve_in_process(home, models, keys=KEYS, admins=frozenset({"root"})) as served:
+    async with serve_in_process(home, models, keys=KEYS, admins=frozenset({"root"}), replicas=replicas) as served:
         yield served
 
 

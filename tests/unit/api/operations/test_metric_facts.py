@@ -100,3 +100,22 @@ async def test_a_catalog_that_does_not_answer_leaves_its_metrics_out(
     assert found["chockstone_scrape_errors"] == 1
     assert 'chockstone_checkpoints{state="damaged"}' not in found
     assert found["chockstone_worker_ready"] == 1
+
+
+@pytest.mark.parametrize("replicas", [2])
+async def test_each_replica_has_its_readiness_runs_and_memory(served: Served, context: Context, ann: User) -> None:
+    for _ in range(3):
+        await ann.run()
+    served.backends[1].is_ready = False
+
+    found = await read(context)
+
+    assert [found[f'chockstone_replica_ready{{replica="{number}"}}'] for number in range(2)] == [1, 0]
+    assert [found[f'chockstone_replica_runs{{replica="{number}"}}'] for number in range(2)] == [2, 1]
+    assert found['chockstone_replica_memory_bytes{replica="0"}'] == 1 << 20
+    assert 'chockstone_replica_memory_bytes{replica="1"}' not in found, "it has sent no heartbeat"
+    assert found["chockstone_worker_ready"] == 1
+
+
+async def test_a_single_worker_is_no_replica(served: Served, context: Context) -> None:
+    assert not [name for name in await read(context) if name.startswith("chockstone_replica")]

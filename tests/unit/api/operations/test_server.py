@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 import chockstone
 from chockstone.api.context import Context
 from support.api.users import KEYS, MODEL, User, refusal
@@ -77,3 +79,22 @@ async def test_a_worker_that_is_gone_shows(served: Served, ann: User) -> None:
     assert shown["runs"] == {"waiting": 1}
     assert [each["kind"] for each in shown["problems"]] == ["worker_not_ready"]
     assert run_id in [run.run_id for run in served.engine.runs]
+
+
+@pytest.mark.parametrize("replicas", [2])
+async def test_each_replica_shows_with_its_runs(served: Served, ann: User) -> None:
+    for _ in range(3):
+        await ann.run()
+    served.backends[1].die("signal 9")
+    served.backends[1].is_ready = False
+
+    worker = (await ann.http.get("server")).json()["worker"]
+
+    assert (worker["state"], worker["restarts"], worker["memory_bytes"]) == ("ready", 1, 1 << 20)
+    shown = [(each["number"], each["state"], each["runs"], each["restarts"]) for each in worker["replicas"]]
+    assert shown == [(0, "ready", 2, 0), (1, "starting", 1, 1)]
+    assert worker["replicas"][1]["last_death"] == "signal 9"
+
+
+async def test_a_single_worker_shows_no_replicas(served: Served, ann: User) -> None:
+    assert (await ann.http.get("server")).json()["worker"]["replicas"] == []

@@ -242,3 +242,12 @@ def test_a_server_that_records_late_that_it_stops_is_waited_for(
 def test_an_address_that_cannot_be_listened_on_says_why(host: str, port: int, message: str) -> None:
     with pytest.raises(CannotStart, match=message):
         startup.bind(host, port)
+
+
+def test_each_replica_has_a_configuration_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "visible_gpus", lambda _: ["0", "1"])
+
+    def gpus(replicas: int) -> list[str | None]:
+        return [each.gpu for each in startup.worker_configs(default_config(tmp_path, replicas=replicas))]
+
+    assert (gpus(1), gpus(0), gpus(3)) == ([None], ["0", "1"], ["0", "1", "0"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from chockstone.backends.supervision import cuda
-from chockstone.backends.supervision.cuda import read_build, why_no_cuda, why_no_device
+from chockstone.backends.supervision.cuda import read_build, visible_gpus, why_no_cuda, why_no_device
 
 DRIVER = """
 int cuInit(unsigned flags) {{ return {init}; }}
@@ -74,3 +74,24 @@ def test_a_build_that_cannot_be_read_is_left_to_the_worker(tmp_path: Path, conte
 )
 def test_the_driver_is_asked_for_devices(tmp_path: Path, init: int, count: int, reason: str | None) -> None:
     assert why_no_device(compiled(tmp_path, init=init, count=count)) == reason
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"), [(None, ["0", "1"]), ("3, 5", ["3", "5"]), ("GPU-a,GPU-b,-1", ["GPU-a", "GPU-b"])]
+)
+def test_gpus_are_named_as_the_environment_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, found: list[str]
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    driver = compiled(tmp_path, init=0, count=2)
+
+    assert visible_gpus("auto", driver) == found
+    assert visible_gpus("cpu", driver) == []
+
+
+def test_without_a_driver_or_a_device_there_are_no_gpus(tmp_path: Path) -> None:
+    assert visible_gpus("auto", "no-such-driver.so") == []
+    assert visible_gpus("auto", compiled(tmp_path, init=100, count=0)) == []

@@ -16,7 +16,8 @@ SCRIPT = """
 import json, os, socket, sys
 sock = socket.socket(fileno=int(sys.argv[-1]))
 environ = os.environ
-told = {"config": environ.get("CHOCKSTONE_WORKER"), "offline": environ.get("HF_HUB_OFFLINE"), "argv": sys.argv[2:]}
+told = {"config": environ.get("CHOCKSTONE_WORKER"), "offline": environ.get("HF_HUB_OFFLINE"), "argv": sys.argv[2:],
+        "gpus": environ.get("CUDA_VISIBLE_DEVICES")}
 head = json.dumps(told).encode()
 sock.sendall(len(head).to_bytes(4, "little") + bytes(8) + head)
 sock.recv(1)
@@ -50,6 +51,21 @@ def test_a_worker_gets_its_settings_in_the_environment() -> None:
     assert told["offline"] == "1"
     assert len(told["argv"]) == 1 and told["argv"][0].isdigit(), "its command line has a descriptor and no settings"
     assert worker.process.wait(30) == 5
+
+
+def test_a_worker_sees_no_other_gpu_than_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+
+    def gpus_of(config: WorkerConfig) -> str:
+        worker = spawn_worker(config, command=command())
+        channel = BlockingChannel(worker.channel)
+        told = channel.receive().values
+        channel.close()
+        worker.process.wait(30)
+        return str(told["gpus"])
+
+    assert gpus_of(WorkerConfig(models={}, store="/store", gpu="3")) == "3"
+    assert gpus_of(WorkerConfig(models={}, store="/store")) == "2,3"
 
 
 def test_a_process_can_give_way_to_its_server_and_gets_no_signals_of_the_terminal() -> None:

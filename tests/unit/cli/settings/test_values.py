@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chockstone.cli.settings.settings import SettingsError
-from chockstone.cli.settings.values import MODELS, SWITCH, TRACKER_KINDS
+from chockstone.cli.settings.values import MODELS, SWITCH, TRACKER_KINDS, number_or_auto
 from support.cli.settings import load
 
 
@@ -20,6 +20,8 @@ from support.cli.settings import load
         ("sweep_interval", "off", "'off' is not a duration"),
         ("checkpoint_ttl", "0s", "is not a duration"),
         ("keep_last", "0", "'0' is not a whole number from 1"),
+        ("replicas", "0", "flag --replicas: '0' is not a whole number from 1 to 64, nor auto"),
+        ("replicas", "all", "'all' is not a whole number"),
         ("journal", "always", "flag --journal: 'always' is none of off, on, synced"),
         ("recovery_steps", "0", "flag --recovery-steps: '0' is not a whole number from 1"),
         ("recovery_replay", "0s", "is not a duration"),
@@ -142,3 +144,11 @@ def test_trackers_are_named_with_commas_or_one_by_one(given: object, read: tuple
 def test_an_unknown_tracker_is_refused(given: object) -> None:
     with pytest.raises(ValueError):
         TRACKER_KINDS.read(given, Path())
+
+
+@pytest.mark.parametrize(("given", "read"), [("auto", 0), ("1", 1), (64, 64)])
+def test_a_number_or_auto_is_written_as_it_is_read(given: object, read: int) -> None:
+    kind = number_or_auto(1, 64)
+
+    assert kind.read(given, Path()) == read
+    assert kind.write(read) == str(given)

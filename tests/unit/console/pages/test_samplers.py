@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from support.api.users import MODEL, User
 from support.page_visitor import Markup, PageVisitor
+from support.served import Served
 
 
 async def open_sampler(user: User, **facts: str) -> str:
@@ -41,3 +44,18 @@ async def test_the_page_follows_the_load(ann: PageVisitor) -> None:
 
     assert 'data-live="/console/live/samplers"' in page.text
     assert {"worker", "samplers"} == {given["data-part"] for given in Markup(page.text).having("data-part")}
+
+
+@pytest.mark.parametrize("replicas", [2])
+async def test_each_replica_has_a_row(served: Served, ann: PageVisitor) -> None:
+    served.backends[1].die("signal <9>")
+    served.backends[1].is_ready = False
+
+    page = Markup((await ann.open("/console/samplers")).text)
+
+    assert page.refused_by_policy() == []
+    assert len(page.having("data-test", "replica")) == 2
+
+
+async def test_a_single_worker_has_no_table_of_replicas(ann: PageVisitor) -> None:
+    assert not Markup((await ann.open("/console/samplers")).text).having("data-test", "replicas")
