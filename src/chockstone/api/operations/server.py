@@ -111,6 +111,7 @@ def _replicas(engine: Engine) -> list[ReplicaReport]:
             since=datetime.fromtimestamp(status.since, UTC),
             restarts=status.deaths,
             runs=runs[number],
+            decoded_tokens=0 if status.sampler is None else status.sampler.decoded_tokens,
             memory_bytes=status.memory.resident_bytes,
             last_death=status.last_death,
             last_death_at=None if died_at is None else datetime.fromtimestamp(died_at, UTC),

@@ -55,6 +55,7 @@ class ReplicaReport(Response):
     since: Timestamp
     restarts: int  # workers that died since the server started
     runs: int  # that it holds or is to recover
+    decoded_tokens: int = 0  # of samples, since its process started; as its last heartbeat said
     memory_bytes: int | None = None  # resident memory, as its last heartbeat said
     last_death: str | None = None
     last_death_at: Timestamp | None = None
