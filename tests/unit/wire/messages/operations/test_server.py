@@ -22,6 +22,7 @@ def test_what_is_unknown_is_left_out() -> None:
         "generation": 0,
         "restarts": 0,
         "gpus": [],
+        "replicas": [],
     }
 
 
