@@ -21,6 +21,7 @@ from chockstone.catalog.errors import (
     RowMissing,
     UnstorableColumnValue,
 )
+from chockstone.catalog.tables.aliases import AliasRow
 from chockstone.catalog.tables.audit import AuditEvent, AuditRow
 from chockstone.catalog.tables.checkpoint_rows import CheckpointKind, CheckpointRow, CheckpointState, TrashRow, Usage
 from chockstone.catalog.tables.checkpoint_saves import Committed
@@ -43,6 +44,7 @@ from chockstone.catalog.tables.usage import JournalUses, UsagePosition, Use, Use
 from chockstone.catalog.tables.users import KeyRow, UserRow
 
 __all__ = [
+    "AliasRow",
     "AuditEvent",
     "AuditRow",
     "Catalog",

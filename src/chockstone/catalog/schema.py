@@ -229,6 +229,21 @@ policies: Final = Table(
     Column("changed_by", Text, nullable=False),
 )
 
+# One row for each change of an alias; the newest one of a name is its present target.
+aliases: Final = Table(
+    "aliases",
+    metadata,
+    Column("owner", Text, primary_key=True),  # empty: for all users
+    Column("name", Text, primary_key=True),
+    Column("revision", BigInteger, primary_key=True, autoincrement=False),
+    Column("action", String(16), nullable=False),
+    Column("target", Text),  # null: removed
+    Column("undo_revision", BigInteger),
+    Column("changed_at", Moment, nullable=False),
+    Column("changed_by", Text, nullable=False),
+    Index(None, "target"),
+)
+
 audit: Final = Table(
     "audit",
     metadata,
