@@ -20,6 +20,7 @@ from chockstone.api.documentation import pages
 from chockstone.api.documentation.openapi import DESCRIPTION, OpenApiDocument
 from chockstone.api.downloads import routes as downloads
 from chockstone.api.operations import (
+    aliases,
     audit,
     doctor,
     keys,
@@ -54,7 +55,7 @@ from chockstone.telemetry.request_metrics import RequestMetrics
 
 RESOURCES: Final = (
     *(service, auth, sessions, models, training, weights, samplers, futures, runs, checkpoints, downloads),
-    *(run_metrics, storage, trash, policies),
+    *(run_metrics, storage, trash, policies, aliases),
     *(server, all_runs, recoveries, all_samplers, keys, doctor, audit, billing, traces),
 )
 

@@ -21,7 +21,7 @@ from chockstone.catalog.errors import (
     RowMissing,
     UnstorableColumnValue,
 )
-from chockstone.catalog.tables.aliases import AliasRow
+from chockstone.catalog.serving.aliases import SERVER_WIDE, AliasRow
 from chockstone.catalog.tables.audit import AuditEvent, AuditRow
 from chockstone.catalog.tables.checkpoint_rows import CheckpointKind, CheckpointRow, CheckpointState, TrashRow, Usage
 from chockstone.catalog.tables.checkpoint_saves import Committed
@@ -73,6 +73,7 @@ __all__ = [
     "RecoveryRow",
     "RowExists",
     "RowMissing",
+    "SERVER_WIDE",
     "RunProgress",
     "RunRow",
     "RunState",

@@ -18,7 +18,7 @@ from chockstone.catalog.errors import CatalogNotReady
 from chockstone.catalog.searches.audit_search import AuditSearch
 from chockstone.catalog.searches.checkpoint_search import CheckpointFinder
 from chockstone.catalog.searches.run_search import RunSearch
-from chockstone.catalog.tables.aliases import AliasTable
+from chockstone.catalog.serving.aliases import AliasTable
 from chockstone.catalog.tables.audit import AuditTable
 from chockstone.catalog.tables.checkpoint_saves import CheckpointSaves
 from chockstone.catalog.tables.checkpoints import CheckpointTable

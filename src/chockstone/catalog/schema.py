@@ -241,7 +241,6 @@ aliases: Final = Table(
     Column("undo_revision", BigInteger),
     Column("changed_at", Moment, nullable=False),
     Column("changed_by", Text, nullable=False),
-    Index(None, "target"),
 )
 
 audit: Final = Table(

@@ -26,6 +26,7 @@ class Program(LazyGroup):
             "checkpoints": LazyCommand(
                 "checkpoints.group", "List, verify, import, export, share and delete checkpoints."
             ),
+            "alias": LazyCommand("alias", "Name checkpoints and base models, switch the names, and undo."),
             "resume": LazyCommand("resume", "Explain which checkpoint a training resumes from."),
         },
         "Disk space": {

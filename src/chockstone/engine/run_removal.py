@@ -12,6 +12,7 @@ from chockstone.engine.audit import AuditLog
 from chockstone.engine.config import Busy
 from chockstone.engine.runs.unloading import RunEnd, RunUnloader
 from chockstone.engine.storage.checkpoints import CheckpointLifecycle
+from chockstone.wire.paths import LATEST, SCHEME, Kind
 
 log = logging.getLogger(__name__)
 _END_SECONDS: Final = 30.0  # for the operations of a live run
@@ -38,9 +39,12 @@ class RunRemoval:
     async def remove(self, row: RunRow, *, by: str) -> int:
         """End the run if it is live, move its checkpoints to the trash, and delete its row last.
 
-        Returns the number of checkpoints. Raises BadRequest while operations of the run do not end, and Busy when the
-        run cannot be ended or deleted now. After an error or a crash the run is still listed, and can be removed again.
+        Returns the number of checkpoints. Raises BadRequest while operations of the run do not end or an alias points
+        at one of its checkpoints, and Busy when the run cannot be ended or deleted now. After an error or a crash the run is still listed, and can be removed again.
         """
+        found = await self._catalog.checkpoints.list_by_run(row.run_id, now=self._now())
+        latest = {f"{SCHEME}{row.run_id}/{kind}/{LATEST}" for kind in Kind}
+        await self._checkpoints.refuse_aliased({each.path for each in found} | latest, owner=row.owner)
         await self._ending.end(row.run_id, within_seconds=_END_SECONDS)
         count = 0
         while found := await self._catalog.checkpoints.list_by_run(row.run_id, now=self._now()):

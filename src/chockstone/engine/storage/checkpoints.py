@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 from chockstone.catalog import (
+    SERVER_WIDE,
     Catalog,
     CatalogError,
     CheckpointRow,
@@ -96,9 +97,22 @@ class CheckpointLifecycle:
         They are unlisted on return, and deleted from the disk unless there is a trash window, a live sampler uses
         them, or the disk failed: the sweeper retries.
         """
+        for owner in {row.owner for row in rows}:
+            await self.refuse_aliased({row.path for row in rows if row.owner == owner}, owner=owner)
         trashed = await self.discard(rows, reason=reason, by=by)
         await self.purge_removed(trashed)
         return tuple(each.checkpoint for each in trashed)
+
+    async def refuse_aliased(self, paths: Collection[str], *, owner: str) -> None:
+        """Raises BadRequest if an alias of the owner or of the server points at one of these checkpoints."""
+        if found := await self._catalog.aliases.pointing_at(paths, owner=owner):
+            alias = found[0]
+            whose = "server-wide alias" if alias.owner == SERVER_WIDE else "alias"
+            option = " --global" if alias.owner == SERVER_WIDE else ""
+            raise BadRequest(
+                f"{alias.target!r} stays: the {whose} {alias.name!r} points at it. Point the alias at another checkpoint "
+                f"with `chockstone alias set{option}`, or remove it with `chockstone alias rm{option} {alias.name}`"
+            )
 
     async def discard(self, rows: Sequence[CheckpointRow], *, reason: str, by: str) -> tuple[TrashRow, ...]:
         """Move them to the trash only. The next ``purge_due`` after the trash window deletes their archives."""
@@ -214,6 +228,8 @@ class CheckpointLifecycle:
 
     async def set_ttl(self, row: CheckpointRow, ttl_seconds: float | None, *, by: str) -> CheckpointRow:
         """Counted from now; None: kept until someone deletes it."""
+        if ttl_seconds is not None:
+            await self.refuse_aliased({row.path}, owner=row.owner)
         now = self._now()
         expires_at = None if ttl_seconds is None else now + timedelta(seconds=ttl_seconds)
         changed = await self._catalog.checkpoints.set_expiry(row.run_id, row.kind, row.name, expires_at, now=now)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from chockstone.catalog import Catalog, CheckpointRow
+from chockstone.catalog import AliasRow, Catalog, CheckpointRow
 from chockstone.checkpoints import Retention, StoredCheckpoint
 from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, StoreError, UnsupportedArchive
 from chockstone.checkpoints.format.manifest import Manifest
@@ -233,7 +233,10 @@ class Sweeper:
     async def _plan_kind(self, rows: Mapping[str, CheckpointRow], policy: RetentionPolicy, plan: _Plan) -> None:
         """Rows of one run and kind, by name."""
         restored = [name for name, row in rows.items() if self._checkpoints.was_undeleted_lately(row)]
-        retention = _of_kind(policy.retention, next(iter(rows.values())).kind, spared=restored)
+        some = next(iter(rows.values()))
+        paths = {row.path: name for name, row in rows.items()}
+        aliased = [paths[alias.target or ""] for alias in await self._aliases(paths, some.owner)]
+        retention = _of_kind(policy.retention, some.kind, spared=[*restored, *aliased])
         if not self._trusts_ages():
             retention = replace(retention, ttl_seconds=None)
         decided = await self._decide(rows, retention)
@@ -244,6 +247,9 @@ class Sweeper:
             reason = f"retention of {policy.source}: {removal.reason}"
             plan.remove.append((rows[removal.name], reason))
         plan.kept += [SweepKept(rows[kept.name].path, kept.reasons) for kept in decided.keep]
+
+    async def _aliases(self, paths: Collection[str], owner: str) -> tuple[AliasRow, ...]:
+        return await self._catalog.aliases.pointing_at(paths, owner=owner)
 
     async def _decide(self, rows: Mapping[str, CheckpointRow], retention: Retention) -> RetentionPlan:
         known = [_as_known(row) for row in rows.values()]

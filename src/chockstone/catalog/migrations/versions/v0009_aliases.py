@@ -22,4 +22,3 @@ def upgrade() -> None:
         sa.Column("changed_by", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("owner", "name", "revision", name="pk_aliases"),
     )
-    op.create_index("ix_aliases_target", "aliases", ["target"])

@@ -6,11 +6,12 @@ back to the change that the present one was made on. Names of the owner ``SERVER
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from sqlalchemy import Select, and_, delete, func, insert, or_, select
+from sqlalchemy import Select, and_, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from chockstone.catalog import schema as tables
@@ -60,12 +61,9 @@ class AliasTable:
             query = query.where(_ALIASES.owner.in_(owners))
         return await _ROWS.read(self._database, query.order_by(_ALIASES.name, _ALIASES.owner))
 
-    async def pointing_at(self, *targets: str, owner: str) -> tuple[AliasRow, ...]:
+    async def pointing_at(self, targets: Collection[str], *, owner: str) -> tuple[AliasRow, ...]:
         """Aliases of the owner and of the server whose target is one of these, by name."""
-        query = _present().where(
-            _ALIASES.target.in_(targets), or_(_ALIASES.owner == owner, _ALIASES.owner == SERVER_WIDE)
-        )
-        return await _ROWS.read(self._database, query.order_by(_ALIASES.name, _ALIASES.owner))
+        return tuple(row for row in await self.list(owner, SERVER_WIDE) if row.target in targets)
 
     async def set(self, owner: str, name: str, target: str, *, by: str, now: datetime) -> AliasRow:
         """Switch the alias. The same target again changes nothing."""
@@ -86,15 +84,19 @@ class AliasTable:
             old = await self._newest(owner, name)
             if old is None:
                 raise _never_set(name)
-            before = None
-            if old.undo_revision is not None:
-                before = await self._at(owner, name, old.undo_revision)
-            if before is None and (old.undo_revision is not None or old.target is None):
-                raise RowMissing(f"alias {name!r} has no earlier target; nothing was changed")
+            before = await self._before(old)
             target, undo_revision = (None, None) if before is None else (before.target, before.undo_revision)
             changed = await self._add(owner, name, old, "undo", target, undo_revision, by=by, now=now)
             if changed is not None:
                 return changed
+
+    async def undo_target(self, owner: str, name: str) -> str | None:
+        """What an undo would switch to; None: to no alias. Raises RowMissing as ``undo`` does."""
+        old = await self._newest(owner, name)
+        if old is None:
+            raise _never_set(name)
+        before = await self._before(old)
+        return None if before is None else before.target
 
     async def remove(self, owner: str, name: str, *, by: str, now: datetime) -> AliasRow:
         """Its history stays, and the removal can be undone. Raises RowMissing if there is no such alias."""
@@ -114,6 +116,15 @@ class AliasTable:
     async def _newest(self, owner: str, name: str) -> AliasRow | None:
         found = await self.history(owner, name, limit=1)
         return found[0] if found else None
+
+    async def _before(self, row: AliasRow) -> AliasRow | None:
+        """The change to go back to; None: there was no alias before. Raises RowMissing if nothing can be undone."""
+        before = None
+        if row.undo_revision is not None:
+            before = await self._at(row.owner, row.name, row.undo_revision)
+        if before is None and (row.undo_revision is not None or row.target is None):
+            raise RowMissing(f"alias {row.name!r} has no earlier target; nothing was changed")
+        return before
 
     async def _at(self, owner: str, name: str, revision: int) -> AliasRow | None:
         is_it = (_ALIASES.owner == owner, _ALIASES.name == name, _ALIASES.revision == revision)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from chockstone.catalog import Catalog, RowMissing
-from chockstone.catalog.tables.aliases import HISTORY_LIMIT, SERVER_WIDE
+from chockstone.catalog.serving.aliases import HISTORY_LIMIT, SERVER_WIDE
 from support.catalog.making import NOW, after
 
 
@@ -88,7 +88,7 @@ async def test_aliases_that_point_at_a_checkpoint_are_found_without_those_of_oth
     await _set(catalog, "bob", "theirs", "x")
     await _set(catalog, SERVER_WIDE, "prod", "x")
 
-    found = await catalog.aliases.pointing_at("x", "z", owner="ann")
+    found = await catalog.aliases.pointing_at({"x", "z"}, owner="ann")
 
     assert [row.name for row in found] == ["mine", "prod"]
     assert [row.name for row in await catalog.aliases.list()] == ["mine", "moved", "prod", "theirs"]
@@ -97,7 +97,7 @@ async def test_aliases_that_point_at_a_checkpoint_are_found_without_those_of_oth
 async def test_an_undo_to_a_change_that_is_no_longer_kept_is_refused(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chockstone.catalog.tables.aliases.HISTORY_LIMIT", 2)
+    monkeypatch.setattr("chockstone.catalog.serving.aliases.HISTORY_LIMIT", 2)
     for target in "abc":
         await _set(catalog, "ann", "prod", target)
 
