@@ -39,8 +39,9 @@ class RunRemoval:
     async def remove(self, row: RunRow, *, by: str) -> int:
         """End the run if it is live, move its checkpoints to the trash, and delete its row last.
 
-        Returns the number of checkpoints. Raises BadRequest while operations of the run do not end or an alias points
-        at one of its checkpoints, and Busy when the run cannot be ended or deleted now. After an error or a crash the run is still listed, and can be removed again.
+        Returns the number of checkpoints. Raises BadRequest while an alias points at one of them or operations of the
+        run do not end, and Busy when the run cannot be ended or deleted now. After an error or a crash the run is still
+        listed, and can be removed again.
         """
         found = await self._catalog.checkpoints.list_by_run(row.run_id, now=self._now())
         latest = {f"{SCHEME}{row.run_id}/{kind}/{LATEST}" for kind in Kind}

@@ -110,7 +110,7 @@ class CheckpointLifecycle:
             whose = "server-wide alias" if alias.owner == SERVER_WIDE else "alias"
             option = " --global" if alias.owner == SERVER_WIDE else ""
             raise BadRequest(
-                f"{alias.target!r} stays: the {whose} {alias.name!r} points at it. Point the alias at another checkpoint "
+                f"{alias.target!r} stays: the {whose} {alias.name!r} points at it. Switch the alias "
                 f"with `chockstone alias set{option}`, or remove it with `chockstone alias rm{option} {alias.name}`"
             )
 
