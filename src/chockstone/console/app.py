@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from chockstone.api.admission.browser import PREFIX
 from chockstone.api.context import Context
+from chockstone.api.tokenizers.tokenizer_service import TokenizerService
 from chockstone.api.users import Caller
 from chockstone.console import errors
 from chockstone.console.gate import Gate, SecurityHeaders, base_path
@@ -31,7 +32,6 @@ from chockstone.console.pages import (
     users,
 )
 from chockstone.console.playground.sampling import PlaygroundSampling
-from chockstone.console.playground.tokenizer_service import TokenizerService
 from chockstone.console.session import BrowserSessions
 from chockstone.console.static_files import static_files
 from chockstone.console.views import Views

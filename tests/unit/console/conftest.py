@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chockstone.api.context import Context
+from chockstone.api.tokenizers.tokenizer_service import TokenizerService
 from chockstone.console import app as console_app
-from chockstone.console.playground.tokenizer_service import TokenizerService
 from support.api.users import KEYS, MODEL, User, users_of
 from support.page_visitor import PageVisitor
 from support.served import Served, serve_in_process

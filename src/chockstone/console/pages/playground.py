@@ -17,6 +17,12 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from chockstone.api.context import Context, ContextDep
+from chockstone.api.tokenizers.tokenizer_service import (
+    ChatMessage,
+    EncodedPrompt,
+    TokenizerFailed,
+    TokenizerService,
+)
 from chockstone.api.users import Caller, CallerDep
 from chockstone.catalog import CheckpointRow, RowMissing
 from chockstone.catalog.searches.checkpoint_search import CheckpointQuery
@@ -28,12 +34,6 @@ from chockstone.console.playground.sampling import (
     SampleOrder,
     SampleRefused,
     SampleWaiting,
-)
-from chockstone.console.playground.tokenizer_service import (
-    ChatMessage,
-    EncodedPrompt,
-    TokenizerFailed,
-    TokenizerService,
 )
 from chockstone.console.views import Views, ViewsDep
 from chockstone.wire.failures import BadRequest

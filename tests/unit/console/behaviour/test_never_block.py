@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import insert
 
 from chockstone.api.context import Context
+from chockstone.api.tokenizers.tokenizer_service import TokenizerService
 from chockstone.catalog import schema as tables
 from chockstone.console.pages import checkpoint_tree
 from chockstone.console.pages import run as run_page
-from chockstone.console.playground.tokenizer_service import TokenizerService
 from chockstone.console.views import Views
 from support.api.users import MODEL, User
 from support.loop_gate import HeldTheLoop, LoopGate, inline_to_thread

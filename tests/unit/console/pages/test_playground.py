@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from chockstone.api.tokenizers.tokenizer_process import load
+from chockstone.api.tokenizers.tokenizer_service import ChatMessage
 from chockstone.console.pages.playground import Source, read_order, read_prompt, shade_of
-from chockstone.console.playground.tokenizer_process import load
-from chockstone.console.playground.tokenizer_service import ChatMessage
 from chockstone.wire.failures import BadRequest
 from support.api.users import MODEL, User, url_of
 from support.page_visitor import Markup, PageVisitor

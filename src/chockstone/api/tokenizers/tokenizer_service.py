@@ -8,22 +8,25 @@ its standard input ends.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import subprocess
 import sys
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from chockstone.console.playground import tokenizer_process
+from chockstone.api.tokenizers import tokenizer_process
 
 _COMMAND: Final = (sys.executable, "-I", tokenizer_process.__file__)  # -I: nothing of the working directory is imported
 _REPLY_BYTES: Final = 64 << 20
 MAX_WAITING: Final = 32
+_KEPT_TABLES: Final = 8
 IDLE_SECONDS: Final = 600.0
 ANSWER_SECONDS: Final = 30.0  # a large tokenizer takes seconds to load on a busy machine
 
@@ -54,6 +57,14 @@ class ChatMessage:
 class DecodedTokens:
     pieces: tuple[str, ...]  # the text that each token adds
     singles: Mapping[int, str]  # the text of each token by itself
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTable:
+    """The bytes that each token adds to a text, by token."""
+
+    pieces: tuple[bytes, ...]
+    special: Mapping[int, str]  # tokens that are marks and no text
 
 
 class _Child:
@@ -98,6 +109,7 @@ class TokenizerService:
         self._waiting = 0
         self._turn = threading.Lock()  # of the thread that talks to the child; outlasts a request that was cancelled
         self._child = _Child(command)
+        self._tables: OrderedDict[Path, TokenTable] = OrderedDict()
         weakref.finalize(self, self._child.end)
 
     async def describe(self, directory: Path) -> TokenizerFacts:
@@ -112,8 +124,37 @@ class TokenizerService:
     async def encode_chat(self, directory: Path, messages: Sequence[ChatMessage]) -> EncodedPrompt:
         """By the model's chat template, with the beginning of the answer."""
         plain = [{"role": message.role, "content": message.content} for message in messages]
-        found = await self._ask({"do": "encode_chat", "directory": str(directory), "messages": plain})
+        return await self.encode_conversation(directory, plain)
+
+    async def encode_conversation(
+        self,
+        directory: Path,
+        messages: Sequence[Mapping[str, Any]],  # Any: plain JSON, as chat templates read it
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,  # Any: as above
+        options: Mapping[str, Any] | None = None,  # Any: as above
+        begin: str = "",
+    ) -> EncodedPrompt:
+        """As ``encode_chat``. ``begin`` is the beginning of the answer, which the model continues."""
+        request = {"do": "encode_chat", "directory": str(directory), "messages": list(messages)}
+        found = await self._ask({**request, "tools": tools, "options": options, "begin": begin})
         return EncodedPrompt(tuple(found["tokens"]), str(found["text"]))
+
+    async def tool_format(self, directory: Path) -> str | None:
+        """How the model's template has it write calls of tools; None: the template knows no tools."""
+        found = (await self._ask({"do": "tools", "directory": str(directory)}))["format"]
+        return None if found is None else str(found)
+
+    async def table(self, directory: Path) -> TokenTable:
+        """Read once; the last few are kept."""
+        if (known := self._tables.get(directory)) is not None:
+            self._tables.move_to_end(directory)
+            return known
+        found = await self._ask({"do": "table", "directory": str(directory)})
+        table = self._tables[directory] = await asyncio.to_thread(_read_table, found)
+        if len(self._tables) > _KEPT_TABLES:
+            self._tables.popitem(last=False)
+        return table
 
     async def decode(self, directory: Path, tokens: Sequence[int], *, singles: Sequence[int]) -> DecodedTokens:
         request = {"do": "decode", "directory": str(directory), "tokens": list(tokens), "singles": list(singles)}
@@ -177,3 +218,11 @@ class TokenizerService:
             process.stdin.write(line)
             process.stdin.flush()
         return process.stdout.readline(_REPLY_BYTES)
+
+
+def _read_table(found: Mapping[str, Any]) -> TokenTable:  # Any: plain JSON
+    joined, pieces, begin = base64.b64decode(found["bytes"]), [], 0
+    for length in found["lengths"]:
+        pieces.append(joined[begin : begin + length])
+        begin += length
+    return TokenTable(tuple(pieces), {int(token): text for token, text in found["special"].items()})

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.console.playground import tokenizer_service
-from chockstone.console.playground.tokenizer_service import (
+from chockstone.api.tokenizers import tokenizer_service
+from chockstone.api.tokenizers.tokenizer_service import (
     ChatMessage,
     TokenizerFacts,
     TokenizerFailed,
@@ -109,3 +109,22 @@ async def test_too_many_waiting_requests_are_refused(model: Path, monkeypatch: p
         await service.describe(model)
 
     assert service._child.process is None
+
+
+async def test_the_table_has_the_bytes_of_each_token(service: TokenizerService, model: Path) -> None:
+    encoded = await service.encode(model, "a→b")
+
+    table = await service.table(model)
+
+    assert b"".join(table.pieces[token] for token in encoded.tokens) == "<|begin_of_text|>a→b".encode()
+    assert table.special[encoded.tokens[0]] == "<|begin_of_text|>"
+    assert await service.table(model) is table
+
+
+async def test_tools_and_options_reach_the_template(service: TokenizerService, model: Path) -> None:
+    (model / "chat_template.jinja").write_text("{{ tools | tojson }}{{ mood }}<tool_call>")
+
+    encoded = await service.encode_conversation(model, [], tools=[{"name": "add"}], options={"mood": "!"}, begin="x")
+
+    assert encoded.text == '[{"name": "add"}]!<tool_call>x'
+    assert await service.tool_format(model) == "hermes"

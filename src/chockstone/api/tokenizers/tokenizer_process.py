@@ -6,12 +6,13 @@ ends when standard input ends. Imports nothing of ours, and never torch or trans
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import resource
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -38,19 +39,35 @@ class LoadedTokenizer:
     tokenizer: Tokenizer
     chat_template: Template | None
     special_tokens: Mapping[str, str]
+    tool_format: str | None = None  # how the template has the model write calls of tools; None: it knows no tools
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The messages as the chat template writes them, with the beginning of the answer."""
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],  # Any: plain JSON
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,  # Any: as above
+        options: Mapping[str, Any] | None = None,  # Any: as above
+    ) -> str:
+        """The messages as the chat template writes them, with the beginning of the answer. ``options``: variables of
+        the template, such as ``enable_thinking``.
+        """
         if self.chat_template is None:
             raise TokenizerProblem("the model's tokenizer has no chat template; use a plain prompt")
         parts: list[str] = []
         size = 0
         try:
             stream = self.chat_template.generate(
-                messages=messages, add_generation_prompt=True, tools=None, documents=None, **self.special_tokens
+                **{
+                    **(options or {}),
+                    **self.special_tokens,
+                    "messages": messages,
+                    "tools": tools,
+                    "add_generation_prompt": True,
+                    "documents": None,
+                }
             )
             for part in stream:
                 size += len(part)
@@ -78,6 +95,18 @@ class LoadedTokenizer:
             begin, shown = shown, position + 1
         return found
 
+    def table(self) -> dict[str, Any]:  # Any: plain JSON
+        """The bytes of each token, one after the other, their lengths, and the text of the special ones."""
+        added = self.tokenizer.get_added_tokens_decoder()
+        to_bytes = _bytes_of_tokens(self.tokenizer)
+        size = max(self.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        pieces = [added[token].content.encode() if token in added else to_bytes(token) for token in range(size)]
+        return {
+            "bytes": base64.b64encode(b"".join(pieces)).decode(),
+            "lengths": [len(piece) for piece in pieces],
+            "special": {str(token): found.content for token, found in added.items() if found.special},
+        }
+
     def singles(self, tokens: Sequence[int]) -> list[str]:
         return [self._decode([token]) for token in tokens]
 
@@ -94,10 +123,16 @@ class TokenizerCache:
         match request["do"]:
             case "describe":
                 return {"chat": loaded.chat_template is not None, "vocabulary": loaded.tokenizer.get_vocab_size()}
+            case "tools":
+                return {"format": loaded.tool_format}
+            case "table":
+                return loaded.table()
             case "encode":
                 return {"tokens": loaded.encode(request["text"], add_special_tokens=True), "text": request["text"]}
             case "encode_chat":
-                text = loaded.render(request["messages"])
+                text = loaded.render(
+                    request["messages"], tools=request.get("tools"), options=request.get("options")
+                ) + request.get("begin", "")
                 return {"tokens": loaded.encode(text, add_special_tokens=False), "text": text}
             case "decode":
                 return {"pieces": loaded.pieces(request["tokens"]), "singles": loaded.singles(request["singles"])}
@@ -119,9 +154,7 @@ def load(directory: Path) -> LoadedTokenizer:
 
     file = directory / "tokenizer.json"
     if not file.is_file():
-        raise TokenizerProblem(
-            "the model's directory has no tokenizer.json, which the playground needs to read and write text"
-        )
+        raise TokenizerProblem("the model's directory has no tokenizer.json, which is needed to read and write text")
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # noqa: BLE001  # of a library in Rust, which raises plain exceptions
@@ -129,7 +162,53 @@ def load(directory: Path) -> LoadedTokenizer:
     config = _json(directory / "tokenizer_config.json")
     special = {name: text for name in _SPECIAL if (text := _content(config.get(name))) is not None}
     source = _template_source(directory, config)
-    return LoadedTokenizer(tokenizer, None if source is None else compile_template(source), special)
+    template = None if source is None else compile_template(source)
+    return LoadedTokenizer(tokenizer, template, special, tool_format_of(source or ""))
+
+
+def tool_format_of(template: str) -> str | None:
+    """The marks in a template tell the format of its family."""
+    if "tools" not in template:
+        return None
+    if "<function=" in template:
+        return "qwen_xml"
+    if "<tool_call>" in template:
+        return "hermes"
+    if "[TOOL_CALLS]" in template:
+        return "mistral"
+    return "llama3" if "parameters" in template or "<|python_tag|>" in template else None
+
+
+def _bytes_of_tokens(tokenizer: Tokenizer) -> Callable[[int], bytes]:
+    """The bytes that a token adds to a text."""
+    decoder = json.loads(tokenizer.to_str()).get("decoder") or {}
+    kinds = {decoder.get("type"), *(each.get("type") for each in decoder.get("decoders", []))}
+    if "ByteLevel" in kinds:
+        byte_of = _byte_alphabet()
+
+        def by_level(token: int) -> bytes:
+            text = tokenizer.id_to_token(token) or ""
+            return b"".join(bytes([byte_of[one]]) if one in byte_of else one.encode() for one in text)
+
+        return by_level
+    if "ByteFallback" in kinds or "Metaspace" in kinds:
+
+        def by_fallback(token: int) -> bytes:
+            text = tokenizer.id_to_token(token) or ""
+            if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
+                return bytes([int(text[3:5], 16)])
+            return text.replace("\u2581", " ").encode()
+
+        return by_fallback
+    before = str(tokenizer.decode([0], skip_special_tokens=False))
+    return lambda token: str(tokenizer.decode([0, token], skip_special_tokens=False))[len(before) :].encode()
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Byte-level vocabularies write a printable byte as its character, and the others as characters from 256 on."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
 def compile_template(source: str) -> Template:

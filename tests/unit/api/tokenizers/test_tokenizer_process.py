@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chockstone.console.playground.tokenizer_process import TokenizerCache, TokenizerProblem, compile_template, load
+from chockstone.api.tokenizers.tokenizer_process import TokenizerCache, TokenizerProblem, compile_template, load
 
 
 def test_a_plain_prompt_gets_the_special_tokens_of_the_tokenizer(model: Path) -> None:
@@ -111,7 +111,7 @@ def test_generation_marks_and_loop_controls_are_understood() -> None:
 
 
 def test_the_process_answers_each_line_and_outlives_bad_ones(model: Path) -> None:
-    from chockstone.console.playground import tokenizer_process
+    from chockstone.api.tokenizers import tokenizer_process
 
     requests = [
         {"do": "encode", "directory": str(model), "text": "a"},

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from chockstone.api.chat.tool_calls import ToolCall, ToolCallParser, forced_beginning
+
+CALL = ToolCall("add", '{"a": 1}')
+WRITTEN = {
+    "hermes": '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>',
+    "qwen_xml": "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+    "mistral": '[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}]',
+    "llama3": '{"name": "add", "parameters": {"a": 1}}',
+}
+
+
+def parse(tool_format: str, text: str, *, step: int) -> list[str | ToolCall]:
+    parser = ToolCallParser(tool_format)
+    parts = [part for begin in range(0, len(text), step) for part in parser.add(text[begin : begin + step])]
+    return [*parts, *parser.finish()]
+
+
+@pytest.mark.parametrize("step", [1, 5, 1000])
+@pytest.mark.parametrize("tool_format", list(WRITTEN))
+def test_a_call_is_found_however_its_text_is_cut(tool_format: str, step: int) -> None:
+    assert parse(tool_format, WRITTEN[tool_format], step=step) == [CALL]
+
+
+@pytest.mark.parametrize("step", [1, 1000])
+def test_text_before_calls_goes_through(step: int) -> None:
+    found = parse("hermes", f"I < you. {WRITTEN['hermes']}{WRITTEN['hermes']}", step=step)
+
+    assert "".join(part for part in found if isinstance(part, str)) == "I < you. "
+    assert [part for part in found if isinstance(part, ToolCall)] == [CALL, CALL]
+
+
+@pytest.mark.parametrize("text", ["<tool_call>nonsense</tool_call>", "<tool_call>" + "[" * 100_000, "<tool_"])
+def test_what_is_no_call_is_text(text: str) -> None:
+    assert "".join(str(part) for part in parse("hermes", text, step=50_000)) == text
+
+
+@pytest.mark.parametrize("tool_format", list(WRITTEN))
+def test_a_forced_beginning_is_one_of_a_call(tool_format: str) -> None:
+    begin = forced_beginning(tool_format, "add")
+    rest = {"hermes": '{"a": 1}}</tool_call>', "mistral": '{"a": 1}}]', "llama3": '{"a": 1}}'}
+    text = begin + rest.get(tool_format, "<parameter=a>\n1\n</parameter>\n</function></tool_call>")
+
+    assert begin.startswith(forced_beginning(tool_format, None))
+    assert parse(tool_format, text, step=7) == [CALL]
