@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from chockstone.backends.protocol import SampleCall, SampleReply
+from chockstone.backends.protocol import OnPieces, SampleCall, SampleReply
 from chockstone.wire.codecs.sample_request import decode_sample
 from chockstone.wire.codecs.sample_result import encode_sample_result
 from chockstone.wire.codecs.samples import SampledSequence, SampleResult, TopK
@@ -26,7 +26,8 @@ class DrawnSamples:
     calls: list[dict[str, Any]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
 
-    async def sample(self, call: SampleCall) -> SampleReply:
+    async def sample(self, call: SampleCall, *, on_pieces: OnPieces = lambda _: None) -> SampleReply:
+        """A stream gets everything at its end."""
         body = orjson.loads(call.body)
         self.calls.append(body)
         await self.gate.wait()

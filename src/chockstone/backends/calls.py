@@ -17,8 +17,10 @@ from chockstone.backends.protocol import (
     GpuMemory,
     HeldMemory,
     LossLimits,
+    OnPieces,
     PassReply,
     SampleCall,
+    SampledPiece,
     SampleReply,
     SamplerStatus,
     SaveCall,
@@ -28,6 +30,7 @@ from chockstone.backends.protocol import (
 )
 from chockstone.backends.run_spec import RunSpec
 from chockstone.telemetry.origin import NO_ORIGIN, RequestOrigin
+from chockstone.wire.codecs.sampled_pieces import decode_pieces, encode_pieces
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
 _BYTES: Final = "bytes"  # annotations are strings here
@@ -216,7 +219,15 @@ class FailedEvent:
     error: RequestError
 
 
-WorkerEvent = ReadyEvent | StartFailedEvent | BeatEvent | ReleasedEvent | DoneEvent | FailedEvent
+@dataclass(frozen=True, slots=True)
+class PiecesEvent:
+    """New tokens of streamed samples: each piece with the number of its call."""
+
+    numbers: tuple[int, ...]
+    pieces: tuple[SampledPiece, ...]
+
+
+WorkerEvent = ReadyEvent | StartFailedEvent | BeatEvent | ReleasedEvent | PiecesEvent | DoneEvent | FailedEvent
 
 
 def encode_event(event: WorkerEvent) -> Message:
@@ -232,6 +243,9 @@ def encode_event(event: WorkerEvent) -> Message:
             return Message(beat)
         case ReleasedEvent():
             return Message({"event": "released", "id": event.number})
+        case PiecesEvent():
+            rows, body = encode_pieces(event.pieces)
+            return Message({"event": "pieces", "ids": event.numbers, **rows}, body)
         case DoneEvent():
             return Message({"event": "done", "id": event.number, "values": event.reply.values}, event.reply.body)
         case FailedEvent():
@@ -255,6 +269,8 @@ def decode_event(message: Message) -> WorkerEvent:
             return BeatEvent(values["turns"], values["busy"], memory_of, sampler)
         case "released":
             return ReleasedEvent(values["id"])
+        case "pieces":
+            return PiecesEvent(tuple(values["ids"]), tuple(decode_pieces(values, message.body)))
         case "done":
             return DoneEvent(values["id"], Message(values["values"], message.body))
         case "failed":
@@ -299,6 +315,7 @@ class WorkerCalls(abc.ABC):
         reply: type[ReplyT],
         *,
         on_release: Callable[[], None] = lambda: None,
+        on_pieces: OnPieces = lambda _: None,
         generation: int | None = None,
     ) -> ReplyT:
         """Send the call and wait for its reply."""
@@ -378,8 +395,8 @@ class WorkerCalls(abc.ABC):
     async def drop_loss(self, loss_id: str) -> None:
         await self.send(DropLossCall(loss_id=loss_id), EmptyReply)
 
-    async def sample(self, call: SampleCall) -> SampleReply:
-        return await self.send(call, SampleReply)
+    async def sample(self, call: SampleCall, *, on_pieces: OnPieces = lambda _: None) -> SampleReply:
+        return await self.send(call, SampleReply, on_pieces=on_pieces)
 
     async def cancel(self, key: str) -> None:
         await self.send(CancelCall(key=key), EmptyReply)

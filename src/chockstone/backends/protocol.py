@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from chockstone.backends.run_spec import RunSpec
+from chockstone.wire.codecs.sampled_pieces import SampledPiece
 from chockstone.wire.failures import ServerFailure
 
 __all__ = [
@@ -34,10 +35,12 @@ __all__ = [
     "GpuMemory",
     "HeldMemory",
     "LossLimits",
+    "OnPieces",
     "PassReply",
     "RunSpec",
     "SampleCall",
     "SampleReply",
+    "SampledPiece",
     "SamplerStatus",
     "SaveCall",
     "SaveReply",
@@ -93,6 +96,7 @@ class SampleCall:
     owner: str = ""  # the user whose compute turns the sample takes
     archive: str | None = None  # None: sample from the base model
     seal: str | None = None  # expected seal of the archive; another one is "damaged"
+    is_streamed: bool = False  # pieces of the sequences are sent while they are generated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +212,14 @@ class WorkerStatus:
     sampler: SamplerStatus | None = None  # of the last heartbeat; None before the first one
 
 
+OnPieces = Callable[[Sequence[SampledPiece]], None]
+
+
 def _ignore() -> None:
+    pass
+
+
+def _ignore_pieces(_: Sequence[SampledPiece]) -> None:
     pass
 
 
@@ -255,8 +266,12 @@ class Workers(Protocol):
     async def stop(self) -> None:
         """Finish the calls in progress, then end the worker."""
 
-    async def sample(self, call: SampleCall) -> SampleReply:
-        """Generate tokens from the base model or from an archive."""
+    async def sample(self, call: SampleCall, *, on_pieces: OnPieces = _ignore_pieces) -> SampleReply:
+        """Generate tokens from the base model or from an archive.
+
+        ``on_pieces`` is called with new tokens of a call that is streamed. The reply has all tokens, and at least the
+        last ones of it are in no piece. A backend may begin a sequence again at its start.
+        """
 
     async def cancel(self, key: str) -> None:
         """End the sample of this key, if it is in progress; its call raises BadRequest."""

@@ -26,7 +26,9 @@ from chockstone.sampling.network import Batch, NewRows, PrefillResult, PromptChu
 from chockstone.sampling.prefill_queue import PrefillQueue
 from chockstone.sampling.sequence import Sequence
 from chockstone.sampling.token_choice import SamplingRules, batch_rules, choose_tokens, find_topk
+from chockstone.sampling.token_streams import TokenStreams
 from chockstone.sampling.turns import SamplingTurns
+from chockstone.wire.codecs.sampled_pieces import SampledPiece
 from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 from chockstone.wire.failures import Failure, RequestError, ServerFailure
 
@@ -73,6 +75,7 @@ class Sampler:
         self._batches: OrderedDict[SampledModel, Batch] = OrderedDict()  # the batch that decodes next is first
         self._rules: dict[SampledModel, tuple[Many[Sequence], SamplingRules]] = {}
         self._topk_jobs: set[Job] = set()  # jobs with topk_sample_logprobs
+        self._streams = TokenStreams()
         self._finished: list[Finished] = []
         self._arrivals = 0
         self._has_decoded = False  # the last step decoded, so the next one is a prefill
@@ -88,8 +91,10 @@ class Sampler:
         *,
         seed: int,
         owner: str = "",
+        is_streamed: bool = False,
     ) -> None:
         """Queue a request; a later ``step`` returns its outcome. ``seed`` is used if the request has none.
+        ``is_streamed``: ``take_pieces`` returns its tokens before that.
 
         Owners share places and prefill steps equally.
         Raises BadRequest for what the caller must change. The adapter must not be modified afterwards.
@@ -108,6 +113,8 @@ class Sampler:
         self._turns.add(job)
         if request.topk_sample_logprobs:
             self._topk_jobs.add(job)
+        if is_streamed:
+            self._streams.add(job)
 
     @torch.inference_mode()
     def cancel(self, key: str) -> None:
@@ -125,6 +132,14 @@ class Sampler:
             self._decode_steps,
             self._decoded_tokens,
         )
+
+    @property
+    def has_streams(self) -> bool:
+        return bool(self._streams)
+
+    def take_pieces(self) -> list[tuple[str, SampledPiece]]:
+        """New tokens of streamed requests, with their keys. A request that has ended has none: its outcome has all."""
+        return self._streams.take()
 
     def has_work(self) -> bool:
         return bool(self._jobs or self._finished)
@@ -302,6 +317,7 @@ class Sampler:
         if job.ended == len(job.sequences):
             del self._jobs[job.key]
             self._topk_jobs.discard(job)
+            self._streams.remove(job)
             self._finished.append(Finished(job.key, job.result()))
 
     def _fail_broken(self, job: Job, sequence: Sequence) -> None:
@@ -320,6 +336,7 @@ class Sampler:
     def _remove(self, job: Job, *, tainted: bool = False) -> None:
         del self._jobs[job.key]
         self._topk_jobs.discard(job)
+        self._streams.remove(job)
         self._turns.remove(job)
         self._prefill_queue.remove(job)
         self._starting = [other for other in self._starting if other is not job]

@@ -6,13 +6,14 @@ Its archives are real ones in a real store, small as they are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import orjson
 
 from chockstone.backends.calls import (
     AddLossCall,
@@ -33,8 +34,10 @@ from chockstone.backends.calls import (
     values_of,
 )
 from chockstone.backends.protocol import (
+    OnPieces,
     PassReply,
     SampleCall,
+    SampledPiece,
     SampleReply,
     SaveCall,
     SaveReply,
@@ -55,6 +58,8 @@ from chockstone.checkpoints.errors import (
     StoreFull,
     StoreUnreachable,
 )
+from chockstone.wire.codecs.sample_result import encode_sample_result
+from chockstone.wire.codecs.samples import SampledSequence, SampleRequest, SampleResult, SamplingParams, StopReason
 from chockstone.wire.failures import BadRequest, Code, ServerFailure
 
 
@@ -82,6 +87,7 @@ class FakeBackend(WorkerCalls):
         self.is_slow = False  # it does not become ready by itself
         self.generation = 1
         self.environment: dict[str, Any] = {"device": "none", "models": {"tiny": "", "other": ""}}
+        self.sequences: Sequence[SampledSequence] | None = None  # of every sample; None: a result that is no result
         self.poison: bytes | None = None  # a pass of this body kills the worker
         self.on_death: Callable[[str], None] = lambda _: None
         self.seconds = 0.0  # that a pass, a step or a copy is said to take
@@ -114,6 +120,7 @@ class FakeBackend(WorkerCalls):
         reply: type[ReplyT],
         *,
         on_release: Callable[[], None] = lambda: None,
+        on_pieces: OnPieces = lambda _: None,
         generation: int | None = None,
     ) -> ReplyT:
         if generation not in (None, self.generation):
@@ -128,7 +135,10 @@ class FakeBackend(WorkerCalls):
                 self.die("signal 11")
                 raise WorkerLost("signal 11")
         try:
-            result = await self._do(call, on_release)
+            if isinstance(call, SampleCall) and (call.is_streamed or self.sequences is not None):
+                result: WorkerReply = await self._generate(call, on_pieces)
+            else:
+                result = await self._do(call, on_release)
         finally:
             if self.generation != began:
                 raise WorkerLost(self._reason)
@@ -173,6 +183,35 @@ class FakeBackend(WorkerCalls):
             case DropLossCall():
                 self.losses.pop(call.loss_id, None)
         return EmptyReply()
+
+    async def _generate(self, call: SampleCall, on_pieces: OnPieces) -> SampleReply:
+        """One token of each sequence at a time; all but the last come in pieces, if the call is streamed.
+
+        ``hold("token 2")`` holds the third token back, and those after it.
+        """
+        began, sequences = self.generation, self._sequences_of(call)
+        steps = max(len(each.tokens) for each in sequences)
+        for position in range(steps):
+            await self._pass_gate(f"token {position}")
+            if self.generation != began:
+                raise WorkerLost(self._reason)
+            if call.is_streamed and position < steps - 1:
+                on_pieces(_pieces_at(position, sequences))
+        request = SampleRequest(np.array([1], np.int32), len(sequences), SamplingParams())
+        return SampleReply(
+            content=encode_sample_result(SampleResult(sequences), request),
+            tokens=sum(len(each.tokens) for each in sequences),
+            prompt_tokens=len(call.body),
+        )
+
+    def _sequences_of(self, call: SampleCall) -> tuple[SampledSequence, ...]:
+        if self.sequences is not None:
+            return tuple(self.sequences)
+        try:
+            count = orjson.loads(call.body).get("num_samples", 1)
+        except (orjson.JSONDecodeError, AttributeError):
+            count = 1
+        return (sequence_of([1, 2, 3]),) * count
 
     @property
     def archives(self) -> dict[str, int]:
@@ -289,6 +328,26 @@ class FakeBackend(WorkerCalls):
             raise _unreadable(error, "denied") from error
         except StoreUnreachable as error:
             raise _unreadable(error, "unreachable") from error
+
+
+def sequence_of(tokens: Sequence[int], *, stop_reason: StopReason = "stop") -> SampledSequence:
+    """A sequence with these tokens; the logprob of each is minus its position, in quarters."""
+    logprobs = -np.arange(len(tokens), dtype=np.float32) / 4
+    return SampledSequence(np.array(tokens, np.int32), logprobs, stop_reason)
+
+
+def _pieces_at(position: int, sequences: Sequence[SampledSequence]) -> list[SampledPiece]:
+    return [
+        SampledPiece(
+            number,
+            (int(each.tokens[position]),),
+            (float(each.logprobs[position]),),
+            each.stop_reason if position == len(each.tokens) - 1 else None,
+            position,
+        )
+        for number, each in enumerate(sequences)
+        if position < len(each.tokens)
+    ]
 
 
 def _unreadable(error: CheckpointError, code: Code) -> ServerFailure:

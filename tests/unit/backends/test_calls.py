@@ -21,6 +21,7 @@ from chockstone.backends.calls import (
     NumberedCall,
     OpenRunCall,
     OptimStepCall,
+    PiecesEvent,
     ReadyEvent,
     ReleasedEvent,
     ReplyT,
@@ -46,9 +47,11 @@ from chockstone.backends.channel import Message
 from chockstone.backends.protocol import (
     GpuMemory,
     HeldMemory,
+    OnPieces,
     PassReply,
     RunSpec,
     SampleCall,
+    SampledPiece,
     SampleReply,
     SamplerStatus,
     SaveCall,
@@ -59,6 +62,7 @@ from chockstone.backends.protocol import (
 from chockstone.telemetry.origin import RequestOrigin
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
+PIECE = SampledPiece(1, (5, 6), (-0.5, -0.25), "stop", start=3)
 SPEC = RunSpec(rank=4, seed=-7, train_mlp=False, optimizer="sgd")
 CALLS: dict[str, WorkerCall] = {
     "open_run": OpenRunCall(run_id="r", base_model="tiny", spec=SPEC, owner="ann"),
@@ -98,6 +102,7 @@ EVENTS: list[WorkerEvent] = [
     BeatEvent(3, busy=True, memory=WorkerMemory(1 << 30, (GpuMemory("H100", 5, 80),), HeldMemory(7, 8, 9))),
     BeatEvent(4, busy=False, sampler=SamplerStatus(requests=2, decode_steps=7, weights_cache_bytes=5)),
     ReleasedEvent(1),
+    PiecesEvent((7, 8), (PIECE, SampledPiece(0, (9,), (-1.0,)))),
     DoneEvent(1, Message({"tokens": 3}, b"\x00\xff")),
 ]
 
@@ -164,15 +169,18 @@ class Recorder(WorkerCalls):
         reply: type[ReplyT],
         *,
         on_release: Callable[[], None] = lambda: None,
+        on_pieces: OnPieces = lambda _: None,
         generation: int | None = None,
     ) -> ReplyT:
         self.sent.append((call, generation))
         on_release()
+        on_pieces([PIECE])
         return next(each for each in REPLIES if isinstance(each, reply))
 
 
 async def test_each_method_sends_the_call_of_its_name() -> None:
     recorder, released = Recorder(), []
+    pieces: list[SampledPiece] = []
     save, sample = CALLS["save"], CALLS["sample"]
     assert isinstance(save, SaveCall) and isinstance(sample, SampleCall)
 
@@ -187,7 +195,7 @@ async def test_each_method_sends_the_call_of_its_name() -> None:
     await recorder.load("r", "a", with_optimizer=True, seal="0f", generation=7)
     await recorder.add_loss("l", {"graph": {"nodes": [1]}, "inputs": []}, generation=8)
     await recorder.drop_loss("l")
-    sampled = await recorder.sample(sample)
+    sampled = await recorder.sample(sample, on_pieces=pieces.extend)
     await recorder.cancel("k")
     await recorder.forget("a")
     await recorder.written("a")
@@ -197,6 +205,7 @@ async def test_each_method_sends_the_call_of_its_name() -> None:
     assert [name_of(call) for call, _ in recorder.sent] == list(CALLS)
     assert [passed, stepped, saved, sampled] == REPLIES[1:]
     assert released == [True]
+    assert pieces == [PIECE]
 
 
 def test_a_call_has_its_origin_if_that_is_known() -> None:

@@ -20,6 +20,7 @@ from chockstone.backends.calls import (
     BeatEvent,
     DoneEvent,
     FailedEvent,
+    PiecesEvent,
     ReadyEvent,
     ReleasedEvent,
     ReplyT,
@@ -34,7 +35,15 @@ from chockstone.backends.calls import (
     name_of,
 )
 from chockstone.backends.channel import AsyncChannel, ChannelClosed, Message
-from chockstone.backends.protocol import SamplerStatus, WorkerLost, WorkerMemory, WorkerPhase, WorkerStatus
+from chockstone.backends.protocol import (
+    OnPieces,
+    SampledPiece,
+    SamplerStatus,
+    WorkerLost,
+    WorkerMemory,
+    WorkerPhase,
+    WorkerStatus,
+)
 from chockstone.backends.supervision.heartbeat import HeartbeatLimits, HeartbeatMonitor
 from chockstone.telemetry import tracing
 from chockstone.telemetry.origin import RequestOrigin
@@ -78,6 +87,7 @@ class WorkerHandle(Protocol):
 class _Pending:
     reply: asyncio.Future[Message]
     on_release: Callable[[], None]
+    on_pieces: OnPieces
     is_sent: bool  # at least in part
 
 
@@ -171,6 +181,7 @@ class WorkerSupervisor(WorkerCalls):
         reply: type[ReplyT],
         *,
         on_release: Callable[[], None] = lambda: None,
+        on_pieces: OnPieces = lambda _: None,
         generation: int | None = None,
     ) -> ReplyT:
         """Send the call as soon as the worker is ready, and wait for its reply."""
@@ -183,7 +194,7 @@ class WorkerSupervisor(WorkerCalls):
             )
         number = next(self._numbers)
         is_sent = not channel.is_closed
-        pending = _Pending(asyncio.get_running_loop().create_future(), on_release, is_sent)
+        pending = _Pending(asyncio.get_running_loop().create_future(), on_release, on_pieces, is_sent)
         self._pending[number] = pending
         try:
             with tracing.span("worker.call", call=name_of(call), generation=self.generation):
@@ -334,11 +345,21 @@ class WorkerSupervisor(WorkerCalls):
                 self._on_fatal(event.error)
             case BeatEvent():
                 self._memory, self._sampler = event.memory, event.sampler
+            case PiecesEvent():
+                self._deliver(event)
             case ReleasedEvent() | DoneEvent() | FailedEvent():
                 self._has_answered = True
                 pending = self._pending.get(event.number)
                 if pending is not None and not pending.reply.done():  # else the caller has stopped waiting
                     _settle(pending, event)
+
+    def _deliver(self, event: PiecesEvent) -> None:
+        by_call: dict[int, list[SampledPiece]] = {}
+        for number, piece in zip(event.numbers, event.pieces, strict=True):
+            by_call.setdefault(number, []).append(piece)
+        for number, pieces in by_call.items():
+            if (pending := self._pending.get(number)) is not None:  # else the caller has stopped waiting
+                pending.on_pieces(pieces)
 
 
 def _settle(pending: _Pending, event: ReleasedEvent | DoneEvent | FailedEvent) -> None:

@@ -16,7 +16,7 @@ import orjson
 
 from chockstone.backends.calls import ReplyT, WorkerCall, WorkerCalls
 from chockstone.backends.export.published_adapters import DirectoryTaken, PublishedAdapters
-from chockstone.backends.protocol import SampleCall, SampleReply, WorkerStatus
+from chockstone.backends.protocol import OnPieces, SampleCall, SampleReply, WorkerStatus
 from chockstone.backends.supervision.supervisor import WorkerSupervisor
 from chockstone.checkpoints import Store
 from chockstone.sampling.vllm.adapters import AdapterFiles
@@ -119,12 +119,14 @@ class VllmBackend(WorkerCalls):
         reply: type[ReplyT],
         *,
         on_release: Callable[[], None] = lambda: None,
+        on_pieces: OnPieces = lambda _: None,
         generation: int | None = None,
     ) -> ReplyT:
-        return await self._worker.send(call, reply, on_release=on_release, generation=generation)
+        return await self._worker.send(call, reply, on_release=on_release, on_pieces=on_pieces, generation=generation)
 
-    async def sample(self, call: SampleCall) -> SampleReply:
-        sampling = self._under_way[call.key] = asyncio.create_task(self._sample(call))
+    async def sample(self, call: SampleCall, *, on_pieces: OnPieces = lambda _: None) -> SampleReply:
+        """What vLLM answers is there all at once: there are no pieces of it."""
+        sampling = self._under_way[call.key] = asyncio.create_task(self._sample(call, on_pieces))
         try:
             return await sampling
         except asyncio.CancelledError:
@@ -146,28 +148,32 @@ class VllmBackend(WorkerCalls):
         finally:  # also when the worker has died, and its memory is lost
             await self._published.forget(archive)
 
-    async def _sample(self, call: SampleCall) -> SampleReply:
+    async def _sample(self, call: SampleCall, on_pieces: OnPieces) -> SampleReply:
         limit = ModelName.parse(call.base_model).max_context
         decoded = await _beside_loop(lambda: decode_sample(orjson.loads(call.body)), size_bytes=len(call.body))
         request = limit_context(decoded, limit)
         if call.archive is None:
-            return await self._ask(request, call, None)
+            return await self._ask(request, call, None, on_pieces)
         if not self._published.knows(call.archive):
             await self._worker.written(call.archive)  # a snapshot is written in the background
         try:
             async with self._published.lent(call.archive, seal=call.seal) as files:
-                return await self._ask(request, call, files)
+                return await self._ask(request, call, files, on_pieces)
         except RequestError as error:
             if error.code != "missing":
                 raise
-        return await self._worker.sample(call)  # it may have in memory what did not fit on the disk
+        return await self._worker.sample(
+            call, on_pieces=on_pieces
+        )  # it may have in memory what did not fit on the disk
 
-    async def _ask(self, request: SampleRequest, call: SampleCall, files: AdapterFiles | None) -> SampleReply:
+    async def _ask(
+        self, request: SampleRequest, call: SampleCall, files: AdapterFiles | None, on_pieces: OnPieces
+    ) -> SampleReply:
         name = ModelName.parse(call.base_model).base
         result = await self._fleet.sample(request, name, files, seed=call.seed)
         if result is None:
             log.debug("sample left to the worker request=%s model=%s", call.key, call.base_model)
-            return await self._worker.sample(call)
+            return await self._worker.sample(call, on_pieces=on_pieces)
         tokens = sum(len(sequence.tokens) for sequence in result.sequences)
         encoded = await _beside_loop(lambda: encode_sample_result(result, request), size_bytes=8 * tokens)
         return SampleReply(content=encoded, tokens=tokens, prompt_tokens=len(request.prompt))

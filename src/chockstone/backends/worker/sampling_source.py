@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 import traceback
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final
 
@@ -11,28 +13,48 @@ from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGr
 from chockstone.backends.worker.sampler_weights import Weights
 from chockstone.sampling.model import SampledModel
 from chockstone.sampling.sampler import Finished, Sampler, SamplerActivity
+from chockstone.wire.codecs.sampled_pieces import SampledPiece
 from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 from chockstone.wire.failures import BadRequest, Failure
 
 log = logging.getLogger(__name__)
 _ALTERNATIVE_CELLS: Final = 1 << 26  # in one result, 8 bytes each
+_SEND_SECONDS: Final = 0.005  # between two messages with pieces: steps of a small model are shorter
 
 
 class SamplingSource:
     """All methods but ``activity`` are for the compute thread."""
 
-    def __init__(self, max_sequences: int, *, process_group: ProcessGroup = SINGLE_PROCESS) -> None:
+    def __init__(
+        self,
+        max_sequences: int,
+        *,
+        process_group: ProcessGroup = SINGLE_PROCESS,
+        on_pieces: Callable[[Sequence[tuple[str, SampledPiece]]], None] = lambda _: None,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """``on_pieces`` is called with the new tokens of all streamed samples, with their keys, every few steps."""
+        self._on_pieces = on_pieces
+        self._now = now
+        self._sent_at = now()
         self._max_sequences = max_sequences
         self._process_group = process_group
         self._sampler = self._new_sampler()
         self._under_way: dict[str, Future[SampleResult | Failure]] = {}
 
     def add(
-        self, key: str, weights: Weights, request: SampleRequest, *, seed: int, owner: str = ""
+        self,
+        key: str,
+        weights: Weights,
+        request: SampleRequest,
+        *,
+        seed: int,
+        owner: str = "",
+        is_streamed: bool = False,
     ) -> Future[SampleResult | Failure]:
         """Start a sample. Raises BadRequest if the request cannot be served."""
         _check_alternatives(request, weights.model)
-        self._sampler.add(key, weights.model, weights.adapter, request, seed=seed, owner=owner)
+        self._sampler.add(key, weights.model, weights.adapter, request, seed=seed, owner=owner, is_streamed=is_streamed)
         done = self._under_way[key] = Future()
         return done
 
@@ -53,11 +75,18 @@ class SamplingSource:
             self._sampler = self._new_sampler()
             for key in list(self._under_way):
                 self._finish(Finished(key, Failure(f"the sampler failed: {type(error).__name__}: {error}", "server")))
+        if self._sampler.has_streams and (now := self._now()) >= self._sent_at + _SEND_SECONDS:
+            self._send_pieces(now)
 
     def cancel(self, key: str) -> None:
         self._sampler.cancel(key)
         if (done := self._under_way.pop(key, None)) is not None:
             done.set_result(Failure("the sample was cancelled", "user"))
+
+    def _send_pieces(self, now: float) -> None:
+        if pieces := self._sampler.take_pieces():
+            self._sent_at = now
+            self._on_pieces(pieces)
 
     def _new_sampler(self) -> Sampler:
         return Sampler(max_sequences=self._max_sequences, agree=self._process_group.broadcast_arrays)

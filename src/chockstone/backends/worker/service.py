@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import asdict, replace
@@ -35,6 +35,7 @@ from chockstone.backends.calls import (
     LoadCall,
     OpenRunCall,
     OptimStepCall,
+    PiecesEvent,
     ReadyEvent,
     ReleasedEvent,
     SnapshotCall,
@@ -57,6 +58,7 @@ from chockstone.backends.planning.refusals import available_bytes, check_base, c
 from chockstone.backends.protocol import (
     PassReply,
     SampleCall,
+    SampledPiece,
     SampleReply,
     SamplerStatus,
     SaveCall,
@@ -116,7 +118,8 @@ class WorkerService:
         self._on_orphaned = on_orphaned
         self._process_group = process_group
         self._load_base = load
-        self._sampling = SamplingSource(config.max_sequences, process_group=process_group)
+        self._sampling = SamplingSource(config.max_sequences, process_group=process_group, on_pieces=self._send_pieces)
+        self._streamed: dict[str, int] = {}  # the number of the call, by key of the sample
         self._turns: Schedule
         if schedule is None:
             self._turns = ComputeTurns(self._sampling, on_turn=process_group.announce_turn)
@@ -261,7 +264,7 @@ class WorkerService:
             case OptimStepCall():
                 return _timed(self._optim_step(call))
             case SampleCall():
-                return self._sample(call)
+                return self._sample(number, call)
             case SaveCall():
                 return self._save(call, release=lambda: self._send(ReleasedEvent(number)))
             case SnapshotCall():
@@ -427,7 +430,11 @@ class WorkerService:
         self._losses.pop(call.loss_id, None)
         return EmptyReply()
 
-    def _sample(self, call: SampleCall) -> Work[SampleReply]:
+    def _send_pieces(self, pieces: Sequence[tuple[str, SampledPiece]]) -> None:
+        numbers = tuple(self._streamed[key] for key, _ in pieces)
+        self._send(PiecesEvent(numbers, tuple(piece for _, piece in pieces)))
+
+    def _sample(self, number: int, call: SampleCall) -> Work[SampleReply]:
         name = ModelName.parse(call.base_model)
         request = limit_context(decode_sample(orjson.loads(call.body)), name.max_context)
         weights = Weights(self._sampled[name.base], None, 0)
@@ -439,8 +446,13 @@ class WorkerService:
                     raise BadRequest("the sample was cancelled")
             finally:
                 self._fetching.discard(call.key)
-        done = self._sampling.add(call.key, weights, request, seed=call.seed, owner=call.owner)
+        done = self._sampling.add(
+            call.key, weights, request, seed=call.seed, owner=call.owner, is_streamed=call.is_streamed
+        )
+        if call.is_streamed:
+            self._streamed[call.key] = number
         yield done
+        self._streamed.pop(call.key, None)
         outcome = done.result()
         if isinstance(outcome, Failure):
             raise BadRequest(outcome.error) if outcome.category == "user" else ServerFailure(outcome.error)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from chockstone.backends.protocol import (
+    OnPieces,
     SampleCall,
     SampleReply,
     SamplerStatus,
@@ -95,7 +96,7 @@ class ReplicaSet:
     async def stop(self) -> None:
         await asyncio.gather(*(each.stop() for each in self.replicas))
 
-    async def sample(self, call: SampleCall) -> SampleReply:
+    async def sample(self, call: SampleCall, *, on_pieces: OnPieces = lambda _: None) -> SampleReply:
         """A snapshot that another replica writes at the moment is waited for.
 
         One that did not fit on the disk is in the memory of the replica that made it: if the chosen replica does not
@@ -105,7 +106,7 @@ class ReplicaSet:
         chosen = self._choose(call.key)
         await self._wait_until_written(call.archive, but=chosen)
         try:
-            return await self._sample_in(chosen, call)
+            return await self._sample_in(chosen, call, on_pieces)
         except RequestError as error:
             if error.code != "missing":
                 raise
@@ -113,13 +114,13 @@ class ReplicaSet:
         for number, each in enumerate(self.replicas):
             if number != chosen and each.is_ready:
                 with _suppress_missing():
-                    return await self._sample_in(number, call)
+                    return await self._sample_in(number, call, on_pieces)
         raise missing
 
-    async def _sample_in(self, replica: int, call: SampleCall) -> SampleReply:
+    async def _sample_in(self, replica: int, call: SampleCall, on_pieces: OnPieces) -> SampleReply:
         self._under_way[call.key] = replica
         try:
-            reply = await self.replicas[replica].sample(call)
+            reply = await self.replicas[replica].sample(call, on_pieces=on_pieces)
         except WorkerLost as error:
             if error.code != "unsent":
                 self._note_killed(call.key, replica)

@@ -92,10 +92,13 @@ class SampleCalls:
                 seal=source.seal,
                 seed=request.facts.seed,
                 body=request.body,
+                is_streamed=request.stream is not None,
             )
             request.is_sent, request.begun_at = True, time.time()
             try:
-                return await self._workers.sample(call)
+                if request.stream is None:
+                    return await self._workers.sample(call)
+                return await self._workers.sample(call, on_pieces=request.stream.take)
             finally:
                 request.is_sent = False
 

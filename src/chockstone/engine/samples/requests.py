@@ -10,6 +10,7 @@ from typing import Any
 
 from chockstone.engine.futures import Promise
 from chockstone.engine.samples.completions import CLONE_SPAN
+from chockstone.engine.samples.streams import SampleStream
 from chockstone.engine.storage.archive_names import ephemeral_name
 from chockstone.telemetry.origin import NO_ORIGIN, RequestOrigin
 
@@ -54,6 +55,7 @@ class SampleFacts:
     num_samples: int
     seed: int
     origin: RequestOrigin = NO_ORIGIN  # the HTTP request that asked for it
+    is_streamed: bool = False  # its client ends with its connection: nobody asks a later server for it
 
     @property
     def feed(self) -> tuple[str, int]:
@@ -61,13 +63,15 @@ class SampleFacts:
         return self.source.sampling_session_id, (self.seq_id or 0) // CLONE_SPAN
 
     def to_json(self) -> Mapping[str, Any]:  # Any: plain JSON
-        facts = {
+        facts: dict[str, Any] = {
             "request_id": self.request_id,
             **asdict(self.source),
             "seq_id": self.seq_id,
             "num_samples": self.num_samples,
             "seed": self.seed,
         }
+        if self.is_streamed:
+            facts["is_streamed"] = True
         return {**facts, "origin": origin} if (origin := self.origin.to_json()) else facts
 
     @classmethod
@@ -80,7 +84,15 @@ class SampleFacts:
             values.get("seal"),  # earlier versions did not record it
         )
         origin = RequestOrigin.from_json(values.get("origin"))  # earlier versions did not record it
-        return cls(values["request_id"], source, values["seq_id"], values["num_samples"], values["seed"], origin)
+        return cls(
+            values["request_id"],
+            source,
+            values["seq_id"],
+            values["num_samples"],
+            values["seed"],
+            origin,
+            is_streamed=values.get("is_streamed", False),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,7 @@ class PendingSample:
     promise: Promise
     facts: SampleFacts
     body: bytes
+    stream: SampleStream | None = None  # None: the client waits for the result alone
     written: asyncio.Future[None] | None = None  # None: it is durable already, or no journal is kept
     deaths: int = 0  # of workers, while it ran
     server_deaths: int = 0  # of servers, while it ran

@@ -38,13 +38,14 @@ from chockstone.engine.samples.requests import (
     request_id_of,
     seed_of,
 )
+from chockstone.engine.samples.streams import SampleStream
 from chockstone.telemetry import tracing
 from chockstone.telemetry.instruments import Instruments
 from chockstone.telemetry.origin import RequestOrigin
 from chockstone.telemetry.timings import RecentTimings, WorkTiming
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
 
-__all__ = ["SamplerSource", "Sampling", "Submitted"]
+__all__ = ["SampleStream", "SamplerSource", "Sampling", "Submitted"]
 
 log = logging.getLogger(__name__)
 _FREED: Final = (
@@ -151,6 +152,23 @@ class Sampling:
             raise
         return submitted
 
+    async def stream(self, source: SamplerSource, body: bytes, *, num_samples: int) -> SampleStream:
+        """Have ``body`` sampled, and read the tokens while they are generated.
+
+        Raises Busy and Stalled as ``submit`` does; what the worker refuses, the stream raises. The reader closes the
+        stream. A server that ends breaks its streams off, and the next one does not continue them.
+        """
+        await self._wait_until_recovered()
+        submitted = self._take(source, None, None, body, num_samples, is_streamed=True)
+        stream = self._under_way[submitted.request_id].stream
+        assert stream is not None, "it was asked for"
+        try:
+            await self._wait_until_written(submitted.request_id)
+        except BaseException:
+            await stream.aclose()
+            raise
+        return stream
+
     def feed(self, sampling_session_id: str, clone: int) -> Feed:
         return self._feeds[sampling_session_id, clone]
 
@@ -240,7 +258,14 @@ class Sampling:
         return None if self._futures.get(request_id) is None else Submitted(request_id, num_samples)
 
     def _take(
-        self, source: SamplerSource, seq_id: int | None, request_id: str | None, body: bytes, num_samples: int
+        self,
+        source: SamplerSource,
+        seq_id: int | None,
+        request_id: str | None,
+        body: bytes,
+        num_samples: int,
+        *,
+        is_streamed: bool = False,
     ) -> Submitted:
         owner = source.owner
         if not self._queued.has_room(owner, 1) or not self._queued_bytes.has_room(owner, len(body)):
@@ -250,8 +275,11 @@ class Sampling:
             )
         promise = self._futures.promise(source.owner, request_id)
         seed = seed_of(promise.request_id, source, seq_id)
-        facts = SampleFacts(promise.request_id, source, seq_id, num_samples, seed, RequestOrigin.here())
+        origin = RequestOrigin.here()
+        facts = SampleFacts(promise.request_id, source, seq_id, num_samples, seed, origin, is_streamed=is_streamed)
         request = PendingSample(promise, facts, body)
+        if is_streamed:
+            request.stream = SampleStream(facts.request_id, close=partial(self._close_stream, facts.request_id))
         if self._journal is not None:
             request.written = self._journal.add(facts, body)
         self._start(request)
@@ -267,6 +295,9 @@ class Sampling:
 
     async def _recover_one(self, journal: SampleJournal, found: FoundSample) -> None:
         facts = found.facts
+        if facts.is_streamed:
+            journal.gone(facts.request_id)
+            return
         self._remember(facts)
         if (result := await journal.read_result(found)) is not None:
             promise = self._futures.recover(facts.source.owner, facts.request_id, result)
@@ -358,7 +389,7 @@ class Sampling:
 
     def _leave(self, request: PendingSample, reason: str) -> None:
         """This server ends before the sample does; the next one runs it again, with nothing held against it."""
-        if self._journal is None:
+        if self._journal is None or request.stream is not None:
             self._settle(request, Result.failed(ServerFailure(f"the sample was not finished: {reason}")))
         elif request.counts_as_suspect and not request.promise.is_done():
             with suppress(JournalError):  # it is closed already
@@ -367,10 +398,17 @@ class Sampling:
     def _settle(self, request: PendingSample, result: Result, *, operation: str | None = "sample") -> None:
         if not request.promise.is_done():
             self._futures.settle(request.promise, result, operation=operation)
-            self._announce(request.facts, result)
+            if request.stream is None:
+                self._announce(request.facts, result)
+            else:
+                request.stream.end(result)
 
     def _announce(self, facts: SampleFacts, result: Result) -> None:
         self._feeds[facts.feed].add(facts.request_id, size_bytes=len(result.body), is_failure=result.is_failure)
+
+    def _close_stream(self, request_id: str) -> None:
+        self.cancel(request_id)
+        self._futures.forget(request_id)
 
     async def _tell_cancelled(self, request_id: str) -> None:
         with suppress(RequestError):  # a worker that died has forgotten it anyway

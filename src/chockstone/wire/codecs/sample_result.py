@@ -9,7 +9,15 @@ import numpy as np
 
 from chockstone.wire.codecs import messages_pb2 as pb
 from chockstone.wire.codecs import tensors
-from chockstone.wire.codecs.samples import Floats, SampleRequest, SampleResult, StopReason, Targets, TopK
+from chockstone.wire.codecs.samples import (
+    Floats,
+    SampledSequence,
+    SampleRequest,
+    SampleResult,
+    StopReason,
+    Targets,
+    TopK,
+)
 from chockstone.wire.codecs.tensors import little_endian
 
 NO_LOGPROB: Final = np.float32(-99999.0)  # with token 0: an empty cell of a TopK
@@ -47,6 +55,18 @@ def encode_sample_result(result: SampleResult, request: SampleRequest) -> bytes:
             tensors.to_message(tensors.Tensor(drawn.logprobs, drawn.logprobs.shape))
         )
     return message.SerializeToString(deterministic=True)
+
+
+def read_sequences(encoded: bytes) -> tuple[SampledSequence, ...]:
+    """The sequences that ``encode_sample_result`` wrote, without their alternatives."""
+    return tuple(
+        SampledSequence(
+            tokens=np.frombuffer(sequence.tokens, np.dtype("<i4")),
+            logprobs=_floats(sequence.logprobs),
+            stop_reason="length" if sequence.stop_reason == pb.STOP_REASON_LENGTH else "stop",
+        )
+        for sequence in pb.SampleResponse.FromString(encoded).sequences
+    )
 
 
 def sample_result_json(encoded: bytes) -> dict[str, Any]:

@@ -81,3 +81,34 @@ def test_more_alternatives_than_a_result_can_hold_are_refused(
 
     with pytest.raises(BadRequest, match="is 24 alternatives, more than 23; ask for fewer of one of them"):
         SamplingSource(8).add("a", weights, decode_sample(body), seed=1)
+
+
+@pytest.mark.parametrize(("step_seconds", "share"), [(0.001, 0.25), (0.01, 1)])
+def test_64_streams_are_one_message_per_step_or_per_5_milliseconds(
+    weights: Weights, step_seconds: float, share: float
+) -> None:
+    sent: list[int] = []
+    clock = [0.0]
+    source = SamplingSource(64, on_pieces=lambda pieces: sent.append(len(pieces)), now=lambda: clock[0])
+    for number in range(64):
+        source.add(str(number), weights, request(num_samples=1, max_tokens=20), seed=number, is_streamed=True)
+
+    steps = 0
+    while source.has_work():
+        source.step()
+        clock[0] += step_seconds
+        steps += 1
+
+    assert 0 < len(sent) <= steps * share
+    assert max(sent) > 32  # many streams in one message
+
+
+def test_samples_that_are_not_streamed_send_nothing(weights: Weights) -> None:
+    sent: list[object] = []
+    clock = iter(range(10**6))
+    source = SamplingSource(8, on_pieces=sent.append, now=lambda: next(clock))
+    source.add("a", weights, request(num_samples=1, max_tokens=5), seed=1)
+
+    run(source)
+
+    assert (sent, next(clock)) == ([], 1)  # nobody asked for the time, but once when the source was made
