@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
+from chockstone.backends.calls import PiecesEvent
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.backends.worker.sampler_weights import Weights
 from chockstone.sampling.model import SampledModel
 from chockstone.sampling.sampler import Finished, Sampler, SamplerActivity
-from chockstone.wire.codecs.sampled_pieces import SampledPiece
 from chockstone.wire.codecs.samples import SampleRequest, SampleResult
 from chockstone.wire.failures import BadRequest, Failure
 
@@ -30,10 +30,10 @@ class SamplingSource:
         max_sequences: int,
         *,
         process_group: ProcessGroup = SINGLE_PROCESS,
-        on_pieces: Callable[[Sequence[tuple[str, SampledPiece]]], None] = lambda _: None,
+        on_pieces: Callable[[PiecesEvent], None] = lambda _: None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``on_pieces`` is called with the new tokens of all streamed samples, with their keys, every few steps."""
+        """``on_pieces`` is called with the new tokens of all streamed samples, every few milliseconds at most."""
         self._on_pieces = on_pieces
         self._now = now
         self._sent_at = now()
@@ -41,6 +41,7 @@ class SamplingSource:
         self._process_group = process_group
         self._sampler = self._new_sampler()
         self._under_way: dict[str, Future[SampleResult | Failure]] = {}
+        self._streams: dict[str, int] = {}  # the number of the call, by key of the sample
 
     def add(
         self,
@@ -50,11 +51,18 @@ class SamplingSource:
         *,
         seed: int,
         owner: str = "",
-        is_streamed: bool = False,
+        stream: int | None = None,
     ) -> Future[SampleResult | Failure]:
-        """Start a sample. Raises BadRequest if the request cannot be served."""
+        """Start a sample. Raises BadRequest if the request cannot be served.
+
+        ``stream``: the number of the call to send pieces to, if it is streamed.
+        """
         _check_alternatives(request, weights.model)
-        self._sampler.add(key, weights.model, weights.adapter, request, seed=seed, owner=owner, is_streamed=is_streamed)
+        self._sampler.add(
+            key, weights.model, weights.adapter, request, seed=seed, owner=owner, is_streamed=stream is not None
+        )
+        if stream is not None:
+            self._streams[key] = stream
         done = self._under_way[key] = Future()
         return done
 
@@ -80,18 +88,21 @@ class SamplingSource:
 
     def cancel(self, key: str) -> None:
         self._sampler.cancel(key)
+        self._streams.pop(key, None)
         if (done := self._under_way.pop(key, None)) is not None:
             done.set_result(Failure("the sample was cancelled", "user"))
 
     def _send_pieces(self, now: float) -> None:
         if pieces := self._sampler.take_pieces():
             self._sent_at = now
-            self._on_pieces(pieces)
+            numbers = tuple(self._streams[key] for key, _ in pieces)
+            self._on_pieces(PiecesEvent(numbers, tuple(piece for _, piece in pieces)))
 
     def _new_sampler(self) -> Sampler:
         return Sampler(max_sequences=self._max_sequences, agree=self._process_group.broadcast_arrays)
 
     def _finish(self, finished: Finished) -> None:
+        self._streams.pop(finished.key, None)
         self._under_way.pop(finished.key).set_result(finished.outcome)
 
 

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import asdict, replace
@@ -35,7 +35,6 @@ from chockstone.backends.calls import (
     LoadCall,
     OpenRunCall,
     OptimStepCall,
-    PiecesEvent,
     ReadyEvent,
     ReleasedEvent,
     SnapshotCall,
@@ -58,7 +57,6 @@ from chockstone.backends.planning.refusals import available_bytes, check_base, c
 from chockstone.backends.protocol import (
     PassReply,
     SampleCall,
-    SampledPiece,
     SampleReply,
     SamplerStatus,
     SaveCall,
@@ -118,8 +116,7 @@ class WorkerService:
         self._on_orphaned = on_orphaned
         self._process_group = process_group
         self._load_base = load
-        self._sampling = SamplingSource(config.max_sequences, process_group=process_group, on_pieces=self._send_pieces)
-        self._streamed: dict[str, int] = {}  # the number of the call, by key of the sample
+        self._sampling = SamplingSource(config.max_sequences, process_group=process_group, on_pieces=self._send)
         self._turns: Schedule
         if schedule is None:
             self._turns = ComputeTurns(self._sampling, on_turn=process_group.announce_turn)
@@ -430,10 +427,6 @@ class WorkerService:
         self._losses.pop(call.loss_id, None)
         return EmptyReply()
 
-    def _send_pieces(self, pieces: Sequence[tuple[str, SampledPiece]]) -> None:
-        numbers = tuple(self._streamed[key] for key, _ in pieces)
-        self._send(PiecesEvent(numbers, tuple(piece for _, piece in pieces)))
-
     def _sample(self, number: int, call: SampleCall) -> Work[SampleReply]:
         name = ModelName.parse(call.base_model)
         request = limit_context(decode_sample(orjson.loads(call.body)), name.max_context)
@@ -446,13 +439,9 @@ class WorkerService:
                     raise BadRequest("the sample was cancelled")
             finally:
                 self._fetching.discard(call.key)
-        done = self._sampling.add(
-            call.key, weights, request, seed=call.seed, owner=call.owner, is_streamed=call.is_streamed
-        )
-        if call.is_streamed:
-            self._streamed[call.key] = number
+        stream = number if call.is_streamed else None
+        done = self._sampling.add(call.key, weights, request, seed=call.seed, owner=call.owner, stream=stream)
         yield done
-        self._streamed.pop(call.key, None)
         outcome = done.result()
         if isinstance(outcome, Failure):
             raise BadRequest(outcome.error) if outcome.category == "user" else ServerFailure(outcome.error)

@@ -89,9 +89,9 @@ def test_64_streams_are_one_message_per_step_or_per_5_milliseconds(
 ) -> None:
     sent: list[int] = []
     clock = [0.0]
-    source = SamplingSource(64, on_pieces=lambda pieces: sent.append(len(pieces)), now=lambda: clock[0])
+    source = SamplingSource(64, on_pieces=lambda event: sent.append(len(event.pieces)), now=lambda: clock[0])
     for number in range(64):
-        source.add(str(number), weights, request(num_samples=1, max_tokens=20), seed=number, is_streamed=True)
+        source.add(str(number), weights, request(num_samples=1, max_tokens=20), seed=number, stream=number)
 
     steps = 0
     while source.has_work():
