@@ -34,7 +34,7 @@ class Ranks:
 
     def say(self, text: str) -> None:
         if self.rank == 0:
-            print(text, flush=True)
+            print(f"{text}\n", end="", flush=True)  # one write: saves report from another thread
 
     def mean(self, loss: torch.Tensor) -> float:
         """The loss of the whole batch. All ranks call it."""

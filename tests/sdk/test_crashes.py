@@ -129,6 +129,7 @@ def test_a_spare_worker_takes_over_without_a_changed_bit_and_ends_with_its_serve
     server.hold()
     server.kill_server()
     until(lambda: not any(map(is_alive, family)), "worker and spare have ended with their server")
+    until(lambda: not server.is_running(), "the server has ended")
 
 
 @pytest.mark.soak
