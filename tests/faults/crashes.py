@@ -82,6 +82,10 @@ class RestartedServer(LiveServer):
     def release(self) -> None:
         self._held.set()
 
+    def use_flags(self, *flags: str) -> None:
+        """From its next start on."""
+        self._flags = [*flags]
+
     def kill_server(self) -> None:
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
