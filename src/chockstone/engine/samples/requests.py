@@ -55,7 +55,7 @@ class SampleFacts:
     num_samples: int
     seed: int
     origin: RequestOrigin = NO_ORIGIN  # the HTTP request that asked for it
-    is_streamed: bool = False  # its client ends with its connection: nobody asks a later server for it
+    is_streamed: bool = False  # a restarted server does not run it again: its client lost the connection
 
     @property
     def feed(self) -> tuple[str, int]:

@@ -1,6 +1,6 @@
 """Sample streams: the tokens of one request while they are generated.
 
-Tokens that nobody has read yet are merged: a reader that is slow gets fewer and longer pieces, and a stream holds no
+A stream merges unread tokens: a slow reader gets fewer and longer pieces, and a stream holds no
 more than the result of its request. If a worker dies, the request runs again from its seed. The tokens of the second
 run are compared with those of the first, and only what is new is delivered. The last piece is delivered after the
 result is on record.
