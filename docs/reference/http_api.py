@@ -47,6 +47,8 @@ $ curl --header "X-API-Key: $TINKER_API_KEY" "$TINKER_BASE_URL/api/v1/auth/apike
 - A route that answers with a future returns at once. `retrieve_future` fetches its result:
   [Lanes and futures](../concepts/lanes-and-futures.md).
 - Errors are `{{"detail": …}}`. Clients retry 408, 409, 429 and 5xx, and no other status.
+- Below `/v1` and `/oai` errors have the shape of OpenAI's API, below `/anthropic` that of Anthropic's. There the key
+  may also be sent as `Authorization: Bearer KEY`.
 """
 
 

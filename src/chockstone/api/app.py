@@ -51,6 +51,7 @@ from chockstone.api.tinker import (
     training,
     weights,
 )
+from chockstone.api.vendors.error_shapes import VendorErrors
 from chockstone.telemetry.request_metrics import RequestMetrics
 
 RESOURCES: Final = (
@@ -96,6 +97,7 @@ def create_app(context: Context, *, uploads: Uploads | None = None, console: Bro
         pages=console,
     )
     app.add_middleware(FailedRequests, failures=context.engine.failures)  # outside of admission: it sees refusals, too
+    app.add_middleware(VendorErrors)
     app.add_middleware(RequestMetrics, instruments=context.instruments)
     app.add_middleware(RequestContext)  # the outermost
     errors.install(app)

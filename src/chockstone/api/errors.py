@@ -16,6 +16,8 @@ from starlette.requests import ClientDisconnect
 
 from chockstone.api.context import Context, RunGone
 from chockstone.api.requests.failed_requests import mark_reported
+from chockstone.api.vendors.error_shapes import error_body
+from chockstone.api.vendors.paths import vendor_of
 from chockstone.catalog.errors import CatalogAway, CatalogUnavailable, RowExists, RowMissing, UnstorableColumnValue
 from chockstone.checkpoints.errors import CheckpointError
 from chockstone.engine.config import Busy
@@ -78,7 +80,9 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         log.exception("request failed path=%s", _path(request), exc_info=error)
-        return JSONResponse({"detail": "the server failed on this request; its log says why"}, 500)
+        message = "the server failed on this request; its log says why"
+        vendor = vendor_of(request.url.path)  # no middleware sees this answer
+        return JSONResponse({"detail": message} if vendor is None else error_body(vendor, 500, message), 500)
 
 
 def _path(request: Request) -> str:
@@ -89,6 +93,8 @@ def _path(request: Request) -> str:
 
 
 def _answer(error: Exception, status_code: int) -> JSONResponse:
-    """With the error's code, if it has one, for programs that act on it."""
-    code = getattr(error, "code", None)
-    return JSONResponse({"detail": str(error)} | ({} if code is None else {"code": code}), status_code)
+    """With the error's code and parameter, if it has these, for programs that act on them."""
+    facts = {name: getattr(error, name, None) for name in ("code", "param")}
+    return JSONResponse(
+        {"detail": str(error)} | {name: fact for name, fact in facts.items() if fact is not None}, status_code
+    )

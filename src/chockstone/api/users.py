@@ -1,4 +1,4 @@
-"""Users: identifies the caller by the credential in ``X-API-Key``.
+"""Users: identifies the caller by a credential, which ``vendors.credentials`` finds in the request.
 
 A credential is an API key (``tml-…``) or a token that this server signed. Keys are configured, or created by
 ``chockstone keys create`` and read from the catalog. On a server that never had a key, every key is the local
@@ -198,7 +198,8 @@ def read_secret(path: Path) -> bytes:
 API_KEY: Final = APIKeyHeader(
     name="X-API-Key",
     scheme_name="ApiKey",
-    description="An API key of this server (`tml-…`), or a token from `POST /api/v1/auth/token`.",
+    description="An API key of this server (`tml-…`), or a token from `POST /api/v1/auth/token`. Below `/v1`, `/oai` "
+    "and `/anthropic`, `Authorization: Bearer` takes the same.",
     auto_error=False,
 )
 

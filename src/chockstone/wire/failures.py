@@ -2,6 +2,7 @@
 
 RequestError
 ├── BadRequest     the caller must change something: 400, or a failed future of category "user"
+│   └── BadParameter   one parameter is wrong, or not supported here
 └── ServerFailure  ours: a failed future of category "server"
 """
 
@@ -31,6 +32,12 @@ class RequestError(Exception):
 
 class BadRequest(RequestError):
     category = "user"
+
+
+class BadParameter(BadRequest):
+    def __init__(self, message: str, *, param: str) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class ServerFailure(RequestError):

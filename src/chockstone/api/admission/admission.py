@@ -2,7 +2,8 @@
 
 It checks, in this order: malformed or ambiguous header fields (400), foreign host names on a server without keys
 (421, 403), callers without a valid credential (401). Bodies of admitted requests are read within the limits of
-``uploads``. The credential of the web console is a cookie, which the console checks; on every other path it is a key.
+``uploads``. The credential of the web console is a cookie, which the console checks; on every other path it is a key:
+in ``X-API-Key``, or, on the paths of other vendors' APIs, in ``Authorization``, too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from chockstone.api.admission.protocol import recognize_connection
 from chockstone.api.admission.refusals import RefusedKeys
 from chockstone.api.admission.uploads import UPLOAD, Uploads
 from chockstone.api.users import Caller
+from chockstone.api.vendors.credentials import credentials_of, repeated_fields
+from chockstone.api.vendors.paths import vendor_of
 
 _PUBLIC: Final = re.compile(  # needs no credential; every other path does, also one that does not exist
     r"/|/metrics|/docs|/docs/(viewer\.js|style\.css)|/openapi\.json|/api/v1/(healthz|readyz)"
@@ -82,8 +85,14 @@ class AdmissionMiddleware:
         hosts = _fields(scope, b"host")
         if len(hosts) != 1 or name_of(hosts[0]) is None:
             raise HTTPException(400, "a request needs one Host field with a host name or address in it")
-        if len(_fields(scope, b"x-api-key")) > 1:
-            raise HTTPException(400, "there is more than one X-API-Key; send one")
+        for name in repeated_fields(scope):
+            raise HTTPException(400, f"there is more than one {name}; send one")
+        if len(credentials_of(scope)) > 1:
+            raise HTTPException(
+                400,
+                "X-API-Key and Authorization hold different keys; send one key (the anthropic SDK takes them from "
+                "ANTHROPIC_API_KEY and ANTHROPIC_AUTH_TOKEN: unset one of these)",
+            )
         if not self._callers.is_open:
             return
         if not self._hosts.allows(hosts[0]):
@@ -109,7 +118,9 @@ class AdmissionMiddleware:
         return caller
 
     async def _caller_by_key(self, scope: Scope) -> Caller:
-        credential = next(iter(_fields(scope, b"x-api-key")), None)
+        credential = next(iter(credentials_of(scope)), None)
+        if credential is None and vendor_of(scope["path"]) is not None:
+            raise HTTPException(401, "no credential: give the client a key of this server (tml-...) as its API key")
         try:
             return await self._callers.identify(credential)
         except HTTPException as error:

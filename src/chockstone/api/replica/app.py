@@ -27,6 +27,7 @@ from chockstone.api.replica.readiness import ReplicaReadiness
 from chockstone.api.requests.failed_requests import FailedRequests
 from chockstone.api.requests.request_context import RequestContext
 from chockstone.api.tinker import checkpoints, runs, service, sessions
+from chockstone.api.vendors.error_shapes import VendorErrors
 from chockstone.catalog import Catalog, RunProgress, RunRow
 from chockstone.engine.failure_log import FailureLog
 from chockstone.telemetry.instruments import Instruments
@@ -100,6 +101,7 @@ def create_replica(
     )
     app.add_middleware(RefuseLoops, engine=engine)  # outside of admission: to identify a caller may ask the engine
     app.add_middleware(FailedRequests, failures=failures)
+    app.add_middleware(VendorErrors)  # of what is refused here; the engine's errors have their shape
     app.add_middleware(RequestMetrics, instruments=context.instruments)
     app.add_middleware(RequestContext)  # the outermost
     errors.install(app)

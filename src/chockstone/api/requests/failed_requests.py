@@ -13,7 +13,8 @@ import orjson
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chockstone.api.requests.request_facts import client_of, fields_of, is_forwarded, method_of, owner_of, route_of
+from chockstone.api.requests.request_facts import client_of, is_forwarded, method_of, owner_of, route_of
+from chockstone.api.vendors.credentials import credentials_of
 from chockstone.engine.failure_log import FailureLog, RequestFailure
 
 _REPORTED: Final = "failure_is_reported"  # in the scope's state
@@ -86,7 +87,7 @@ class _Answer:
 
 
 def _is_quiet(scope: Scope, status: int) -> bool:
-    is_refused_key = status == 401 and any(fields_of(scope, b"x-api-key"))
+    is_refused_key = status == 401 and bool(credentials_of(scope))
     is_reported = scope.get("state", {}).get(_REPORTED, False) or is_forwarded(scope)
     return is_refused_key or is_reported or _QUIET.fullmatch(f"{status} {scope['path']}") is not None
 
