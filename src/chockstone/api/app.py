@@ -15,6 +15,7 @@ from chockstone.api.admission.browser import BrowserPages, PagesRoute
 from chockstone.api.admission.hosts import Hosts
 from chockstone.api.admission.limits import UploadLimits
 from chockstone.api.admission.uploads import Uploads
+from chockstone.api.chat.chat_service import ChatService
 from chockstone.api.context import Context
 from chockstone.api.documentation import pages
 from chockstone.api.documentation.openapi import DESCRIPTION, OpenApiDocument
@@ -81,6 +82,7 @@ def create_app(context: Context, *, uploads: Uploads | None = None, console: Bro
         redirect_slashes=False,  # an extra slash must not name another checkpoint
     )
     app.state.context = context
+    app.state.chat = ChatService(context)
     app.state.metrics_page = metrics.MetricsPage(context.instruments, metric_facts.FactReader(context).read)
     app.state.documentation = pages.Documentation(
         OpenApiDocument(app), public_url=context.config.public_url, has_console=console is not None

@@ -25,7 +25,7 @@ from chockstone.api.tokenizers import tokenizer_process
 
 _COMMAND: Final = (sys.executable, "-I", tokenizer_process.__file__)  # -I: nothing of the working directory is imported
 _REPLY_BYTES: Final = 64 << 20
-MAX_WAITING: Final = 32
+MAX_WAITING: Final = 1024
 _KEPT_TABLES: Final = 8
 IDLE_SECONDS: Final = 600.0
 ANSWER_SECONDS: Final = 30.0  # a large tokenizer takes seconds to load on a busy machine
@@ -33,6 +33,10 @@ ANSWER_SECONDS: Final = 30.0  # a large tokenizer takes seconds to load on a bus
 
 class TokenizerFailed(Exception):
     """Why text could not be encoded or decoded, for the person who asked."""
+
+
+class TokenizerBusy(TokenizerFailed):
+    """Too many texts wait; the same one will be taken in a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,7 @@ class TokenizerService:
     async def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:  # Any: plain JSON
         """Raises TokenizerFailed."""
         if self._waiting >= MAX_WAITING:
-            raise TokenizerFailed(f"{self._waiting} other texts wait for the tokenizer; try again in a moment")
+            raise TokenizerBusy(f"{self._waiting} other texts wait for the tokenizer; try again in a moment")
         self._waiting += 1
         try:
             line = await asyncio.to_thread(lambda: json.dumps(request).encode() + b"\n")

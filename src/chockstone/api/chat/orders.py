@@ -1,0 +1,70 @@
+"""Orders: what an API asks of a model, free of the vendor's shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTool:
+    """The model must call this tool."""
+
+    name: str
+
+
+ToolChoice = Literal["auto", "none", "required"] | NamedTool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Messages and tools as chat templates read them. Arguments of earlier calls are objects."""
+
+    messages: Sequence[Mapping[str, Any]]  # Any: plain JSON
+    tools: Sequence[Mapping[str, Any]] = ()  # Any: as above
+    tool_choice: ToolChoice = "auto"
+    single_call: bool = False  # the answer ends with its first call of a tool
+    options: Mapping[str, Any] = field(default_factory=dict)  # Any: variables of the template
+
+    @property
+    def offered_tools(self) -> Sequence[Mapping[str, Any]]:  # Any: plain JSON
+        return () if self.tool_choice == "none" else self.tools
+
+
+@dataclass(frozen=True, slots=True)
+class PlainPrompt:
+    """The model continues the text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    tokens: tuple[int, ...]
+
+
+Prompt = Conversation | PlainPrompt | TokenPrompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationParameters:
+    max_tokens: int | None = None  # at most; None, or more than there is room for: until the context is full
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1  # -1: off
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    choices: int = 1
+    alternatives: int = 0  # of each token, with their logprobs. They are known when the whole answer is.
+
+    def to_json(self) -> dict[str, Any]:  # Any: plain JSON
+        """As ``sampling_params`` of a sample request."""
+        params: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        if self.max_tokens is not None:
+            params["max_tokens"] = self.max_tokens
+        if self.seed is not None:
+            params["seed"] = self.seed
+        if self.stop:
+            params["stop"] = list(self.stop)
+        return params

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from chockstone.api.chat.chat_service import ChatService, PromptTooLong
+from chockstone.api.chat.orders import Conversation, GenerationParameters, PlainPrompt, TokenPrompt
+from chockstone.api.tokenizers import tokenizer_service
+from chockstone.api.users import Caller
+from chockstone.engine.config import Busy
+from chockstone.wire.failures import BadRequest
+from support.api.users import MODEL
+from support.chat import CONTEXT, WEATHER
+from support.served import Served
+
+
+async def body_of(served: Served, chat: ChatService, caller: Caller, prompt: Any, **parameters: Any) -> dict[str, Any]:
+    """What the worker is asked."""
+    generation = await chat.start(await chat.find_model(caller, MODEL), prompt, GenerationParameters(**parameters))
+    await generation.finish()
+    body: dict[str, Any] = orjson.loads([body for word, _, body in served.backend.calls if word == "sample"][-1])
+    return body
+
+
+async def test_the_worker_is_asked_what_the_client_asks(served: Served, chat: ChatService, caller: Caller) -> None:
+    parameters = {"max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": 5, "seed": 3, "stop": ("x",)}
+    body = await body_of(served, chat, caller, TokenPrompt((1, 2)), **parameters, choices=2)
+
+    assert body["prompt"] == {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]}
+    assert body["sampling_params"] == {**parameters, "stop": ["x"]}
+    assert body["num_samples"] == 2
+
+
+async def test_more_tokens_than_there_is_room_for_are_as_many_as_there_is(
+    served: Served, chat: ChatService, caller: Caller
+) -> None:
+    body = await body_of(served, chat, caller, TokenPrompt((1,) * 10), max_tokens=CONTEXT - 10)
+    assert "max_tokens" not in body["sampling_params"]
+    body = await body_of(served, chat, caller, TokenPrompt((1,) * 10), max_tokens=CONTEXT - 11)
+    assert body["sampling_params"]["max_tokens"] == CONTEXT - 11
+
+
+async def test_a_prompt_that_fills_the_context_is_refused(chat: ChatService, caller: Caller) -> None:
+    model = await chat.find_model(caller, MODEL)
+    with pytest.raises(PromptTooLong, match="shorten the prompt"):
+        await chat.start(model, TokenPrompt((1,) * CONTEXT), GenerationParameters())
+    with pytest.raises(PromptTooLong, match="characters"):
+        await chat.start(model, PlainPrompt("a" * 4_000_001), GenerationParameters())
+
+
+async def test_tools_need_a_template_that_knows_them(chat: ChatService, caller: Caller) -> None:
+    asked = Conversation(messages=[{"role": "user", "content": "Hi"}], tools=[WEATHER])
+
+    with pytest.raises(BadRequest, match="knows no tools"):
+        await chat.start(await chat.find_model(caller, MODEL), asked, GenerationParameters())
+
+
+async def test_tokens_are_counted_as_they_would_be_sent(chat: ChatService, caller: Caller) -> None:
+    model = await chat.find_model(caller, "helper")
+    messages = [{"role": "user", "content": "Hi"}]
+    plain = await chat.count_tokens(model, Conversation(messages=messages))
+    with_tools = await chat.count_tokens(model, Conversation(messages=messages, tools=[WEATHER]))
+    generation = await chat.start(model, Conversation(messages=messages), GenerationParameters())
+    await generation.aclose()
+
+    assert plain == len(generation.prompt_tokens) < with_tools
+
+
+async def test_a_tokenizer_with_too_much_to_do_is_busy(
+    chat: ChatService, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_service, "MAX_WAITING", 0)
+
+    with pytest.raises(Busy, match="try again"):
+        await chat.start(await chat.find_model(caller, MODEL), PlainPrompt("Hi"), GenerationParameters())
