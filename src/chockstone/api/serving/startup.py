@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import os
 import resource
 import socket
 import time
@@ -22,6 +21,7 @@ from chockstone.backends.ray.plan import RayPlan, spawn_driver
 from chockstone.backends.supervision.cuda import visible_gpus
 from chockstone.backends.supervision.process import WorkerConfig, WorkerProcess, spawn_worker
 from chockstone.backends.supervision.replica_configs import replica_configs
+from chockstone.backends.supervision.thread_choice import choose_threads_here, report_threads, usable_cores
 from chockstone.engine.ownership.catalog_claim import CatalogRefused, require_catalog_within
 from chockstone.engine.ownership.data_directory import (
     ARCHIVES,
@@ -149,9 +149,11 @@ def _spawn(config: ServerConfig, settings: WorkerConfig, lock: int) -> WorkerPro
 
 def worker_configs(config: ServerConfig) -> tuple[WorkerConfig, ...]:
     """One for each replica of the worker."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = [] if config.replicas == 1 else visible_gpus(config.device)
-    return replica_configs(_worker_config(config), config.replicas, cores=cores, gpus=gpus)
+    configs = replica_configs(_worker_config(config), config.replicas, cores=usable_cores(), gpus=gpus)
+    if len(configs) > 1 and not config.threads:
+        report_threads(configs[0].threads, choose_threads_here(0, replicas=len(configs)))
+    return configs
 
 
 def _worker_config(config: ServerConfig) -> WorkerConfig:

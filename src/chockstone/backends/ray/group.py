@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import uuid
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from chockstone.backends.ray.plan import RayPlan
 from chockstone.backends.ray.resources import bundle_of, describe_shortage, how_many_fit
 from chockstone.backends.ray.temp_directory import TempDirectory
 from chockstone.backends.supervision.process import WorkerConfig
+from chockstone.backends.supervision.thread_choice import usable_cores
 
 log = logging.getLogger(__name__)
 _LOOPBACK: Final = "127.0.0.1"
@@ -70,7 +70,7 @@ class RayWorkerGroup:
         self._temp_directory: TempDirectory | None = None  # of a cluster that we start
         self._places: PlacementGroup | None = None
         self._actors: list[Any] = []  # Any: Ray's handles
-        self._cpus = config.threads or (max(1, _cores() // plan.workers) if self._is_own else 1)
+        self._cpus = config.threads or (max(1, usable_cores() // plan.workers) if self._is_own else 1)
 
     def join(self) -> str:
         """Join the cluster. Returns the address at which its workers reach this machine. Raises RayRefused."""
@@ -276,7 +276,3 @@ def _reach(address: str) -> None:
         return
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))

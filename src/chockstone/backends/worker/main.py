@@ -18,6 +18,7 @@ from typing import Final
 
 from chockstone.backends.importing import hidden_packages, quick_imports
 from chockstone.backends.supervision.instruction_sets import limit_instruction_sets, report_choice
+from chockstone.backends.supervision.thread_choice import choose_threads_here, report_threads
 from chockstone.telemetry import tracing
 
 _NICENESS: Final = 5  # so that the API process gets a core first
@@ -44,8 +45,11 @@ def main() -> None:
         _end()
     begin_telemetry(config, role="worker")
     report_choice(choice)
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    threads = choose_threads_here(config.threads)
+    if threads.must_be_set:
+        torch.set_num_threads(threads.threads)
+    if not config.threads:
+        report_threads(torch.get_num_threads(), threads)
     with spinning_only_where_alone(torch.get_num_threads()):
         WorkerService(config, BlockingChannel(sock), on_orphaned=_end).run()
     tracing.stop()

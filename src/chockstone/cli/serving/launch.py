@@ -83,7 +83,7 @@ def show_settings(flags: Mapping[str, object], config: str | None) -> None:
     from chockstone.cli.settings.table import print_settings
 
     settings = _load(flags, config)
-    print_settings(settings, chosen=_choices_of_the_worker())
+    print_settings(settings, chosen=_choices_of_the_worker(settings))
     try:
         check_settings(settings)
     except SettingsError as error:
@@ -96,13 +96,16 @@ def _load(flags: Mapping[str, object], config: str | None) -> Settings:
     return load_settings(flags, config=config, environment=os.environ, working_directory=Path.cwd())
 
 
-def _choices_of_the_worker() -> list[tuple[str, str, str]]:
+def _choices_of_the_worker(settings: Settings) -> list[tuple[str, str, str]]:
     """Name, value and reason of what a worker on this machine decides by itself."""
     from chockstone.backends.supervision.instruction_sets import choose_here
+    from chockstone.backends.supervision.thread_choice import choose_threads_here
     from chockstone.backends.worker.spinning import describe_waiting
 
     instructions = choose_here()
+    threads = choose_threads_here(settings.threads, replicas=max(1, settings.deployment.replicas))
     return [
+        ("threads_per_worker", str(threads.threads), threads.reason),
         ("instruction_sets", instructions.value, instructions.reason),
         ("openmp_waiting", *describe_waiting(os.environ)),
     ]

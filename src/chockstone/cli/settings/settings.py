@@ -255,7 +255,11 @@ class Settings:
         "auto",
         "Precision of frozen base weights: 8bit or 4bit quantises them at load; auto keeps them as they are stored.",
     )
-    threads: int = setting(whole_number(0, 4096), 0, "Number of threads for arithmetic; 0 uses all cores.")
+    threads: int = setting(
+        number_or_auto(0, 4096),
+        0,
+        "Number of threads for arithmetic; auto is one per core, or fewer if a cgroup limits CPU time.",
+    )
     log_level: LogLevel = setting(choice(LogLevel), "info", "Minimum log level.", for_replicas=True)
     log_format: LogFormat = setting(
         choice(LogFormat), "text", "Log format: lines of text, or one JSON object per line.", for_replicas=True
