@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tinker
+from tinker import types
 
 from chockstone.engine.journal.scan import scan, segments_in
 from faults.crashes import RestartedServer, until
@@ -31,6 +33,29 @@ def cut_last_operation(server: LiveServer) -> None:
     assert last._place is not None
     with path.open("r+b") as file:
         file.truncate(last._place.offset)
+
+
+def test_samples_whose_journal_is_gone_fail_at_once_and_say_why(server: RestartedServer) -> None:
+    service = tinker.ServiceClient(base_url=server.url, api_key=server.key)
+    sampler = service.create_sampling_client(base_model="tiny-qwen3")
+    prompt, params = types.ModelInput.from_ints([5, 6, 7]), types.SamplingParams(max_tokens=8000, stop=[])
+    sampler.sample(prompt, 1, types.SamplingParams(max_tokens=2, stop=[])).result()
+    waiting = [sampler.sample(prompt, 64, params) for _ in range(2)]
+    until(lambda: any((server.data / "journal" / "samples").iterdir()), "the samples are on record")
+    server.hold()
+    server.kill_both()
+    until(lambda: bool(server.deaths), "the server is down")
+    shutil.rmtree(server.data / "journal" / "samples")
+    server.release()
+    server.wait_for_next(1)
+
+    for future in waiting:
+        with pytest.raises(tinker.TinkerError, match="send the samples again"):
+            future.result(timeout=120)
+
+    again = service.create_sampling_client(base_model="tiny-qwen3")
+    again.sample(prompt, 1, types.SamplingParams(max_tokens=2, stop=[])).result()
+    service.close("success").result()
 
 
 def test_a_run_whose_journal_lost_its_end_fails_by_name_and_its_receipt_says_how_much(server: RestartedServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import tinker
+from tinker import types
 
 from chockstone.wire.codecs import messages_pb2 as pb
 from hostile.strangers import PROTOBUF, Stranger, retrieve
@@ -84,9 +87,13 @@ async def test_a_feed_without_news_answers_its_cursor_again(served: Served) -> N
     sampler = (await served.http.post("create_sampling_session", json=wish)).json()["sampling_session_id"]
     target = {"type": "sampling_session", "sampling_session_id": sampler, "cloned_sampler_id": 0}
 
+    first = await served.http.post("retrieve_futures", json={"target": target, "prev_cursor": 0})
+    assert first.json()["completions"] == []
+    cursor = first.json()["cursor"]
+
     for timeout in ({}, {"timeout": 0.0}, {"timeout": 0.1}, {"timeout": 1e9}):
-        answer = await served.http.post("retrieve_futures", json={"target": target, "prev_cursor": 0, **timeout})
-        assert answer.json() == {"completions": [], "cursor": 0}
+        answer = await served.http.post("retrieve_futures", json={"target": target, "prev_cursor": cursor, **timeout})
+        assert answer.json() == {"completions": [], "cursor": cursor}
 
 
 async def test_a_poll_is_answered_as_soon_as_there_is_a_result(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +235,46 @@ def test_a_feed_tells_each_completion_once_and_from_the_start_on_request(strange
     assert set(poller.poll(cursor=0, acknowledged=good[:3])) == {*good[3:], bad}, "but not what it has"
     later = sample(stranger, sampler, 6)["request_id"]
     assert set(poller.poll()) == {later}
+
+
+def test_the_sdk_polls_for_all_its_samples_at_once(live: LiveServer, service: tinker.ServiceClient) -> None:
+    sampler = service.create_sampling_client(base_model="tiny-qwen3")
+    prompt, count = types.ModelInput.from_ints(list(range(10, 30))), 40
+    before = _requests(live)
+
+    good = [sampler.sample(prompt, 1, types.SamplingParams(max_tokens=8, stop=[])) for _ in range(count)]
+    bad = sampler.sample(types.ModelInput.from_ints([10**9]), 1, types.SamplingParams(max_tokens=8))
+
+    assert [len(future.result().sequences[0].tokens) for future in good] == [8] * count
+    with pytest.raises(tinker.RequestFailedError, match="1000000000"):
+        bad.result()
+    counts = {route: number - before.get(route, 0) for route, number in _requests(live).items()}
+    assert counts["asample"] == counts["retrieve_future"] == count + 1, "each result is fetched once, when it is there"
+    assert 1 <= counts["retrieve_futures"] <= count + 3
+
+
+def _requests(server: LiveServer) -> dict[str, int]:
+    """Answered requests so far, by the last part of their route."""
+    counts: dict[str, int] = {}
+    with server.http() as http:
+        text = http.get(f"{server.url}/metrics").text
+    for labels, number in re.findall(r"^chockstone_http_request_seconds_count\{(.*)\} (\S+)$", text, re.MULTILINE):
+        route = labels.partition('route="')[2].partition('"')[0].rpartition("/")[2]
+        counts[route] = counts.get(route, 0) + int(float(number))
+    return counts
+
+
+def test_a_poll_with_the_cursor_of_a_lost_journal_is_gone(stranger: Stranger) -> None:
+    sampler = stranger.open_sampler()
+    target = {"type": "sampling_session", "sampling_session_id": sampler, "cloned_sampler_id": 0}
+
+    told = stranger.http.post("retrieve_futures", json={"target": target, "prev_cursor": 0})
+    lost = stranger.http.post("retrieve_futures", json={"target": target, "prev_cursor": 5 << 32})
+
+    assert (told.status_code, told.json()["completions"]) == (200, [])
+    assert told.json()["cursor"] > 5 << 32
+    assert lost.status_code == 410
+    assert "send the samples again" in lost.json()["detail"]
 
 
 def test_a_feed_tells_of_its_own_clone_only(stranger: Stranger) -> None:

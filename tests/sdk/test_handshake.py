@@ -24,7 +24,7 @@ def test_the_client_learns_what_the_server_offers(service: tinker.ServiceClient)
     assert config.pjwt_auth_enabled
     assert config.create_model_via_load_weights
     assert config.custom_loss_server_side
-    assert not config.sample_use_retrieve_futures
+    assert config.sample_use_retrieve_futures
     assert config.sample_join_sampling_session
     assert not config.parallel_fwdbwd_chunks
     assert config.billing_exception_max_pause_duration_sec == 0

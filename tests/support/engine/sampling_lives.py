@@ -90,6 +90,7 @@ async def life(
     grace_seconds: float = 5.0,
     rotate_bytes: int = 16 << 20,
     keep_bytes: int = 128 << 20,
+    now: float = 0.0,
 ) -> AsyncIterator[Life]:
     """A server's, until it is stopped in good order."""
 
@@ -103,7 +104,7 @@ async def life(
 
     await backend.start()
     writer = JournalWriter(synced=False)
-    journal = SampleJournal(directory, writer, rotate_bytes=rotate_bytes, keep_bytes=keep_bytes)
+    journal = SampleJournal(directory, writer, rotate_bytes=rotate_bytes, keep_bytes=keep_bytes, now=lambda: now)
     futures = Futures(now=lambda: made.seconds)
     sampling = Sampling(
         backend,

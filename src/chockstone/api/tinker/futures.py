@@ -59,10 +59,17 @@ async def retrieve_future(
 async def retrieve_futures(
     message: RetrieveFuturesRequest, context: ContextDep, caller: CallerDep
 ) -> RetrieveFuturesResponse:
-    """Which samples of one sampler are finished. Waits until at least one is."""
+    """Which samples of one sampler are finished. Waits until at least one is, but answers a first poll at once.
+    410: the server has lost the samples that the client waits for."""
     target = message.target
     await context.source(target.sampling_session_id, caller)
     feed = context.engine.sampling.feed(target.sampling_session_id, target.cloned_sampler_id)
+    if not feed.knows(message.prev_cursor):
+        raise HTTPException(
+            410,
+            f"the samples of sampling session {target.sampling_session_id!r} are lost: the server does not have the "
+            "journal any more in which they were; create the sampling client again, and send the samples again",
+        )
     feed.acknowledge(message.retrieved_request_ids)
     hold = _HOLD_SECONDS if message.timeout is None else min(message.timeout, _HOLD_SECONDS)
     news = await context.polls.hold(feed.after(message.prev_cursor, hold), timeout_seconds=_HOLD_SECONDS)

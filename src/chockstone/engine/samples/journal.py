@@ -9,7 +9,7 @@ Its records are of these kinds:
     gone       no client will ask for the results of these operations again
     kept       an operation with its result, written again so that old segments can be deleted
     head       the operations before ``through`` that are still needed, the ``life`` of the server that wrote it, and
-               the ``birth`` of the journal
+               ``birth`` and ``first_life`` of the journal
 
 A result also stays until the usage has counted it.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ from chockstone.engine.samples.requests import SampledTokens, SampleFacts
 log = logging.getLogger(__name__)
 ROTATE_BYTES: Final = 16 << 20
 KEEP_BYTES: Final = 128 << 20  # written at least before unfetched results are written again
+_LIVES_SINCE: Final = 1_735_689_600  # 2025: lives count seconds from here, so that cursors fit into 63 bits
 _RECORD_BYTES: Final = 512  # about the size of a record without its body
 
 
@@ -75,13 +77,17 @@ class SampleJournal:
         rotate_bytes: int = ROTATE_BYTES,
         keep_bytes: int = KEEP_BYTES,
         usage_counted: Callable[[str], Awaitable[int]] = _count_nothing,
+        now: Callable[[], float] = time.time,
     ) -> None:
-        """``usage_counted`` gives the sequence up to which the usage has counted the journal of this birth."""
+        """``now`` is in seconds since 1970. ``usage_counted`` gives the sequence up to which the usage has counted the
+        journal of this birth."""
         self._directory = directory
         self._writer = writer
         self._rotate_bytes = rotate_bytes
         self._keep_bytes = keep_bytes
-        self.life = 0  # above that of every server before that wrote here
+        self._now = now
+        self.life = 0  # above that of every server before that wrote here, and of every journal made earlier
+        self.first_life = 0  # of the servers that wrote here since something was lost
         self.birth = secrets.token_hex(4)  # of the journal: one that is made after it was lost has another
         self.recorded: dict[int, SampledTokens] = {}  # by sequence of the result: those found by ``open``
         self._uncounted: set[int] = set()  # sequences of results that the usage may lack
@@ -89,6 +95,7 @@ class SampleJournal:
         self._has_head = False
         self._usage_counted = usage_counted
         self._opened: Journal | None = None
+        self._is_read = False
         self._is_closed = False
         self._entries: dict[str, _Entry] = {}
         self._live_bytes = 0
@@ -109,13 +116,21 @@ class SampleJournal:
             self.recorded = _read_recorded(journal.records)
             self._uncounted.update(self.recorded)
             self._has_head = True
+            has_losses = any(not record.head for record in journal.records)  # damaged; nobody can say what they were
             if (counted := await self._usage_counted(self.birth)) >= journal.next_sequence:
                 journal.skip_to(counted + 1)  # the end is lost, as by a power failure; its numbers are not used again
-            self.life = 1 + max(record.head.get("life", 0) for record in journal.records)
+                has_losses = True
+            self.life = max(1 + max(record.head.get("life", 0) for record in journal.records), self._clock_life())
+            self.first_life = max(record.head.get("first_life", 0) for record in journal.records)  # 0: earlier versions
+            if has_losses:
+                self.first_life = self.life
             stale = {record.sequence for record in journal.records}.difference(*(one.sequences for one in found))
             journal.rotate(self._head())
             self._free_after(self._append({"kind": "gone", "of": []}, held=False), stale)
+        else:
+            self.life = self.first_life = self._clock_life()
         journal.records.clear()
+        self._is_read = True
         return found
 
     def add(self, facts: SampleFacts, body: bytes) -> asyncio.Future[None]:
@@ -194,6 +209,11 @@ class SampleJournal:
             await self._opened.close()
 
     @property
+    def is_open(self) -> bool:
+        """Whether ``life`` and ``first_life`` are known."""
+        return self._is_read
+
+    @property
     def _journal(self) -> Journal:
         assert self._opened is not None, "open comes first"
         return self._opened
@@ -239,7 +259,11 @@ class SampleJournal:
     def _head(self) -> Mapping[str, Any]:
         live = [entry.sequences[0] for entry in self._entries.values()]
         through = self._journal.next_sequence
-        return {"kind": "head", "life": self.life, "birth": self.birth, "through": through, "live": live}
+        lives = {"life": self.life, "first_life": self.first_life}
+        return {"kind": "head", **lives, "birth": self.birth, "through": through, "live": live}
+
+    def _clock_life(self) -> int:
+        return max(0, int(self._now() - _LIVES_SINCE))
 
     def _free_after(self, appended: Appended, sequences: Iterable[int]) -> None:
         """Free them once ``appended`` is durable: a crash in between must not leave half of them."""

@@ -26,7 +26,7 @@ from chockstone.engine.journal.writer import STALL_SECONDS, Stalled
 from chockstone.engine.queue_shares import QueueShares
 from chockstone.engine.runs.operations import OperationOutcome
 from chockstone.engine.samples.calls import CANCELLED, NoWorker, RecoverWeights, SampleCalls
-from chockstone.engine.samples.completions import Feed
+from chockstone.engine.samples.completions import CURSORS, Feed
 from chockstone.engine.samples.journal import FoundSample, SampleJournal
 from chockstone.engine.samples.loads import SamplerQueue, SamplerUses
 from chockstone.engine.samples.requests import (
@@ -53,7 +53,6 @@ _FREED: Final = (
     "Make a new one, or save under a name what you come back to."
 )
 _REMEMBERED: Final = 100_000  # requests whose answer a repeat still gets
-_CURSORS: Final = 1 << 32  # that one server gives out
 
 
 async def _recover_nothing(_: SamplerSource) -> bool:
@@ -338,7 +337,11 @@ class Sampling:
         self._in_background(self._run(request, failure))
 
     def _new_feed(self) -> Feed:
-        return Feed(first=0 if self._journal is None else self._journal.life * _CURSORS)
+        if self._journal is None:
+            return Feed()
+        if not self._journal.is_open:
+            return Feed(first=None)
+        return Feed(first=self._journal.life * CURSORS, earliest=self._journal.first_life * CURSORS)
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

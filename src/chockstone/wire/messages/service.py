@@ -64,7 +64,7 @@ class ClientConfigResponse(Response):
     sample_max_concurrent_requests: int | None = None
     use_pyqwest_transport: bool | None = None
     create_model_via_load_weights: bool = True
-    sample_use_retrieve_futures: bool = False  # a poll of its own tells each sample that a restart has lost it
+    sample_use_retrieve_futures: bool = True  # one poll for all samples of a client, not one for each
     sample_join_sampling_session: bool = True
     custom_loss_server_side: bool = True
 

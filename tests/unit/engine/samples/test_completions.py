@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from chockstone.engine.samples import completions
-from chockstone.engine.samples.completions import Feed, SampleCompletion
+from chockstone.engine.samples.completions import CURSORS, Feed, SampleCompletion
 
 
 def feed_of(*request_ids: str) -> Feed:
@@ -97,6 +97,36 @@ async def test_a_cursor_of_an_earlier_server_is_told_everything() -> None:
         assert await seen(feed, cursor) == (["a", "b"], 102)
     assert await seen(feed, 101) == (["b"], 102)
     assert await seen(feed, 102) == ([], 102)
+
+
+async def test_a_first_poll_gets_a_cursor_at_once_that_later_ones_wait_with() -> None:
+    feed = Feed(first=100)
+
+    assert await seen(feed, 0, 60) == ([], 100)
+    waiting = asyncio.create_task(seen(feed, 100, 60))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    feed.add("a", size_bytes=1, is_failure=False)
+    assert await waiting == (["a"], 101)
+
+
+def test_a_cursor_that_no_server_with_this_journal_gave_out_is_unknown() -> None:
+    feed = Feed(first=7 * CURSORS, earliest=5 * CURSORS)
+
+    assert all(feed.knows(cursor) for cursor in (0, 5 * CURSORS, 6 * CURSORS + 3, 7 * CURSORS, 7 * CURSORS + 1))
+    assert not any(feed.knows(cursor) for cursor in (1, 5 * CURSORS - 1, 8 * CURSORS))
+
+
+async def test_while_the_journal_is_read_every_cursor_is_kept() -> None:
+    feed = Feed(first=None)
+    waiting = asyncio.create_task(seen(feed, 8 * CURSORS, 60))
+    await asyncio.sleep(0)
+
+    assert feed.knows(8 * CURSORS)
+    assert await seen(feed, 5) == ([], 5)
+    assert not waiting.done()
+    feed.wake()
+    assert await waiting == ([], 8 * CURSORS)
 
 
 async def test_a_cursor_from_the_future_waits_when_there_is_nothing_yet() -> None:

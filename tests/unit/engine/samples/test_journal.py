@@ -30,10 +30,12 @@ def key(seq_id: int) -> str:
 
 
 @asynccontextmanager
-async def opened(directory: Path, **sizes: int) -> AsyncIterator[tuple[SampleJournal, dict[int | None, FoundSample]]]:
+async def opened(
+    directory: Path, *, now: float = 0.0, **sizes: int
+) -> AsyncIterator[tuple[SampleJournal, dict[int | None, FoundSample]]]:
     """The journal, and by seq_id what was found in it."""
     writer = JournalWriter(synced=False)
-    journal = SampleJournal(directory, writer, **sizes)
+    journal = SampleJournal(directory, writer, now=lambda: now, **sizes)
     found = await journal.open()
     try:
         yield journal, {one.facts.seq_id: one for one in found}
@@ -261,3 +263,30 @@ async def test_every_life_that_finds_something_is_above_those_before(tmp_path: P
             journal.add(facts(seq_id), b"prompt")
 
     assert lives == [0, 1, 2, 3]
+
+
+async def test_lives_of_a_journal_are_above_those_of_one_that_was_lost(tmp_path: Path) -> None:
+    async with opened(tmp_path / "lost", now=2e9) as (journal, _):
+        assert journal.life == journal.first_life > 0
+        await journal.add(facts(0), b"prompt")
+        lost = journal.life
+
+    async with opened(tmp_path / "next", now=2e9 + 1) as (journal, _):
+        assert journal.first_life == journal.life > lost
+
+
+async def test_a_journal_knows_the_first_of_its_lives_as_long_as_it_is_whole(tmp_path: Path) -> None:
+    firsts = []
+    for restart in range(4):
+        async with opened(tmp_path, now=2e9 + 100 * restart, rotate_bytes=1) as (journal, found):
+            firsts.append(journal.first_life)
+            for one in found.values():
+                journal.gone(one.facts.request_id)
+            await journal.add(facts(restart), b"prompt")
+
+    assert len(set(firsts)) == 1
+    spoil(tmp_path, key(3).encode())
+    async with opened(tmp_path, now=2e9 + 1000) as (journal, found):
+        assert (found, journal.first_life) == ({}, journal.life), "whoever waited for the damaged one is told"
+    async with opened(tmp_path, now=2e9 + 2000) as (journal, _):
+        assert firsts[0] < journal.first_life < journal.life

@@ -175,6 +175,21 @@ async def test_completions_of_an_earlier_server_are_told_whatever_cursor_the_cli
         assert await server.completed(cursor=cursor) == []
 
 
+async def test_a_client_of_a_lost_journal_is_known_by_its_cursor(
+    tmp_path: Path, directory: Path, backend: FakeBackend, new: FakeBackend
+) -> None:
+    async with life(directory, backend, now=2e9) as server:
+        _, cursor = await server.sampling.feed(SOURCE.sampling_session_id, 0).after(0, 60)
+        await server.submit(0)
+        crashed = server.crashed("next")
+
+    async with life(crashed, new, now=2e9 + 5) as server:
+        assert server.sampling.feed(SOURCE.sampling_session_id, 0).knows(cursor)
+    async with life(tmp_path / "empty", new, now=2e9 + 5) as server:
+        assert not server.sampling.feed(SOURCE.sampling_session_id, 0).knows(cursor)
+        assert server.sampling.feed(SOURCE.sampling_session_id, 0).knows(0)
+
+
 async def test_records_go_a_while_after_a_result_was_delivered(
     directory: Path, backend: FakeBackend, new: FakeBackend
 ) -> None:

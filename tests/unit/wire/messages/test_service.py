@@ -61,7 +61,7 @@ def test_clients_are_told_how_to_treat_a_server_of_one_s_own() -> None:
         "proto_compress_fwdbwd": False,
         "billing_exception_max_pause_duration_sec": 0,
         "create_model_via_load_weights": True,
-        "sample_use_retrieve_futures": False,
+        "sample_use_retrieve_futures": True,
         "sample_join_sampling_session": True,
         "custom_loss_server_side": True,
     }
