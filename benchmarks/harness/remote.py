@@ -29,7 +29,10 @@ class RemoteFailed(Exception):
 
 
 class RemoteObject:
-    """``module`` and ``name`` are the class to make an object of, ``options`` what its constructor is given."""
+    """``module`` and ``name`` are the class to make an object of, ``options`` what its constructor is given.
+
+    ``python`` may be of an environment that lacks our packages, if ``module`` imports none of them.
+    """
 
     def __init__(
         self,
@@ -37,11 +40,12 @@ class RemoteObject:
         name: str,
         *,
         answer_seconds: float = ANSWER_SECONDS,
+        python: str = sys.executable,
         **options: Any,  # Any: whatever the class takes
     ) -> None:
         self._answer_seconds = answer_seconds
         self._connection, theirs = Pipe()
-        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        command = [python, "-m", __name__, str(theirs.fileno())]
         self._process = subprocess.Popen(command, cwd=REPOSITORY, pass_fds=[theirs.fileno()])
         theirs.close()
         self._connection.send((module, name, options))

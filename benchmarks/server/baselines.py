@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -99,10 +99,10 @@ class BareSampling:
         self._model.generation_config.eos_token_id = None  # all sequences get all their tokens
 
     def generate(self, prompts: list[Tokens], *, samples: int, max_tokens: int, together: bool) -> dict[str, float]:
-        """Seconds, and tokens made: all prompts in one batch, or one prompt with its samples after the other."""
+        """Seconds and tokens made: all prompts in one batch, or one prompt with its samples after the other."""
         groups = [prompts] if together else [[prompt] for prompt in prompts]
         tokens = 0
-        started = perf_counter()
+        cpu, started = process_time(), perf_counter()
         for group in groups:
             prompt_tokens = torch.tensor(group)
             made = self._model.generate(
@@ -116,4 +116,5 @@ class BareSampling:
                 num_return_sequences=samples,
             )
             tokens += made.shape[0] * (made.shape[1] - prompt_tokens.shape[1])
-        return {"seconds": perf_counter() - started, "tokens": float(tokens)}
+        used = process_time() - cpu
+        return {"seconds": perf_counter() - started, "cpu_seconds": used, "tokens": float(tokens)}

@@ -15,7 +15,18 @@ from benchmarks.harness.measure import Against, Column, Measure, against
 from benchmarks.harness.plot import Bars
 from benchmarks.harness.rounds import Rows
 from benchmarks.harness.units import count, duration, megabytes, milliseconds, percent, seconds, times
-from benchmarks.server import answering, memory, neighbour, sampling, sharing, starting, stepping, threads, training
+from benchmarks.server import (
+    answering,
+    decoding,
+    memory,
+    neighbour,
+    sampling,
+    sharing,
+    starting,
+    stepping,
+    threads,
+    training,
+)
 from benchmarks.server.setup import set_up
 
 MEMORY_TOLERANCE = 0.10  # of what a run is due: the allocator rounds, and the run's Python objects are small but there
@@ -217,6 +228,32 @@ THREADS = Measure(
     ),
 )
 
+DECODING = Measure(
+    "decoding",
+    "Decoding, over the number of sequences",
+    decoding.measure_decoding,
+    columns=(
+        Column(RATE, "tokens/s", count, spread=True, against=(Against("generate", decoding.batched),)),
+        Column(decoding.PER_CPU, "per CPU-second", count, against=(Against("generate", decoding.batched),)),
+        Column(decoding.FIRST_TOKEN, "first token", duration),
+    ),
+    aims=tuple(
+        at_least(
+            f"{burst.model}, {burst.sequences} × {burst.tokens} tokens: {what} against batched generate",
+            ratio(metric, burst.title(decoding.OURS, kind), burst.title(decoding.GENERATE, kind)),
+            1.0,
+            times,
+            counts=Counts.ALWAYS if burst == decoding.SMALL_BURST else Counts.FULL_ONLY,
+        )
+        for burst in decoding.COMPARED
+        for what, metric, kind in (
+            ("tokens/s", RATE, ""),
+            ("tokens per CPU-second", decoding.PER_CPU, ""),
+            ("tokens/s of the first burst", RATE, decoding.FIRST_BURST),
+        )
+    ),
+)
+
 BENCHMARK = Benchmark(
     folder=Path(__file__).resolve().parent,
     title="Server, through the SDK",
@@ -227,7 +264,19 @@ BENCHMARK = Benchmark(
         epilog=EPILOG,
     ),
     # The memory of the worker comes first of those on a server, while nothing else has grown it.
-    measures=(START, MEMORY, OVERHEAD, TRAINING, SHARING, SAMPLING, SMALL_SAMPLING, ANSWERING, NEIGHBOUR, THREADS),
+    measures=(
+        START,
+        MEMORY,
+        OVERHEAD,
+        TRAINING,
+        SHARING,
+        SAMPLING,
+        SMALL_SAMPLING,
+        ANSWERING,
+        NEIGHBOUR,
+        THREADS,
+        DECODING,
+    ),
     set_up=set_up,
 )
 

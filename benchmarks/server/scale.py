@@ -35,6 +35,7 @@ class Scale:
     spinning_starts: int  # of two new servers; an even number, so that each of them starts first as often
     spinning_rounds: int  # with each two servers
     thread_rounds: int
+    decoding_rounds: int
 
 
 FULL = Scale(
@@ -62,6 +63,7 @@ FULL = Scale(
     spinning_starts=4,
     spinning_rounds=6,
     thread_rounds=15,
+    decoding_rounds=5,
 )
 
 QUICK = Scale(
@@ -89,6 +91,7 @@ QUICK = Scale(
     spinning_starts=0,
     spinning_rounds=0,
     thread_rounds=2,
+    decoding_rounds=1,
 )
 
 PIPELINED_OPERATIONS = 200

@@ -24,6 +24,7 @@ MODELS_OF = {
     "answering": (WHOLE,),
     "neighbour": (SMALL,),
     "threads": (SMALL, MEDIUM),
+    "decoding": (SMALL, LARGE),
 }
 
 
