@@ -44,7 +44,7 @@ async def backend(backend: FakeBackend) -> FakeBackend:
 
 @pytest.fixture(params=["journal", "no journal"])
 async def journal(request: pytest.FixtureRequest, tmp_path: Path, writer: JournalWriter) -> SampleJournal | None:
-    return SampleJournal(tmp_path / "journal", writer) if request.param == "journal" else None
+    return SampleJournal(tmp_path / "journal", writer, now=lambda: 0.0) if request.param == "journal" else None
 
 
 @pytest.fixture
