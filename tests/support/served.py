@@ -71,8 +71,16 @@ async def serve_in_process(
     sources = SamplerSources()
     config = default_config(home, models=models, storage=rules or StorageRules(), keys=keys or {}, admins=admins)
     async with await Catalog.open(catalog_url(home)) as catalog:
+
+        def make(number: int) -> FakeBackend:
+            backend = FakeBackend(store)
+            backend.environment["models"] = dict.fromkeys(models, "")
+            backend.generation = 1 + 1000 * len(backends) + number
+            backends[number : number + 1] = [backend]
+            return backend
+
         engine = Engine(
-            backends[0] if replicas == 1 else ReplicaSet(backends),
+            backends[0] if replicas == 1 else ReplicaSet(backends, make=make),
             catalog,
             storage,
             data=home,

@@ -29,6 +29,7 @@ from chockstone.api.operations import (
     metrics,
     policies,
     recoveries,
+    replicas,
     run_metrics,
     server,
     storage,
@@ -58,7 +59,7 @@ from chockstone.telemetry.request_metrics import RequestMetrics
 RESOURCES: Final = (
     *(service, auth, sessions, models, training, weights, samplers, futures, runs, checkpoints, downloads),
     *(run_metrics, storage, trash, policies, aliases),
-    *(server, all_runs, recoveries, all_samplers, keys, doctor, audit, billing, traces),
+    *(server, replicas, all_runs, recoveries, all_samplers, keys, doctor, audit, billing, traces),
 )
 
 

@@ -35,6 +35,7 @@ class Program(LazyGroup):
             "trash": LazyCommand("trash", "List, undelete and purge deleted checkpoints of a server."),
         },
         "Administration": {
+            "replicas": LazyCommand("replicas", "List, add and drain the worker replicas of a server."),
             "keys": LazyCommand("keys", "Create, list and revoke API keys."),
             "audit": LazyCommand("audit", "List the audit log of a server.", "audit"),
             "doctor": LazyCommand("doctor", "Compare store and catalog, explain findings, and repair them."),

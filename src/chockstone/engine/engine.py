@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from chockstone.backends.protocol import Worker, Workers, WorkerStatus
+from chockstone.backends.protocol import Workers, WorkerStatus
 from chockstone.catalog import Catalog, CatalogError, RowMissing, RunRow
 from chockstone.catalog.database.retry import waiting_for_catalog
 from chockstone.catalog.tables.losses import LossRow
@@ -31,6 +31,7 @@ from chockstone.engine.presence import Presence
 from chockstone.engine.run_removal import RunRemoval
 from chockstone.engine.runs.core import RunCore
 from chockstone.engine.runs.operations import run_of
+from chockstone.engine.runs.recovery.membership import ReplicaMembership
 from chockstone.engine.runs.recovery.run_moves import RunMoves
 from chockstone.engine.runs.routing_records import RoutingRecords
 from chockstone.engine.runs.run import LiveRuns, Run
@@ -165,6 +166,10 @@ class Engine:
         return self._core.moves
 
     @property
+    def membership(self) -> ReplicaMembership:
+        return self._core.membership
+
+    @property
     def is_stopping(self) -> bool:
         return self.shutdown.has_begun
 
@@ -176,10 +181,6 @@ class Engine:
     def trouble(self) -> str | None:
         """Why the worker does not get ready, if several in a row did not."""
         return self._workers.trouble
-
-    @property
-    def replicas(self) -> Sequence[Worker]:
-        return self._workers.replicas
 
     @property
     def worker_status(self) -> WorkerStatus:

@@ -9,19 +9,20 @@ import asyncio
 import logging
 import shutil
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client.core import Metric
 
 from chockstone.api.context import Context
+from chockstone.api.operations.replicas import has_replicas
 from chockstone.api.status.queue_load import queue_load
 from chockstone.api.status.run_states import count_by_state
 from chockstone.backends.protocol import SamplerStatus
 from chockstone.catalog import CatalogError
 from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.engine import Engine
+from chockstone.engine.runs.recovery.membership import ReplicaMember
 from chockstone.telemetry import declarations as declared
 from chockstone.telemetry.declarations import MetricDeclaration
 
@@ -112,16 +113,15 @@ def _worker(engine: Engine) -> Iterator[Metric]:
         yield declared.GPU_TOTAL.family(*(((number,), float(gpu.total_bytes)) for number, gpu in gpus))
     if status.sampler is not None:
         yield from _sampler(status.sampler)
-    if len(engine.replicas) > 1:
-        yield from _replicas(engine)
+    if has_replicas(engine.membership):
+        yield from _replicas(engine.membership.members())
 
 
-def _replicas(engine: Engine) -> Iterator[Metric]:
-    workers = [((str(number),), worker) for number, worker in enumerate(engine.replicas)]
-    runs = Counter(str(run.replica) for run in engine.runs if run.is_placed)
-    known = [(label, worker.status.memory.resident_bytes) for label, worker in workers]
-    yield declared.REPLICA_READY.family(*((label, float(worker.is_ready)) for label, worker in workers))
-    yield declared.REPLICA_RUNS.family(*((label, float(runs[label[0]])) for label, _ in workers))
+def _replicas(members: Sequence[ReplicaMember]) -> Iterator[Metric]:
+    labelled = [((str(each.number),), each) for each in members]
+    known = [(label, each.worker.status.memory.resident_bytes) for label, each in labelled]
+    yield declared.REPLICA_READY.family(*((label, float(each.worker.is_ready)) for label, each in labelled))
+    yield declared.REPLICA_RUNS.family(*((label, float(each.runs)) for label, each in labelled))
     yield declared.REPLICA_MEMORY.family(*((label, float(size)) for label, size in known if size is not None))
 
 

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 import chockstone
 from chockstone.api.context import Context, ContextDep
+from chockstone.api.operations.replicas import gpu_reports, has_replicas, replica_reports
 from chockstone.api.routes import Routes
 from chockstone.api.status.effective_settings import effective_settings
 from chockstone.api.status.problems import ServerProblem
 from chockstone.api.status.queue_load import queue_load
 from chockstone.api.status.run_states import count_by_state
 from chockstone.api.users import CallerDep
-from chockstone.backends.protocol import WorkerMemory
-from chockstone.engine.engine import Engine
 from chockstone.wire.messages.operations.server import (
     DiskReport,
-    GpuReport,
     HeldMemoryReport,
     JournalReport,
     ProblemReport,
     QueueReport,
-    ReplicaReport,
     ServedModel,
     ServerResponse,
     TokensPerSecond,
@@ -92,37 +88,10 @@ def worker_report(context: Context) -> WorkerReport:
         processes=environment.get("processes"),
         torch=environment.get("torch"),
         memory_bytes=status.memory.resident_bytes,
-        gpus=_gpus(status.memory),
+        gpus=gpu_reports(status.memory),
         held=None if status.memory.held is None else HeldMemoryReport(**asdict(status.memory.held)),
-        replicas=_replicas(engine),
+        replicas=replica_reports(engine.membership.members()) if has_replicas(engine.membership) else [],
     )
-
-
-def _replicas(engine: Engine) -> list[ReplicaReport]:
-    if len(engine.replicas) == 1:
-        return []
-    runs = Counter(run.replica for run in engine.runs if run.is_placed)
-    found = []
-    for number, status in enumerate(worker.status for worker in engine.replicas):
-        died_at = status.last_death_at
-        report = ReplicaReport(
-            number=number,
-            state=status.phase,
-            since=datetime.fromtimestamp(status.since, UTC),
-            restarts=status.deaths,
-            runs=runs[number],
-            decoded_tokens=0 if status.sampler is None else status.sampler.decoded_tokens,
-            memory_bytes=status.memory.resident_bytes,
-            last_death=status.last_death,
-            last_death_at=None if died_at is None else datetime.fromtimestamp(died_at, UTC),
-            gpus=_gpus(status.memory),
-        )
-        found.append(report)
-    return found
-
-
-def _gpus(memory: WorkerMemory) -> list[GpuReport]:
-    return [GpuReport(name=gpu.name, used_bytes=gpu.used_bytes, total_bytes=gpu.total_bytes) for gpu in memory.gpus]
 
 
 async def _disk(context: Context) -> DiskReport | None:

@@ -7,10 +7,9 @@ need the worker wait for it.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -24,13 +23,10 @@ from chockstone.api.model_descriptions import ModelDescription, describe_models
 from chockstone.api.sampler_sources import SamplerSources
 from chockstone.api.serving.file_watch import FileWatch
 from chockstone.api.serving.http_server import event_loop, get_ready, http_server, start_serving, stop_on_signals
-from chockstone.api.serving.startup import Announce, CannotStart, Prepared, ray_plan, require_keys
+from chockstone.api.serving.startup import Announce, CannotStart, Prepared, require_keys
+from chockstone.api.serving.workers import ServerWorkers
 from chockstone.api.signed_urls import SignedUrls
 from chockstone.api.users import UserDirectory, follow_keys, read_secret
-from chockstone.backends.protocol import Workers
-from chockstone.backends.ray.backend import RayBackend
-from chockstone.backends.supervision.local import LocalBackend
-from chockstone.backends.supervision.supervisor import WorkerSupervisor
 from chockstone.catalog import Catalog, CatalogError, EngineLock, SqliteGuard
 from chockstone.checkpoints import Store, open_store
 from chockstone.checkpoints.errors import StoreError
@@ -40,7 +36,6 @@ from chockstone.engine.ownership.clock import ServerClock
 from chockstone.engine.ownership.data_directory import TRACKING
 from chockstone.engine.ownership.keys_record import KeysRecord
 from chockstone.engine.ownership.lost_catalog import refuse_new_catalog
-from chockstone.engine.replicas.replica_set import ReplicaSet
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from chockstone.engine.tracking.tracking import Tracking
 from chockstone.telemetry import tracing
@@ -93,11 +88,13 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, m
     def lost(replica: int, reason: str) -> None:
         engine.worker_lost(reason, replica)
 
-    replicas = _replicas(config, prepared, on_lost=lost, on_fatal=fail)
-    kill = partial(_kill, replicas)
+    def not_added(replica: int, reason: str) -> None:
+        engine.membership.note_failed(replica, reason)
+
+    workers = ServerWorkers(config, prepared, on_lost=lost, on_fatal=fail, on_not_added=not_added)
     sources = SamplerSources()
     engine = Engine(
-        await _workers(config, replicas, storage),
+        await workers.open(storage.store),
         catalog,
         storage,
         data=config.data,
@@ -134,8 +131,8 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, m
     except (CatalogError, OSError) as error:
         raise CannotStart(str(error)) from error
     tracking.start()
-    background = _start_background(context, keys, clock, opened, prepared, end=partial(_end, kill))
-    stop_on_signals(stop, at_once=kill)
+    background = _start_background(context, keys, clock, opened, prepared, end=partial(_end, workers.kill))
+    stop_on_signals(stop, at_once=workers.kill)
     serving = await start_serving(server, prepared.claim.sock)
     announce(prepared.claim.sock.getsockname()[1], users.names)
     await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
@@ -230,62 +227,8 @@ async def _claim_catalog(catalog: Catalog, config: ServerConfig) -> EngineLock |
     )
 
 
-def _kill(replicas: Sequence[WorkerSupervisor]) -> None:
-    for each in replicas:
-        each.kill()
-
-
 def _end(kill: Callable[[], None], reason: str) -> None:
     """Exit at once: an engine whose data or catalog may belong to another server must not write, even to shut down."""
     log.critical("the server ends at once, and nothing acknowledged is lost: %s", reason)
     kill()
     os._exit(1)
-
-
-def _replicas(
-    config: ServerConfig, prepared: Prepared, *, on_lost: Callable[[int, str], None], on_fatal: Callable[[str], None]
-) -> list[WorkerSupervisor]:
-    """One supervisor per replica; ``on_lost`` gets the number of the replica that died."""
-    configs, first, inherit = prepared.worker_configs, prepared.worker, [prepared.claim.lock]
-    if config.backend == "ray":
-        lost = partial(on_lost, 0)
-        return [RayBackend(ray_plan(config), configs[0], on_lost=lost, on_fatal=on_fatal, first=first, inherit=inherit)]
-    generations = itertools.count(1)
-    return [
-        LocalBackend(
-            settings,
-            on_lost=partial(on_lost, number),
-            on_fatal=on_fatal,
-            first=first if number == 0 else None,
-            inherit=inherit,
-            spare_seconds=config.spare_seconds,
-            generations=generations,
-        )
-        for number, settings in enumerate(configs)
-    ]
-
-
-async def _workers(config: ServerConfig, replicas: Sequence[WorkerSupervisor], storage: ArchiveStorage) -> Workers:
-    """The only replica, all of them together, or a worker that sends samples to vLLM servers. Raises CannotStart."""
-    if len(replicas) > 1:
-        return ReplicaSet(replicas)
-    [backend] = replicas
-    if config.sampler != "vllm":
-        return backend
-    from chockstone.backends.supervision.vllm_backend import (  # late: few servers use vLLM
-        CannotSample,
-        VllmBackend,
-        VllmPlan,
-    )
-
-    plan = VllmPlan(
-        config.vllm_urls,
-        config.models,
-        config.adapters,
-        config.vllm_max_loras,
-        are_shared=config.vllm_adapters is not None,
-    )
-    try:
-        return await VllmBackend.open(backend, plan, storage.store)
-    except CannotSample as error:
-        raise CannotStart(str(error)) from error

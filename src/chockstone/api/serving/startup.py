@@ -20,7 +20,7 @@ from chockstone.api.config import ServerConfig
 from chockstone.backends.ray.plan import RayPlan, spawn_driver
 from chockstone.backends.supervision.cuda import visible_gpus
 from chockstone.backends.supervision.process import WorkerConfig, WorkerProcess, spawn_worker
-from chockstone.backends.supervision.replica_configs import replica_configs
+from chockstone.backends.supervision.replica_configs import further_config, replica_configs
 from chockstone.backends.supervision.thread_choice import choose_threads_here, report_threads, usable_cores
 from chockstone.engine.ownership.catalog_claim import CatalogRefused, require_catalog_within
 from chockstone.engine.ownership.data_directory import (
@@ -154,6 +154,11 @@ def worker_configs(config: ServerConfig) -> tuple[WorkerConfig, ...]:
     if len(configs) > 1 and not config.threads:
         report_threads(configs[0].threads, choose_threads_here(0, replicas=len(configs)))
     return configs
+
+
+def further_worker_config(config: ServerConfig, prepared: Prepared, number: int) -> WorkerConfig:
+    """That of a replica that joins the running server."""
+    return further_config(prepared.worker_configs, number, gpus=visible_gpus(config.device))
 
 
 def _worker_config(config: ServerConfig) -> WorkerConfig:

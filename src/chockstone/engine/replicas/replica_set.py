@@ -1,14 +1,14 @@
 """The replica set: several workers with the same models behind the protocol of one.
 
 A run's calls go to the replica that it is placed on. A sample goes to the replica with the fewest samples in progress:
-its result depends on the weights and its seed alone.
+its result depends on the weights and its seed alone. Replicas may join, and leave once they have no runs and samples.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -21,8 +21,10 @@ from chockstone.backends.protocol import (
     WorkerLost,
     WorkerMemory,
     WorkerPhase,
+    Workers,
     WorkerStatus,
 )
+from chockstone.engine.replicas.placement import ReplicaFacts
 from chockstone.wire.failures import RequestError
 
 _PHASES: Final[Sequence[WorkerPhase]] = ("ready", "restarting", "starting", "failing", "stopped")  # the best first
@@ -31,17 +33,73 @@ _REMEMBERED: Final = 4096  # samples that replicas died of
 
 
 class ReplicaSet:
-    """Generations of the replicas must be distinct."""
+    """Generations of the replicas must be distinct.
 
-    def __init__(self, replicas: Sequence[Worker]) -> None:
+    A replica is found by its number. One that has left keeps its place, and is not ready, until another one gets its
+    number.
+    """
+
+    def __init__(self, replicas: Sequence[Worker], *, make: Callable[[int], Worker] | None = None) -> None:
+        """``make``: a worker for this number, with the settings of the others; None: no replica joins later."""
         assert replicas, "there is at least one replica"
-        self.replicas = tuple(replicas)
+        self._replicas = list(replicas)
+        self._make = make
+        self._leaving: set[int] = set()
+        self._gone: set[int] = set()  # they have no runs, and their workers end or have ended
+        self._free: set[int] = set()  # numbers of those whose workers have ended
         self._under_way: dict[str, int] = {}  # sample → replica
         self._killed: OrderedDict[str, frozenset[int]] = OrderedDict()  # sample → replicas that died while they ran it
 
     @property
+    def replicas(self) -> Sequence[Worker]:
+        return self._replicas
+
+    @property
+    def members(self) -> list[int]:
+        """Numbers of the replicas that have not left, those that are leaving included."""
+        return [number for number in range(len(self._replicas)) if number not in self._gone]
+
+    @property
+    def can_grow(self) -> bool:
+        return self._make is not None
+
+    def is_leaving(self, replica: int) -> bool:
+        return replica in self._leaving
+
+    def has_samples(self, replica: int) -> bool:
+        return replica in self._under_way.values()
+
+    async def add(self) -> int:
+        """Begin to start one more worker, with the lowest number that is free. Returns the number."""
+        assert self._make is not None, "it can grow"
+        number = min(self._free, default=len(self._replicas))
+        worker = self._make(number)
+        self._replicas[number : number + 1] = [worker]
+        self._gone.discard(number)
+        self._free.discard(number)
+        await worker.start()
+        return number
+
+    def begin_leaving(self, replica: int) -> None:
+        """From now on it takes runs and samples only if no other replica is ready."""
+        self._leaving.add(replica)
+
+    def cancel_leaving(self, replica: int) -> None:
+        self._leaving.discard(replica)
+
+    async def remove(self, replica: int) -> None:
+        """End the worker of a replica that has no runs and no samples. It takes none from this call on."""
+        self._gone.add(replica)
+        self._leaving.discard(replica)
+        await self._replicas[replica].stop()
+        self._free.add(replica)
+
+    def facts(self) -> list[ReplicaFacts]:
+        return [ReplicaFacts(each, self._replicas[each].is_ready, each in self._leaving) for each in self.members]
+
+    @property
     def is_ready(self) -> bool:
-        return any(each.is_ready for each in self.replicas)
+        return any(self._replicas[each].is_ready for each in self.members)
 
     @property
     def generation(self) -> int:
@@ -50,7 +108,8 @@ class ReplicaSet:
     @property
     def trouble(self) -> str | None:
         """Of the first replica that has any: the others may be ready."""
-        return next((each.trouble for each in self.replicas if each.trouble is not None), None)
+        troubles = (self._replicas[each].trouble for each in self.members)
+        return next((trouble for trouble in troubles if trouble is not None), None)
 
     @property
     def environment(self) -> Mapping[str, Any]:  # Any: plain JSON
@@ -105,6 +164,8 @@ class ReplicaSet:
         await self.ready()
         chosen = self._choose(call.key)
         await self._wait_until_written(call.archive, but=chosen)
+        if chosen in self._gone:  # it left meanwhile
+            chosen = self._choose(call.key)
         try:
             return await self._sample_in(chosen, call, on_pieces)
         except RequestError as error:
@@ -112,7 +173,7 @@ class ReplicaSet:
                 raise
             missing = error
         for number, each in enumerate(self.replicas):
-            if number != chosen and each.is_ready:
+            if number != chosen and each.is_ready and number not in self._gone:
                 with _suppress_missing():
                     return await self._sample_in(number, call, on_pieces)
         raise missing
@@ -158,19 +219,28 @@ class ReplicaSet:
 
     def _choose(self, key: str) -> int:
         """The ready replica with the fewest samples; of a sample that killed two replicas, one of these."""
-        killed = self._killed.get(key, frozenset())
-        loads = [0] * len(self.replicas)
+        members = self.members
+        killed = self._killed.get(key, frozenset()).intersection(members)
+        loads = [0] * len(self._replicas)
         for replica in self._under_way.values():
             loads[replica] += 1
-        allowed = killed if len(killed) >= _MOST_REPLICAS else range(len(self.replicas))
-        ready = [number for number in allowed if self.replicas[number].is_ready]
-        return min(ready or allowed, key=lambda number: (loads[number], number))
+        allowed = killed if len(killed) >= _MOST_REPLICAS else members
+        ready = [number for number in allowed if self._replicas[number].is_ready]
+        staying = [number for number in ready if number not in self._leaving]
+        return min(staying or ready or allowed, key=lambda number: (loads[number], number))
 
     def _note_killed(self, key: str, replica: int) -> None:
         self._killed[key] = self._killed.get(key, frozenset()) | {replica}
         self._killed.move_to_end(key)
         if len(self._killed) > _REMEMBERED:
             self._killed.popitem(last=False)
+
+
+def replica_facts(workers: Workers) -> list[ReplicaFacts]:
+    """What placement needs to know of each replica."""
+    if isinstance(workers, ReplicaSet):
+        return workers.facts()
+    return [ReplicaFacts(number, each.is_ready) for number, each in enumerate(workers.replicas)]
 
 
 @contextmanager

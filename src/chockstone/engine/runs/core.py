@@ -24,6 +24,7 @@ from chockstone.engine.runs.executor import Executor
 from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.recovery.catalog_rebuild import CatalogRebuild
 from chockstone.engine.runs.recovery.journal_losses import JournalLosses, JournalMarks
+from chockstone.engine.runs.recovery.membership import ReplicaMembership
 from chockstone.engine.runs.recovery.recovery import RunRecovery
 from chockstone.engine.runs.recovery.run_moves import RunMoves
 from chockstone.engine.runs.recovery.run_placer import RunPlacer
@@ -128,6 +129,7 @@ class RunCore:
             on_lost=self.unloader.note_lost,
         )
         self.moves = RunMoves(workers, runs, self.archives, queue_recovery=self.runner.queue_recovery)
+        self.membership = ReplicaMembership(workers, runs, self.moves, in_background=background.start)
         self.rebuild = CatalogRebuild(catalog, runs, journals, now=now)
         journal_losses = JournalLosses(catalog, self.marks, self.archives, on_loss=durability.on_journal_loss, now=now)
         self.registry = RunRegistry(

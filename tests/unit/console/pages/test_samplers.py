@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from chockstone.wire.sizes import format_size
 from support.api.users import MODEL, User
 from support.page_visitor import Markup, PageVisitor
 from support.served import Served
@@ -47,14 +48,21 @@ async def test_the_page_follows_the_load(ann: PageVisitor) -> None:
 
 
 @pytest.mark.parametrize("replicas", [2])
-async def test_each_replica_has_a_row(served: Served, ann: PageVisitor) -> None:
+async def test_each_replica_has_a_row_with_its_state_runs_memory_and_restarts(
+    served: Served, ann: PageVisitor, users: dict[str, User]
+) -> None:
+    for _ in range(3):
+        await users["ann"].run()
     served.backends[1].die("signal <9>")
     served.backends[1].is_ready = False
+    served.engine.membership.drain(0)
 
     page = Markup((await ann.open("/console/samplers")).text)
 
     assert page.refused_by_policy() == []
     assert len(page.having("data-test", "replica")) == 2
+    assert f"0 ready leaving 2 {format_size(1 << 20)} 0 –" in page.text
+    assert "1 starting 1 – 1 –" in page.text, "its memory is not known, and it died once"
 
 
 async def test_a_single_worker_has_no_table_of_replicas(ann: PageVisitor) -> None:

@@ -165,3 +165,29 @@ async def test_without_a_ready_replica_nothing_is_forgotten(replicas: ReplicaSet
 
     with pytest.raises(WorkerLost):
         await replicas.forget("a")
+
+
+async def test_a_replica_that_leaves_takes_a_sample_only_if_no_other_is_ready(
+    replicas: ReplicaSet, backends: list[FakeBackend]
+) -> None:
+    replicas.begin_leaving(0)
+
+    await replicas.sample(call("one"))
+    backends[1].is_ready = backends[2].is_ready = False
+    await replicas.sample(call("two"))
+
+    assert [backend.words().count("sample") for backend in backends] == [1, 1, 0]
+
+
+async def test_a_replica_that_has_left_is_not_counted(replicas: ReplicaSet, backends: list[FakeBackend]) -> None:
+    backends[2].trouble = "it has no memory"
+    await replicas.remove(2)
+    backends[0].is_ready = backends[1].is_ready = False
+
+    assert (replicas.members, replicas.is_ready, replicas.trouble) == ([0, 1], False, None)
+    assert [each.replica for each in replicas.facts()] == [0, 1]
+    assert backends[2].is_stopped
+
+
+async def test_without_a_maker_it_cannot_grow(replicas: ReplicaSet) -> None:
+    assert not replicas.can_grow

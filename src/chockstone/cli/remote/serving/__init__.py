@@ -1,1 +1,4 @@
-"""What commands do with the names that a server serves models by. Must not read a store or a catalog."""
+"""What commands do with the names that a server serves models by, and with its worker replicas.
+
+Must not read a store or a catalog.
+"""

@@ -14,7 +14,8 @@ from typing import Final
 
 from chockstone.backends.protocol import Workers
 from chockstone.engine.journal.journal import JournalError
-from chockstone.engine.replicas.placement import PlacedRun, PlacementRules, ReplicaFacts, decide_moves
+from chockstone.engine.replicas.placement import Move, PlacedRun, PlacementRules, decide_moves
+from chockstone.engine.replicas.replica_set import ReplicaSet, replica_facts
 from chockstone.engine.runs.recovery.archives import RecoveryArchives
 from chockstone.engine.runs.run import MOVED, LiveRuns, Run
 
@@ -44,25 +45,37 @@ class RunMoves:
         self._rules = rules or PlacementRules()
         self._monotonic = monotonic
         self._moved_at: dict[str, float] = {}  # by run
+        self._moving: set[str] = set()  # runs whose move has not ended
 
     async def keep(self) -> None:
-        """Even the load out now and then, for ever; with one replica there is nothing to do."""
-        while len(self._workers.replicas) > 1:
+        """Even the load out now and then, for ever; without replicas there is nothing to do."""
+        while isinstance(self._workers, ReplicaSet):
             await asyncio.sleep(_INTERVAL_SECONDS)
             await self.balance()
 
     async def balance(self) -> None:
         """Make the moves that the present load asks for, one after the other."""
+        for run, target in self._decide():
+            await self.move(run, target)
+
+    async def evacuate(self, replica: int) -> bool:
+        """Move all runs of a replica that leaves, each once its operation in progress has ended.
+
+        Whether all of them moved. A run that cannot move at present stays where it is.
+        """
+        leaving = [(run, target) for run, target in self._decide() if run.replica == replica]
+        return all(await asyncio.gather(*(self.move(run, target) for run, target in leaving)))
+
+    def _decide(self) -> list[tuple[Run, int]]:
         live = {run.run_id: run for run in self._runs}
         self._moved_at = {run_id: at for run_id, at in self._moved_at.items() if run_id in live}
-        replicas = [ReplicaFacts(number, each.is_ready) for number, each in enumerate(self._workers.replicas)]
         placed = [self._facts(run) for run in live.values() if run.is_placed]
-        for move in decide_moves(replicas, placed, self._rules):
-            await self.move(live[move.run_id], move.target)
+        moves: list[Move] = decide_moves(replica_facts(self._workers), placed, self._rules)
+        return [(live[move.run_id], move.target) for move in moves]
 
     async def move(self, run: Run, target: int) -> bool:
         """Whether the run is in the other replica, or on its way there; if not, it goes on where it is."""
-        if not self._is_movable(run) or run.lane.is_halted:
+        if not self._can_begin(run) or run.lane.is_halted:
             return False
         moved: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -74,9 +87,13 @@ class RunMoves:
             if not moved.done():
                 moved.set_result(is_moved)
 
-        run.lane.add(turn)
-        self._queue_recovery(run)
-        return await moved
+        self._moving.add(run.run_id)
+        try:
+            run.lane.add(turn)
+            self._queue_recovery(run)
+            return await moved
+        finally:
+            self._moving.discard(run.run_id)
 
     async def _unload(self, run: Run, target: int) -> bool:
         await run.all_saved()
@@ -101,8 +118,11 @@ class RunMoves:
             run.replica,
             _BUSY_WEIGHT if is_busy else _IDLE_WEIGHT,
             None if moved_at is None else now - moved_at,
-            self._is_movable(run),
+            self._can_begin(run),
         )
+
+    def _can_begin(self, run: Run) -> bool:
+        return run.run_id not in self._moving and self._is_movable(run)
 
     @staticmethod
     def _is_movable(run: Run) -> bool:

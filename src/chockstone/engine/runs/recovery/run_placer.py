@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from chockstone.backends.protocol import Worker, WorkerLost, Workers
-from chockstone.engine.replicas.placement import PlacedRun, ReplicaFacts, choose_replica
+from chockstone.engine.replicas.placement import PlacedRun, choose_replica
+from chockstone.engine.replicas.replica_set import replica_facts
 from chockstone.engine.runs.run import LiveRuns, Run
 
 _LOOK_SECONDS: Final = 0.25  # a run whose replica died may be placed elsewhere meanwhile
@@ -30,7 +31,7 @@ class RunPlacer:
         while not self.is_ready_for(run):
             await _any_ready(self._candidates(run))
         if not run.is_placed:
-            chosen = choose_replica(self._facts(), self._placed())
+            chosen = choose_replica(replica_facts(self._workers), self._placed())
             assert chosen is not None, "a replica is ready"
             run.place(chosen)
         return self._workers.replicas[run.replica]
@@ -42,10 +43,9 @@ class RunPlacer:
             run.unplace()
 
     def _candidates(self, run: Run) -> Sequence[Worker]:
-        return [self._workers.replicas[run.replica]] if run.is_placed else self._workers.replicas
-
-    def _facts(self) -> list[ReplicaFacts]:
-        return [ReplicaFacts(number, each.is_ready) for number, each in enumerate(self._workers.replicas)]
+        if run.is_placed:
+            return [self._workers.replicas[run.replica]]
+        return [self._workers.replicas[each.replica] for each in replica_facts(self._workers)]
 
     def _placed(self) -> list[PlacedRun]:
         return [PlacedRun(run.run_id, run.replica) for run in self._runs if run.is_placed]

@@ -55,11 +55,20 @@ class ReplicaReport(Response):
     since: Timestamp
     restarts: int  # workers that died since the server started
     runs: int  # that it holds or is to recover
+    is_leaving: bool = False  # its runs move to other replicas, and then its worker ends
     decoded_tokens: int = 0  # of samples, since its process started; as its last heartbeat said
     memory_bytes: int | None = None  # resident memory, as its last heartbeat said
     last_death: str | None = None
     last_death_at: Timestamp | None = None
+    trouble: str | None = None  # why it does not become ready
     gpus: list[GpuReport] = []
+
+
+class ReplicasResponse(Response):
+    """The replicas that have not left, by number. A server with one worker lists that one."""
+
+    replicas: list[ReplicaReport]
+    is_elastic: bool  # replicas may join and leave
 
 
 class WorkerReport(Response):
