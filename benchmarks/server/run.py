@@ -8,18 +8,19 @@ from pathlib import Path
 if __package__ in (None, ""):  # the repository goes on the path, and this directory comes off it
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from benchmarks.harness.aims import Counts, at_least, at_most, median, ratio
+from benchmarks.harness.aims import Counts, at_least, at_most, largest, median, ratio
 from benchmarks.harness.benchmark import Benchmark
 from benchmarks.harness.command import Help
 from benchmarks.harness.measure import Against, Column, Measure, against
 from benchmarks.harness.plot import Bars
 from benchmarks.harness.rounds import Rows
-from benchmarks.harness.units import count, duration, megabytes, milliseconds, percent, seconds, times
+from benchmarks.harness.units import count, duration, megabytes, milliseconds, percent, precise_seconds, seconds, times
 from benchmarks.server import (
     answering,
     decoding,
     memory,
     neighbour,
+    replicas,
     sampling,
     sharing,
     starting,
@@ -37,9 +38,9 @@ OF_THE_BETTER = 0.85  # what the default number of threads may cost against the 
 RATE = "tokens_per_second"
 
 EPILOG = """\
-With --quick, the small model keeps its size, so the figures of start, overhead, small-sampling and neighbour count. The
-large models are replaced by small ones: their figures are printed with a ~ and fail the run only if they
-could not be measured at all.
+With --quick, the small model keeps its size, so the figures of start, overhead, small-sampling and neighbour count, and
+those of the loss of a replica. The large models are replaced by small ones: their figures are printed with a ~ and fail
+the run only if they could not be measured at all.
 """
 
 
@@ -254,6 +255,55 @@ DECODING = Measure(
     ),
 )
 
+REPLICAS = (
+    Measure(
+        "replicas",
+        "Two worker replicas against one worker",
+        replicas.measure_gain,
+        columns=(Column(RATE, "tokens/s", count, spread=True, against=(Against("one worker", replicas.one_worker),)),),
+        ours=tuple(replicas.row("two replicas", runs) for runs in replicas.RUNS),
+        panel=Bars(RATE),
+        aims=tuple(
+            at_least(
+                f"tokens/s of {runs} runs on two replicas against one worker",
+                ratio(RATE, replicas.row("two replicas", runs), replicas.row("one worker", runs)),
+                1.8,
+                times,
+            )
+            for runs in replicas.RUNS
+        ),
+        counts=Counts.FULL,
+    ),
+    Measure(
+        "replica-move",
+        "Moving a run to another replica",
+        replicas.measure_move,
+        option="replicas",
+        columns=(Column("seconds", "a step", duration, spread=True), Column("move", "of it the move", duration)),
+        ours=(replicas.MOVED,),
+        panel=Bars("seconds"),
+        aims=(at_most("a move of a run of 48 MB", largest(replicas.MOVED, "move"), 1.0, precise_seconds),),
+        counts=Counts.FULL,
+    ),
+    Measure(
+        "replica-loss",
+        "Killing one replica of two under eight runs",
+        replicas.measure_loss,
+        option="replicas",
+        columns=(
+            Column("longest", "longest step", duration, spread=True),
+            Column("median", "a step", duration),
+            Column("differing", "steps that differ", count),
+        ),
+        ours=(replicas.KILLED,),
+        panel=Bars("longest"),
+        aims=(
+            at_most("steps that differ after the loss of a replica", largest(replicas.KILLED, "differing"), 0, count),
+            at_most("longest step when a replica is lost", largest(replicas.KILLED, "longest"), 30.0, precise_seconds),
+        ),
+    ),
+)
+
 BENCHMARK = Benchmark(
     folder=Path(__file__).resolve().parent,
     title="Server, through the SDK",
@@ -276,6 +326,7 @@ BENCHMARK = Benchmark(
         NEIGHBOUR,
         THREADS,
         DECODING,
+        *REPLICAS,
     ),
     set_up=set_up,
 )

@@ -36,6 +36,11 @@ class Scale:
     spinning_rounds: int  # with each two servers
     thread_rounds: int
     decoding_rounds: int
+    replica_rounds: int
+    replica_steps: int  # of each run in a turn
+    moves: int
+    kills: int
+    killed_steps: int  # of each run
 
 
 FULL = Scale(
@@ -64,6 +69,11 @@ FULL = Scale(
     spinning_rounds=6,
     thread_rounds=15,
     decoding_rounds=5,
+    replica_rounds=5,
+    replica_steps=3,
+    moves=5,
+    kills=3,
+    killed_steps=30,
 )
 
 QUICK = Scale(
@@ -92,6 +102,11 @@ QUICK = Scale(
     spinning_rounds=0,
     thread_rounds=2,
     decoding_rounds=1,
+    replica_rounds=2,
+    replica_steps=4,
+    moves=1,
+    kills=1,
+    killed_steps=12,
 )
 
 PIPELINED_OPERATIONS = 200

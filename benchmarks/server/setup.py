@@ -25,6 +25,9 @@ MODELS_OF = {
     "neighbour": (SMALL,),
     "threads": (SMALL, MEDIUM),
     "decoding": (SMALL, LARGE),
+    "replicas": (LARGE,),
+    "replica-move": (LARGE,),
+    "replica-loss": (MEDIUM,),
 }
 
 
